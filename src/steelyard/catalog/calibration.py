@@ -1,0 +1,79 @@
+"""What `steelyard calibrate` measured on one machine: the record cost models read."""
+
+from dataclasses import dataclass, field
+
+from steelyard.quantity import Measurement
+
+__all__ = ["Calibration", "MatmulPoint"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatmulPoint:
+    """Rate of one matrix product [m, k] x [k, n].
+
+    Attributes:
+        dtype: "fp32", "bf16" or "fp16".
+        m: rows.
+        n: columns.
+        k: inner size.
+        flops_per_s: median rate, 2mnk over the time.
+        spread: interquartile range over the median.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    flops_per_s: float
+    spread: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """Measured facts of one machine.
+
+    Attributes:
+        machine: name, "this-machine" by default.
+        device: "cpu" or "cuda".
+        description: processor and its threads, in words.
+        num_threads: threads the matrix products used.
+        memory_bytes: memory of the device.
+        matmul: rates over dtypes and sizes, small to large.
+        stream_bytes_per_s: memory bandwidth beyond the caches, reads plus writes.
+        cache_bytes_per_s: the same with a working set inside the last-level cache.
+        gather_bytes_per_s: random row gathers.
+        disk_read_bytes_per_s: sequential, 0 when it could not be measured.
+        disk_write_bytes_per_s: sequential with flush.
+        link_latency_s: one way between two processes.
+        link_bytes_per_s: between two processes.
+        launch_s: time to dispatch one small tensor operation.
+        noise: median over all probes of interquartile range over median.
+        measurements: the same as quantities with spread and count.
+        time_s: seconds since 1970 (UTC).
+        duration_s: how long the calibration took.
+        versions: of Python, torch and numpy.
+    """
+
+    machine: str = "this-machine"
+    device: str = "cpu"
+    description: str
+    num_threads: int
+    memory_bytes: float
+    matmul: tuple[MatmulPoint, ...]
+    stream_bytes_per_s: float
+    cache_bytes_per_s: float
+    gather_bytes_per_s: float
+    disk_read_bytes_per_s: float
+    disk_write_bytes_per_s: float
+    link_latency_s: float
+    link_bytes_per_s: float
+    launch_s: float
+    noise: float
+    measurements: tuple[Measurement, ...] = ()
+    time_s: float = 0.0
+    duration_s: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def best_flops_per_s(self, dtype: str = "fp32") -> float:
+        """Largest measured matmul rate of a dtype, 0 when that dtype was not measured."""
+        return max((point.flops_per_s for point in self.matmul if point.dtype == dtype), default=0.0)

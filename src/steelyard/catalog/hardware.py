@@ -1,0 +1,106 @@
+"""Facts about hardware: accelerators, clusters of them, and the sites they stand in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Accelerator", "Cluster", "Site"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accelerator:
+    """One chip (or CPU socket) as software sees it; rates are peaks unless it was measured.
+
+    Attributes:
+        name: catalog name.
+        vendor: maker.
+        kind: "gpu", "tpu", "npu", "rdu" or "cpu".
+        year: first year of sale.
+        peak_flops_per_s: dense peak by dtype ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp64"); absent means unpublished.
+        memory_bytes: capacity as sold, decimal.
+        memory_bytes_per_s: peak bandwidth.
+        sram_bytes: last-level on-chip memory, 0 when unknown.
+        scale_up_bytes_per_s: ONE-WAY bandwidth to peers in the node, 0 for none.
+        host_link_bytes_per_s: one-way bandwidth to the host's memory, 0 when unknown.
+        tdp_w: board power, 0 when unknown.
+        price_usd_per_hour: an example on-demand price, 0 when unknown.
+        confidence: high, medium, unsure or measured.
+        source: datasheet, paper, or the date of the calibration.
+    """
+
+    name: str
+    vendor: str
+    kind: str
+    year: int
+    peak_flops_per_s: Mapping[str, float]
+    memory_bytes: float
+    memory_bytes_per_s: float
+    sram_bytes: float = 0.0
+    scale_up_bytes_per_s: float = 0.0
+    host_link_bytes_per_s: float = 0.0
+    tdp_w: float = 0.0
+    price_usd_per_hour: float = 0.0
+    confidence: str = "high"
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """Nodes of one kind behind one network.
+
+    Attributes:
+        name: catalog name.
+        site: place, free text or a `Site` name.
+        year: first full operation.
+        num_nodes: nodes.
+        accelerator: catalog name of the accelerator.
+        accelerators_per_node: accelerators in a node.
+        node_memory_bytes: host memory of a node, 0 when unknown.
+        scale_up_bytes_per_s: one-way bandwidth between accelerators of a node.
+        injection_bytes_per_s: one-way network bandwidth of a node.
+        topology: free text.
+        pue: power usage effectiveness, 0 when unknown.
+        confidence: high, medium or unsure.
+        source: list, paper or documentation.
+    """
+
+    name: str
+    site: str
+    year: int
+    num_nodes: int
+    accelerator: str
+    accelerators_per_node: int
+    node_memory_bytes: float = 0.0
+    scale_up_bytes_per_s: float = 0.0
+    injection_bytes_per_s: float = 0.0
+    topology: str = ""
+    pue: float = 0.0
+    confidence: str = "high"
+    source: str = ""
+
+    @property
+    def num_accelerators(self) -> int:
+        """Accelerators in all nodes."""
+        return self.num_nodes * self.accelerators_per_node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """Where machines stand: what their power costs and emits.
+
+    Attributes:
+        name: catalog name.
+        country: ISO country name.
+        pue: facility power over IT power.
+        price_usd_per_kwh: industrial electricity price.
+        carbon_g_per_kwh: grid average, CO2 equivalent.
+        confidence: high, medium or unsure.
+        source: where the figures stand.
+    """
+
+    name: str
+    country: str
+    pue: float
+    price_usd_per_kwh: float
+    carbon_g_per_kwh: float
+    confidence: str = "medium"
+    source: str = field(default="")

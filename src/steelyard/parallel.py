@@ -1,0 +1,94 @@
+"""One `parallel_map` for every room: loky processes here, a Ray cluster by address."""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from steelyard.errors import BackendError
+
+__all__ = ["parallel_map", "spawn_seeds"]
+
+T = TypeVar("T")
+
+
+def spawn_seeds(seed: int, count: int) -> list[int]:
+    """Derive `count` independent task seeds from one seed; the same input gives the same seeds."""
+    return [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(seed).spawn(count)]
+
+
+def _register_ray(address: str) -> None:
+    """Connect to a Ray cluster and make it a joblib backend."""
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+        from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise BackendError("a cluster address was given, but Ray is not installed", hint="pip install 'steelyard[ray]'") from error
+    ray.init(address=address, ignore_reinit_error=True)
+    register_ray()
+
+
+def parallel_map(
+    function: Callable[..., T],
+    items: Iterable[Any],
+    *,
+    workers: int | None = None,
+    seed: int | None = None,
+    label: str = "",
+    cluster: str = "",
+) -> list[T]:
+    """Apply `function` to every item, in order of the items, over processes.
+
+    Args:
+        function: called as `function(item)`, or `function(item, seed=...)` when `seed` is given; must be importable.
+        items: the inputs.
+        workers: processes; None for one per core, 1 runs in this process.
+        seed: makes one independent seed per task.
+        label: text of a progress bar on standard error; empty for none.
+        cluster: Ray address ("auto", "ray://host:10001"); empty for local processes.
+
+    Returns:
+        One result per item, in order.
+
+    Raises:
+        BackendError: `cluster` is given but Ray is not installed.
+        KeyboardInterrupt: on Ctrl-C, after the workers were stopped.
+    """
+    import joblib
+
+    tasks = list(items)
+    extras: list[dict[str, Any]] = [{}] * len(tasks)
+    if seed is not None:
+        extras = [{"seed": child} for child in spawn_seeds(seed, len(tasks))]
+    backend = "loky"
+    if cluster:
+        _register_ray(cluster)
+        backend = "ray"
+    count = min(workers or os.cpu_count() or 1, max(len(tasks), 1))
+    calls = (joblib.delayed(function)(task, **extra) for task, extra in zip(tasks, extras, strict=True))
+    with joblib.parallel_config(backend=backend, n_jobs=count):
+        results: Iterable[Any] = joblib.Parallel(return_as="generator")(calls)
+        try:
+            return list(_with_progress(results, len(tasks), label))
+        except KeyboardInterrupt:
+            _stop_workers()
+            raise
+
+
+def _with_progress(results: Iterable[T], total: int, label: str) -> Iterable[T]:
+    """Pass results through, advancing a progress bar when there is a label."""
+    if not label:
+        yield from results
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(results, description=label, total=total, console=Console(stderr=True), transient=True)
+
+
+def _stop_workers() -> None:
+    """Kill the loky workers, so that Ctrl-C leaves no process behind."""
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown(wait=False, kill_workers=True)
