@@ -1,0 +1,1 @@
+"""The evidence: one file per claim, ours and the baseline side by side in one run. `python -m benchmarks --list`."""
