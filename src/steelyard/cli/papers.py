@@ -1,0 +1,52 @@
+"""`steelyard papers`: the papers behind the package and how far each is."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import cyclopts
+
+if TYPE_CHECKING:
+    from steelyard.papers import Paper
+
+app = cyclopts.App(name="papers", help="List the papers behind the package, what implements each, and how far it is.")
+
+_COLORS = {"works": "green", "partly": "yellow", "planned": "dim"}
+
+
+@app.default
+def papers(*, room: str = "", state: str = "", json: bool = False) -> None:
+    """List the papers behind the package, what implements each, and how far it is.
+
+    Args:
+        room: only this room's papers, such as "serve".
+        state: only papers in this state: works, partly or planned.
+        json: print JSON instead of a table.
+    """
+    import msgspec
+
+    from steelyard.papers import select
+
+    chosen = select(room=room, state=state)
+    if json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(chosen), indent=2).decode() + "\n")
+    else:
+        _print_table(chosen)
+
+
+def _print_table(chosen: "list[Paper]") -> None:
+    """Print the papers and a count per state."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    counts = {state: sum(paper.state == state for paper in chosen) for state in _COLORS}
+    table = Table(caption=", ".join(f"{count} {state}" for state, count in counts.items()), caption_justify="left")
+    for column in ("paper", "room", "state"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("title, object, benchmark", ratio=1)
+    for paper in chosen:
+        lines = [escape(f"{paper.title} ({paper.venue})")]
+        lines += [f"[cyan]{escape(paper.object)}[/]"] if paper.object else []
+        lines += [f"[dim]python -m benchmarks {escape(paper.benchmark)}[/]"] if paper.benchmark else []
+        table.add_row(escape(paper.key), paper.room, f"[{_COLORS[paper.state]}]{paper.state}[/]", "\n".join(lines))
+    Console().print(table)
