@@ -1,0 +1,128 @@
+"""A Report on a terminal, through rich."""
+
+import re
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from steelyard.runs.report import Block, Chart, Checks, Facts, Report, Table, Text
+from steelyard.runs.theme import PROVENANCE
+from steelyard.runs.wording import cell_text, check_words, heading, right_aligned, summary_words
+
+__all__ = ["render_console"]
+
+_INLINE = re.compile(r"\*\*(.+?)\*\*|\*(.+?)\*|`(.+?)`|\[([^\]]+)\]\((https?://[^)\s]+)\)")
+_BAR_CELLS = 15
+
+
+def render_console(report: Report, console: Console | None = None) -> None:
+    """Print a report.
+
+    Args:
+        report: what to print.
+        console: where to; None for standard output.
+    """
+    console = console or Console()
+    console.print()
+    console.print(RichText(report.title, style="bold"))
+    if report.subtitle:
+        console.print(RichText(report.subtitle, style="dim"))
+    for section in report.sections:
+        console.print()
+        if section.title:
+            console.print(RichText(section.title, style="bold underline"))
+        for block in section.blocks:
+            console.print(Padding(_block(block), (0, 0, 0, 0)))
+    console.print()
+
+
+def _block(block: Block) -> RenderableType:
+    """Choose the drawing of a block."""
+    match block:
+        case Text():
+            return _prose(block.text)
+        case Facts():
+            return _facts(block)
+        case Table():
+            return _table(block)
+        case Checks():
+            return _checks(block)
+        case Chart():
+            return RichText(f"chart: {_chart_title(block)} (drawn in the HTML report)", style="dim italic")
+
+
+def _chart_title(chart: Chart) -> str:
+    """Name a chart by its title, else by its caption."""
+    title = chart.spec.get("title", "")
+    words = title.get("text", "") if isinstance(title, dict) else title
+    return str(words or chart.caption or "untitled")
+
+
+def _prose(text: str) -> RichText:
+    """Turn light markdown into styled text."""
+    out = RichText()
+    position = 0
+    for match in _INLINE.finditer(text):
+        out.append(text[position : match.start()])
+        bold, emphasis, code, words, address = match.groups()
+        style = "bold" if bold else "italic" if emphasis else "cyan" if code else f"link {address}"
+        out.append(bold or emphasis or code or words, style=style)
+        position = match.end()
+    out.append(text[position:])
+    return out
+
+
+def _facts(block: Facts) -> RichTable:
+    """Draw facts as three columns: label, value, provenance."""
+    grid = RichTable.grid(padding=(0, 2))
+    for style in ("dim", "bold", ""):
+        grid.add_column(style=style, justify="left")
+    for label, value, provenance in block.facts:
+        colour = PROVENANCE[provenance].terminal if provenance in PROVENANCE else "dim"
+        grid.add_row(RichText(label), RichText(value), RichText(provenance, style=colour))
+    return grid
+
+
+def _table(block: Table) -> RenderableType:
+    """Draw a table with numbers to the right."""
+    table = RichTable(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column, right in zip(block.columns, right_aligned(block), strict=True):
+        table.add_column(RichText(heading(column)), justify="right" if right else "left", overflow="fold")
+    for row in block.rows:
+        table.add_row(*(RichText(cell_text(cell)) for cell in row))
+    return Group(table, RichText(block.caption, style="dim italic")) if block.caption else table
+
+
+def _checks(block: Checks) -> RenderableType:
+    """Draw checks with a small interval bar: a line from low to high, a dot where the measured value fell."""
+    table = RichTable(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name, right in zip(
+        ("quantity", "forecast", "80 % interval", "measured", "error", "", "verdict"), (0, 1, 1, 1, 1, 0, 0), strict=True
+    ):
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "quantity", overflow="fold")
+    for check in block.checks:
+        forecast, interval, measured, error, verdict = check_words(check)
+        colour = "green" if check.covered else "red"
+        bar = RichText(_interval_bar(check.forecast.low, check.forecast.high, check.measurement.value), style=colour)
+        table.add_row(
+            check.forecast.quantity, forecast, interval, RichText(measured, style="bold"), error, bar, RichText(verdict, style=colour)
+        )
+    return Group(table, RichText(summary_words(block.checks), style="dim italic"))
+
+
+def _interval_bar(low: float, high: float, value: float) -> str:
+    """Draw "  ├──●───┤  " in a fixed width; a value outside stands beyond the ends."""
+    start, end = min(low, value), max(high, value)
+    span = (end - start) or 1.0
+
+    def cell(point: float) -> int:
+        return round((point - start) / span * (_BAR_CELLS - 1))
+
+    cells = [" "] * _BAR_CELLS
+    for index in range(cell(low), cell(high) + 1):
+        cells[index] = "─"
+    cells[cell(low)], cells[cell(high)] = "├", "┤"
+    cells[cell(value)] = "●"
+    return "".join(cells)

@@ -1,0 +1,59 @@
+"""Drawings of a report: charts to SVG, and the small interval bar of a check."""
+
+import math
+import re
+from typing import Any
+
+from steelyard.errors import DataError
+from steelyard.runs.theme import with_theme
+
+__all__ = ["chart_svg", "interval_svg"]
+
+_WIDTH, _HEIGHT, _EDGE = 132, 18, 8
+
+
+def chart_svg(spec: dict[str, Any], *, prefix: str = "") -> str:
+    """Draw a Vega-Lite spec in the common theme.
+
+    Args:
+        spec: Vega-Lite with its data inside; nothing is fetched.
+        prefix: put before every id, so that several drawings can stand in one page.
+
+    Returns:
+        An `<svg>` element in the light colours.
+
+    Raises:
+        DataError: Vega-Lite cannot draw the spec.
+    """
+    import vl_convert
+
+    try:
+        svg = vl_convert.vegalite_to_svg(with_theme(spec), allowed_base_urls=[])
+    except ValueError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(f"chart cannot be drawn: {reason}", hint="give a Vega-Lite spec with its data inside") from error
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}\1"', svg)
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}\1)", svg)
+
+
+def interval_svg(low: float, middle: float, high: float, value: float) -> str:
+    """Draw a check as a bar from `low` to `high`, a tick at the forecast `middle`, a dot at the measured `value`.
+
+    Both ends of the drawing leave a margin; when all four numbers are equal, everything stands in the center.
+    """
+    start, end = min(low, value), max(high, value)
+    span = end - start
+
+    def place(point: float) -> float:
+        share = (point - start) / span if span > 0 and math.isfinite(span) else 0.5
+        return _EDGE + share * (_WIDTH - 2 * _EDGE)
+
+    inside = "inside" if low <= value <= high else "outside"
+    left, right, centre = place(low), place(high), _HEIGHT / 2
+    return (
+        f'<svg class="interval {inside}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" '
+        f'aria-label="measured value {inside} the interval"><line class="track" x1="2" x2="{_WIDTH - 2}" y1="{centre}" y2="{centre}"/>'
+        f'<rect class="range" x="{left:.1f}" y="{centre - 3.5}" width="{max(right - left, 2):.1f}" height="7" rx="3.5"/>'
+        f'<line class="tick" x1="{place(middle):.1f}" x2="{place(middle):.1f}" y1="{centre - 6}" y2="{centre + 6}"/>'
+        f'<circle class="dot" cx="{place(value):.1f}" cy="{centre}" r="4.4"/></svg>'
+    )

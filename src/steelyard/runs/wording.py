@@ -1,0 +1,88 @@
+"""How numbers, intervals and verdicts are worded; terminal and HTML share it."""
+
+import math
+
+from steelyard.quantity import Check
+from steelyard.runs.report import Cell, Column, Table
+from steelyard.units import pretty
+
+__all__ = ["cell_text", "check_words", "interval_words", "number_text", "right_aligned", "summary_words"]
+
+DASH = "–"
+
+
+def number_text(value: float) -> str:
+    """Print a number for a table: four significant digits, thousands apart, integers whole; "–" for NaN."""
+    if math.isnan(value):
+        return DASH
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if float(value).is_integer() and abs(value) < 1e12:
+        return f"{int(value):,}"
+    if abs(value) >= 1e9 or abs(value) < 1e-4:
+        mantissa, exponent = f"{value:.3e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    digits = max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def cell_text(cell: Cell) -> str:
+    """Print a table cell; None is a dash, booleans are yes and no."""
+    if cell is None:
+        return DASH
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return cell if isinstance(cell, str) else number_text(cell)
+
+
+def right_aligned(table: Table) -> list[bool]:
+    """Say of each column whether it is set to the right: as its head says, else when all its cells are numbers."""
+
+    def numeric(index: int) -> bool:
+        cells = [row[index] for row in table.rows if row[index] is not None]
+        return bool(cells) and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells)
+
+    return [column.align == "right" or (not column.align and numeric(index)) for index, column in enumerate(table.columns)]
+
+
+def heading(column: Column) -> str:
+    """Print a column's name and unit as one line."""
+    return f"{column.name} [{column.unit}]" if column.unit else column.name
+
+
+def interval_words(low: float, high: float, unit: str) -> str:
+    """Print "312 – 356 ms": the unit once when both ends share it."""
+    first, last = pretty(low, unit), pretty(high, unit)
+    number, _, suffix = first.partition(" ")
+    if suffix and last.endswith(f" {suffix}"):
+        first = number
+    return f"{first} – {last}"
+
+
+def error_words(check: Check) -> str:
+    """Print the relative error of the forecast with its sign: "+3.1 %"."""
+    error = check.relative_error
+    return f"{'+' if error > 0 else '−' if error < 0 else '±'}{abs(error) * 100:.1f} %" if math.isfinite(error) else "∞"
+
+
+def check_words(check: Check) -> tuple[str, str, str, str, str]:
+    """Word a check: forecast, 80 % interval, measured, error, verdict."""
+    unit = check.forecast.unit
+    return (
+        pretty(check.forecast.value, unit),
+        interval_words(check.forecast.low, check.forecast.high, unit),
+        pretty(check.measurement.value, check.measurement.unit),
+        error_words(check),
+        "inside" if check.covered else "outside",
+    )
+
+
+def summary_words(checks: list[Check]) -> str:
+    """Sum checks up in one sentence; empty for no checks."""
+    if not checks:
+        return ""
+    inside = sum(check.covered for check in checks)
+    errors = sorted(abs(check.relative_error) for check in checks)
+    middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
+    verb = "lies" if inside == 1 else "lie"
+    return f"{inside} of {len(checks)} measured values {verb} inside the 80 % interval; median absolute error {middle * 100:.1f} %."
