@@ -1,0 +1,170 @@
+"""One decoder-only transformer, built from the same architecture record that the catalog holds."""
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.errors import ConfigError
+from steelyard.nn.layer import Attend, DecoderLayer, causal_attention, linear, make_norm
+from steelyard.nn.rotary import rotary_tables, spread
+
+__all__ = ["Transformer", "build"]
+
+INITIAL_SPREAD = 0.02
+"""Standard deviation of initial weights. Source: Radford et al. 2019 (GPT-2), whose released code uses 0.02."""
+
+
+def build(arch: Architecture, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", seed: int = 0) -> "Transformer":
+    """Build a decoder with freshly drawn weights.
+
+    Weights are normal(0, 0.02); projections that write into the residual stream are narrower by sqrt(2 layers), so that
+    its variance does not grow with depth. Biases are 0 and gains 1. Draws are made on the CPU in float32, so a seed gives the same
+    weights on every device.
+
+    Args:
+        arch: a dense decoder with rotary or learned positions.
+        dtype: of all parameters.
+        device: where they stand.
+        seed: of the draws.
+
+    Returns:
+        The model, in training mode.
+
+    Raises:
+        ConfigError: the architecture has a trait this model does not have; all such traits are named.
+
+    Source: Radford et al. 2019 (GPT-2), section 2.3 (scaling of residual layers at initialization).
+    """
+    model = Transformer(arch)
+    _initialize(model, torch.Generator().manual_seed(seed))
+    return model.to(device=device, dtype=dtype)
+
+
+class Transformer(nn.Module):
+    """A decoder whose attention the caller may replace.
+
+    Attributes:
+        architecture: the record it was built from.
+        embedding: token table [V, C]; also the output head when it is tied.
+        position_embedding: learned positions [P, C], or None.
+        layers: the decoder layers.
+        norm: before the head.
+        output: head of its own [V, C], or None when tied.
+    """
+
+    rotary_cosines: Tensor
+    rotary_sines: Tensor
+
+    def __init__(self, arch: Architecture) -> None:
+        """Lay out the parameters in float32 on the CPU, not yet filled; `build` or `checkpoint.load` fills them.
+
+        Args:
+            arch: a dense decoder with rotary or learned positions.
+
+        Raises:
+            ConfigError: the architecture has a trait this model does not have.
+        """
+        super().__init__()
+        refuse_unsupported(arch)
+        self.architecture = arch
+        self.embedding = _table(arch.vocab_size, arch.hidden_size)
+        learned = arch.position == "learned"
+        self.position_embedding = _table(arch.max_positions + arch.position_offset, arch.hidden_size) if learned else None
+        self.layers = nn.ModuleList(DecoderLayer(arch, index) for index in range(arch.num_layers))
+        self.norm = make_norm(arch, arch.hidden_size)
+        self.output = None if arch.tied_embeddings else linear(arch.hidden_size, arch.vocab_size, bias=False)
+        cosines, sines = rotary_tables(0 if learned else arch.max_positions, arch.head_dim, arch.rope_theta)
+        self.register_buffer("rotary_cosines", cosines, persistent=False)
+        self.register_buffer("rotary_sines", sines, persistent=False)
+
+    def run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Compute the last hidden states with attention of the caller's choice (paged, cached, cascaded, ...).
+
+        Args:
+            tokens: int64 [...], any shape: [B, T], or [N] tokens of many requests side by side.
+            positions: int64 of the same shape, or one that broadcasts to it; below `architecture.max_positions`.
+            attend: attention; its queries and keys are normed and turned already.
+
+        Returns:
+            Hidden states after the last norm [..., C].
+        """
+        hidden = self.embedding(tokens)
+        rotation = None
+        if self.position_embedding is not None:
+            hidden = hidden + self.position_embedding(positions + self.architecture.position_offset)
+        else:
+            rotation = spread(self.rotary_cosines[positions], self.rotary_sines[positions], hidden.dtype)
+        for layer in self.layers:
+            hidden = layer(hidden, rotation, attend)
+        return self.norm(hidden)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Give logits [..., V] of hidden states [..., C]."""
+        return F.linear(hidden, self.embedding.weight if self.output is None else self.output.weight)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Give next-token logits with plain causal attention.
+
+        Args:
+            tokens: int64 [B, T]; T at most `architecture.max_positions`.
+
+        Returns:
+            Logits [B, T, V].
+
+        Raises:
+            ConfigError: the sequence is longer than the positions the model knows.
+        """
+        length, limit = tokens.shape[-1], self.architecture.max_positions
+        if length > limit:
+            message = f"a sequence of {length} tokens is longer than max_positions = {limit} of {self.architecture.name}"
+            raise ConfigError(message, hint="cut the sequence, or build with a larger max_positions")
+        positions = torch.arange(length, device=tokens.device)
+        return self.head(self.run(tokens, positions, causal_attention))
+
+
+def refuse_unsupported(arch: Architecture) -> None:
+    """Refuse what this decoder does not have.
+
+    Args:
+        arch: any architecture.
+
+    Raises:
+        ConfigError: names every such trait.
+    """
+    traits = {
+        f"kind = {arch.kind!r}": arch.kind != "decoder",
+        f"num_experts = {arch.num_experts} (mixture of experts)": arch.num_experts > 0,
+        f"kv_lora_rank = {arch.kv_lora_rank} (latent attention)": arch.kv_lora_rank > 0,
+        f"position = {arch.position!r}": arch.position not in ("rope", "learned"),
+        f"mlp = {arch.mlp!r}": arch.mlp not in ("swiglu", "gelu", "relu"),
+        "sandwich_norm": arch.sandwich_norm,
+        f"num_token_types = {arch.num_token_types}": arch.num_token_types > 0,
+        "pooler": arch.pooler,
+        f"odd head_dim = {arch.head_dim} with rope": arch.position == "rope" and arch.head_dim % 2 == 1,
+        f"num_heads = {arch.num_heads} not a multiple of num_kv_heads = {arch.num_kv_heads}": arch.num_heads % arch.num_kv_heads != 0,
+    }
+    wrong = [trait for trait, present in traits.items() if present]
+    if wrong:
+        hint = "it builds dense decoders with rotary or learned positions and a swiglu, gelu or relu MLP"
+        raise ConfigError(f"nn.transformer cannot build {arch.name}: {', '.join(wrong)}", hint=hint)
+
+
+def _table(rows: int, width: int) -> nn.Embedding:
+    """Make an embedding table that is not yet filled."""
+    return cast(nn.Embedding, nn.utils.skip_init(nn.Embedding, rows, width))
+
+
+@torch.no_grad()
+def _initialize(model: Transformer, generator: torch.Generator) -> None:
+    """Fill all parameters, in the order in which the model lists them."""
+    residual_spread = INITIAL_SPREAD / math.sqrt(2 * model.architecture.num_layers)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+        else:
+            is_residual = name.endswith(("out.weight", "down.weight"))
+            parameter.normal_(0.0, residual_spread if is_residual else INITIAL_SPREAD, generator=generator)
