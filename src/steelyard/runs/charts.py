@@ -15,7 +15,7 @@ from steelyard.units import pretty
 
 __all__ = ["bars", "law_fit", "loss_curves", "matmul_rates", "predicted_measured"]
 
-_WIDTH = 720
+_WIDTH = 900
 _MAX_POINTS = 400
 
 
@@ -43,6 +43,12 @@ def _spec(chart: Any) -> dict[str, Any]:
     """Give an Altair chart as a plain dict without the defaults that the theme sets."""
     spec = chart.to_dict()
     return {key: value for key, value in spec.items() if key not in ("config", "$schema")}
+
+
+def _si_labels(unit: str) -> str:
+    """Give the Vega expression of axis labels such as "20 GB/s"; the unit is left off where prefixes would not fit it."""
+    suffix = {"byte": "B", "byte/s": "B/s", "FLOP/s": "FLOP/s", "FLOP": "FLOP", "s": "s", "W": "W", "J": "J"}.get(unit, "")
+    return f"datum.value === 0 ? '0' : replace(format(datum.value, '~s'), /([a-zA-Zµ]?)$/, ' $1') + '{suffix}'"
 
 
 def law_fit(
@@ -78,12 +84,14 @@ def law_fit(
     for row in (*seen, *lines, *unseen):
         row["size"] = names[sizes.index(row["parameters"])]
     color = alt.Color("size:O", title="Parameters", sort=names, scale=alt.Scale(domain=names))
+    stroke = alt.Stroke("size:O", sort=names, scale=alt.Scale(domain=names), legend=None)
+    plain = alt.Color("size:O", sort=names, scale=alt.Scale(domain=names), legend=None)
     x = alt.X(
         "tokens:Q", title="Training tokens", scale=alt.Scale(type="log", nice=False, padding=12), axis=alt.Axis(format="~s", tickCount=6)
     )
     y = alt.Y("loss:Q", title="Held-out loss, nats per token", scale=alt.Scale(zero=False))
     tooltip = [alt.Tooltip("size:N", title="parameters"), alt.Tooltip("tokens:Q", format=".3s"), alt.Tooltip("loss:Q", format=".4f")]
-    base = alt.Chart(alt.Data(values=lines)).encode(x=x, color=color)
+    base = alt.Chart(alt.Data(values=lines)).encode(x=x, color=plain)
     layers: list[Any] = [
         base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title="Held-out loss, nats per token"), y2="high:Q"),
         base.mark_line(strokeWidth=1.8).encode(y=y),
@@ -91,7 +99,7 @@ def law_fit(
     ]
     if unseen:
         mark = {"filled": True, "shape": "diamond", "size": 170, "fill": LIGHT["card"], "strokeWidth": 2.2}
-        layers.append(alt.Chart(alt.Data(values=unseen)).mark_point(**mark).encode(x=x, y=y, stroke=color, tooltip=tooltip))
+        layers.append(alt.Chart(alt.Data(values=unseen)).mark_point(**mark).encode(x=x, y=y, stroke=stroke, tooltip=tooltip))
     heading = alt.TitleParams(
         title, subtitle="Points measured, curves fitted, bands 80 %" + ("; diamonds were forecast, then measured" if unseen else "")
     )
@@ -115,7 +123,7 @@ def predicted_measured(checks: Sequence[Check], title: str = "Forecast against m
     spread = [value for row in rows for value in (row["low"], row["high"], row["ratio"]) if value > 0] or [1.0]
     edge = max(1.05, *spread, *(1 / value for value in spread))
     scale = alt.Scale(type="log", domain=[max(1 / edge**1.08, 0.02), min(edge**1.08, 50)], nice=False, clamp=True)
-    x = alt.X("low:Q", title="Measured over forecast", scale=scale, axis=alt.Axis(format="~r", tickCount=7))
+    x = alt.X("low:Q", title="Measured over forecast", scale=scale, axis=alt.Axis(format="~r", tickCount=7, grid=True))
     y = alt.Y("quantity:N", title=None, sort=order, axis=alt.Axis(labelFontSize=12, labelLimit=260, labelColor=LIGHT["ink"], grid=False))
     verdict = alt.Color("verdict:N", title=None, scale=alt.Scale(domain=["inside", "outside"], range=[LIGHT["good"], LIGHT["bad"]]))
     tooltip = [alt.Tooltip(f"{name}:N") for name in ("quantity", "forecast", "interval", "measured", "error", "verdict")]
@@ -124,7 +132,7 @@ def predicted_measured(checks: Sequence[Check], title: str = "Forecast against m
     dots = base.mark_point(filled=True, size=105, stroke=LIGHT["card"], strokeWidth=1.4).encode(x="ratio:Q", color=verdict, tooltip=tooltip)
     rule = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[3, 3], strokeWidth=1.2).encode(x="one:Q")
     heading = alt.TitleParams(title, subtitle="Bars are 80 % intervals, dots were measured; 1 is a perfect forecast")
-    return _spec(alt.layer(rule, bars_, dots).properties(width=_WIDTH - 60, height=alt.Step(30), title=heading))
+    return _spec(alt.layer(rule, bars_, dots).properties(width=_WIDTH, height=alt.Step(30), title=heading))
 
 
 def _ratio_row(check: Check) -> dict[str, Any]:
@@ -227,7 +235,7 @@ def bars(
         row["words"] = "–" if row["value"] is None else pretty(row["value"], unit or "1")
     order, kinds = list(dict.fromkeys(labels)), list(dict.fromkeys(groups or []))
     y = alt.Y("label:N", title=None, sort=order, axis=alt.Axis(labelColor=LIGHT["ink"], labelFontSize=12, labelLimit=260, grid=False))
-    x = alt.X("value:Q", title=None, axis=alt.Axis(format="~s", tickCount=5, domain=False, ticks=False))
+    x = alt.X("value:Q", title=None, axis=alt.Axis(labelExpr=_si_labels(unit), tickCount=5, domain=False, ticks=False, grid=True))
     color = alt.Color("group:N", title=None, sort=kinds, scale=alt.Scale(domain=kinds)) if groups else alt.value(SERIES[0][0])
     tooltip = [alt.Tooltip("label:N"), alt.Tooltip("words:N", title="value"), *([alt.Tooltip("group:N")] if groups else [])]
     base = alt.Chart(alt.Data(values=rows))
@@ -236,14 +244,15 @@ def bars(
     ]
     if len(order) == len(rows):
         layers.append(base.mark_text(align="left", dx=6, fontSize=11.5).encode(y=y, x=x, text="words:N"))
-    return _spec(alt.layer(*layers).properties(width=_WIDTH - 120, height=alt.Step(30), title=title))
+    return _spec(alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(30), title=title))
 
 
 def matmul_rates(points: Mapping[str, Sequence[Any]], title: str = "Matrix product rate of this machine") -> dict[str, Any]:
     """Draw measured FLOP/s over matrix size, one line per dtype, with the spread as a band.
 
     Args:
-        points: columns "dtype", "size" (side of the square product), "flops_per_s", and optionally "spread" (interquartile range over median).
+        points: columns "dtype", "size" (side of the square product), "flops_per_s", and optionally "spread"
+            (interquartile range over median).
         title: heading of the chart.
 
     Returns:
@@ -266,13 +275,14 @@ def matmul_rates(points: Mapping[str, Sequence[Any]], title: str = "Matrix produ
     x = alt.X(
         "size:Q", title="Matrix side", scale=alt.Scale(type="log", base=2, nice=False, padding=12), axis=alt.Axis(format="d", tickCount=8)
     )
-    y = alt.Y("flops_per_s:Q", title="FLOP/s", axis=alt.Axis(format="~s"), scale=alt.Scale(zero=True))
+    y = alt.Y("flops_per_s:Q", title=None, axis=alt.Axis(labelExpr=_si_labels("FLOP/s")), scale=alt.Scale(zero=True))
     color = alt.Color("dtype:N", title=None, sort=kinds, scale=alt.Scale(domain=kinds))
+    plain = alt.Color("dtype:N", sort=kinds, scale=alt.Scale(domain=kinds), legend=None)
     tooltip = [alt.Tooltip("dtype:N"), alt.Tooltip("size:Q", format="d"), alt.Tooltip("rate:N")]
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=color)
-    band = base.mark_area(opacity=0.14).encode(y=alt.Y("low:Q", title="FLOP/s"), y2="high:Q")
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=plain)
+    band = base.mark_area(opacity=0.14).encode(y=alt.Y("low:Q", title=None), y2="high:Q")
     return _spec(
-        alt.layer(band, base.mark_line(), base.mark_point(filled=True).encode(y=y, tooltip=tooltip))
+        alt.layer(band, base.mark_line(), base.mark_point(filled=True).encode(y=y, color=color, tooltip=tooltip))
         .encode(y=y)
         .properties(width=_WIDTH, height=280, title=title)
     )

@@ -27,7 +27,8 @@ _INLINE = (
 )
 _LOGO = (
     '<svg class="logo" viewBox="0 0 44 24" aria-hidden="true"><path d="M2 7.5 42 4.5M12 6.8v3.4M9 19.5h6l-3-9.3zM33 5.2v4.2" fill="none"'
-    ' stroke="currentColor" stroke-width="1.6" stroke-linecap="round" stroke-linejoin="round"/><circle cx="33" cy="12" r="2.7" fill="currentColor"/>'
+    ' stroke="currentColor" stroke-width="1.6" stroke-linecap="round" stroke-linejoin="round"/>'
+    '<circle cx="33" cy="12" r="2.7" fill="currentColor"/>'
     '<path d="m18.5 2.2 2.2 3.9h-4z" fill="currentColor" transform="rotate(180 18.6 4.2)"/></svg>'
 )
 _SCRIPT = """
@@ -47,7 +48,8 @@ _SCRIPT = """
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       const live = document.createElement("div");
       const spec = JSON.parse(chart.querySelector("script").textContent);
-      await embed(live, spec, {mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false, tooltip: {theme: dark ? "dark" : "light"}});
+      await embed(live, spec, {mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false,
+        tooltip: {theme: dark ? "dark" : "light"}});
       chart.querySelector(".drawing").replaceChildren(live.querySelector("svg"));
     }, {once: true});
   }
@@ -110,7 +112,10 @@ def _table(block: Table) -> str:
         for row in block.rows
     )
     caption = f"<figcaption>{_inline(block.caption)}</figcaption>" if block.caption else ""
-    return f'<figure class="table"><div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{caption}</figure>'
+    return (
+        f'<figure class="table"><div class="scroll"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{caption}</figure>"
+    )
 
 
 def _checks(block: Checks) -> str:
@@ -120,9 +125,11 @@ def _checks(block: Checks) -> str:
         forecast, interval, measured, error, verdict = map(_escape, check_words(check))
         bar = interval_svg(check.forecast.low, check.forecast.value, check.forecast.high, check.measurement.value)
         rows.append(
-            f'<tr class="{verdict}"><th scope="row">{_escape(check.forecast.quantity)}<small>{_escape(check.forecast.source)}</small></th>'
-            f'<td class="num">{forecast}</td><td class="num soft">{interval}</td><td class="num strong">{measured}</td><td class="num">{error}</td>'
-            f'<td class="bar">{bar}</td><td><span class="verdict">{verdict}</span></td><td>{_badge(check.forecast.provenance)}</td></tr>'
+            f'<tr class="{verdict}"><th scope="row">{_escape(check.forecast.quantity)}{_badge(check.forecast.provenance)}'
+            f"<small>{_escape(check.forecast.source)}</small></th>"
+            f'<td class="num">{forecast}</td><td class="num soft">{interval}</td>'
+            f'<td class="num strong">{measured}</td><td class="num">{error}</td>'
+            f'<td class="bar">{bar}</td><td><span class="verdict">{verdict}</span></td></tr>'
         )
     heads = (
         ("Quantity", ""),
@@ -132,7 +139,6 @@ def _checks(block: Checks) -> str:
         ("Error", "num"),
         ("", ""),
         ("Verdict", ""),
-        ("", ""),
     )
     head = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind in heads)
     caption = (
@@ -205,7 +211,7 @@ def _runtime() -> str:
     """Give the Vega scripts, compressed, as base64."""
     import vl_convert
 
-    return base64.b64encode(gzip.compress(vl_convert.javascript_bundle().encode(), mtime=0)).decode()
+    return base64.b64encode(gzip.compress(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode(), mtime=0)).decode()
 
 
 def render_html(report: Report) -> str:

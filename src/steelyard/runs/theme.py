@@ -53,12 +53,14 @@ DARK = {
 """Colours of the dark page, same names."""
 
 SERIES = (
-    ("#2a6496", "#6cb0e8"), ("#cf6a2c", "#f2a065"), ("#2c8c7f", "#62cdbd"), ("#8d5299", "#cf9bdb"), ("#a88412", "#e3c25a"), ("#626d78", "#a9b3bd"),
+    ("#2a6496", "#6cb0e8"), ("#cf6a2c", "#f2a065"), ("#2c8c7f", "#62cdbd"), ("#8d5299", "#cf9bdb"),
+    ("#a88412", "#e3c25a"), ("#626d78", "#a9b3bd"),
 )  # fmt: skip
 """(light, dark) colours of unordered series."""
 
 SIZES = (
-    ("#7fb7a8", "#b9e4d6"), ("#52a0a0", "#8bd3cb"), ("#348598", "#65bccb"), ("#2c698d", "#559fd0"), ("#2f4b7c", "#7388e0"), ("#352c5e", "#a07fe6"),
+    ("#7fb7a8", "#b9e4d6"), ("#52a0a0", "#8bd3cb"), ("#348598", "#65bccb"), ("#2c698d", "#559fd0"),
+    ("#2f4b7c", "#7388e0"), ("#352c5e", "#a07fe6"),
 )  # fmt: skip
 """(light, dark) colours of ordered series, small to large."""
 
@@ -97,8 +99,13 @@ def _configuration() -> dict[str, Any]:
             "gridColor": LIGHT["grid"], "domainColor": LIGHT["axis"], "tickColor": LIGHT["axis"], "labelFlush": False, "titlePadding": 10,
             "labelPadding": 6, "tickSize": 4, "labelFontWeight": 400, **label,
         },
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "axisX": {"grid": False},
         "axisY": {"domain": False, "ticks": False, "titleAnchor": "middle"},
-        "legend": {"orient": "top", "direction": "horizontal", "symbolSize": 70, "offset": 8, "titlePadding": 8, "titleOrient": "left", **label},
+        "legend": {
+            "orient": "top", "direction": "horizontal", "symbolSize": 70, "offset": 8, "titlePadding": 8,
+            "titleOrient": "left", **label,
+        },
         "title": {
             "color": LIGHT["ink"], "anchor": "start", "fontSize": 14.5, "fontWeight": 600, "offset": 14,
             "subtitleColor": LIGHT["soft"], "subtitleFontSize": 12, "subtitlePadding": 5,
