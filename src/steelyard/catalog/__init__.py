@@ -1,1 +1,33 @@
-"""catalog."""
+"""Facts: accelerators, clusters, sites, model architectures, and what was measured on this machine.
+
+`calibrate` stands in `steelyard.catalog.calibrate`, because it needs torch.
+"""
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.calibration import Calibration, MatmulPoint
+from steelyard.catalog.hardware import Accelerator, Cluster, Site
+from steelyard.catalog.huggingface import from_huggingface
+from steelyard.catalog.huggingface_export import to_huggingface
+from steelyard.catalog.parameters import ParameterCount, count_parameters
+from steelyard.catalog.records import accelerator, architecture_by_name, cluster, names, site
+from steelyard.catalog.stored import load_calibration, store_calibration
+
+__all__ = [
+    "Accelerator",
+    "Architecture",
+    "Calibration",
+    "Cluster",
+    "MatmulPoint",
+    "ParameterCount",
+    "Site",
+    "accelerator",
+    "architecture_by_name",
+    "cluster",
+    "count_parameters",
+    "from_huggingface",
+    "load_calibration",
+    "names",
+    "site",
+    "store_calibration",
+    "to_huggingface",
+]

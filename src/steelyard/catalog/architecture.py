@@ -17,10 +17,11 @@ class Architecture:
         num_layers: transformer layers.
         num_heads: query heads.
         num_kv_heads: key/value heads; equal to `num_heads` without grouping.
-        head_dim: width of a head.
+        head_dim: width of a query or key head; with multi-head latent attention both its parts, the rotary one included.
         intermediate_size: width of the dense MLP.
         vocab_size: rows of the token embedding.
         max_positions: longest sequence; also the rows of a learned position table.
+        position_offset: unused leading rows of a learned position table beyond `max_positions` (OPT keeps 2).
         norm: normalization layer.
         position: how positions enter.
         mlp: MLP form; "swiglu" and "geglu" have three matrices, "gelu" and "relu" two.
@@ -36,10 +37,11 @@ class Architecture:
         experts_per_token: routed experts each token visits.
         num_shared_experts: experts every token visits.
         moe_intermediate_size: width of one expert.
+        router_bias: the router holds one balancing bias per expert (DeepSeek-V3).
         num_dense_layers: leading layers with a dense MLP in an MoE model.
         kv_lora_rank: latent width of multi-head latent attention, 0 for ordinary attention.
         q_lora_rank: latent width of its queries, 0 for direct queries.
-        qk_rope_head_dim: rotary part of an MLA head.
+        qk_rope_head_dim: rotary part of an MLA head, within `head_dim`.
         v_head_dim: value width of an MLA head.
         rope_theta: rotary base.
         norm_eps: epsilon of the norms.
@@ -58,6 +60,7 @@ class Architecture:
     intermediate_size: int
     vocab_size: int
     max_positions: int = 2048
+    position_offset: int = 0
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     position: Literal["rope", "learned", "relative", "alibi", "none"] = "rope"
     mlp: Literal["swiglu", "geglu", "gelu", "relu"] = "swiglu"
@@ -73,6 +76,7 @@ class Architecture:
     experts_per_token: int = 0
     num_shared_experts: int = 0
     moe_intermediate_size: int = 0
+    router_bias: bool = False
     num_dense_layers: int = 0
     kv_lora_rank: int = 0
     q_lora_rank: int = 0

@@ -1,0 +1,140 @@
+"""Exact parameter counts of a transformer, with and without embeddings, all and active per token."""
+
+from dataclasses import dataclass
+
+from steelyard.catalog.architecture import Architecture
+
+__all__ = ["RELATIVE_BUCKETS", "ParameterCount", "count_parameters"]
+
+RELATIVE_BUCKETS = 32
+"""Rows of T5's relative position bias, one column per head, one table per stack. Source: Raffel et al., arXiv:1910.10683, section 2.1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterCount:
+    """How many parameters a model has, by the part they stand in.
+
+    Attributes:
+        total: `non_embedding` + `embedding` + `head`.
+        non_embedding: all layers, the norms outside them, relative position biases and the pooler.
+        embedding: token, learned position and token-type tables.
+        head: output matrix; 0 when it is the token table again, or when there is none (encoders).
+        active: parameters one token visits; equal to `total` in a dense model.
+        active_non_embedding: the same without embedding and head.
+    """
+
+    total: int
+    non_embedding: int
+    embedding: int
+    head: int
+    active: int
+    active_non_embedding: int
+
+
+def count_parameters(arch: Architecture) -> ParameterCount:
+    """Count the parameters of an architecture exactly as its reference implementation holds them.
+
+    A tied head is counted once, in `embedding`. Encoders (BERT) count the bare model: embeddings, their norm, layers and
+    pooler. Rotary tables are no parameters; the balancing bias of a DeepSeek-V3 router is one, as in its checkpoint.
+
+    Args:
+        arch: any kind of `Architecture`.
+
+    Returns:
+        Exact integers.
+
+    Example:
+        >>> from steelyard.catalog import architecture_by_name
+        >>> count_parameters(architecture_by_name("gpt2")).total
+        124439808
+
+    Source: shapes of the reference implementations; checked against published counts in tests/golden/architecture_parameters.csv.
+    """
+    outside = _outside_layers(arch)
+    stored = outside + sum(count * _layer(arch, experts, cross) for count, experts, cross in _stacks(arch, arch.num_experts))
+    active = outside + sum(count * _layer(arch, experts, cross) for count, experts, cross in _stacks(arch, arch.experts_per_token))
+    embedding, head = _embedding(arch), _head(arch)
+    return ParameterCount(
+        total=stored + embedding + head,
+        non_embedding=stored,
+        embedding=embedding,
+        head=head,
+        active=active + embedding + head,
+        active_non_embedding=active,
+    )
+
+
+def _stacks(arch: Architecture, experts: int) -> list[tuple[int, int | None, bool]]:
+    """List (layers, routed experts counted or None when dense, has cross attention) of each run of equal layers."""
+    if arch.kind == "encoder-decoder":
+        return [(arch.num_layers, None, False), (arch.num_layers, None, True)]
+    if arch.num_experts == 0:
+        return [(arch.num_layers, None, False)]
+    return [(arch.num_dense_layers, None, False), (arch.num_layers - arch.num_dense_layers, experts, False)]
+
+
+def _embedding(arch: Architecture) -> int:
+    """Count the tables a token is looked up in."""
+    rows = arch.vocab_size + arch.num_token_types
+    if arch.position == "learned":
+        rows += arch.max_positions + arch.position_offset
+    return rows * arch.hidden_size
+
+
+def _head(arch: Architecture) -> int:
+    """Count an output matrix of its own."""
+    return 0 if arch.tied_embeddings or arch.kind == "encoder" else arch.vocab_size * arch.hidden_size
+
+
+def _outside_layers(arch: Architecture) -> int:
+    """Count the norm after each stack (an encoder's embedding norm), relative biases and pooler."""
+    stacks = 2 if arch.kind == "encoder-decoder" else 1
+    relative = RELATIVE_BUCKETS * arch.num_heads if arch.position == "relative" else 0
+    pooler = arch.hidden_size * (arch.hidden_size + 1) if arch.pooler else 0
+    return stacks * (_norm(arch, arch.hidden_size) + relative) + pooler
+
+
+def _norm(arch: Architecture, width: int) -> int:
+    """Count one norm: a gain, and a shift when it is a LayerNorm."""
+    return width * (2 if arch.norm == "layernorm" else 1)
+
+
+def _layer(arch: Architecture, experts: int | None, cross: bool) -> int:
+    """Count one layer with its norms; `experts` is how many routed experts to count, None for a dense MLP."""
+    norms = (4 if arch.sandwich_norm else 2) + (1 if cross else 0)
+    attention = _attention(arch) * (2 if cross else 1)
+    feed_forward = _mlp(arch, arch.intermediate_size) if experts is None else _moe(arch, experts)
+    return attention + feed_forward + norms * _norm(arch, arch.hidden_size)
+
+
+def _attention(arch: Architecture) -> int:
+    """Count one attention block: projections, their biases and norms."""
+    if arch.kv_lora_rank:
+        return _latent_attention(arch)
+    queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    weights = arch.hidden_size * (2 * queries + 2 * keys)
+    biases = (queries + 2 * keys if arch.qkv_bias else 0) + (arch.hidden_size if arch.output_bias else 0)
+    return weights + biases + (2 * arch.head_dim if arch.qk_norm else 0)
+
+
+def _latent_attention(arch: Architecture) -> int:
+    """Count one multi-head latent attention block. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C."""
+    hidden, heads = arch.hidden_size, arch.num_heads
+    queries = heads * arch.head_dim
+    query = arch.q_lora_rank * (hidden + queries + 1) if arch.q_lora_rank else hidden * queries
+    down = hidden * (arch.kv_lora_rank + arch.qk_rope_head_dim) + arch.kv_lora_rank
+    up = arch.kv_lora_rank * heads * (arch.head_dim - arch.qk_rope_head_dim + arch.v_head_dim)
+    return query + down + up + heads * arch.v_head_dim * hidden
+
+
+def _mlp(arch: Architecture, width: int) -> int:
+    """Count one MLP of the given inner width."""
+    gated = arch.mlp in ("swiglu", "geglu")
+    biases = (2 if gated else 1) * width + arch.hidden_size if arch.mlp_bias else 0
+    return (3 if gated else 2) * arch.hidden_size * width + biases
+
+
+def _moe(arch: Architecture, experts: int) -> int:
+    """Count the router over all experts, `experts` routed ones and the shared ones."""
+    router = (arch.hidden_size + (1 if arch.router_bias else 0)) * arch.num_experts
+    return router + (experts + arch.num_shared_experts) * _mlp(arch, arch.moe_intermediate_size)

@@ -1,0 +1,93 @@
+"""The stored calibration of this machine, and the catalog records made of it."""
+
+import time
+from pathlib import Path
+
+from steelyard.catalog.calibration import Calibration
+from steelyard.catalog.hardware import Accelerator, Cluster
+from steelyard.config import convert
+from steelyard.errors import CalibrationError, SteelyardError
+from steelyard.files import read_json, user_dir, write_json
+
+__all__ = ["THIS_MACHINE", "accelerator_of", "calibration_path", "cluster_of", "load_calibration", "store_calibration"]
+
+THIS_MACHINE = "this-machine"
+"""Name of the calibrated machine among accelerators and clusters."""
+
+
+def calibration_path() -> Path:
+    """Give the file that holds the stored calibration."""
+    return user_dir() / "calibration.json"
+
+
+def store_calibration(calibration: Calibration) -> Path:
+    """Store a calibration as the one of this machine, replacing an older one.
+
+    Args:
+        calibration: what `calibrate` measured.
+
+    Returns:
+        The file written.
+    """
+    path = calibration_path()
+    write_json(path, calibration)
+    return path
+
+
+def load_calibration() -> Calibration | None:
+    """Give the stored calibration, or None when this machine was never calibrated.
+
+    Returns:
+        The calibration that `store_calibration` wrote last.
+
+    Raises:
+        CalibrationError: the stored file is damaged.
+    """
+    path = calibration_path()
+    if not path.exists():
+        return None
+    try:
+        return convert(read_json(path), Calibration, where=str(path))
+    except SteelyardError as error:
+        raise CalibrationError(f"stored calibration is unusable: {error}", hint="run `steelyard calibrate` to make it anew") from error
+
+
+def accelerator_of(calibration: Calibration) -> Accelerator:
+    """Make the accelerator record of a calibrated machine: best measured rates, not peaks.
+
+    Args:
+        calibration: what was measured.
+
+    Returns:
+        A record with confidence "measured"; TDP and price are unknown (0).
+    """
+    dtypes = dict.fromkeys(point.dtype for point in calibration.matmul)
+    date = time.strftime("%Y-%m-%d", time.gmtime(calibration.time_s))
+    return Accelerator(
+        name=calibration.machine,
+        vendor=calibration.description,
+        kind="gpu" if calibration.device == "cuda" else "cpu",
+        year=time.gmtime(calibration.time_s).tm_year,
+        peak_flops_per_s={dtype: calibration.best_flops_per_s(dtype) for dtype in dtypes},
+        memory_bytes=calibration.memory_bytes,
+        memory_bytes_per_s=calibration.stream_bytes_per_s,
+        confidence="measured",
+        source=f"steelyard calibrate on {date}, {calibration.num_threads} threads, noise {100 * calibration.noise:.1f} %",
+    )
+
+
+def cluster_of(calibration: Calibration) -> Cluster:
+    """Make a cluster of one node and one accelerator of a calibrated machine."""
+    record = accelerator_of(calibration)
+    return Cluster(
+        name=calibration.machine,
+        site="here",
+        year=record.year,
+        num_nodes=1,
+        accelerator=record.name,
+        accelerators_per_node=1,
+        node_memory_bytes=calibration.memory_bytes if calibration.device == "cpu" else 0.0,
+        topology="one machine",
+        confidence="measured",
+        source=record.source,
+    )
