@@ -1,7 +1,10 @@
 """Configuration files and plain values to frozen dataclasses and back, one converter for all rooms."""
 
 import dataclasses
+import difflib
 import tomllib
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,17 +18,32 @@ __all__ = ["convert", "dump", "load", "to_plain"]
 T = TypeVar("T")
 
 
-def _unknown_fields(value: Any, kind: Any, path: str) -> list[str]:
-    """List dotted paths in `value` that the dataclass `kind` does not have."""
-    if not (isinstance(value, dict) and dataclasses.is_dataclass(kind)):
-        return []
-    import typing
+def _unknown_fields(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Find keys that the dataclasses inside `kind` do not have: dotted path, key, known fields."""
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        hints = typing.get_type_hints(kind)
+        for key, inner in value.items():
+            if key in hints:
+                yield from _unknown_fields(inner, hints[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}", str(key), list(hints)
+        return
+    arguments = [item for item in typing.get_args(kind) if item is not type(None)]
+    if isinstance(value, list) and arguments:
+        for place, inner in enumerate(value):
+            yield from _unknown_fields(inner, arguments[0], f"{path}[{place}]")
+    elif isinstance(value, dict) and typing.get_origin(kind) is dict:
+        for key, inner in value.items():
+            yield from _unknown_fields(inner, arguments[1], f"{path}.{key}")
+    elif isinstance(value, dict) and len(arguments) == 1:
+        yield from _unknown_fields(value, arguments[0], path)
 
-    hints = typing.get_type_hints(kind)
-    unknown = [f"{path}.{key}" for key in value if key not in hints]
-    for key, inner in value.items():
-        unknown += _unknown_fields(inner, hints.get(key), f"{path}.{key}")
-    return unknown
+
+def _decode(kind: type, value: Any) -> Any:
+    """Make the types that JSON and TOML lack."""
+    if isinstance(kind, type) and issubclass(kind, Path):
+        return kind(value)
+    raise TypeError(f"cannot read a {kind.__name__} from {type(value).__name__}")
 
 
 def convert(value: Any, kind: type[T], *, where: str = "config") -> T:
@@ -33,7 +51,7 @@ def convert(value: Any, kind: type[T], *, where: str = "config") -> T:
 
     Args:
         value: as read from TOML or JSON.
-        kind: a frozen dataclass, or any type msgspec converts to.
+        kind: a frozen dataclass, or any type msgspec converts to; fields may be paths.
         where: file or option the value came from, for messages.
 
     Returns:
@@ -41,33 +59,42 @@ def convert(value: Any, kind: type[T], *, where: str = "config") -> T:
 
     Raises:
         ConfigError: a field is unknown, missing, or of the wrong type; the message has its dotted path.
+        SteelyardError: the dataclass itself refused its values; the same error with `where` before it.
     """
-    unknown = _unknown_fields(value, kind, "$")
-    if unknown:
-        known = ", ".join(field.name for field in dataclasses.fields(kind))  # pyright: ignore[reportArgumentType]
-        raise ConfigError(f"{where}: unknown field {unknown[0]}", hint=f"known fields: {known}")
+    for path, key, known in _unknown_fields(value, kind, "$"):
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"{where}: unknown field {path}", hint=f"{hint}known fields: {', '.join(known)}")
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, SteelyardError):
-            raise ConfigError(f"{where}: {error.__cause__}", hint=error.__cause__.hint) from error
         raise ConfigError(f"{where}: {error}", hint="correct the field at the path shown") from error
+    except SteelyardError as error:
+        raise type(error)(f"{where}: {error}", hint=error.hint) from error
 
 
 def load(path: Path, kind: type[T]) -> T:
     """Read a TOML or JSON file into `kind`.
 
+    Args:
+        path: read as JSON when it ends in .json, else as TOML.
+        kind: as in `convert`.
+
+    Returns:
+        An instance of `kind`.
+
     Raises:
         ConfigError: the file is missing, not TOML or JSON, or does not fit `kind`.
     """
+    is_json = path.suffix.lower() == ".json"
     try:
         payload = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", hint="give the path of a TOML or JSON file") from error
     try:
-        value = msgspec.json.decode(payload) if path.suffix == ".json" else tomllib.loads(payload.decode())
+        value = msgspec.json.decode(payload) if is_json else tomllib.loads(payload.decode())
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from error
+        raise ConfigError(f"{path}: not valid {'JSON' if is_json else 'TOML'}: {error}", hint="correct the line shown") from error
     return convert(value, kind, where=str(path))
 
 
@@ -77,5 +104,15 @@ def to_plain(value: Any) -> Any:
 
 
 def dump(value: Any, path: Path) -> None:
-    """Write a configuration as JSON, atomically; `load` gives it back."""
+    """Write a configuration as JSON, atomically; `load` gives it back.
+
+    Args:
+        value: a dataclass.
+        path: ends in .json.
+
+    Raises:
+        ConfigError: `path` ends otherwise, so that `load` would not read it as JSON.
+    """
+    if path.suffix.lower() != ".json":
+        raise ConfigError(f"cannot write a configuration to {path}", hint="give a path that ends in .json")
     write_json(path, to_plain(value))

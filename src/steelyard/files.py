@@ -1,5 +1,6 @@
 """Files that are never half-written: written beside, flushed, renamed; and where the user's own files live."""
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -14,6 +15,9 @@ from steelyard.errors import CapacityError, DataError
 
 __all__ = ["atomic_path", "read_json", "sha256_file", "user_dir", "write_bytes", "write_json"]
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SUFFIX = ".part"
+
 
 def user_dir() -> Path:
     """Give the user's data folder: `$STEELYARD_HOME`, or `steelyard` under the XDG data folder."""
@@ -27,26 +31,82 @@ def user_dir() -> Path:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success flush it and rename it over `path`, else remove it.
 
+    What a killed process of this machine left beside the same path is removed first. Missing parent folders are made.
+
+    Args:
+        path: the file to make or replace.
+
+    Yields:
+        An empty file in the same folder; write it by its name.
+
     Raises:
         CapacityError: the disk is full or a quota is reached; `path` is left as it was.
+        DataError: the folder cannot be made or written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _beside(path)
     try:
         yield temporary
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
         temporary.replace(path)
+        _flush_folder(path.parent)
     except OSError as error:
-        import errno
-
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise CapacityError(f"disk full while writing {path}", hint="free some space or choose another --out folder") from error
+        if error.errno in _FULL:
+            raise _disk_full(path) from error
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """Make an empty temporary file in the folder of `path`, readable to whom a plain new file would be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", suffix=_SUFFIX, dir=path.parent)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _disk_full(path) from error
+        raise DataError(f"cannot write {path}: {error.strerror}", hint="choose a folder that you may write to") from error
+    mask = os.umask(0)
+    os.umask(mask)
+    os.fchmod(handle, 0o666 & ~mask)
+    os.close(handle)
+    return Path(name)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files of `path` whose process is gone."""
+    start = f".{path.name}."
+    for entry in os.scandir(path.parent):
+        if entry.name.startswith(start) and entry.name.endswith(_SUFFIX):
+            owner = entry.name.removeprefix(start).partition(".")[0]
+            if owner.isdecimal() and not _is_running(int(owner)):
+                Path(entry.path).unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process of this machine has this number."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename last through a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _disk_full(path: Path) -> CapacityError:
+    return CapacityError(f"disk full while writing {path}", hint="free some space or choose another --out folder")
 
 
 def write_bytes(path: Path, payload: bytes) -> None:
@@ -56,21 +116,43 @@ def write_bytes(path: Path, payload: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically, indented; dataclasses and msgspec structs are allowed."""
-    write_bytes(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    """Write a JSON file atomically, indented.
+
+    Args:
+        path: the file to make or replace.
+        value: plain values, dataclasses, msgspec structs, paths (as text), numpy scalars and arrays; NaN becomes null.
+    """
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2) + b"\n")
+
+
+def _plain(value: Any) -> Any:
+    """Turn a path into text and a numpy scalar or array into numbers."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
+    Args:
+        path: the file.
+
+    Returns:
+        Dicts, lists and scalars.
+
     Raises:
-        DataError: the file is missing or is not JSON.
+        DataError: the file is missing, cannot be read, or is not JSON.
     """
     try:
         return msgspec.json.decode(path.read_bytes())
     except FileNotFoundError as error:
         raise DataError(f"no such file: {path}") from error
-    except msgspec.DecodeError as error:
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid JSON: {error}", hint="delete it and run again to make it anew") from error
 
 

@@ -1,12 +1,11 @@
 """One `parallel_map` for every room: loky processes here, a Ray cluster by address."""
 
-import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 
-from steelyard.errors import BackendError
+from steelyard.errors import BackendError, ConfigError
 
 __all__ = ["parallel_map", "spawn_seeds"]
 
@@ -25,7 +24,10 @@ def _register_ray(address: str) -> None:
         from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise BackendError("a cluster address was given, but Ray is not installed", hint="pip install 'steelyard[ray]'") from error
-    ray.init(address=address, ignore_reinit_error=True)
+    try:
+        ray.init(address=address, ignore_reinit_error=True)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BackendError(f"cannot reach a Ray cluster at {address!r}: {error}", hint="start one with: ray start --head") from error
     register_ray()
 
 
@@ -43,7 +45,7 @@ def parallel_map(
     Args:
         function: called as `function(item)`, or `function(item, seed=...)` when `seed` is given; must be importable.
         items: the inputs.
-        workers: processes; None for one per core, 1 runs in this process.
+        workers: processes, 1 or more; None for one per usable core, 1 runs in this process.
         seed: makes one independent seed per task.
         label: text of a progress bar on standard error; empty for none.
         cluster: Ray address ("auto", "ray://host:10001"); empty for local processes.
@@ -52,11 +54,14 @@ def parallel_map(
         One result per item, in order.
 
     Raises:
-        BackendError: `cluster` is given but Ray is not installed.
+        BackendError: `cluster` is given but Ray is not installed or cannot be reached.
+        ConfigError: `workers` is below 1.
         KeyboardInterrupt: on Ctrl-C, after the workers were stopped.
     """
     import joblib
 
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers: {workers} is not allowed", hint="give 1 or more, or leave it out for one per core")
     tasks = list(items)
     extras: list[dict[str, Any]] = [{}] * len(tasks)
     if seed is not None:
@@ -65,14 +70,15 @@ def parallel_map(
     if cluster:
         _register_ray(cluster)
         backend = "ray"
-    count = min(workers or os.cpu_count() or 1, max(len(tasks), 1))
+    count = min(workers or joblib.cpu_count(), max(len(tasks), 1))
     calls = (joblib.delayed(function)(task, **extra) for task, extra in zip(tasks, extras, strict=True))
     with joblib.parallel_config(backend=backend, n_jobs=count):
-        results: Iterable[Any] = joblib.Parallel(return_as="generator")(calls)
+        results: Any = joblib.Parallel(return_as="generator")(calls)
         try:
             return list(_with_progress(results, len(tasks), label))
         except KeyboardInterrupt:
-            _stop_workers()
+            if backend == "loky" and count > 1:
+                _stop_workers()
             raise
 
 

@@ -3,6 +3,7 @@
 Planner, simulator, engine and benchmark use the same names, so a forecast and a measurement of one name are comparable.
 """
 
+import difflib
 import math
 from dataclasses import dataclass, field
 from typing import Literal
@@ -81,12 +82,16 @@ QUANTITIES: dict[str, Quantity] = {row[0]: Quantity(*row) for row in _ROWS}
 def quantity(name: str) -> Quantity:
     """Look a quantity up by its name.
 
+    Args:
+        name: dotted, such as "train.step_time".
+
+    Returns:
+        Its definition, unit and direction.
+
     Raises:
         ConfigError: no quantity has this name; near names are listed.
     """
     if name not in QUANTITIES:
-        import difflib
-
         near = difflib.get_close_matches(name, QUANTITIES, n=3, cutoff=0.4)
         raise ConfigError(f"unknown quantity {name!r}", hint=f"near names: {', '.join(near) or 'none'}")
     return QUANTITIES[name]
@@ -127,7 +132,23 @@ class Forecast:
 
     @classmethod
     def about(cls, name: str, value: float, *, relative: float, provenance: Provenance, source: str) -> "Forecast":
-        """Make a forecast whose 80 % interval is `value` times or divided by (1 + relative)."""
+        """Make a forecast whose 80 % interval is `value` times or divided by (1 + relative).
+
+        Args:
+            name: quantity.
+            value: central value; an interval about 0 is empty.
+            relative: half-width of the interval as a fraction of the value, 0 or more.
+            provenance: how the number came to be.
+            source: which model, fit, record or paper gave it.
+
+        Returns:
+            The forecast.
+
+        Raises:
+            ConfigError: `relative` is negative or not finite, or the forecast itself is refused.
+        """
+        if not (math.isfinite(relative) and relative >= 0):
+            raise ConfigError(f"{name}: relative half-width {relative} must be finite and 0 or more")
         low, high = sorted((value / (1 + relative), value * (1 + relative)))
         return cls(quantity=name, value=value, low=low, high=high, provenance=provenance, source=source)
 

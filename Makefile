@@ -1,0 +1,51 @@
+# make quickstart: install and run the main job here.   make test: install the tools, check and test everything.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ARGS ?=
+
+.PHONY: quickstart test lint format docs bench clean
+.DEFAULT_GOAL := quickstart
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+# cyclopts wants docstring_parser and pydoclint its fork, which has the same module name and more in it: the fork goes last.
+$(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet -c constraints.txt --force-reinstall --no-deps docstring_parser_fork
+	@touch $@ $(VENV)/.installed
+
+quickstart: $(VENV)/.installed
+	$(BIN)/steelyard quickstart $(ARGS)
+
+test: lint
+	$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/pydoclint --quiet src
+	$(BIN)/codespell
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate.py
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks all --quick
+
+clean:
+	rm -rf $(VENV) .peers site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
