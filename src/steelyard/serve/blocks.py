@@ -1,0 +1,176 @@
+"""Fixed-size blocks of key/value slots: the pool that counts their users, and the table of one sequence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.errors import CapacityError, ConfigError
+
+if TYPE_CHECKING:
+    from steelyard.serve.prefix import PrefixIndex
+
+__all__ = ["BlockPool", "BlockTable"]
+
+
+class BlockPool:
+    """Hands out block ids and counts how many tables hold each.
+
+    A block nobody holds goes back to the free list (last in, first out, so warm memory is used first), or, when the prefix index
+    knows its content, stays there until space is needed.
+
+    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, prefix: PrefixIndex | None = None) -> None:
+        """Make a pool with every block free.
+
+        Args:
+            num_blocks: blocks in the pool, at least 1.
+            block_size: token slots per block, a power of two.
+            prefix: index of reusable blocks, or None to reuse none.
+
+        Raises:
+            ConfigError: a size is out of range.
+        """
+        if num_blocks < 1:
+            raise ConfigError(f"num_blocks is {num_blocks}, but must be at least 1", hint="give the pool more memory")
+        if block_size < 1 or block_size & (block_size - 1):
+            raise ConfigError(f"block_size is {block_size}, but must be a power of two", hint="use 16")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.prefix = prefix
+        self._users = [0] * num_blocks
+        self._free = list(range(num_blocks - 1, -1, -1))
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that can be handed out: free ones and idle ones of the prefix index."""
+        return len(self._free) + (self.prefix.num_idle if self.prefix else 0)
+
+    @property
+    def num_in_use(self) -> int:
+        """Blocks held by at least one table."""
+        return self.num_blocks - self.num_available
+
+    def users(self, block: int) -> int:
+        """Give the number of tables that hold a block."""
+        return self._users[block]
+
+    def allocate(self) -> int:
+        """Take one block; the least recently used idle block is forgotten when none is free.
+
+        Raises:
+            CapacityError: every block is held.
+        """
+        if self._free:
+            block = self._free.pop()
+        elif self.prefix and self.prefix.num_idle:
+            block = self.prefix.evict()
+        else:
+            raise CapacityError(f"all {self.num_blocks} blocks are held", hint="preempt a sequence first")
+        self._users[block] = 1
+        return block
+
+    def retain(self, block: int) -> None:
+        """Add a user to a block that is held or idle in the prefix index."""
+        if self._users[block] == 0:
+            assert self.prefix is not None
+            self.prefix.unpark(block)
+        self._users[block] += 1
+
+    def release(self, block: int) -> None:
+        """Drop a user; the last one gives the block back."""
+        assert self._users[block] > 0, f"block {block} has no user"
+        self._users[block] -= 1
+        if self._users[block]:
+            return
+        if self.prefix and self.prefix.knows(block):
+            self.prefix.park(block)
+        else:
+            self._free.append(block)
+
+
+class BlockTable:
+    """Physical blocks of one sequence, in token order.
+
+    Attributes:
+        num_blocks: blocks held.
+    """
+
+    __slots__ = ("_blocks", "num_blocks")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._blocks = np.zeros(8, dtype=np.int64)
+        self.num_blocks = 0
+
+    @property
+    def blocks(self) -> np.ndarray:
+        """Block ids, int64 [num_blocks]; a view."""
+        return self._blocks[: self.num_blocks]
+
+    def append(self, block: int) -> None:
+        """Add a block at the end."""
+        if self.num_blocks == len(self._blocks):
+            self._blocks = np.concatenate([self._blocks, np.zeros_like(self._blocks)])
+        self._blocks[self.num_blocks] = block
+        self.num_blocks += 1
+
+    def missing(self, num_tokens: int, block_size: int) -> int:
+        """Count the blocks to add before `num_tokens` fit."""
+        return max(0, -(-num_tokens // block_size) - self.num_blocks)
+
+    def grow(self, pool: BlockPool, num_tokens: int) -> None:
+        """Take blocks until `num_tokens` fit; all or none.
+
+        Raises:
+            CapacityError: the pool has too few; nothing was taken.
+        """
+        missing = self.missing(num_tokens, pool.block_size)
+        if missing > pool.num_available:
+            raise CapacityError(f"{missing} blocks are needed and {pool.num_available} available", hint="preempt a sequence first")
+        for _ in range(missing):
+            self.append(pool.allocate())
+
+    def slots(self, start: int, stop: int, block_size: int) -> np.ndarray:
+        """Give the pool slots of token positions [start, stop), int64."""
+        positions = np.arange(start, stop)
+        return self._blocks[positions // block_size] * block_size + positions % block_size
+
+    def slot(self, position: int, block_size: int) -> int:
+        """Give the pool slot of one token position."""
+        return int(self._blocks[position // block_size]) * block_size + position % block_size
+
+    def fork(self, pool: BlockPool) -> BlockTable:
+        """Share all blocks with a new table."""
+        copy = BlockTable()
+        for block in self.blocks.tolist():
+            pool.retain(block)
+            copy.append(block)
+        return copy
+
+    def make_writable(self, pool: BlockPool, position: int) -> tuple[int, int] | None:
+        """Give this table its own copy of the block at a token position (copy-on-write).
+
+        Returns:
+            (from, to) block ids to copy before writing, or None when the block is not shared.
+
+        Raises:
+            CapacityError: the block is shared and no block is available.
+        """
+        index = position // pool.block_size
+        shared = int(self._blocks[index])
+        if pool.users(shared) == 1:
+            return None
+        own = pool.allocate()
+        pool.release(shared)
+        self._blocks[index] = own
+        return shared, own
+
+    def free(self, pool: BlockPool) -> None:
+        """Give all blocks back, last first, so that the ends of prefixes are forgotten before their beginnings."""
+        for block in self.blocks[::-1].tolist():
+            pool.release(block)
+        self.num_blocks = 0

@@ -1,0 +1,85 @@
+"""Which blocks hold which token prefixes, so that equal prefixes are computed once."""
+
+import hashlib
+from collections import OrderedDict
+
+import numpy as np
+
+__all__ = ["PrefixIndex", "chain_hash"]
+
+
+def chain_hash(previous: bytes, tokens: list[int]) -> bytes:
+    """Hash a full block of tokens together with all blocks before it.
+
+    Args:
+        previous: chain hash of the block before; the index's root for the first block.
+        tokens: token ids of the block.
+
+    Returns:
+        16 bytes; equal prefixes give equal hashes, others differ for all practical purposes.
+    """
+    return hashlib.blake2b(previous + np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=16).digest()
+
+
+class PrefixIndex:
+    """Maps chain hashes to blocks and keeps the idle ones in order of their last use.
+
+    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.4 (shared prefix); block hashes as in its engine.
+    """
+
+    def __init__(self, *, model_key: str = "") -> None:
+        """Make an empty index.
+
+        Args:
+            model_key: names weights and adapter; indexes of different keys share nothing.
+        """
+        self.root = hashlib.blake2b(model_key.encode(), digest_size=16).digest()
+        self._block_of: dict[bytes, int] = {}
+        self._hash_of: dict[int, bytes] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def num_idle(self) -> int:
+        """Known blocks that no table holds."""
+        return len(self._idle)
+
+    def __len__(self) -> int:
+        return len(self._block_of)
+
+    def knows(self, block: int) -> bool:
+        """Whether a block's content can be found by its hash."""
+        return block in self._hash_of
+
+    def is_idle(self, block: int) -> bool:
+        """Whether no table holds a known block."""
+        return block in self._idle
+
+    def match(self, hashes: list[bytes]) -> list[int]:
+        """Give the blocks of the longest known prefix of a hash chain."""
+        blocks = []
+        for digest in hashes:
+            block = self._block_of.get(digest)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def insert(self, digest: bytes, block: int) -> None:
+        """Remember a computed full block; the first block with a content keeps the name."""
+        if digest not in self._block_of and block not in self._hash_of:
+            self._block_of[digest] = block
+            self._hash_of[block] = digest
+
+    def park(self, block: int) -> None:
+        """Note that a known block has no user any more."""
+        self._idle[block] = None
+
+    def unpark(self, block: int) -> None:
+        """Note that an idle block has a user again."""
+        del self._idle[block]
+
+    def evict(self) -> int:
+        """Forget the least recently used idle block and give it away."""
+        block, _ = self._idle.popitem(last=False)
+        del self._block_of[self._hash_of.pop(block)]
+        return block

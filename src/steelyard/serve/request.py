@@ -1,0 +1,122 @@
+"""A request for tokens: what was asked, and how far it is."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from steelyard.errors import ConfigError
+from steelyard.serve.blocks import BlockTable
+
+__all__ = ["Request", "SamplingParams"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingParams:
+    """How the tokens of a request are chosen and when it ends.
+
+    Attributes:
+        max_tokens: most output tokens, at least 1.
+        temperature: 0 takes the most likely token.
+        top_p: keep the likeliest tokens that together reach this probability, in (0, 1].
+        top_k: keep this many likeliest tokens, 0 for all.
+        seed: of the draws; equal seeds give equal outputs, whatever else runs.
+        stop_tokens: token ids that end the output; the one met is not part of it.
+        ignore_end: run to `max_tokens` whatever tokens come, as benchmarks do.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    stop_tokens: tuple[int, ...] = ()
+    ignore_end: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            ConfigError: names the field, the value and the range.
+        """
+        for name, good, allowed in (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", 0 <= self.temperature < float("inf"), "finite and at least 0"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("top_k", self.top_k >= 0, "at least 0, where 0 keeps all"),
+            ("seed", 0 <= self.seed < 2**63, "in [0, 2**63)"),
+        ):
+            if not good:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}")
+
+
+@dataclass(kw_only=True, slots=True)
+class Request:
+    """One sequence on its way through the engine; the scheduler owns its state.
+
+    Attributes:
+        id: unique among the requests in flight.
+        prompt: token ids, at least one.
+        params: sampling parameters.
+        arrival_s: when it came, on the driver's clock.
+        order: rank of arrival, set by the scheduler; preemption does not change it.
+        output: generated token ids.
+        num_computed: leading tokens whose keys and values are in the pool.
+        num_cached: prompt tokens taken from the prefix index when last admitted.
+        num_preemptions: how often its blocks were taken away.
+        table: its blocks.
+        block_hashes: chain hashes of its leading full blocks, as far as known.
+        first_token_s: time of the first output token, NaN before.
+        last_token_s: time of the latest output token, NaN before.
+        finish_reason: "stop", "length" or "abort" once it ended.
+    """
+
+    id: str
+    prompt: list[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    arrival_s: float = 0.0
+    order: int = -1
+    output: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    num_cached: int = 0
+    num_preemptions: int = 0
+    table: BlockTable = field(default_factory=BlockTable)
+    block_hashes: list[bytes] = field(default_factory=list)
+    first_token_s: float = float("nan")
+    last_token_s: float = float("nan")
+    finish_reason: Literal["stop", "length", "abort"] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens so far."""
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def num_pending(self) -> int:
+        """Known tokens not yet run through the model; 1 while decoding."""
+        return len(self.prompt) + len(self.output) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the latest output token is pending."""
+        return bool(self.output) and self.num_pending == 1
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Give prompt and output tokens at positions [start, stop)."""
+        size = len(self.prompt)
+        if stop <= size:
+            return self.prompt[start:stop]
+        return self.prompt[start:size] + self.output[max(start - size, 0) : stop - size]
+
+    def take(self, token: int, now_s: float) -> None:
+        """Append a sampled token and decide whether the request has ended."""
+        if not self.params.ignore_end and token in self.params.stop_tokens:
+            self.finish_reason = "stop"
+            if not self.output:
+                self.first_token_s = now_s
+            self.last_token_s = now_s
+            return
+        self.output.append(token)
+        if len(self.output) == 1:
+            self.first_token_s = now_s
+        self.last_token_s = now_s
+        if len(self.output) >= self.params.max_tokens:
+            self.finish_reason = "length"

@@ -1,0 +1,79 @@
+"""One step of the engine: which tokens run, where their keys and values go, which sequences get a token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from steelyard.serve.request import SamplingParams
+
+__all__ = ["StepPlan"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepPlan:
+    """T tokens of S sequences to run as one flattened batch; decoding sequences come first.
+
+    Attributes:
+        request_ids: [S] one per sequence.
+        num_decodes: leading sequences that run only their latest output token.
+        token_ids: int64 [T].
+        positions: int64 [T] position of each token in its sequence.
+        slot_mapping: int64 [T] pool slot of each token's key and value.
+        query_lengths: int64 [S] tokens of each sequence in this step.
+        context_lengths: int64 [S] tokens in the pool after this step.
+        block_tables: int64 [S, M] pool blocks, rows padded with 0.
+        samples: bool [S] whether the sequence's last token yields an output token.
+        params: [S] sampling parameters.
+        output_positions: int64 [S] output tokens each sequence already has; with the seed it fixes the draw.
+        copies: int64 [C, 2] (from, to) blocks to copy first.
+    """
+
+    request_ids: list[str]
+    num_decodes: int
+    token_ids: np.ndarray
+    positions: np.ndarray
+    slot_mapping: np.ndarray
+    query_lengths: np.ndarray
+    context_lengths: np.ndarray
+    block_tables: np.ndarray
+    samples: np.ndarray
+    params: list[SamplingParams]
+    output_positions: np.ndarray
+    copies: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens the step runs."""
+        return len(self.token_ids)
+
+    @property
+    def query_starts(self) -> np.ndarray:
+        """First row of each sequence in the flattened batch and the end, int64 [S + 1]."""
+        return np.concatenate([[0], np.cumsum(self.query_lengths)])
+
+    @property
+    def sampled_ids(self) -> list[str]:
+        """Requests that get a token."""
+        return [name for name, sampled in zip(self.request_ids, self.samples, strict=True) if sampled]
+
+    def features(self) -> np.ndarray:
+        """Give what the step's time depends on, in the order of `steelyard.cost.step_time.FEATURES`.
+
+        Returns:
+            float64 [6]: 1, sequences, prefill tokens, prefill query-key pairs, decode tokens, decode context tokens.
+        """
+        queries = self.query_lengths[self.num_decodes :].astype(np.float64)
+        contexts = self.context_lengths[self.num_decodes :]
+        pairs = queries * (contexts - (queries - 1) / 2)
+        return np.array(
+            [
+                1.0,
+                len(self.request_ids),
+                queries.sum(),
+                pairs.sum(),
+                self.num_decodes,
+                self.context_lengths[: self.num_decodes].sum(),
+            ]
+        )

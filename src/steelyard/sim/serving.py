@@ -1,0 +1,180 @@
+"""A serving engine in virtual time: the real scheduler, a cost model instead of the runner."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from steelyard.errors import CapacityError, TraceError
+from steelyard.quantity import Forecast
+from steelyard.sim.loop import EventLoop
+from steelyard.sim.timeline import Timeline
+
+__all__ = ["SimulatedReplay", "simulate"]
+
+_ARRIVE, _COMPLETE, _START = 0, 1, 2
+
+
+class PlanLike(Protocol):
+    """What the simulator needs of a step's plan."""
+
+    @property
+    def sampled_ids(self) -> Sequence[str]:
+        """Requests that get a token in this step."""
+        ...
+
+    def features(self) -> np.ndarray:
+        """Features of the step, [F]."""
+        ...
+
+
+class RequestLike(Protocol):
+    """What the simulator needs of a request."""
+
+    arrival_s: float
+    first_token_s: float
+    last_token_s: float
+    output: list[int]
+
+
+class SchedulerLike(Protocol):
+    """What the simulator needs of a scheduling policy."""
+
+    def add(self, request: Any, now_s: float) -> None:
+        """Queue a request."""
+        ...
+
+    def schedule(self, now_s: float) -> Any:
+        """Plan the next step, or None without work."""
+        ...
+
+    def complete(self, plan: Any, tokens: dict[str, int], now_s: float) -> list[Any]:
+        """Take a step's tokens; give the finished requests."""
+        ...
+
+    def kv_utilization(self) -> float:
+        """Token states held over pool slots reserved."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulatedReplay:
+    """What a trace would see.
+
+    Attributes:
+        timeline: times of requests and steps.
+        plans: the steps' plans, in order.
+        source: the step-time model, for the forecasts.
+    """
+
+    timeline: Timeline
+    plans: list[Any]
+    source: str
+
+    def summary(self) -> dict[str, float]:
+        """Give the mean of each serving quantity."""
+        return self.timeline.summary()
+
+    def forecasts(self, *, relative: float = 0.2) -> list[Forecast]:
+        """Give each serving quantity as a forecast.
+
+        Args:
+            relative: half width of the 80 % interval as a fraction, from the step-time model's error.
+
+        Returns:
+            Forecasts of provenance "simulated".
+        """
+        return [
+            Forecast.about(name, value, relative=relative, provenance="simulated", source=self.source)
+            for name, value in self.summary().items()
+        ]
+
+
+class _Server:
+    """One engine on an event loop: at most one step runs at a time."""
+
+    def __init__(self, loop: EventLoop, scheduler: SchedulerLike, step_time_s: Callable[[Any], float]) -> None:
+        """Keep the parts; the engine is idle."""
+        self.loop = loop
+        self.scheduler = scheduler
+        self.step_time_s = step_time_s
+        self.busy = False
+        self.plans: list[Any] = []
+        self.step_s: list[float] = []
+        self.utilization: list[float] = []
+
+    def arrive(self, request: Any) -> None:
+        """Queue a request and wake the engine when it is idle."""
+        self.scheduler.add(request, self.loop.now_s)
+        if not self.busy:
+            self.busy = True
+            self.loop.after(0.0, self.start, priority=_START)
+
+    def start(self) -> None:
+        """Plan a step and let its predicted time pass."""
+        plan = self.scheduler.schedule(self.loop.now_s)
+        self.busy = plan is not None
+        if plan is None:
+            return
+        seconds = float(self.step_time_s(plan))
+        self.plans.append(plan)
+        self.step_s.append(seconds)
+        self.loop.after(seconds, lambda: self.finish(plan), priority=_COMPLETE)
+
+    def finish(self, plan: PlanLike) -> None:
+        """Hand out the step's tokens and go on."""
+        self.scheduler.complete(plan, dict.fromkeys(plan.sampled_ids, 0), self.loop.now_s)
+        self.utilization.append(self.scheduler.kv_utilization())
+        self.loop.after(0.0, self.start, priority=_START)
+
+
+def simulate(
+    scheduler: SchedulerLike,
+    trace: Iterable[Any],
+    step_time_s: Callable[[Any], float],
+    make_request: Callable[[Any, int], Any],
+    *,
+    source: str = "sim.serving",
+) -> SimulatedReplay:
+    """Replay a trace in virtual time with the scheduler an engine would use.
+
+    Every step takes what the cost model says; each sampled token is 0, so output lengths must be forced by the trace.
+
+    Args:
+        scheduler: a fresh scheduler; it is driven to the end.
+        trace: items with an `arrival_s`.
+        step_time_s: predicts the seconds of a step from its plan.
+        make_request: turns a trace item and its row into the scheduler's request.
+        source: name of the step-time model.
+
+    Returns:
+        Times, steps and plans of the replay.
+
+    Raises:
+        TraceError: the trace is empty.
+        CapacityError: the scheduler stopped with requests unfinished.
+    """
+    loop = EventLoop()
+    server = _Server(loop, scheduler, step_time_s)
+    requests = []
+    for row, item in enumerate(trace):
+        request = make_request(item, row)
+        requests.append(request)
+        loop.at(item.arrival_s, lambda request=request: server.arrive(request), priority=_ARRIVE)
+    if not requests:
+        raise TraceError("the trace has no request", hint="give at least one row")
+    loop.run()
+    unfinished = sum(request.finish_reason is None for request in requests)
+    if unfinished:
+        raise CapacityError(f"{unfinished} of {len(requests)} requests never finished", hint="enlarge the block pool")
+    timeline = Timeline(
+        arrival_s=np.array([request.arrival_s for request in requests]),
+        first_token_s=np.array([request.first_token_s for request in requests]),
+        last_token_s=np.array([request.last_token_s for request in requests]),
+        output_tokens=np.array([len(request.output) for request in requests]),
+        step_features=np.array([plan.features() for plan in server.plans]),
+        step_s=np.array(server.step_s),
+        kv_utilization=np.array(server.utilization),
+    )
+    return SimulatedReplay(timeline=timeline, plans=server.plans, source=source)

@@ -1,0 +1,66 @@
+"""When each request of a trace arrived, got its first token and its last; the serving metrics that follow."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Timeline"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """Times of R requests and S steps of one replay, real or simulated.
+
+    Attributes:
+        arrival_s: [R] seconds.
+        first_token_s: [R] seconds, at least the arrival.
+        last_token_s: [R] seconds.
+        output_tokens: [R] tokens generated, at least 1.
+        step_features: [S, F] features of each step.
+        step_s: [S] seconds of each step.
+        kv_utilization: [S] token states held over pool slots reserved.
+    """
+
+    arrival_s: np.ndarray
+    first_token_s: np.ndarray
+    last_token_s: np.ndarray
+    output_tokens: np.ndarray
+    step_features: np.ndarray
+    step_s: np.ndarray
+    kv_utilization: np.ndarray
+
+    @property
+    def ttft_s(self) -> np.ndarray:
+        """Arrival to first token of each request, [R] seconds."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> np.ndarray:
+        """Mean time per output token after the first, seconds; requests with one output token are left out."""
+        several = self.output_tokens > 1
+        return (self.last_token_s - self.first_token_s)[several] / (self.output_tokens[several] - 1)
+
+    def samples(self) -> dict[str, np.ndarray]:
+        """Give each serving quantity with its samples; totals over the trace are single samples.
+
+        Returns:
+            Names of `steelyard.quantity.QUANTITIES` to arrays in SI units; empty when no request finished.
+        """
+        if not len(self.arrival_s):
+            return {}
+        makespan_s = float(self.last_token_s.max() - self.arrival_s.min())
+        table = {
+            "serve.ttft": self.ttft_s,
+            "serve.ttft_p95": np.array([np.percentile(self.ttft_s, 95)]),
+            "serve.tpot": self.tpot_s,
+            "serve.throughput": np.array([self.output_tokens.sum() / makespan_s]) if makespan_s > 0 else np.empty(0),
+            "serve.request_rate": np.array([len(self.arrival_s) / makespan_s]) if makespan_s > 0 else np.empty(0),
+            "serve.e2e_latency": self.last_token_s - self.arrival_s,
+            "serve.makespan": np.array([makespan_s]),
+            "serve.kv_utilization": self.kv_utilization,
+        }
+        return {name: values for name, values in table.items() if values.size}
+
+    def summary(self) -> dict[str, float]:
+        """Give the mean of each quantity's samples."""
+        return {name: float(values.mean()) for name, values in self.samples().items()}
