@@ -85,13 +85,12 @@ def law_fit(
         row["size"] = names[sizes.index(row["parameters"])]
     color = alt.Color("size:O", title="Parameters", sort=names, scale=alt.Scale(domain=names))
     stroke = alt.Stroke("size:O", sort=names, scale=alt.Scale(domain=names), legend=None)
-    plain = alt.Color("size:O", sort=names, scale=alt.Scale(domain=names), legend=None)
     x = alt.X(
         "tokens:Q", title="Training tokens", scale=alt.Scale(type="log", nice=False, padding=12), axis=alt.Axis(format="~s", tickCount=6)
     )
     y = alt.Y("loss:Q", title="Held-out loss, nats per token", scale=alt.Scale(zero=False))
     tooltip = [alt.Tooltip("size:N", title="parameters"), alt.Tooltip("tokens:Q", format=".3s"), alt.Tooltip("loss:Q", format=".4f")]
-    base = alt.Chart(alt.Data(values=lines)).encode(x=x, color=plain)
+    base = alt.Chart(alt.Data(values=lines)).encode(x=x, color=color)
     layers: list[Any] = [
         base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title="Held-out loss, nats per token"), y2="high:Q"),
         base.mark_line(strokeWidth=1.8).encode(y=y),
@@ -277,12 +276,11 @@ def matmul_rates(points: Mapping[str, Sequence[Any]], title: str = "Matrix produ
     )
     y = alt.Y("flops_per_s:Q", title=None, axis=alt.Axis(labelExpr=_si_labels("FLOP/s")), scale=alt.Scale(zero=True))
     color = alt.Color("dtype:N", title=None, sort=kinds, scale=alt.Scale(domain=kinds))
-    plain = alt.Color("dtype:N", sort=kinds, scale=alt.Scale(domain=kinds), legend=None)
     tooltip = [alt.Tooltip("dtype:N"), alt.Tooltip("size:Q", format="d"), alt.Tooltip("rate:N")]
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=plain)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=color)
     band = base.mark_area(opacity=0.14).encode(y=alt.Y("low:Q", title=None), y2="high:Q")
     return _spec(
-        alt.layer(band, base.mark_line(), base.mark_point(filled=True).encode(y=y, color=color, tooltip=tooltip))
+        alt.layer(band, base.mark_line(), base.mark_point(filled=True).encode(y=y, tooltip=tooltip))
         .encode(y=y)
         .properties(width=_WIDTH, height=280, title=title)
     )

@@ -103,7 +103,9 @@ def _configuration() -> dict[str, Any]:
         "axisX": {"grid": False},
         "axisY": {"domain": False, "ticks": False, "titleAnchor": "middle"},
         "legend": {
-            "orient": "top", "direction": "horizontal", "symbolSize": 70, "offset": 8, "titlePadding": 8,
+            "orient": "top", "direction": "horizontal", "symbolSize": 80,
+            "symbolOpacity": 1,
+            "symbolStrokeWidth": 2.5, "offset": 8, "titlePadding": 8,
             "titleOrient": "left", **label,
         },
         "title": {

@@ -1,0 +1,114 @@
+"""The ledger: how well each forecaster has done, over every forecast that was measured."""
+
+import secrets
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from steelyard.quantity import Check, Forecast, Measurement
+from steelyard.runs.database import CHECKS
+
+if TYPE_CHECKING:
+    from steelyard.runs.store import RunStore
+
+__all__ = ["Ledger", "LedgerRow"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerRow:
+    """How one forecaster did on one quantity.
+
+    Attributes:
+        forecaster: its name.
+        quantity: name from `steelyard.quantity.QUANTITIES`.
+        count: checked pairs.
+        bias: mean of (forecast - measured) / |measured|; above 0 it forecasts too much.
+        median_error: median of the absolute relative error.
+        coverage: share of measured values inside the 80 % interval, 0 to 1; an honest forecaster's is near 0.8.
+    """
+
+    forecaster: str
+    quantity: str
+    count: int
+    bias: float
+    median_error: float
+    coverage: float
+
+
+class Ledger:
+    """The store's book of checked forecasts."""
+
+    def __init__(self, store: "RunStore") -> None:
+        """Open the ledger of a store.
+
+        Args:
+            store: an open run store.
+        """
+        self._database = store.database
+
+    def record(self, forecaster: str, checks: list[Check], run_id: str = "") -> None:
+        """Write checks down.
+
+        Args:
+            forecaster: who forecast, such as "laws.chinchilla".
+            checks: pairs; a later pair of the same run, forecaster and quantity replaces the earlier one.
+            run_id: full id of the run they belong to; without one they are always added.
+        """
+        owner = run_id or f"unnamed-{secrets.token_hex(8)}"
+        rows = [
+            {
+                "forecaster": forecaster, "run_id": owner, "quantity": item.forecast.quantity, "value": float(item.forecast.value),
+                "low": float(item.forecast.low), "high": float(item.forecast.high), "provenance": item.forecast.provenance,
+                "source": item.forecast.source, "measured": float(item.measurement.value), "spread": float(item.measurement.spread),
+                "count": int(item.measurement.count), "machine": item.measurement.machine, "time_s": item.measurement.time_s or time.time(),
+            }
+            for item in checks
+        ]  # fmt: skip
+        with self._database.write() as connection:
+            self._database.upsert(connection, CHECKS, ["forecaster", "run_id", "quantity"], rows)
+
+    def checks(self, forecaster: str = "") -> list[tuple[str, Check]]:
+        """Read the pairs back, oldest first.
+
+        Args:
+            forecaster: only its pairs; empty for all.
+
+        Returns:
+            (forecaster, check) each.
+        """
+        query = sa.select(CHECKS).order_by(CHECKS.c.row)
+        query = query.where(CHECKS.c.forecaster == forecaster) if forecaster else query
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [(row["forecaster"], _check(row)) for row in rows]
+
+    def summary(self) -> list[LedgerRow]:
+        """Sum up per forecaster and quantity, in alphabetical order; pairs with an infinite relative error count as misses only."""
+        groups: dict[tuple[str, str], list[Check]] = defaultdict(list)
+        for forecaster, item in self.checks():
+            groups[forecaster, item.forecast.quantity].append(item)
+        return [_row(forecaster, name, items) for (forecaster, name), items in sorted(groups.items())]
+
+
+def _check(row: sa.RowMapping) -> Check:
+    """Make a check of a ledger row."""
+    forecast = Forecast(**{name: row[name] for name in ("quantity", "value", "low", "high", "provenance", "source")})
+    rest = {name: row[name] for name in ("quantity", "spread", "count", "machine", "time_s")}
+    return Check(forecast, Measurement(value=row["measured"], **rest))
+
+
+def _row(forecaster: str, name: str, items: list[Check]) -> LedgerRow:
+    """Sum up the checks of one forecaster and quantity."""
+    errors = [item.relative_error for item in items if abs(item.relative_error) != float("inf")]
+    return LedgerRow(
+        forecaster=forecaster,
+        quantity=name,
+        count=len(items),
+        bias=statistics.fmean(errors) if errors else float("nan"),
+        median_error=statistics.median(map(abs, errors)) if errors else float("nan"),
+        coverage=sum(item.covered for item in items) / len(items),
+    )
