@@ -44,8 +44,12 @@ class Calibration:
         gather_bytes_per_s: random row gathers.
         disk_read_bytes_per_s: sequential, 0 when it could not be measured.
         disk_write_bytes_per_s: sequential with flush.
-        link_latency_s: one way between two processes.
-        link_bytes_per_s: between two processes.
+        disk_direct: the disk rates bypassed the page cache.
+        link_latency_s: one way between two processes over loopback TCP.
+        link_bytes_per_s: between two processes over loopback TCP.
+        shared_latency_s: one way between two processes over a pipe, 0 when not measured.
+        shared_bytes_per_s: between two processes through shared memory, 0 when not measured.
+        host_link_bytes_per_s: from the host's memory to a GPU's, 0 on a CPU.
         launch_s: time to dispatch one small tensor operation.
         noise: median over all probes of interquartile range over median.
         measurements: the same as quantities with spread and count.
@@ -70,6 +74,10 @@ class Calibration:
     launch_s: float
     noise: float
     measurements: tuple[Measurement, ...] = ()
+    disk_direct: bool = False
+    shared_latency_s: float = 0.0
+    shared_bytes_per_s: float = 0.0
+    host_link_bytes_per_s: float = 0.0
     time_s: float = 0.0
     duration_s: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)

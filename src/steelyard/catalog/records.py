@@ -23,7 +23,7 @@ from steelyard.errors import CatalogError, ConfigError
 from steelyard.files import user_dir
 from steelyard.units import parse
 
-__all__ = ["KINDS", "Kind", "accelerator", "architecture_by_name", "cluster", "names", "site", "user_folder"]
+__all__ = ["KINDS", "Kind", "accelerator", "architecture_by_name", "cluster", "names", "near_names", "site", "user_folder"]
 
 Kind = Literal["architectures", "accelerators", "clusters", "sites"]
 KINDS: dict[str, type] = {"architectures": Architecture, "accelerators": Accelerator, "clusters": Cluster, "sites": Site}
@@ -163,13 +163,27 @@ def _match(kind: str, name: str) -> str | None:
     return next((known for known in tables if _plain(known) == _plain(name)), None)
 
 
-def _near(kind: str, name: str) -> str:
-    """List near names of a kind, or of another kind that has exactly this name."""
-    known = {_plain(item): item for item in _tables(kind)}
+def near_names(kind: Kind | str, name: str) -> list[str]:
+    """List up to four names of a kind that are spelled like `name` or contain it.
+
+    Args:
+        kind: kind of record.
+        name: what was asked for.
+
+    Returns:
+        Names, the nearest first; may be empty.
+    """
+    known = {_plain(item): item for item in _tables(_known_kind(kind))}
     close = difflib.get_close_matches(_plain(name), known, n=4, cutoff=0.5)
-    close += [item for item in known if len(_plain(name)) > 2 and _plain(name) in item and item not in close][: 4 - len(close)]
-    if close:
-        return f"near names: {', '.join(known[item] for item in close)}"
+    close += [item for item in known if len(_plain(name)) > 2 and _plain(name) in item and item not in close]
+    return [known[item] for item in close[:4]]
+
+
+def _near(kind: str, name: str) -> str:
+    """Say what may have been meant."""
+    near = near_names(kind, name)
+    if near:
+        return f"near names: {', '.join(near)}"
     other = next((item for item in KINDS if item != kind and _match(item, name)), None)
     return f"that is one of the {other}" if other else f"`steelyard catalog list {kind}` shows all"
 

@@ -71,6 +71,7 @@ def accelerator_of(calibration: Calibration) -> Accelerator:
         peak_flops_per_s={dtype: calibration.best_flops_per_s(dtype) for dtype in dtypes},
         memory_bytes=calibration.memory_bytes,
         memory_bytes_per_s=calibration.stream_bytes_per_s,
+        host_link_bytes_per_s=calibration.host_link_bytes_per_s,
         confidence="measured",
         source=f"steelyard calibrate on {date}, {calibration.num_threads} threads, noise {100 * calibration.noise:.1f} %",
     )

@@ -1,0 +1,250 @@
+"""Measure this machine: `calibrate` runs every probe and makes one `Calibration`."""
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.catalog.calibration import Calibration, MatmulPoint
+from steelyard.catalog.probes import memory
+from steelyard.catalog.probes.disk import disk_rates
+from steelyard.catalog.probes.launch import launch
+from steelyard.catalog.probes.link import link_rates
+from steelyard.catalog.probes.matmul import time_matmuls
+from steelyard.catalog.probes.timing import Samples, quietest
+from steelyard.errors import BackendError, ConfigError
+from steelyard.files import user_dir
+from steelyard.quantity import Measurement
+
+__all__ = ["Progress", "calibrate", "default_threads"]
+
+Progress = Callable[[str, float], None]
+"""Told what is being measured and the fraction done, 0 to 1."""
+
+_ROUNDS = {True: 2, False: 3}
+"""Rounds of all probes, by quick; apart in time, so that a passing disturbance does not spoil a figure."""
+
+_BUDGETS_S = {
+    "cpu": {"fp32": (3.5, 14.0), "bf16": (0.6, 2.5), "fp16": (0.4, 1.5)},
+    "cuda": {"fp32": (1.5, 5.0), "bf16": (1.5, 5.0), "fp16": (1.5, 5.0)},
+}
+"""Seconds per round for the matrix products of a dtype: quick, full."""
+
+_QUANTITIES = {
+    "stream_bytes_per_s": "machine.stream",
+    "gather_bytes_per_s": "machine.gather",
+    "disk_read_bytes_per_s": "machine.disk_read",
+    "disk_write_bytes_per_s": "machine.disk_write",
+    "link_latency_s": "machine.link_latency",
+    "link_bytes_per_s": "machine.link_bandwidth",
+    "launch_s": "machine.launch",
+}
+"""Fields of a calibration that are quantities as well."""
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What the probes found, round by round.
+
+    `matmul` is keyed by (dtype, (m, n, k)); `fields` by the field of the calibration, with the work of one repetition
+    (0 for times).
+    """
+
+    matmul: dict[tuple[str, tuple[int, int, int]], list[Samples]] = field(default_factory=dict)
+    fields: dict[str, list[tuple[Samples, float]]] = field(default_factory=dict)
+    disk_direct: bool = False
+
+    def add(self, name: str, samples: Samples, work: float = 0.0) -> None:
+        """Keep one round of a field."""
+        self.fields.setdefault(name, []).append((samples, work))
+
+    def points(self) -> tuple[MatmulPoint, ...]:
+        """Give the rates of all matrix products."""
+        best = {key: quietest(rounds) for key, rounds in self.matmul.items()}
+        return tuple(
+            MatmulPoint(dtype=dtype, m=m, n=n, k=k, flops_per_s=samples.rate(2.0 * m * n * k), spread=samples.spread)
+            for (dtype, (m, n, k)), samples in best.items()
+        )
+
+    def best(self) -> dict[str, tuple[Samples, float]]:
+        """Give the quietest round of every field."""
+        return {name: (quietest([samples for samples, _ in rounds]), rounds[0][1]) for name, rounds in self.fields.items()}
+
+
+def default_threads() -> int:
+    """Give the processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def calibrate(
+    *, quick: bool = False, device: str = "cpu", num_threads: int = 0, progress: Progress | None = None, folder: Path | None = None
+) -> Calibration:
+    """Measure the rates of this machine.
+
+    All probes run in rounds; a figure is the median of its quietest round, its spread the interquartile range over the
+    median of all rounds. Other work on the machine shows in the noise figure. The thread count of torch is set for the
+    time of the measurement and put back.
+
+    Args:
+        quick: about 15 s instead of one to two minutes.
+        device: "cpu" or "cuda"; disk and links are measured on the host either way.
+        num_threads: threads of CPU products; 0 for all processors this process may use.
+        progress: told what is being measured and the fraction done.
+        folder: where the disk is measured; the user's data folder by default.
+
+    Returns:
+        The calibration, not stored yet (see `store_calibration`).
+
+    Raises:
+        ConfigError: the device is neither "cpu" nor "cuda", or the thread count is negative.
+        BackendError: torch is missing, or "cuda" was asked for and there is none.
+        CalibrationError: the second process of the link probe does not answer.
+    """
+    _check_device(device, num_threads)
+    tell = progress or (lambda _text, _fraction: None)
+    started_s, start, found, rounds = time.time(), time.perf_counter(), _Findings(), _ROUNDS[quick]
+    with _threads(num_threads or default_threads()) as threads:
+        for index in range(rounds):
+
+            def part(text: str, fraction: float, index: int = index) -> None:
+                tell(f"{text} (round {index + 1} of {rounds})", (index + fraction) / rounds)
+
+            _measure_matmul(found, device, quick, part)
+            _measure_memory(found, device, quick, part)
+            _measure_host(found, device, quick, part, folder or user_dir())
+    tell("done", 1.0)
+    return _conclude(found, device, threads, started_s, time.perf_counter() - start)
+
+
+def _conclude(found: _Findings, device: str, threads: int, started_s: float, duration_s: float) -> Calibration:
+    """Make the record of what was found."""
+    points, best = found.points(), found.best()
+    values = {name: samples.rate(work) if work else samples.median_s for name, (samples, work) in best.items()}
+    values = {"disk_read_bytes_per_s": 0.0, "disk_write_bytes_per_s": 0.0} | values
+    spreads = [point.spread for point in points] + [samples.spread for samples, _ in best.values()]
+    return Calibration(
+        device=device,
+        description=_describe(device, threads),
+        num_threads=threads,
+        memory_bytes=memory.memory_bytes(device),
+        matmul=points,
+        noise=float(np.median(spreads)),
+        measurements=(
+            *_square(found, device),
+            *(best[name][0].measurement(_QUANTITIES[name], best[name][1]) for name in best if name in _QUANTITIES),
+        ),
+        disk_direct=found.disk_direct,
+        time_s=started_s,
+        duration_s=duration_s,
+        versions=_versions(),
+        **values,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _square(found: _Findings, device: str) -> list[Measurement]:
+    """Give the rate of the largest square product in the device's usual dtype."""
+    usual = "bf16" if device == "cuda" else "fp32"
+    squares = [(m, rounds) for (dtype, (m, n, k)), rounds in found.matmul.items() if dtype == usual and m == n == k]
+    if not squares:
+        return []
+    size, rounds = max(squares, key=lambda square: square[0])
+    return [quietest(rounds).measurement("machine.matmul", 2.0 * size**3)]
+
+
+def _check_device(device: str, num_threads: int) -> None:
+    """Refuse devices that are unknown or absent."""
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is not known", hint="devices: cpu, cuda")
+    if num_threads < 0:
+        raise ConfigError(f"num_threads is {num_threads}, but cannot be negative", hint="give 0 for all processors")
+    try:
+        import torch
+    except ImportError as error:
+        raise BackendError("calibration needs torch", hint="pip install torch") from error
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendError("no CUDA device is visible", hint="use device cpu, or install a CUDA build of torch on a machine with a GPU")
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[int]:
+    """Set torch's threads for a while."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield count
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measure_matmul(found: _Findings, device: str, quick: bool, tell: Progress) -> None:
+    """Time matrix products of every dtype, 0 to 70 % of a round."""
+    budgets = {dtype: both[not quick] for dtype, both in _BUDGETS_S[device].items()}
+    done = 0.0
+    for dtype, budget_s in budgets.items():
+        share = 0.7 * budget_s / sum(budgets.values())
+
+        def step(fraction: float, dtype: str = dtype, done: float = done, share: float = share) -> None:
+            tell(f"matrix products, {dtype}", done + share * fraction)
+
+        for shape, samples in time_matmuls(dtype, device=device, quick=quick, budget_s=budget_s, step=step).items():
+            found.matmul.setdefault((dtype, shape), []).append(samples)
+        done += share
+
+
+def _measure_memory(found: _Findings, device: str, quick: bool, tell: Progress) -> None:
+    """Time memory, 70 to 85 % of a round."""
+    tell("memory streams", 0.7)
+    found.add("stream_bytes_per_s", *memory.stream(device=device, quick=quick))
+    found.add("cache_bytes_per_s", *memory.cache_stream(device=device, quick=quick))
+    tell("random gathers", 0.8)
+    found.add("gather_bytes_per_s", *memory.gather(device=device, quick=quick))
+    if device == "cuda":
+        found.add("host_link_bytes_per_s", *memory.host_copy(quick=quick))
+
+
+def _measure_host(found: _Findings, device: str, quick: bool, tell: Progress, folder: Path) -> None:
+    """Time dispatch, links and disk, 85 to 100 % of a round."""
+    tell("operation dispatch", 0.85)
+    found.add("launch_s", launch(device=device, quick=quick))
+    tell("links between processes", 0.88)
+    links = link_rates(quick=quick)
+    found.add("link_latency_s", links.tcp_one_way)
+    found.add("link_bytes_per_s", links.tcp_message, links.message_bytes)
+    found.add("shared_latency_s", links.pipe_one_way)
+    found.add("shared_bytes_per_s", links.shared_message, links.message_bytes)
+    tell("disk", 0.94)
+    folder.mkdir(parents=True, exist_ok=True)
+    disk = disk_rates(folder, quick=quick)
+    if disk.write is not None and disk.read is not None:
+        found.disk_direct = disk.direct
+        found.add("disk_write_bytes_per_s", disk.write, disk.size_bytes)
+        found.add("disk_read_bytes_per_s", disk.read, disk.size_bytes)
+
+
+def _describe(device: str, threads: int) -> str:
+    """Name the processor and its threads."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name(0)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    name = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine()
+    )
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _versions() -> dict[str, str]:
+    """Give the versions that decide the rates."""
+    import torch
+
+    return {"python": sys.version.split()[0], "torch": str(torch.__version__), "numpy": np.__version__}

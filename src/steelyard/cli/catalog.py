@@ -1,0 +1,203 @@
+"""`steelyard catalog`: list the facts the package knows, show one with its source."""
+
+import dataclasses
+from typing import Any
+
+import cyclopts
+
+app = cyclopts.App(name="catalog", help="Accelerators, clusters, sites and architectures, each with its source.")
+
+_COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
+    "accelerators": (
+        ("vendor", ""), ("year", ""), ("bf16", "FLOP/s"), ("fp32", "FLOP/s"), ("memory_bytes", "byte"),
+        ("memory_bytes_per_s", "byte/s"), ("scale_up_bytes_per_s", "byte/s"), ("tdp_w", "W"), ("confidence", ""),
+    ),
+    "clusters": (
+        ("site", ""), ("year", ""), ("accelerator", ""), ("num_nodes", ""), ("accelerators_per_node", ""),
+        ("scale_up_bytes_per_s", "byte/s"), ("injection_bytes_per_s", "byte/s"), ("pue", ""), ("confidence", ""),
+    ),
+    "sites": (("country", ""), ("pue", ""), ("price_usd_per_kwh", ""), ("carbon_g_per_kwh", ""), ("confidence", "")),
+    "architectures": (
+        ("kind", ""), ("parameters", "count"), ("active", "count"), ("hidden_size", ""), ("num_layers", ""), ("num_heads", ""),
+        ("num_kv_heads", ""), ("vocab_size", ""), ("confidence", ""),
+    ),
+}  # fmt: skip
+_HEADS = {
+    "memory_bytes": "memory", "memory_bytes_per_s": "bandwidth", "scale_up_bytes_per_s": "scale-up", "injection_bytes_per_s": "injection",
+    "tdp_w": "power", "num_nodes": "nodes", "accelerators_per_node": "per node", "price_usd_per_kwh": "USD/kWh",
+    "carbon_g_per_kwh": "gCO2e/kWh",
+    "hidden_size": "hidden", "num_layers": "layers", "num_heads": "heads", "num_kv_heads": "kv heads", "vocab_size": "vocabulary",
+}  # fmt: skip
+_UNITS = (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "byte/s"), ("_bytes", "byte"), ("_w", "W"))
+
+
+@app.command(name="list")
+def list_records(kind: str = "", *, json: bool = False) -> None:
+    """List the records of one kind, or how many there are of each.
+
+    Args:
+        kind: architectures, accelerators, clusters or sites; empty for a count of each.
+        json: print JSON instead of tables.
+    """
+    from steelyard import catalog
+    from steelyard.catalog.records import KINDS
+
+    if not kind:
+        counts = {name: len(catalog.names(name)) for name in KINDS}
+        _print_json(counts) if json else _print_counts(counts)
+        return
+    records = [_get(kind, name) for name in catalog.names(kind)]
+    if json:
+        _print_json([_plain(record) for record in records])
+    else:
+        _print_records(kind, records)
+
+
+@app.command
+def show(name: str, *, json: bool = False) -> None:
+    """Show everything known about one record, of whichever kind it is.
+
+    Args:
+        name: such as H100-SXM5-80GB, LEONARDO-Booster, bologna, llama-3-8b, this-machine.
+        json: print JSON instead of a table.
+    """
+    found = _find(name)
+    if json:
+        _print_json([{"kind": kind} | _plain(record) for kind, record in found])
+        return
+    for kind, record in found:
+        _print_one(kind, record)
+
+
+def _get(kind: str, name: str) -> Any:
+    """Look up a record of a kind."""
+    from steelyard import catalog
+
+    lookups = {"architectures": catalog.architecture_by_name, "accelerators": catalog.accelerator}
+    lookups |= {"clusters": catalog.cluster, "sites": catalog.site}
+    return lookups[kind](name)
+
+
+def _find(name: str) -> list[tuple[str, Any]]:
+    """Find the records of this name among all kinds; refuse a name that none has, listing near names of every kind."""
+    from steelyard.catalog.records import KINDS, near_names
+    from steelyard.errors import CatalogError
+
+    found, problems = [], []
+    for kind in KINDS:
+        try:
+            found.append((kind, _get(kind, name)))
+        except CatalogError as error:
+            problems.append(error)
+    if found:
+        return found
+    told = next((error for error in problems if not str(error).startswith("no ")), None)
+    if told is not None:
+        raise told
+    near = [item for kind in KINDS for item in near_names(kind, name)]
+    hint = f"near names: {', '.join(near[:6])}" if near else "`steelyard catalog list KIND` shows all of a kind"
+    raise CatalogError(f"no record named {name!r}", hint=hint)
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """Turn a record into JSON values, with the counted parameters of an architecture."""
+    from steelyard.catalog import Architecture, count_parameters
+    from steelyard.config import to_plain
+
+    values = to_plain(record)
+    if isinstance(record, Architecture):
+        values["parameters"] = to_plain(count_parameters(record))
+    return values
+
+
+def _print_json(value: Any) -> None:
+    """Print indented JSON."""
+    import sys
+
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def _cell(record: Any, name: str, unit: str) -> str:
+    """Print one value of a record, a dash for what is unknown."""
+    from steelyard.catalog import count_parameters
+    from steelyard.units import pretty
+
+    if name in ("parameters", "active"):
+        count = count_parameters(record)
+        return pretty(count.total if name == "parameters" else count.active, "count")
+    if unit == "FLOP/s":
+        peak = record.peak_flops_per_s.get(name)
+        return pretty(peak, unit) if peak else "-"
+    value = getattr(record, name)
+    if not value:
+        return "-"
+    return pretty(value, unit) if unit else str(value)
+
+
+def _print_counts(counts: dict[str, int]) -> None:
+    """Print how many records there are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, caption="`steelyard catalog list KIND` lists one kind", caption_justify="left")
+    table.add_column("kind")
+    table.add_column("records", justify="right")
+    for kind, count in counts.items():
+        table.add_row(kind, str(count))
+    Console().print(table)
+
+
+def _print_records(kind: str, records: list[Any]) -> None:
+    """Print one line per record."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", caption=f"{len(records)} {kind}; - is unknown", caption_justify="left")
+    table.add_column("name", no_wrap=True)
+    for name, unit in _COLUMNS[kind]:
+        numeric = unit or name not in ("vendor", "site", "accelerator", "country", "kind", "confidence")
+        table.add_column(_HEADS.get(name, name), justify="right" if numeric else "left", no_wrap=True)
+    for record in records:
+        table.add_row(record.name, *(_cell(record, name, unit) for name, unit in _COLUMNS[kind]))
+    console = Console()
+    console.print(table, width=None if console.is_terminal else 200)
+
+
+def _print_one(kind: str, record: Any) -> None:
+    """Print every known field of one record."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from steelyard.catalog import Architecture, count_parameters
+    from steelyard.units import pretty
+
+    table = Table(
+        box=None, pad_edge=False, show_header=False, title=f"{record.name}  [dim]{kind.removesuffix('s')}[/]", title_justify="left"
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    if isinstance(record, Architecture):
+        for part, count in dataclasses.asdict(count_parameters(record)).items():
+            table.add_row(f"parameters, {part.replace('_', ' ')}", pretty(count, "count"))
+    for field in dataclasses.fields(record):
+        for label, text in _lines(field.name, getattr(record, field.name)):
+            table.add_row(label, text)
+    Console().print(table)
+
+
+def _lines(name: str, value: Any) -> list[tuple[str, str]]:
+    """Give the lines of one field, none for what is unknown."""
+    from rich.markup import escape
+
+    from steelyard.units import pretty
+
+    unit = next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "")
+    if name == "name" or value in ("", 0):
+        return []
+    if isinstance(value, dict):
+        return [(f"peak, {key}", pretty(item, unit)) for key, item in value.items()]
+    label = name.removesuffix("_flops_per_s").removesuffix("_per_s").removesuffix("_bytes").removesuffix("_w") if unit else name
+    label = label + " bandwidth" if unit == "byte/s" else label
+    return [(label.replace("_", " "), pretty(value, unit) if unit else escape(str(value)))]
