@@ -1,1 +1,38 @@
-"""cost."""
+"""What work costs: FLOPs, bytes, seconds, memory, joules, dollars and grams from one operator list."""
+
+from steelyard.cost.bill import bill
+from steelyard.cost.correction import Correction, fit_correction
+from steelyard.cost.eager import eager_training_memory
+from steelyard.cost.flops import forward_flops, model_flops_per_token
+from steelyard.cost.layout import Layout
+from steelyard.cost.longcontext import ServePoint, serve_point
+from steelyard.cost.memory import MemoryBreakdown, serving_memory, training_memory
+from steelyard.cost.operators import OperatorTable, kv_bytes_per_token, operators
+from steelyard.cost.roofline import Efficiencies, Machine, roofline_time_s
+from steelyard.cost.step import StepCost, training_step
+from steelyard.cost.step_time import FEATURES, ServeStepTime
+
+__all__ = [
+    "FEATURES",
+    "Correction",
+    "Efficiencies",
+    "Layout",
+    "Machine",
+    "MemoryBreakdown",
+    "OperatorTable",
+    "ServePoint",
+    "ServeStepTime",
+    "StepCost",
+    "bill",
+    "eager_training_memory",
+    "fit_correction",
+    "forward_flops",
+    "kv_bytes_per_token",
+    "model_flops_per_token",
+    "operators",
+    "roofline_time_s",
+    "serve_point",
+    "serving_memory",
+    "training_memory",
+    "training_step",
+]

@@ -1,0 +1,50 @@
+"""Peak memory of a plain eager PyTorch trainer in fp32 on one device: what autograd really saves."""
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.cost.memory import MemoryBreakdown, parameter_count
+
+__all__ = ["eager_training_memory", "saved_elements_per_token"]
+
+
+def saved_elements_per_token(arch: Architecture) -> float:
+    """Count fp32 elements that autograd keeps per token and layer.
+
+    Norm inputs and normalized outputs, projected and rotated queries and keys, values, attention output and statistics,
+    and every input of the MLP's elementwise steps; a tensor used by several operators is kept once.
+    """
+    hidden, query, key = arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    norms = 2 * (2 * hidden + (hidden if arch.norm == "rmsnorm" else 0))
+    qk_norm = 2 * (query + key) if arch.qk_norm else 0
+    attention = query + 2 * key + query + arch.num_heads
+    mlp = (4 if arch.mlp in ("swiglu", "geglu") else 2) * arch.intermediate_size
+    return float(norms + qk_norm + attention + mlp)
+
+
+def eager_training_memory(
+    arch: Architecture, *, batch: int, sequence_length: int, accumulation: int = 1, fused_optimizer: bool = True
+) -> MemoryBreakdown:
+    """Forecast the peak memory of a plain fp32 trainer with AdamW, beyond what the process held before.
+
+    The peak is the larger of two moments: the start of the backward pass, when all activations, the logits, their
+    log-softmax and both gradients of these live; and the optimizer's, when all gradients live.
+
+    Args:
+        arch: a decoder with a language-model head.
+        batch: sequences in a micro-batch.
+        sequence_length: tokens of each.
+        accumulation: micro-batches per step; above 1 the gradients live through the forward pass as well.
+        fused_optimizer: the update makes no temporary copies; else one the size of the largest weight.
+
+    Returns:
+        Bytes; `total` is the peak, `workspace` what lives around the logits.
+    """
+    tokens = batch * sequence_length
+    weights = 4.0 * sum(parameter_count(arch))
+    activations = 4.0 * tokens * (arch.num_layers * saved_elements_per_token(arch) + 2 * arch.hidden_size)
+    workspace = 4.0 * 4.0 * tokens * arch.vocab_size
+    temporary = 0.0 if fused_optimizer else 3 * 4.0 * arch.vocab_size * arch.hidden_size
+    backward = 3 * weights + (weights if accumulation > 1 else 0.0) + activations + workspace
+    update = 4 * weights + temporary
+    return MemoryBreakdown(
+        weights=weights, gradients=weights, optimizer=2 * weights, activations=activations, workspace=workspace, total=max(backward, update)
+    )

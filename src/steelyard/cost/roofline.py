@@ -1,0 +1,252 @@
+"""A machine as a roofline: rates of matrix products, memory tiers, links and launches, calibrated or published."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from steelyard.catalog.calibration import Calibration
+from steelyard.catalog.hardware import Accelerator, Cluster
+from steelyard.cost.operators import OperatorTable
+from steelyard.errors import CatalogError
+from steelyard.quantity import Provenance
+
+__all__ = ["Efficiencies", "Machine", "MatmulCurve", "operator_times_s", "roofline_time_s"]
+
+Array = NDArray[np.float64]
+DTYPE_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Efficiencies:
+    """Fractions of published peaks that well-tuned software reaches.
+
+    Attributes:
+        matmul: of a large matrix product.
+        attention: of fused attention.
+        memory: of the memory bandwidth.
+        link: of a link's bandwidth under large collectives.
+        tile: matrix sizes lose x / (x + tile) in each dimension; 0 for none.
+        launch_s: time a kernel launch adds.
+    """
+
+    matmul: float = 0.62
+    attention: float = 0.35
+    memory: float = 0.80
+    link: float = 0.75
+    tile: float = 48.0
+    launch_s: float = 2e-6
+
+    def describe(self) -> str:
+        """Name the fractions that matter most, for a source."""
+        return f"matmul {self.matmul:g}, memory {self.memory:g}, link {self.link:g}"
+
+    @classmethod
+    def typical(cls, peak_flops_per_s: float) -> "Efficiencies":
+        """Give what published training runs reach: chips beyond 500 TFLOP/s are held back by power and use a smaller share.
+
+        Set so that 144 published A100 and H100 runs are predicted without bias; the scatter is on the cost room's page.
+        """
+        return cls() if peak_flops_per_s < 5e14 else cls(matmul=0.48, attention=0.30)
+
+    @classmethod
+    def peak(cls) -> "Efficiencies":
+        """Every rate at its published peak and launches free, as back-of-envelope analyses have it."""
+        return cls(matmul=1.0, attention=1.0, memory=1.0, link=1.0, tile=0.0, launch_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulCurve:
+    """Measured matmul rates, interpolated over shape.
+
+    Attributes:
+        log_sizes: natural logarithms of (m, n, k), [points, 3].
+        flops_per_s: rate at each point, [points].
+    """
+
+    log_sizes: Array
+    flops_per_s: Array
+
+    def rate(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
+        """Interpolate the rate at sizes that broadcast together; beyond the measured sizes it stays at the nearest.
+
+        Neighbours are weighted by the inverse fourth power of their distance in log space, so the answer always lies
+        between measured rates and equals them at measured sizes.
+        """
+        sizes = np.stack(np.broadcast_arrays(*(np.log(np.maximum(np.asarray(item, dtype=float), 1)) for item in (m, n, k))), axis=-1)
+        square = ((sizes[..., None, :] - self.log_sizes) ** 2).sum(axis=-1)
+        weight = 1 / (square + 1e-6) ** 2
+        return np.exp((weight * np.log(self.flops_per_s)).sum(axis=-1) / weight.sum(axis=-1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """One accelerator with its place in a cluster, as the roofline sees it.
+
+    Attributes:
+        name: of the accelerator.
+        dtype: of the matrix products.
+        peak_flops_per_s: dense peak of the dtype, the denominator of MFU; the best measured rate when calibrated.
+        memory_bytes: capacity.
+        memory_bytes_per_s: bandwidth beyond the caches, as reached.
+        cache_bytes: working sets up to this size move at `cache_bytes_per_s`; 0 for no such tier.
+        cache_bytes_per_s: bandwidth within the caches.
+        scale_up_bytes_per_s: one-way bandwidth to a peer in the node, 0 for none.
+        injection_bytes_per_s: one-way network bandwidth of a whole node, 0 for none.
+        accelerators_per_node: accelerators that share it.
+        host_link_bytes_per_s: one-way bandwidth to host memory, 0 when unknown.
+        efficiencies: fractions applied to compute and links; memory bandwidths above already carry theirs.
+        curve: measured matmul rates, None for a published machine.
+        fused: kernels are fused (GPU stacks) or eager (CPU).
+        provenance: measured for a calibrated machine, else assumed.
+        source: which record and efficiencies.
+    """
+
+    name: str
+    dtype: str
+    peak_flops_per_s: float
+    memory_bytes: float
+    memory_bytes_per_s: float
+    cache_bytes: float = 0.0
+    cache_bytes_per_s: float = 0.0
+    scale_up_bytes_per_s: float = 0.0
+    injection_bytes_per_s: float = 0.0
+    accelerators_per_node: int = 1
+    host_link_bytes_per_s: float = 0.0
+    efficiencies: Efficiencies = field(default_factory=Efficiencies)
+    curve: MatmulCurve | None = None
+    fused: bool = True
+    provenance: Provenance = "assumed"
+    source: str = ""
+
+    @classmethod
+    def from_accelerator(
+        cls,
+        accelerator: Accelerator,
+        *,
+        dtype: str = "bf16",
+        cluster: Cluster | None = None,
+        efficiencies: Efficiencies | None = None,
+    ) -> "Machine":
+        """Make a machine from published peaks times assumed efficiencies.
+
+        Args:
+            accelerator: needs a peak for the dtype; fp16 and bf16 stand in for each other.
+            dtype: of the matrix products.
+            cluster: gives node size and network; a lone accelerator has none.
+            efficiencies: the stated defaults when not given; `Efficiencies.peak()` for none.
+
+        Returns:
+            The machine, with provenance "assumed".
+
+        Raises:
+            CatalogError: no peak for the dtype, or no memory bandwidth.
+        """
+        peaks = accelerator.peak_flops_per_s
+        peak = peaks.get(dtype) or (peaks.get("fp16") or peaks.get("bf16") if dtype in ("bf16", "fp16") else None)
+        if not peak:
+            known = ", ".join(sorted(peaks)) or "none"
+            raise CatalogError(f"{accelerator.name} has no published {dtype} peak", hint=f"choose one of its dtypes: {known}")
+        chosen = efficiencies or Efficiencies.typical(peak)
+        if not accelerator.memory_bytes_per_s:
+            raise CatalogError(f"{accelerator.name} lacks memory_bytes_per_s", hint="add it to a record in the user catalog")
+        return cls(
+            name=accelerator.name,
+            dtype=dtype,
+            peak_flops_per_s=float(peak),
+            memory_bytes=accelerator.memory_bytes,
+            memory_bytes_per_s=accelerator.memory_bytes_per_s * chosen.memory,
+            scale_up_bytes_per_s=(cluster.scale_up_bytes_per_s if cluster else 0.0) or accelerator.scale_up_bytes_per_s,
+            injection_bytes_per_s=cluster.injection_bytes_per_s if cluster else 0.0,
+            accelerators_per_node=cluster.accelerators_per_node if cluster else 1,
+            host_link_bytes_per_s=accelerator.host_link_bytes_per_s,
+            efficiencies=chosen,
+            source=f"{accelerator.name} peaks x assumed efficiencies: {chosen.describe()}",
+        )
+
+    @classmethod
+    def from_calibration(cls, calibration: Calibration, dtype: str = "fp32", *, cache_bytes: float = 16e6) -> "Machine":
+        """Make a machine from what `steelyard calibrate` measured.
+
+        Args:
+            calibration: measured rates.
+            dtype: of the matrix products; must have been measured.
+            cache_bytes: size of the last-level cache this process may fill.
+
+        Returns:
+            The machine, with provenance "measured".
+
+        Raises:
+            CatalogError: no matrix product of the dtype was measured.
+        """
+        points = [point for point in calibration.matmul if point.dtype == dtype]
+        if not points:
+            known = ", ".join(sorted({point.dtype for point in calibration.matmul})) or "none"
+            raise CatalogError(f"{calibration.machine}: no {dtype} matrix product was measured", hint=f"measured dtypes: {known}")
+        sizes = np.log(np.array([(point.m, point.n, point.k) for point in points], dtype=float))
+        curve = MatmulCurve(sizes, np.array([point.flops_per_s for point in points]))
+        return cls(
+            name=calibration.machine,
+            dtype=dtype,
+            peak_flops_per_s=calibration.best_flops_per_s(dtype),
+            memory_bytes=calibration.memory_bytes,
+            memory_bytes_per_s=calibration.stream_bytes_per_s,
+            cache_bytes=cache_bytes,
+            cache_bytes_per_s=calibration.cache_bytes_per_s,
+            injection_bytes_per_s=calibration.link_bytes_per_s,
+            host_link_bytes_per_s=calibration.stream_bytes_per_s,
+            efficiencies=Efficiencies(attention=0.5, launch_s=calibration.launch_s, tile=0.0, link=1.0),
+            curve=curve,
+            fused=calibration.device != "cpu",
+            provenance="measured",
+            source=f"calibration of {calibration.machine} ({calibration.description})",
+        )
+
+    @property
+    def dtype_bytes(self) -> float:
+        """Bytes of one element of the dtype."""
+        return DTYPE_BYTES[self.dtype]
+
+    def matmul_rate(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
+        """FLOP/s reached by a matrix product of these sizes."""
+        if self.curve is not None:
+            return self.curve.rate(m, n, k)
+        tile = self.efficiencies.tile
+        sizes = [np.maximum(np.asarray(item, dtype=float), 1.0) for item in (m, n, k)]
+        reached = np.prod(np.broadcast_arrays(*(item / (item + tile) for item in sizes)), axis=0)
+        return self.peak_flops_per_s * self.efficiencies.matmul * reached
+
+    def bandwidth(self, working_set_bytes: ArrayLike) -> Array:
+        """Bytes per second of traffic over a working set of this size."""
+        size = np.asarray(working_set_bytes, dtype=float)
+        if not self.cache_bytes:
+            return np.full(size.shape, self.memory_bytes_per_s)
+        return np.where(size <= self.cache_bytes, max(self.cache_bytes_per_s, self.memory_bytes_per_s), self.memory_bytes_per_s)
+
+
+def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
+    """Time each operator, once: the slower of compute and memory traffic, plus launches; [operators, *layouts].
+
+    Weights stream from memory when all of a pass's weights exceed the cache, whatever one operator's share.
+    Communication is not included; `step` adds what cannot overlap.
+
+    Source: Williams et al. 2009 (roofline).
+    """
+    matmul, attention = (_spread(table.mask(kind), table) for kind in ("matmul", "attention"))
+    rate = machine.matmul_rate(table.m, table.n, table.k)
+    rate = np.where(attention, machine.peak_flops_per_s * machine.efficiencies.attention, rate)
+    compute = np.where(matmul | attention, table.flops / rate, 0.0)
+    weights_set = np.maximum(table.total("weight_bytes"), table.bytes_moved)
+    activations = table.bytes_moved - table.weight_bytes
+    memory = table.weight_bytes / machine.bandwidth(weights_set) + activations / machine.bandwidth(activations)
+    return np.maximum(compute, memory) + table.launches * machine.efficiencies.launch_s
+
+
+def _spread(mask: NDArray[np.bool_], table: OperatorTable) -> NDArray[np.bool_]:
+    """Give a mask over operators the dimensions of the table's columns."""
+    return mask.reshape(-1, *(1,) * (table.flops.ndim - 1))
+
+
+def roofline_time_s(table: OperatorTable, machine: Machine) -> Array:
+    """Time one pass without communication; [*layouts]."""
+    return (table.count * operator_times_s(table, machine)).sum(axis=0)
