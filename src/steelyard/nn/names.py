@@ -1,0 +1,131 @@
+"""How Hugging Face names and lays out the tensors of the models that `nn.transformer` builds."""
+
+from dataclasses import dataclass
+
+from steelyard.catalog.architecture import Architecture
+
+__all__ = ["Slot", "slots"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """One parameter of ours and the stored tensors it is made of.
+
+    Attributes:
+        name: in `Transformer.state_dict()`.
+        parts: stored names, stacked row after row.
+        rows: rows of each part.
+        width: columns, 0 for a vector.
+        transposed: stored with inputs as rows (GPT-2's Conv1D), so that parts lie side by side.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    rows: tuple[int, ...]
+    width: int = 0
+    transposed: bool = False
+
+
+def slots(arch: Architecture, model_type: str) -> list[Slot]:
+    """List where each parameter of a decoder is stored.
+
+    Args:
+        arch: what `nn.transformer` can build.
+        model_type: "gpt2", "opt", or any whose tensors are named like Llama's.
+
+    Returns:
+        One slot per parameter of the model.
+
+    Source: module names of the `transformers` classes LlamaForCausalLM, GPT2LMHeadModel and OPTForCausalLM.
+    """
+    form = {"gpt2": _gpt2, "opt": _opt}.get(model_type, _llama)
+    prefix, outside, layer_prefix, inside = form(arch)
+    found = [_slot(arch, name, (prefix + stored,), rows, False) for name, stored, rows in outside]
+    for index in range(arch.num_layers):
+        theirs = prefix + layer_prefix + f".{index}."
+        for name, stored, kind in inside:
+            found += _layer_slots(arch, f"layers.{index}.{name}", tuple(theirs + part for part in stored), kind, model_type == "gpt2")
+    if not arch.tied_embeddings:
+        found.append(Slot(name="output.weight", parts=("lm_head.weight",), rows=(arch.vocab_size,), width=arch.hidden_size))
+    return found
+
+
+Outside = list[tuple[str, str, int]]
+Inside = list[tuple[str, tuple[str, ...], str]]
+
+
+def _llama(arch: Architecture) -> tuple[str, Outside, str, Inside]:
+    """Name the tensors of Llama, Mistral, Qwen2 and Qwen3."""
+    attention = tuple(f"self_attn.{part}_proj" for part in "qkv")
+    inside = [
+        ("attention_norm", ("input_layernorm",), "norm"),
+        ("qkv", attention, "qkv"),
+        ("out", ("self_attn.o_proj",), "out"),
+        ("mlp_norm", ("post_attention_layernorm",), "norm"),
+        ("up", ("mlp.gate_proj", "mlp.up_proj"), "up"),
+        ("down", ("mlp.down_proj",), "down"),
+    ]
+    if arch.qk_norm:
+        inside += [("query_norm", ("self_attn.q_norm",), "head_norm"), ("key_norm", ("self_attn.k_norm",), "head_norm")]
+    return "model.", [("embedding.weight", "embed_tokens.weight", arch.vocab_size), *_last_norm(arch, "norm")], "layers", inside
+
+
+def _gpt2(arch: Architecture) -> tuple[str, Outside, str, Inside]:
+    """Name the tensors of GPT-2, whose queries, keys and values are stored as one."""
+    inside = [
+        ("attention_norm", ("ln_1",), "norm"),
+        ("qkv", ("attn.c_attn",), "qkv"),
+        ("out", ("attn.c_proj",), "out"),
+        ("mlp_norm", ("ln_2",), "norm"),
+        ("up", ("mlp.c_fc",), "up"),
+        ("down", ("mlp.c_proj",), "down"),
+    ]
+    tables = [("embedding.weight", "wte.weight", arch.vocab_size), ("position_embedding.weight", "wpe.weight", arch.max_positions)]
+    return "transformer.", [*tables, *_last_norm(arch, "ln_f")], "h", inside
+
+
+def _opt(arch: Architecture) -> tuple[str, Outside, str, Inside]:
+    """Name the tensors of OPT, whose position table has unused leading rows."""
+    inside = [
+        ("attention_norm", ("self_attn_layer_norm",), "norm"),
+        ("qkv", tuple(f"self_attn.{part}_proj" for part in "qkv"), "qkv"),
+        ("out", ("self_attn.out_proj",), "out"),
+        ("mlp_norm", ("final_layer_norm",), "norm"),
+        ("up", ("fc1",), "up"),
+        ("down", ("fc2",), "down"),
+    ]
+    rows = arch.max_positions + arch.position_offset
+    tables = [
+        ("embedding.weight", "embed_tokens.weight", arch.vocab_size),
+        ("position_embedding.weight", "embed_positions.weight", rows),
+    ]
+    return "model.decoder.", [*tables, *_last_norm(arch, "final_layer_norm")], "layers", inside
+
+
+def _last_norm(arch: Architecture, stored: str) -> Outside:
+    """Name the gain, and the shift of a LayerNorm, before the head."""
+    kinds = ("weight", "bias") if arch.norm == "layernorm" else ("weight",)
+    return [(f"norm.{kind}", f"{stored}.{kind}", arch.hidden_size) for kind in kinds]
+
+
+def _slot(arch: Architecture, name: str, parts: tuple[str, ...], rows: int, transposed: bool) -> Slot:
+    """Make the slot of a tensor outside the layers: a table, or a vector of the last norm."""
+    width = arch.hidden_size if "embedding" in name else 0
+    return Slot(name=name, parts=parts, rows=(rows,), width=width, transposed=transposed)
+
+
+def _layer_slots(arch: Architecture, name: str, parts: tuple[str, ...], kind: str, transposed: bool) -> list[Slot]:
+    """Make the slots of one module of a layer: its weight, and its bias if it has one."""
+    hidden, inner = arch.hidden_size, arch.intermediate_size
+    queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    rows, width, bias = {
+        "norm": ((hidden,), 0, arch.norm == "layernorm"),
+        "head_norm": ((arch.head_dim,), 0, False),
+        "qkv": ((queries, keys, keys) if len(parts) == 3 else (queries + 2 * keys,), hidden, arch.qkv_bias),
+        "out": ((hidden,), queries, arch.output_bias),
+        "up": ((inner,) * len(parts), hidden, arch.mlp_bias),
+        "down": ((hidden,), inner, arch.mlp_bias),
+    }[kind]
+    weights = tuple(f"{part}.weight" for part in parts)
+    found = [Slot(name=f"{name}.weight", parts=weights, rows=rows, width=width, transposed=transposed and width > 0)]
+    return found + ([Slot(name=f"{name}.bias", parts=tuple(f"{part}.bias" for part in parts), rows=rows)] if bias else [])

@@ -1,0 +1,58 @@
+"""Logits of random tiny models equal those of Hugging Face `transformers` in fp32, both ways through a folder."""
+
+import warnings
+
+import pytest
+import torch
+
+from steelyard.nn import checkpoint
+
+pytestmark = pytest.mark.peers
+torch.set_num_threads(2)
+
+COMMON = {
+    "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 112,
+    "vocab_size": 131, "max_position_embeddings": 96,
+}  # fmt: skip
+CONFIGS = {
+    "Llama": COMMON | {"tie_word_embeddings": False, "rope_theta": 500.0},
+    "LlamaBias": COMMON | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    "Qwen2": COMMON | {"tie_word_embeddings": True},
+    "Qwen3": COMMON | {"head_dim": 16},
+    "Mistral": COMMON | {"sliding_window": None},
+    "GPT2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 131, "n_positions": 96},
+    "OPT": {k: v for k, v in COMMON.items() if "intermediate" not in k and "key_value" not in k}
+    | {"ffn_dim": 112, "word_embed_proj_dim": 64},
+}
+
+
+@pytest.fixture
+def transformers():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_logits_equal(name, transformers, tmp_path, record_property):
+    family = name.removesuffix("Bias")
+    config = getattr(transformers, f"{family}Config")(**CONFIGS[name], attn_implementation="eager", initializer_range=0.2)
+    torch.manual_seed(0)
+    head = {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
+    theirs = getattr(transformers, head)(config).eval()
+    for parameter in theirs.parameters():
+        if parameter.ndim == 1:  # biases start at 0 and gains at 1, which would hide a mix-up
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = checkpoint.load(tmp_path / "theirs")
+    tokens = torch.randint(0, 131, (3, 80), generator=torch.Generator().manual_seed(1))
+    expected = theirs(tokens).logits
+    difference = (ours(tokens) - expected).abs().max().item()
+    record_property("difference", difference)
+    print(f"{name}: largest difference {difference:.2e} of logits up to {expected.abs().max():.1f}")
+    assert difference < 1e-4
+    checkpoint.save(ours, tmp_path / "ours")
+    back = getattr(transformers, head).from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
+    assert (back(tokens).logits - expected).abs().max() < 1e-4
