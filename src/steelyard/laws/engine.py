@@ -1,0 +1,185 @@
+"""One batched minimizer: every start and every bootstrap advances together in float64.
+
+The objective of problem s is sum_i w_si Huber_delta(log prediction_si - log target_si) plus half a precision times the squared
+distance to a prior. The sum, not the mean, is minimized: means are so small that optimizers stop where they start.
+
+Each step solves a Newton system whose weights are those of the quadratic zone, damped towards the weights of iteratively
+reweighted least squares (which alone descend safely but slowly). Bounds are kept by projection.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.laws.law import Law
+from steelyard.laws.terms import Array
+
+__all__ = ["Minimum", "Problem", "huber", "minimize"]
+
+_CHUNK = 32
+_CONTINUATION = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """S fits that share law and inputs.
+
+    Attributes:
+        law: with P parameters.
+        inputs: per input its values in natural units, [n].
+        target: log targets, [n] when all problems share them or [S, n].
+        weights: not negative, [n] or [S, n]; bootstrap counts and held-out zeros go here.
+        delta: where the Huber loss turns from quadratic to linear, in log units.
+        center: prior centers in fitted coordinates, [P] or [S, P].
+        precision: of the prior in units of the objective, [P]; zeros for none.
+    """
+
+    law: Law
+    inputs: Mapping[str, Array]
+    target: Array
+    weights: Array
+    delta: float
+    center: Array
+    precision: Array
+
+    def take(self, rows: slice | NDArray[np.int64]) -> "Problem":
+        """Keep some of the S problems."""
+        target = self.target[rows] if self.target.ndim == 2 else self.target
+        weights = self.weights[rows] if self.weights.ndim == 2 else self.weights
+        return replace(self, target=target, weights=weights, center=self.center[rows] if self.center.ndim == 2 else self.center)
+
+
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """Where the S problems ended.
+
+    Attributes:
+        theta: fitted coordinates, [S, P].
+        objective: [S].
+        converged: whether the last step promised less than a relative 1e-10 of the objective, [S].
+        iterations: steps tried, [S].
+    """
+
+    theta: Array
+    objective: Array
+    converged: NDArray[np.bool_]
+    iterations: NDArray[np.int64]
+
+
+def huber(residuals: Array, delta: float) -> Array:
+    """Give residual^2 / 2 within `delta` and delta (|residual| - delta / 2) beyond it, elementwise."""
+    size = np.abs(residuals)
+    inside = np.minimum(size, delta)
+    return inside * (size - 0.5 * inside)
+
+
+def minimize(problem: Problem, starts: Array, *, far: bool = True, max_iterations: int = 100) -> Minimum:
+    """Minimize S problems, each from its own start.
+
+    Far starts first descend with a wider delta, close to least squares, so that they reach the valley in few steps.
+
+    Args:
+        problem: with S problems, or one shared by all starts.
+        starts: fitted coordinates, [S, P]; clipped into the bounds.
+        far: whether the wider stage comes first; leave it out for warm starts.
+        max_iterations: ceiling of steps per problem and stage.
+
+    Returns:
+        The S minima; without the wider stage never worse than the objective at their starts.
+    """
+    parts = []
+    for begin in range(0, len(starts), _CHUNK):
+        part = problem.take(slice(begin, begin + _CHUNK))
+        theta = np.clip(starts[begin : begin + _CHUNK], *problem.law.bounds)
+        if far:
+            theta = _descend(replace(part, delta=part.delta * _CONTINUATION), theta, max_iterations, tolerance=1e-3).theta
+        parts.append(_descend(part, theta, max_iterations, tolerance=1e-10))
+    return Minimum(*(np.concatenate([getattr(part, name) for part in parts]) for name in Minimum.__slots__))
+
+
+@dataclass(slots=True)
+class _State:
+    """Where a batch stands: objective, gradient and what the Newton matrix is made of."""
+
+    theta: Array
+    objective: Array
+    gradient: Array
+    slopes: Array
+    inside: Array
+    reweighted: Array
+
+    @classmethod
+    def at(cls, problem: Problem, theta: Array) -> "_State":
+        """Evaluate a batch at `theta`, [S, P]."""
+        log, slopes = problem.law.evaluate(theta, problem.inputs)
+        residuals = log - problem.target
+        size = np.abs(residuals)
+        clipped = np.minimum(size, problem.delta)
+        offset = theta - problem.center
+        objective = np.einsum("sn,sn->s", clipped * (size - 0.5 * clipped), np.broadcast_to(problem.weights, size.shape))
+        objective += 0.5 * (offset * offset) @ problem.precision
+        influence = np.copysign(clipped, residuals) * problem.weights
+        gradient = np.matmul(slopes, influence[:, :, None])[:, :, 0] + offset * problem.precision
+        reweighted = problem.weights * (clipped / np.maximum(size, 1e-300))
+        inside = np.where(size <= problem.delta, problem.weights, 0.0)
+        return cls(theta, objective, gradient, slopes, inside, reweighted)
+
+    def put(self, rows: NDArray[np.bool_], other: "_State") -> None:
+        """Copy the chosen rows of another state of the same size."""
+        for name in ("theta", "objective", "gradient", "slopes", "inside", "reweighted"):
+            getattr(self, name)[rows] = getattr(other, name)[rows]
+
+    def keep(self, rows: NDArray[np.bool_]) -> "_State":
+        """Keep the chosen rows only."""
+        return _State(*(getattr(self, name)[rows] for name in ("theta", "objective", "gradient", "slopes", "inside", "reweighted")))
+
+
+def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array]:
+    """Solve the damped Newton systems; give projected steps [S, P] and the decrease they promise [S]."""
+    low, high = problem.law.bounds
+    weights = state.inside + damping[:, None] * state.reweighted
+    matrix = np.matmul(state.slopes * weights[:, None, :], state.slopes.transpose(0, 2, 1))
+    size = matrix.shape[1]
+    diagonal = np.arange(size)
+    matrix[:, diagonal, diagonal] += problem.precision
+    matrix[:, diagonal, diagonal] *= 1 + 1e-9
+    matrix[:, diagonal, diagonal] += 1e-14
+    blocked = ((state.theta <= low) & (state.gradient > 0)) | ((state.theta >= high) & (state.gradient < 0))
+    free = ~blocked
+    matrix *= free[:, :, None] & free[:, None, :]
+    matrix[:, diagonal, diagonal] += blocked
+    gradient = state.gradient * free
+    step = np.linalg.solve(matrix, -gradient[:, :, None])[:, :, 0]
+    step = np.clip(state.theta + step, low, high) - state.theta
+    curved = np.einsum("sp,spq,sq->s", step, matrix, step)
+    return step, -np.einsum("sp,sp->s", gradient, step) - 0.5 * curved
+
+
+def _descend(problem: Problem, theta: Array, max_iterations: int, *, tolerance: float) -> Minimum:
+    """Advance a batch until each problem's promised decrease is below `tolerance` of its objective."""
+    count = len(theta)
+    result = Minimum(theta.copy(), np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64))
+    rows = np.arange(count)
+    state = _State.at(problem, theta.copy())
+    damping = np.ones(count)
+    for _ in range(max_iterations):
+        step, promised = _step(problem, state, damping)
+        trial = _State.at(problem, state.theta + step)
+        gained = state.objective - trial.objective
+        better = gained > 0
+        done = (np.abs(promised) <= tolerance * state.objective + 1e-300) & ((damping <= 1.0) | (damping > 1e8))
+        state.put(better, trial)
+        ratio = gained / np.maximum(promised, 1e-300)
+        damping = np.where(ratio > 0.5, damping / 5, np.where(ratio > 0.1, damping, damping * 4)).clip(1e-6, 1e9)
+        result.iterations[rows] += 1
+        result.converged[rows] = done
+        if done.any():
+            result.theta[rows], result.objective[rows] = state.theta, state.objective
+            rows, damping = rows[~done], damping[~done]
+            state, problem = state.keep(~done), problem.take(np.flatnonzero(~done))
+        if not len(rows):
+            break
+    result.theta[rows], result.objective[rows] = state.theta, state.objective
+    return result

@@ -1,0 +1,133 @@
+"""The laws of the literature as declarations.
+
+Bounds and priors are for losses of language models in nats or bits; they are wide, and a fit names a parameter that ends at
+a bound. Coefficients are fitted by their natural log.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from steelyard.laws.law import Law, Parameter, Prior
+from steelyard.laws.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
+
+__all__ = ["FORMS", "chinchilla", "kaplan", "power_law"]
+
+_EXPONENT = (0.05, 1.5)
+_EXPONENT_PRIOR = Prior(0.37, 0.12)
+"""Published exponents of language models lie between .28 and .45 (Hoffmann 2022, Besiroglu 2024, Muennighoff 2023); wider here."""
+
+
+def _coefficient(name: str, *starts: float) -> Parameter:
+    return Parameter(name=name, transform="log", low=-20.0, high=60.0, starts=starts)
+
+
+def _exponent(name: str, *starts: float) -> Parameter:
+    return Parameter(name=name, transform="identity", low=_EXPONENT[0], high=_EXPONENT[1], starts=starts, prior=_EXPONENT_PRIOR)
+
+
+def _floor(name: str, *starts: float) -> Parameter:
+    return Parameter(name=name, transform="log", low=-7.0, high=5.0, starts=starts, prior=Prior(0.3, 1.0))
+
+
+def chinchilla(*, tied: bool = False) -> Law:
+    """Loss = E + A / parameters^alpha + B / tokens^beta.
+
+    72 starts: ln A in {3, 6, 10}, ln B in {5, 8, 12}, ln E in {-.5, .5}, alpha and beta in {.3, .6}.
+
+    Args:
+        tied: use one exponent for both (alpha = beta); it is then called alpha.
+
+    Returns:
+        The law with inputs "parameters" and "tokens", 5 parameters (4 when tied).
+
+    Source: Hoffmann et al. 2022 (arXiv 2203.15556), equation 10; starts after Besiroglu et al. 2024 (arXiv 2404.10102).
+    """
+    beta = "alpha" if tied else "beta"
+    parameters = [
+        _coefficient("A", 3.0, 6.0, 10.0),
+        _coefficient("B", 5.0, 8.0, 12.0),
+        _floor("E", -0.5, 0.5),
+        _exponent("alpha", 0.3, 0.6),
+    ]
+    return Law(
+        name="chinchilla_tied" if tied else "chinchilla",
+        term=Sum((Power("A", "alpha", "parameters"), Power("B", beta, "tokens"), Constant("E"))),
+        parameters=tuple(parameters if tied else [*parameters, _exponent("beta", 0.3, 0.6)]),
+    )
+
+
+def chinchilla_tied() -> Law:
+    """Give `chinchilla(tied=True)`: loss = E + A / parameters^alpha + B / tokens^alpha."""
+    return chinchilla(tied=True)
+
+
+def power_law(of: str = "parameters", *, floor: bool = True) -> Law:
+    """Loss = A / input^alpha + E, a straight line in log-log space above a floor.
+
+    Args:
+        of: name of the input.
+        floor: whether an irreducible part E is added.
+
+    Returns:
+        The law with one input and 3 parameters (2 without floor).
+
+    Source: Hestness et al. 2017 (arXiv 1712.00409).
+    """
+    power = Power("A", "alpha", of)
+    parameters = (_coefficient("A", 1.0, 4.0, 8.0), _exponent("alpha", 0.1, 0.3, 0.6))
+    if not floor:
+        return Law(name=f"power_law:{of}:nofloor", term=power, parameters=parameters)
+    return Law(name=f"power_law:{of}", term=Sum((power, Constant("E"))), parameters=(*parameters, _floor("E", -2.0, 0.5)))
+
+
+@dataclass(frozen=True)
+class _KaplanTerm(Term):
+    """[(Nc / parameters)^(alpha_N / alpha_D) + Dc / tokens]^alpha_D."""
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Two scales by their log, two exponents."""
+        return {"Nc": "log", "Dc": "log", "alpha_N": "identity", "alpha_D": "identity"}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Parameters and tokens."""
+        return ("parameters", "tokens")
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give the log loss, [S, n]; see `Term.evaluate`."""
+        size, data = theta["Nc"] - np.log(inputs["parameters"]), theta["Dc"] - np.log(inputs["tokens"])
+        power, ratio = theta["alpha_D"], theta["alpha_N"] / theta["alpha_D"]
+        total = np.logaddexp(ratio * size, data)
+        share = np.exp(ratio * size - total)
+        slopes: Derivatives = {
+            "Nc": theta["alpha_N"] * share,
+            "Dc": power * (1 - share),
+            "alpha_N": share * size,
+            "alpha_D": total - ratio * share * size,
+        }
+        return power * total, slopes
+
+
+def kaplan() -> Law:
+    """Loss = [(Nc / parameters)^(alpha_N / alpha_D) + Dc / tokens]^alpha_D, without a floor.
+
+    Returns:
+        The law with inputs "parameters" (non-embedding in the paper) and "tokens", 4 parameters.
+
+    Source: Kaplan et al. 2020 (arXiv 2001.08361), equation 1.5.
+    """
+    scale = (10.0, 20.0, 30.0)
+    parameters = (
+        Parameter(name="Nc", transform="log", low=-20.0, high=150.0, starts=scale),
+        Parameter(name="Dc", transform="log", low=-20.0, high=150.0, starts=scale),
+        Parameter(name="alpha_N", transform="identity", low=0.01, high=1.5, starts=(0.08, 0.25), prior=Prior(0.1, 0.1)),
+        Parameter(name="alpha_D", transform="identity", low=0.01, high=1.5, starts=(0.08, 0.25), prior=Prior(0.1, 0.1)),
+    )
+    return Law(name="kaplan", term=_KaplanTerm(), parameters=parameters)
+
+
+FORMS: dict[str, Callable[[], Law]] = {"chinchilla": chinchilla, "chinchilla_tied": chinchilla_tied, "kaplan": kaplan}
+"""The two-input laws by name, for the command line and for reading a fit's JSON."""

@@ -1,0 +1,143 @@
+"""Leaving the largest points out: how wrong a law is beyond the points it was fitted on."""
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.engine import Problem, minimize
+from steelyard.laws.fitted import Fit, outside
+from steelyard.laws.terms import Array
+
+__all__ = ["Holdout", "hold_out", "measure_drift"]
+
+_ASSUMED_DRIFT = 0.02
+_LEAST_DRIFT = 0.003
+_FRACTIONS = (0.15, 0.3, 0.45, 0.6)
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """The points left out, as measured and as predicted by a fit of the others.
+
+    Attributes:
+        fit: of the smaller points.
+        inputs: of the held points, [m] each.
+        measured: targets of the held points, [m].
+        predicted: what the fit says, [m].
+        low: lower end of the 80 % intervals, [m].
+        high: upper end, [m].
+    """
+
+    fit: Fit
+    inputs: dict[str, Array]
+    measured: Array
+    predicted: Array
+    low: Array
+    high: Array
+
+    @property
+    def mean_relative_error(self) -> float:
+        """Mean of |predicted - measured| / measured, a fraction."""
+        return float(np.mean(np.abs(self.predicted - self.measured) / self.measured))
+
+    @property
+    def coverage(self) -> float:
+        """Fraction of held points inside their 80 % interval."""
+        return float(np.mean((self.low <= self.measured) & (self.measured <= self.high)))
+
+
+def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
+    """Fit again without the largest points and predict them.
+
+    Args:
+        fit: with its points.
+        along: input whose largest values are left out; empty for the product of all inputs.
+        fraction: of the range of log sizes that is left out, 0..1.
+
+    Returns:
+        The held points with measured and predicted values.
+
+    Raises:
+        FitError: no such input, no points, nothing would be left out, or too little would remain.
+    """
+    from steelyard.laws.fitting import fit as fit_points
+
+    if along and along not in fit.inputs:
+        raise FitError(f"cannot hold out along {along!r}", hint=f"inputs of this fit: {', '.join(fit.inputs) or 'none, it has no points'}")
+    if not fit.inputs or not 0 < fraction < 1:
+        raise FitError("a holdout needs a fit with points and a fraction between 0 and 1")
+    size = np.log(fit.inputs[along]) if along else sum(np.log(column) for column in fit.inputs.values())
+    held = _largest(np.asarray(size), fraction)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SteelyardWarning)
+        smaller = fit_points(
+            fit.law, {name: column[~held] for name, column in fit.inputs.items()}, fit.target[~held], weights=fit.weights[~held],
+            bootstraps=len(fit.samples), seed=fit.seed, delta=fit.delta, prior=fit.prior or None, source=fit.source,
+        )  # fmt: skip
+    inputs = {name: column[held] for name, column in fit.inputs.items()}
+    said = smaller.predict(inputs)
+    return Holdout(smaller, inputs, fit.target[held], said.value, said.low, said.high)
+
+
+def measure_drift(problem: Problem, starts: Array, noise: float) -> tuple[float, Literal["holdout", "assumed"]]:
+    """Measure how fast the log error grows beyond the points, by leaving out the largest ones in several ways.
+
+    All reduced fits advance as one batch; a held point has weight 0.
+
+    Args:
+        problem: one fit's points, weights [n].
+        starts: good optima of the whole, [K, P]; the reduced fits start from all of them.
+        noise: standard deviation of the log residuals inside the points.
+
+    Returns:
+        Standard deviation per factor e of distance, and whether it was measured or had to be assumed (2 % per factor e).
+    """
+    cuts = _cuts(problem)
+    if not cuts:
+        return _ASSUMED_DRIFT, "assumed"
+    weights = np.repeat(np.stack([np.where(held, 0.0, problem.weights) for held in cuts]), len(starts), axis=0)
+    found = minimize(replace(problem, weights=weights), np.tile(starts, (len(cuts), 1)), far=False)
+    squares = distances = 0.0
+    for index, held in enumerate(cuts):
+        rows = slice(index * len(starts), (index + 1) * len(starts))
+        theta = found.theta[rows][found.objective[rows].argmin()]
+        error = (problem.law.predict(theta[None], problem.inputs)[0] - problem.target)[held]
+        known = {name: column[~held] for name, column in problem.inputs.items()}
+        distance = outside(known, {name: column[held] for name, column in problem.inputs.items()})
+        beyond = distance > 0
+        squares += float((error[beyond] ** 2 - noise**2).sum())
+        distances += float((distance[beyond] ** 2).sum())
+    if distances <= 0:
+        return _ASSUMED_DRIFT, "assumed"
+    return max(float(np.sqrt(max(squares, 0.0) / distances)), _LEAST_DRIFT), "holdout"
+
+
+def _largest(size: Array, fraction: float) -> NDArray[np.bool_]:
+    """Mark points in the upper `fraction` of the range of log sizes."""
+    return size > size.max() - fraction * np.ptp(size) - 1e-9
+
+
+def _cuts(problem: Problem) -> list[NDArray[np.bool_]]:
+    """List distinct ways to leave large points out that leave enough to fit, [n] each."""
+    logs = [np.log(column) for column in problem.inputs.values()]
+    sizes = logs if len(logs) == 1 else [*logs, np.sum(logs, axis=0)]
+    used = problem.weights > 0
+    cuts: dict[bytes, NDArray[np.bool_]] = {}
+    for size in sizes:
+        for fraction in _FRACTIONS:
+            held = _largest(size, fraction) & used
+            if held.any() and _fits(problem, logs, used & ~held):
+                cuts[held.tobytes()] = held | ~used
+    return list(cuts.values())
+
+
+def _fits(problem: Problem, logs: list[Array], kept: NDArray[np.bool_]) -> bool:
+    """Say whether the kept points can be fitted: two more than parameters, and spread along every direction."""
+    if kept.sum() < len(problem.law.parameters) + 2:
+        return False
+    spread = np.stack([log[kept] - log[kept].mean() for log in logs])
+    return bool(np.linalg.svd(spread, compute_uv=False)[-1] / np.sqrt(kept.sum()) > 0.1)

@@ -1,0 +1,137 @@
+"""The points of a fit, checked once at the boundary."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.law import Law
+from steelyard.laws.terms import Array
+
+__all__ = ["Points", "check_inputs"]
+
+_SAME_AXIS_SD = 0.03
+"""Log inputs that leave less than 3 % of spread beside a straight line do not separate two exponents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Points that allow a fit.
+
+    Attributes:
+        inputs: per input its values, natural units, [n].
+        target: natural units, positive, [n].
+        weights: not negative, [n]; ones when none were given.
+    """
+
+    inputs: dict[str, Array]
+    target: Array
+    weights: Array
+
+    @classmethod
+    def checked(cls, law: Law, inputs: Mapping[str, ArrayLike], target: ArrayLike, weights: ArrayLike | None) -> "Points":
+        """Refuse what cannot be fitted, by name of column and row.
+
+        Args:
+            law: says which inputs are needed.
+            inputs: per input values in natural units, [n].
+            target: natural units, [n].
+            weights: [n], or None for equal ones.
+
+        Returns:
+            The points as float64 columns.
+
+        Raises:
+            FitError: a column is missing, of another length, or holds values that are not positive and finite; there are
+                fewer points than parameters plus two; one input is a function of another in every row.
+        """
+        columns = check_inputs(law, inputs)
+        count = len(columns[law.inputs[0]])
+        goal = _positive("target", target, count)
+        weight = np.ones(count) if weights is None else _column("weights", weights, count)
+        if not np.isfinite(weight).all() or (weight < 0).any() or not (weight > 0).any():
+            raise FitError("weights must be finite, not negative and not all zero", hint="drop the rows or give each a weight >= 0")
+        _enough(law, int((weight > 0).sum()))
+        _separable(law, {name: column[weight > 0] for name, column in columns.items()})
+        return cls(columns, goal, weight)
+
+
+def check_inputs(law: Law, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """Turn the law's inputs into positive float64 columns of one length.
+
+    Args:
+        law: says which inputs are needed; others are ignored.
+        inputs: per input values in natural units, [n] or a single number.
+
+    Returns:
+        Per input its column, [n].
+
+    Raises:
+        FitError: an input is missing, of another length, or not positive and finite.
+    """
+    missing = [name for name in law.inputs if name not in inputs]
+    if missing:
+        raise FitError(f"law {law.name} needs {', '.join(law.inputs)}; missing: {', '.join(missing)}", hint=f"given: {', '.join(inputs)}")
+    count = max(np.size(np.asarray(inputs[name])) for name in law.inputs)
+    return {name: _positive(name, inputs[name], count) for name in law.inputs}
+
+
+def _column(name: str, values: ArrayLike, count: int) -> Array:
+    """Turn values into [count] float64; a single number is repeated."""
+    try:
+        column = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise FitError(f"{name}: not a column of numbers ({error})") from error
+    if column.ndim != 1 or len(column) not in (1, count):
+        raise FitError(f"{name} has shape {column.shape}, the other columns {count} rows", hint="give one value per point")
+    return np.array(np.broadcast_to(column, (count,)))
+
+
+def _positive(name: str, values: ArrayLike, count: int) -> Array:
+    """Turn values into a positive finite column, or name the rows that are not."""
+    column = _column(name, values, count)
+    bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
+    if len(bad):
+        shown = ", ".join(f"{row + 1} ({column[row]:g})" for row in bad[:5])
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+        raise FitError(
+            f"{name} must be positive and finite; rows {shown}{more} are not (the first row is 1)",
+            hint="drop those rows; a loss of NaN is a diverged run, and one of 0 or less has no logarithm",
+        )
+    return column
+
+
+def _enough(law: Law, count: int) -> None:
+    """Refuse fewer than P + 2 points; warn below 2 P."""
+    size = len(law.parameters)
+    if count < size + 2:
+        raise FitError(
+            f"{count} points cannot fit the {size} parameters of {law.name}; at least {size + 2} are needed",
+            hint="add runs, or choose a law with fewer parameters, such as chinchilla(tied=True)",
+        )
+    if count < 2 * size:
+        message = f"{count} points for the {size} parameters of {law.name}: fewer than two per parameter, its intervals are rough"
+        warnings.warn(message, SteelyardWarning, stacklevel=4)
+
+
+def _separable(law: Law, columns: Mapping[str, Array]) -> None:
+    """Refuse tables in which an input never varies, or follows another one."""
+    logs = {name: np.log(columns[name]) for name in law.inputs}
+    for name, log in logs.items():
+        if np.ptp(log) < _SAME_AXIS_SD:
+            raise FitError(
+                f"{name} is {columns[name][0]:g} in every row, so its exponent cannot be fitted", hint=f"add runs with other {name}"
+            )
+    names = list(logs)
+    for index, first in enumerate(names):
+        for second in names[index + 1 :]:
+            slope, offset = np.polyfit(logs[first], logs[second], 1)
+            if np.std(logs[second] - slope * logs[first] - offset) < _SAME_AXIS_SD:
+                relation = f"{np.exp(offset):.3g} x {first}" + ("" if abs(slope - 1) < 0.01 else f"^{slope:.3g}")
+                raise FitError(
+                    f"one-axis table: {second} = {relation} in every row, so the exponents of {first} and {second} are not separable",
+                    hint=f"add runs with the same {first} and other {second}",
+                )

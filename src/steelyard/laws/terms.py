@@ -1,0 +1,171 @@
+"""The building blocks of a law: positive quantities, handled by their logarithm, with analytic derivatives.
+
+A `Term` gives the log of a positive quantity for S parameter sets and n points at once. A sum of terms is taken with
+log-sum-exp, so a prediction never underflows and never turns negative. A new kind of term is one small class.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Constant", "Derivatives", "Power", "Raised", "Sum", "Term", "Transform"]
+
+Transform = Literal["log", "identity"]
+Array = NDArray[np.float64]
+Derivatives = dict[str, "Array | float"]
+
+
+class Term(ABC):
+    """The log of a positive quantity as a function of parameters and inputs.
+
+    Parameters arrive in fitted coordinates: the natural log of a "log" parameter, the value of an "identity" one.
+    """
+
+    @property
+    @abstractmethod
+    def transforms(self) -> dict[str, Transform]:
+        """Names of the parameters it uses, each with the coordinate it expects."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs it reads, positive numbers."""
+
+    @abstractmethod
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give the log of the quantity and its derivative by each parameter.
+
+        Args:
+            theta: per parameter its fitted coordinate, [S, 1].
+            inputs: per input its values in natural units, [n].
+
+        Returns:
+            The log value, broadcastable to [S, n], and per parameter the derivative, broadcastable to [S, n].
+        """
+
+
+@dataclass(frozen=True)
+class Constant(Term):
+    """A positive constant such as the irreducible loss E.
+
+    Attributes:
+        name: of the parameter, a "log" one.
+    """
+
+    name: str
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """The constant itself."""
+        return {self.name: "log"}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give the log constant, [S, 1]; see `Term.evaluate`."""
+        return theta[self.name], {self.name: 1.0}
+
+
+@dataclass(frozen=True)
+class Power(Term):
+    """A falling power of one input: coefficient / input^exponent.
+
+    Attributes:
+        coefficient: name of the "log" parameter.
+        exponent: name of the "identity" parameter; terms that name the same exponent share it.
+        of: name of the input.
+    """
+
+    coefficient: str
+    exponent: str
+    of: str
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Coefficient and exponent."""
+        return {self.coefficient: "log", self.exponent: "identity"}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The one input."""
+        return (self.of,)
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give ln coefficient - exponent * ln input, [S, n]; see `Term.evaluate`."""
+        log_input = np.log(inputs[self.of])
+        return theta[self.coefficient] - theta[self.exponent] * log_input, {self.coefficient: 1.0, self.exponent: -log_input}
+
+
+@dataclass(frozen=True)
+class Sum(Term):
+    """The sum of terms, by log-sum-exp.
+
+    Attributes:
+        terms: at least one.
+    """
+
+    terms: tuple[Term, ...]
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Those of all terms."""
+        return {name: kind for term in self.terms for name, kind in term.transforms.items()}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Those of all terms, each once, in order."""
+        return tuple(dict.fromkeys(name for term in self.terms for name in term.inputs))
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give the log of the sum, [S, n]; see `Term.evaluate`."""
+        logs, slopes = zip(*(term.evaluate(theta, inputs) for term in self.terms), strict=True)
+        largest = logs[0]
+        for log in logs[1:]:
+            largest = np.maximum(largest, log)
+        shares = [np.exp(log - largest) for log in logs]
+        total = sum(shares[1:], shares[0])
+        derivatives: Derivatives = {}
+        for share, slope in zip(shares, slopes, strict=True):
+            share = share / total
+            for name, value in slope.items():
+                part = share * value
+                derivatives[name] = derivatives[name] + part if name in derivatives else part
+        return largest + np.log(total), derivatives
+
+
+@dataclass(frozen=True)
+class Raised(Term):
+    """A term raised to a power.
+
+    Attributes:
+        base: the term.
+        exponent: name of the "identity" parameter.
+    """
+
+    base: Term
+    exponent: str
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Those of the base, and the exponent."""
+        return {**self.base.transforms, self.exponent: "identity"}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Those of the base."""
+        return self.base.inputs
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give exponent * log base, [S, n]; see `Term.evaluate`."""
+        log, slopes = self.base.evaluate(theta, inputs)
+        power = theta[self.exponent]
+        derivatives: Derivatives = {name: power * slope for name, slope in slopes.items()}
+        derivatives[self.exponent] = derivatives.get(self.exponent, 0.0) + log
+        return power * log, derivatives
