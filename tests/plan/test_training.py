@@ -1,0 +1,92 @@
+from types import SimpleNamespace
+
+import pytest
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.hardware import Accelerator, Cluster, Site
+from steelyard.catalog.parameters import count_parameters
+from steelyard.config import convert
+from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.plan import decoder_near, plan_training
+
+SITE = Site(name="somewhere", country="Italy", pue=1.2, price_usd_per_kwh=0.1, carbon_g_per_kwh=300.0)
+A100 = Accelerator(
+    name="A100-SXM4-80GB", vendor="NVIDIA", kind="gpu", year=2020, peak_flops_per_s={"bf16": 312e12}, memory_bytes=80e9,
+    memory_bytes_per_s=2.0e12, scale_up_bytes_per_s=300e9, host_link_bytes_per_s=20e9, tdp_w=400.0,
+)  # fmt: skip
+FORECAST = {
+    "train.step_time", "train.total_time", "train.mfu", "plan.memory_per_accelerator", "run.energy", "run.cost", "run.carbon", "eval.loss",
+}  # fmt: skip
+
+
+def cluster(nodes: int) -> Cluster:
+    return Cluster(
+        name=f"{nodes} nodes", site="somewhere", year=2021, num_nodes=nodes, accelerator=A100.name, accelerators_per_node=8,
+        scale_up_bytes_per_s=300e9, injection_bytes_per_s=200e9,
+    )  # fmt: skip
+
+
+def plan(parameters: float, tokens: float, nodes: int, **options):
+    allocation = SimpleNamespace(parameters=parameters, tokens=tokens, loss=SimpleNamespace(value=2.2, low=2.1, high=2.3))
+    return plan_training(allocation, cluster=cluster(nodes), accelerator=A100, site=SITE, **options)
+
+
+@pytest.mark.parametrize(("parameters", "tokens", "nodes"), [(1e8, 2e9, 1), (3e9, 6e10, 16), (70e9, 1.4e12, 128), (175e9, 3e11, 128)])
+def test_plans_are_sane_and_complete(parameters, tokens, nodes):
+    made = plan(parameters, tokens, nodes)
+    choice = made.recipe()
+    assert {item.quantity for item in made.forecasts} >= FORECAST
+    assert all(item.low <= item.value <= item.high and item.source for item in made.forecasts)
+    assert choice["data"] * choice["tensor"] * choice["pipeline"] == choice["num_accelerators"] <= nodes * 8
+    assert choice["data"] * choice["micro_batch"] * choice["accumulation"] == choice["global_batch"]
+    assert choice["tokens"] == pytest.approx(tokens, rel=0.01)
+    assert choice["parameters"] == pytest.approx(parameters, rel=0.15)
+    assert 0.25 < made.forecast("train.mfu").value < 0.62
+    assert made.forecast("plan.memory_per_accelerator").value < 80e9
+    assert made.rejected and made.binding_constraint
+    assert convert(choice["architecture"], Architecture).hidden_size % choice["tensor"] == 0
+
+
+def test_total_time_is_steps_times_step_time():
+    made = plan(3e9, 6e10, 16)
+    steps = made.choice["steps"]
+    assert made.forecast("train.total_time").value == pytest.approx(steps * made.forecast("train.step_time").value)
+
+
+def test_more_nodes_are_never_slower():
+    times = [plan(7e9, 1.4e11, nodes).forecast("train.total_time").value for nodes in (4, 16, 64)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_llama_70b_on_1024_takes_what_such_runs_take():
+    """Llama 2 70B took 1.72 million A100 hours for 2e12 tokens (arXiv 2307.09288, table 2), 2,000 tokens context ignored."""
+    made = plan(69e9, 2e12, 128)
+    hours = made.forecast("train.total_time").value / 3600 * made.choice["num_accelerators"]
+    assert 1.72e6 * 0.6 < hours < 1.72e6 * 1.1
+
+
+def test_impossible_plans_name_what_binds():
+    with pytest.raises(InfeasibleError, match=r"^memory: .* needs at least"):
+        plan(175e9, 3e11, 1)
+    with pytest.raises(InfeasibleError, match=r"^time: "):
+        plan(70e9, 1.4e12, 16, deadline_s=86400.0)
+    with pytest.raises(InfeasibleError, match=r"^budget: "):
+        plan(1e5, 2e6, 1)
+    with pytest.raises(ConfigError, match="positive"):
+        plan(-1.0, 2e6, 1)
+
+
+def test_a_deadline_uses_more_accelerators():
+    relaxed = plan(1e8, 2e9, 128)
+    tight = plan(1e8, 2e9, 128, deadline_s=0.8 * relaxed.forecast("train.total_time").value)
+    assert tight.choice["num_accelerators"] > relaxed.choice["num_accelerators"]
+
+
+@pytest.mark.parametrize("target", [3e6, 5e7, 1.2e8, 1e9, 7e9, 7e10, 4e11])
+def test_shapes_are_near_their_target_and_in_proportion(target):
+    vocab = 2048 if target < 1e7 else 32768
+    arch = decoder_near(target, vocab_size=vocab)
+    assert count_parameters(arch).total == pytest.approx(target, rel=0.12)
+    assert 20 <= arch.hidden_size / arch.num_layers <= 200
+    assert arch.num_heads * arch.head_dim == arch.hidden_size
+    assert arch.num_heads % arch.num_kv_heads == 0
