@@ -61,6 +61,9 @@ class BlockPool:
     def allocate(self) -> int:
         """Take one block; the least recently used idle block is forgotten when none is free.
 
+        Returns:
+            Its id, with one user.
+
         Raises:
             CapacityError: every block is held.
         """
@@ -125,6 +128,10 @@ class BlockTable:
     def grow(self, pool: BlockPool, num_tokens: int) -> None:
         """Take blocks until `num_tokens` fit; all or none.
 
+        Args:
+            pool: where from.
+            num_tokens: tokens the table must have slots for.
+
         Raises:
             CapacityError: the pool has too few; nothing was taken.
         """
@@ -153,6 +160,10 @@ class BlockTable:
 
     def make_writable(self, pool: BlockPool, position: int) -> tuple[int, int] | None:
         """Give this table its own copy of the block at a token position (copy-on-write).
+
+        Args:
+            pool: that handed the block out.
+            position: about to be written.
 
         Returns:
             (from, to) block ids to copy before writing, or None when the block is not shared.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from steelyard.errors import TraceError
+from steelyard.errors import ConfigError, TraceError
 from steelyard.quantity import Measurement
 from steelyard.serve.request import Request, SamplingParams
 from steelyard.serve.runner import TorchRunner
@@ -223,17 +223,25 @@ class LLM:
         return request.id
 
     def add(self, request: Request, now_s: float) -> None:
-        """Queue a request object; `add_request` says what is refused."""
-        from steelyard.errors import ConfigError
-
-        size = self.model.architecture.vocab_size
-        if request.prompt and not (min(request.prompt) >= 0 and max(request.prompt) < size):
-            raise ConfigError(f"token ids must be in [0, {size})", hint="encode the prompt with this model's tokenizer")
+        """Queue a request object; `check` says what is refused."""
+        self.check(request)
         if self.end_tokens:
-            from dataclasses import replace
-
             request.params = replace(request.params, stop_tokens=(*request.params.stop_tokens, *self.end_tokens))
         self.scheduler.add(request, now_s)
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that could never finish; nothing changes.
+
+        Args:
+            request: not yet added.
+
+        Raises:
+            ConfigError: the prompt is empty or too long, the id is taken, or a token id is outside the vocabulary.
+        """
+        self.scheduler.check(request)
+        size = self.model.architecture.vocab_size
+        if not (min(request.prompt) >= 0 and max(request.prompt) < size):
+            raise ConfigError(f"token ids must be in [0, {size})", hint="encode the prompt with this model's tokenizer")
 
     def abort(self, request_id: str) -> bool:
         """Drop a request; False when it is not in flight."""
@@ -312,7 +320,7 @@ class LLM:
         self.reset()
         requests = [make_request(item, row) for row, item in enumerate(trace)]
         for request in requests:
-            self.scheduler.check(request)
+            self.check(request)
         order = sorted(range(len(requests)), key=lambda row: requests[row].arrival_s)
         recorder = _Recorder()
         start, arrived = self.clock.now_s(), 0
@@ -328,7 +336,7 @@ class LLM:
             tokens = self.runner.execute(plan)
             end = self.clock.now_s() - start
             self.scheduler.complete(plan, tokens, end)
-            recorder.record(plan, end - begin, self.scheduler.kv_utilization())
+            recorder.record(plan, begin, self.clock.now_s() - start, self.scheduler.kv_utilization())
         return recorder.result(requests)
 
 
@@ -341,10 +349,10 @@ class _Recorder:
         self.step_s: list[float] = []
         self.utilization: list[float] = []
 
-    def record(self, plan: StepPlan, seconds: float, utilization: float) -> None:
-        """Keep one step."""
+    def record(self, plan: StepPlan, begin_s: float, end_s: float, utilization: float) -> None:
+        """Keep one step, scheduling included."""
         self.plans.append(plan)
-        self.step_s.append(seconds)
+        self.step_s.append(end_s - begin_s)
         self.utilization.append(utilization)
 
     def result(self, requests: list[Request]) -> ReplayResult:

@@ -70,10 +70,6 @@ class TorchRunner:
 
     def warm_up(self) -> None:
         """Compile kernels and start thread pools, so that no timed step pays for it; the pool stays as it was."""
-        if self.compiled:
-            import numba
-
-            numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
         saved = [item[:1].clone() for item in (*self.keys, *self.values)]
         for num_decodes in (0, 1):
             self.execute(_one_token_plan(num_decodes))
@@ -90,6 +86,8 @@ class TorchRunner:
         Returns:
             The token of each sampling request.
         """
+        if self.compiled:
+            self._match_threads()
         if len(plan.copies):
             self._copy_blocks(plan.copies)
         attend = StepAttention(plan, self.keys, self.values, self.config.block_size, compiled=self.compiled)
@@ -103,6 +101,12 @@ class TorchRunner:
         logits = self.model.head(hidden[last])
         chosen = sample(logits, [plan.params[row] for row in rows], plan.output_positions[rows].tolist())
         return dict(zip(plan.sampled_ids, chosen.tolist(), strict=True))
+
+    def _match_threads(self) -> None:
+        """Let the kernel use as many threads as PyTorch; numba keeps the number per calling thread."""
+        import numba
+
+        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # pyright: ignore
 
     def _copy_blocks(self, copies: np.ndarray) -> None:
         """Copy whole blocks, all layers."""

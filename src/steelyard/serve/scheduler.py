@@ -104,6 +104,9 @@ class Scheduler:
     def check(self, request: Request) -> None:
         """Refuse a request that could never finish.
 
+        Args:
+            request: not yet added.
+
         Raises:
             ConfigError: the prompt is empty or too long, or the id is taken.
         """

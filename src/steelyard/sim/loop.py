@@ -61,6 +61,9 @@ class EventLoop:
     def run(self, *, until_s: float = math.inf) -> float:
         """Run events up to and including time `until_s`, or until none is left.
 
+        Args:
+            until_s: seconds of virtual time.
+
         Returns:
             The time of the last event run; events after `until_s` stay scheduled.
         """
