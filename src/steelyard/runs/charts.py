@@ -230,7 +230,8 @@ def bars(
     import altair as alt
 
     rows = _rows({"label": labels, "value": values, "group": groups or [""] * len(labels)}, ("label", "value"), "bars")
-    for row in rows:
+    for index, row in enumerate(rows):
+        row["index"] = index
         row["words"] = "–" if row["value"] is None else pretty(row["value"], unit or "1")
     order, kinds = list(dict.fromkeys(labels)), list(dict.fromkeys(groups or []))
     y = alt.Y("label:N", title=None, sort=order, axis=alt.Axis(labelColor=LIGHT["ink"], labelFontSize=12, labelLimit=260, grid=False))

@@ -3,7 +3,6 @@
 import re
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
@@ -15,6 +14,7 @@ __all__ = ["render_console"]
 
 _INLINE = re.compile(r"\*\*(.+?)\*\*|\*(.+?)\*|`(.+?)`|\[([^\]]+)\]\((https?://[^)\s]+)\)")
 _BAR_CELLS = 15
+_WIDE = 120
 
 
 def render_console(report: Report, console: Console | None = None) -> None:
@@ -29,17 +29,17 @@ def render_console(report: Report, console: Console | None = None) -> None:
     console.print(RichText(report.title, style="bold"))
     if report.subtitle:
         console.print(RichText(report.subtitle, style="dim"))
+    console.print()
     for section in report.sections:
-        console.print()
         if section.title:
             console.print(RichText(section.title, style="bold underline"))
         for block in section.blocks:
-            console.print(Padding(_block(block), (0, 0, 0, 0)))
-    console.print()
+            console.print(_block(block, console.width))
+            console.print()
 
 
-def _block(block: Block) -> RenderableType:
-    """Choose the drawing of a block."""
+def _block(block: Block, width: int) -> RenderableType:
+    """Choose the drawing of a block on a terminal `width` cells wide."""
     match block:
         case Text():
             return _prose(block.text)
@@ -48,7 +48,7 @@ def _block(block: Block) -> RenderableType:
         case Table():
             return _table(block)
         case Checks():
-            return _checks(block)
+            return _checks(block, wide=width >= _WIDE)
         case Chart():
             return RichText(f"chart: {_chart_title(block)} (drawn in the HTML report)", style="dim italic")
 
@@ -95,20 +95,21 @@ def _table(block: Table) -> RenderableType:
     return Group(table, RichText(block.caption, style="dim italic")) if block.caption else table
 
 
-def _checks(block: Checks) -> RenderableType:
-    """Draw checks with a small interval bar: a line from low to high, a dot where the measured value fell."""
-    table = RichTable(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for name, right in zip(
-        ("quantity", "forecast", "80 % interval", "measured", "error", "", "verdict"), (0, 1, 1, 1, 1, 0, 0), strict=True
-    ):
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "quantity", overflow="fold")
+def _checks(block: Checks, *, wide: bool) -> RenderableType:
+    """Draw checks, on a wide terminal with a bar: a line from low to high, a dot where the measured value fell."""
+    table = RichTable(box=None, header_style="dim", padding=(0, 2 if wide else 1, 0, 0))
+    table.add_column("quantity", no_wrap=True)
+    for name in ("forecast", "80 % interval", "measured", "error"):
+        table.add_column(name, justify="right", no_wrap=wide or name == "error")
+    if wide:
+        table.add_column("", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for check in block.checks:
         forecast, interval, measured, error, verdict = check_words(check)
         colour = "green" if check.covered else "red"
         bar = RichText(_interval_bar(check.forecast.low, check.forecast.high, check.measurement.value), style=colour)
-        table.add_row(
-            check.forecast.quantity, forecast, interval, RichText(measured, style="bold"), error, bar, RichText(verdict, style=colour)
-        )
+        cells = [check.forecast.quantity, forecast, interval, RichText(measured, style="bold"), error, *([bar] if wide else [])]
+        table.add_row(*cells, RichText(verdict, style=colour))
     return Group(table, RichText(summary_words(block.checks), style="dim italic"))
 
 

@@ -12,7 +12,7 @@ __all__ = ["chart_svg", "interval_svg"]
 _WIDTH, _HEIGHT, _EDGE = 132, 18, 8
 
 
-def chart_svg(spec: dict[str, Any], *, prefix: str = "") -> str:
+def chart_svg(spec: dict[str, Any], *, prefix: str = "drawing-") -> str:
     """Draw a Vega-Lite spec in the common theme.
 
     Args:
@@ -32,8 +32,10 @@ def chart_svg(spec: dict[str, Any], *, prefix: str = "") -> str:
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(f"chart cannot be drawn: {reason}", hint="give a Vega-Lite spec with its data inside") from error
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}\1"', svg)
-    return re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}\1)", svg)
+    # Vega numbers ids over the life of the process; counted anew, one report is always the same text.
+    names = {name: f"{prefix}{index}" for index, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)))}
+    svg = re.sub(r'\bid="([^"]+)"', lambda match: f'id="{names[match.group(1)]}"', svg)
+    return re.sub(r"url\(#([^)]+)\)", lambda match: f"url(#{names.get(match.group(1), match.group(1))})", svg)
 
 
 def interval_svg(low: float, middle: float, high: float, value: float) -> str:

@@ -1,0 +1,170 @@
+"""`steelyard runs`: list, show, compare, check and export runs, and read the ledger."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import cyclopts
+
+from steelyard.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from steelyard.runs.report import Report
+    from steelyard.runs.store import RunStore
+
+__all__ = ["app"]
+
+app = cyclopts.App(name="runs", help="List, show, compare, check and export runs; read the ledger of forecasters.")
+
+Store = Annotated[str, cyclopts.Parameter(help="Folder of the run store, or a postgresql:// URL; the user's own store when left out.")]
+Json = Annotated[bool, cyclopts.Parameter(negative="", help="Print JSON.")]
+
+
+def _open(store: str) -> "RunStore":
+    """Open an existing store; a folder that holds none is refused instead of made."""
+    from steelyard.runs.store import RunStore
+
+    if store and "://" not in store and not (Path(store).expanduser() / "runs.sqlite").is_file():
+        raise StoreError(f"no run store in {store}", hint="give the folder that holds runs.sqlite, or leave --store out")
+    return RunStore(store or None)
+
+
+def _show(report: "Report", json: bool) -> None:
+    """Print a report for people or for programs."""
+    if json:
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        report.print()
+
+
+@app.command(name="list")
+def list_runs(*, kind: str = "", limit: int = 30, store: Store = "", json: Json = False) -> None:
+    """List runs, newest first.
+
+    Args:
+        kind: only runs of this kind, such as "train".
+        limit: at most so many; 0 for all.
+        store: folder or URL.
+        json: print JSON.
+    """
+    from steelyard.runs.views import list_report
+
+    opened = _open(store)
+    _show(list_report(opened.list(kind=kind, limit=max(limit, 0)), opened.database.url), json)
+
+
+@app.command
+def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Json = False) -> None:
+    """Show one run whole.
+
+    Args:
+        run: id, or a unique beginning of it.
+        html: also write the report as one HTML file.
+        store: folder or URL.
+        json: print JSON.
+    """
+    from steelyard.runs.views import run_report
+
+    opened = _open(store)
+    record = opened.get(run)
+    report = run_report(record, opened.check(record.id), opened.columns(record.id))
+    if html:
+        report.write_html(html)
+    _show(report, json)
+
+
+@app.command
+def compare(*runs: str, store: Store = "", json: Json = False) -> None:
+    """Put runs side by side: what they measured, and where their recipes differ.
+
+    Args:
+        *runs: two or more ids, or unique beginnings.
+        store: folder or URL.
+        json: print JSON.
+
+    Raises:
+        ConfigError: fewer than two runs are named.
+    """
+    from steelyard.runs.views import compare_report
+
+    if len(runs) < 2:
+        raise ConfigError(f"compare needs at least two runs, {len(runs)} given", hint="steelyard runs compare ID ID")
+    opened = _open(store)
+    _show(compare_report([opened.get(run) for run in runs]), json)
+
+
+@app.command
+def check(run: str, /, *, record: str = "", html: Path | None = None, store: Store = "", json: Json = False) -> int:
+    """Check a run's forecasts against what it measured; exits 1 when a measured value lies outside its 80 % interval.
+
+    Args:
+        run: id, or a unique beginning of it.
+        record: also write the checks to the ledger, under this forecaster's name.
+        html: also write the report as one HTML file.
+        store: folder or URL.
+        json: print JSON.
+
+    Returns:
+        Exit code.
+    """
+    from steelyard.runs.ledger import Ledger
+    from steelyard.runs.views import check_report
+
+    opened = _open(store)
+    found = opened.get(run)
+    checks = opened.check(found.id)
+    if record:
+        Ledger(opened).record(record, checks, found.id)
+    report = check_report(found, checks)
+    if html:
+        report.write_html(html)
+    _show(report, json)
+    return 0 if all(item.covered for item in checks) else 1
+
+
+@app.command
+def export(
+    run: str, /, *, to: Literal["json", "parquet", "tensorboard", "mlflow"] = "json", out: str = "", store: Store = "", json: Json = False
+) -> None:
+    """Export a run to a file or another tool.
+
+    Args:
+        run: id, or a unique beginning of it.
+        to: json (everything), parquet (logged columns), tensorboard (event files) or mlflow (tracking server).
+        out: file, log folder, or MLflow tracking address; RUN.json, RUN.parquet, tensorboard/ or MLflow's default when left out.
+        store: folder or URL.
+        json: print where it went as JSON.
+    """
+    import msgspec
+
+    from steelyard.runs import export as exports
+
+    opened = _open(store)
+    record = opened.get(run)
+    frame = opened.columns(record.id)
+    match to:
+        case "json":
+            place = exports.export_json(record, frame, Path(out or f"{record.id}.json"))
+        case "parquet":
+            place = exports.export_parquet(frame, Path(out or f"{record.id}.parquet"))
+        case "tensorboard":
+            place = exports.export_tensorboard(record, frame, Path(out or "tensorboard"))
+        case "mlflow":
+            place = exports.export_mlflow(record, frame, out)
+    answer = msgspec.json.encode({"run": record.id, "to": to, "place": place}).decode() if json else f"{record.id} exported to {place}"
+    sys.stdout.write(answer + "\n")
+
+
+@app.command
+def ledger(*, store: Store = "", json: Json = False) -> None:
+    """Show how each forecaster has done: bias, median error, and how often its 80 % intervals held.
+
+    Args:
+        store: folder or URL.
+        json: print JSON.
+    """
+    from steelyard.runs.ledger import Ledger
+    from steelyard.runs.views import ledger_report
+
+    opened = _open(store)
+    _show(ledger_report(Ledger(opened).summary(), opened.database.url), json)
