@@ -28,7 +28,7 @@ _HEADS = {
     "carbon_g_per_kwh": "gCO2e/kWh",
     "hidden_size": "hidden", "num_layers": "layers", "num_heads": "heads", "num_kv_heads": "kv heads", "vocab_size": "vocabulary",
 }  # fmt: skip
-_UNITS = (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "byte/s"), ("_bytes", "byte"), ("_w", "W"))
+_UNITS = (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "byte/s"), ("_bytes", "byte"), ("_w", "W"), ("published_parameters", "parameter"))
 
 
 @app.command(name="list")
@@ -63,7 +63,7 @@ def show(name: str, *, json: bool = False) -> None:
     """
     found = _find(name)
     if json:
-        _print_json([{"kind": kind} | _plain(record) for kind, record in found])
+        _print_json([{"record": kind} | _plain(record) for kind, record in found])
         return
     for kind, record in found:
         _print_one(kind, record)
@@ -141,12 +141,14 @@ def _print_counts(counts: dict[str, int]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, caption="`steelyard catalog list KIND` lists one kind", caption_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("kind")
     table.add_column("records", justify="right")
     for kind, count in counts.items():
         table.add_row(kind, str(count))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print("`steelyard catalog list KIND` lists one kind", style="dim")
 
 
 def _print_records(kind: str, records: list[Any]) -> None:
@@ -194,10 +196,12 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
     from steelyard.units import pretty
 
     unit = next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "")
-    if name == "name" or value in ("", 0):
+    if name == "name" or (value in ("", 0) and not isinstance(value, bool)):
         return []
+    if isinstance(value, bool):
+        return [(name.replace("_", " "), "yes" if value else "no")]
     if isinstance(value, dict):
         return [(f"peak, {key}", pretty(item, unit)) for key, item in value.items()]
-    label = name.removesuffix("_flops_per_s").removesuffix("_per_s").removesuffix("_bytes").removesuffix("_w") if unit else name
+    label = name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_w") if unit else name
     label = label + " bandwidth" if unit == "byte/s" else label
     return [(label.replace("_", " "), pretty(value, unit) if unit else escape(str(value)))]

@@ -42,7 +42,7 @@ def time_matmuls(
     """Time the matrix products of one dtype.
 
     A shape whose expected time does not fit what is left of the budget is skipped, so that a dtype that the processor
-    emulates costs seconds, not minutes.
+    emulates costs seconds, not minutes. The smallest square is timed even when slower shapes before it spent the budget.
 
     Args:
         dtype: "fp32", "bf16" or "fp16".
@@ -58,10 +58,12 @@ def time_matmuls(
     clock, deadline, rate = clock_of(device), time.perf_counter() + budget_s, 0.0
     timed: dict[tuple[int, int, int], Samples] = {}
     shapes = matmul_shapes(device=device, quick=quick)
+    first_square = next(shape for shape in shapes if len(set(shape)) == 1)
     for index, (m, n, k) in enumerate(shapes):
         step(index / len(shapes))
         flops = 2.0 * m * n * k
-        if rate and 5 * flops / rate > deadline - time.perf_counter():
+        left_s = budget_s if (m, n, k) == first_square else deadline - time.perf_counter()
+        if rate and 5 * flops / rate > left_s:
             continue
         timed[m, n, k] = _time_one(dtype, (m, n, k), clock=clock, device=device, quick=quick, seed=seed)
         rate = max(rate, timed[m, n, k].rate(flops))
@@ -78,4 +80,10 @@ def _time_one(dtype: str, shape: tuple[int, int, int], *, clock: Clock, device: 
     left = torch.randn(m, k, generator=generator).to(device, kind)
     right = torch.randn(k, n, generator=generator).to(device, kind)
     with torch.inference_mode():
-        return repeat(lambda: torch.mm(left, right), clock, repeats=5 if quick else 7, most_s=0.08 if quick else 0.3)
+        return repeat(
+            lambda: torch.mm(left, right),
+            clock,
+            repeats=5 if quick else 7,
+            least_s=0.001 if quick else 0.003,
+            most_s=0.06 if quick else 0.3,
+        )

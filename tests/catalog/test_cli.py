@@ -1,0 +1,100 @@
+"""The catalog and calibrate commands: what they print, as text and as JSON, and how they refuse."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from steelyard.catalog import Calibration, MatmulPoint, load_calibration
+from steelyard.cli.calibrate import calibrate
+from steelyard.cli.catalog import list_records, show
+from steelyard.errors import CatalogError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    point = MatmulPoint(dtype="fp32", m=8, n=8, k=8, flops_per_s=5e10, spread=0.1)
+    record = Calibration(
+        description="a machine", num_threads=2, memory_bytes=8e9, matmul=(point,), stream_bytes_per_s=2e10, cache_bytes_per_s=8e10,
+        gather_bytes_per_s=4e9, disk_read_bytes_per_s=0.0, disk_write_bytes_per_s=0.0, link_latency_s=1e-5, link_bytes_per_s=2e9,
+        launch_s=2e-6, noise=0.31,
+    )  # fmt: skip
+    monkeypatch.setattr("steelyard.catalog.calibrate.calibrate", lambda **_: record)
+    return record
+
+
+def test_counts_of_every_kind(capsys):
+    list_records(json=True)
+    counts = json.loads(capsys.readouterr().out)
+    assert counts["accelerators"] >= 30 and counts["clusters"] >= 12 and counts["architectures"] >= 25 and counts["sites"] >= 8
+    list_records()
+    assert "architectures" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("accelerators", ["H100-SXM5-80GB", "989 TFLOP/s", "3.35 TB/s", "450 GB/s"]),
+        ("clusters", ["LEONARDO-Booster", "A100-custom-64GB", "3456"]),
+        ("sites", ["bologna", "331"]),
+        ("architectures", ["gpt2", "124,439,808"]),
+    ],
+)
+def test_lists(capsys, kind, words):
+    list_records(kind)
+    text = capsys.readouterr().out
+    assert all(word in text for word in words)
+    list_records(kind, json=True)
+    assert all(record["source"] and record["confidence"] for record in json.loads(capsys.readouterr().out))
+
+
+def test_show_prints_units_source_and_parameters(capsys):
+    show("h100 sxm5 80gb")
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("80 GB", "700 W", "whitepaper", "high"))
+    show("mixtral-8x7b")
+    assert "46,702,792,704" in capsys.readouterr().out
+    show("gpt2", json=True)
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["kind"] == "decoder" and record["record"] == "architectures" and record["parameters"]["total"] == 124_439_808
+
+
+def test_show_lists_near_names_of_every_kind():
+    with pytest.raises(CatalogError, match="no record named 'leonardo'") as caught:
+        show("leonardo")
+    assert "LEONARDO-Booster" in caught.value.hint
+
+
+def test_show_tells_what_is_wrong_with_a_user_record(tmp_path):
+    (tmp_path / "catalog").mkdir()
+    (tmp_path / "catalog" / "mine.toml").write_text(
+        '[sites.home]\ncountry = "X"\npue = 0.5\nprice_usd_per_kwh = 0.1\ncarbon_g_per_kwh = 1\n'
+    )
+    with pytest.raises(CatalogError, match=r"mine\.toml.*pue"):
+        show("home")
+
+
+def test_calibrate_stores_and_says_how_noisy_it_was(measured, capsys):
+    calibrate(quick=True)
+    text = capsys.readouterr().out
+    assert "50 GFLOP/s" in text and "31 %" in text and "busy" in text and "not measured" in text
+    assert load_calibration() == measured
+    calibrate(quick=True, json=True)
+    assert json.loads(capsys.readouterr().out)["description"] == "a machine"
+    show("this-machine")
+    assert "measured" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy():
+    heavy = "('torch', 'polars', 'altair', 'numba', 'rich.table')"
+    imports = "import sys, steelyard.cli.catalog, steelyard.cli.calibrate, steelyard.catalog"
+    code = f"{imports}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
