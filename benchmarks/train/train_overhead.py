@@ -1,0 +1,134 @@
+"""The trainer against a bare loop written by hand: same model, batches, optimizer and threads, tokens per second of both.
+
+The bare loop does the least that trains: no history, checkpoints, evaluation, schedule or checks, and its batches lie ready in memory.
+They take turns step by step, so a disturbance hits both; the figure is the median over steps of bare seconds / trainer seconds.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from benchmarks.common import Check, ratio
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.nn.transformer import build
+from steelyard.train import Progress, TrainConfig
+from steelyard.train.trainer import train
+
+PAPER = ["40-beyond-fixed-durations"]
+_BAR = 0.95
+_COLD_STEPS = 5
+
+
+class _RandomTokens:
+    """Uniform noise in memory: the cheapest source there is, for both sides."""
+
+    bytes_per_token = 1.0
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self._tokens = np.random.default_rng(0).integers(0, vocab_size, 1 << 20)
+        self.num_tokens = len(self._tokens)
+        self.heldout_tokens = self._tokens[:1024]
+
+    def batch(self, index: int, batch_size: int, sequence_length: int, seed: int) -> np.ndarray:
+        """Cut consecutive windows [B, T + 1]."""
+        size = batch_size * (sequence_length + 1)
+        start = index * size % (self.num_tokens - size)
+        return self._tokens[start : start + size].reshape(batch_size, sequence_length + 1)
+
+
+def _config(hidden_size: int, num_layers: int, steps: int) -> TrainConfig:
+    """Make the run that both sides do."""
+    architecture = Architecture(
+        name=f"h{hidden_size}-l{num_layers}",
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=hidden_size // 32,
+        num_kv_heads=hidden_size // 32,
+        head_dim=32,
+        intermediate_size=hidden_size * 8 // 3,
+        vocab_size=2048,
+    )
+    return TrainConfig(
+        architecture=architecture,
+        steps=steps,
+        batch_size=8,
+        sequence_length=128,
+        learning_rate=1e-3,
+        warmup_steps=5,
+        cooldown_steps=5,
+        checkpoint_every=max(10, steps // 2),
+        eval_tokens=128,
+        threads=2,
+    )
+
+
+class _BareLoop:
+    """The hand-written loop, one step at a time."""
+
+    def __init__(self, config: TrainConfig, source: _RandomTokens) -> None:
+        self.config = config
+        self.model = build(config.architecture, seed=0)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=0.1, fused=True
+        )
+        size = (config.batch_size, config.sequence_length)
+        self.batches = [torch.from_numpy(source.batch(index, *size, 0)) for index in range(config.steps)]
+
+    def step_s(self, index: int) -> float:
+        """Train one step and give its wall time."""
+        start = time.perf_counter()
+        tokens = self.batches[index]
+        logits = self.model(tokens[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.perf_counter() - start
+
+
+def _speed_ratio(config: TrainConfig, source: _RandomTokens) -> float:
+    """Give tokens per second of the trainer over those of the bare loop, step against step.
+
+    The bare loop takes its step in the trainer's callback; the trainer's time is all that passes between two callbacks.
+    """
+    bare_loop = _BareLoop(config, source)
+    bare, ours = [], []
+    returned = time.perf_counter()
+
+    def on_step(progress: Progress) -> None:
+        nonlocal returned
+        ours.append(time.perf_counter() - returned)
+        bare.append(bare_loop.step_s(progress.step - 1))
+        returned = time.perf_counter()
+
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, source, Path(folder), on_step=on_step)
+    return ratio(bare[_COLD_STEPS:], ours[_COLD_STEPS:]).median
+
+
+def run(quick: bool) -> list[Check]:
+    """Measure both sides in turn for a small and a larger model.
+
+    Args:
+        quick: fewer steps.
+
+    Returns:
+        Tokens per second of the trainer over those of the bare loop, per model.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    source = _RandomTokens(2048)
+    checks = []
+    for hidden_size, num_layers, steps in ((64, 2, 120), (192, 4, 60)):
+        config = _config(hidden_size, num_layers, steps if quick else 4 * steps)
+        checks.append(
+            Check(f"tokens/s of trainer over bare loop, {config.architecture.name}", _speed_ratio(config, source), _BAR, "higher")
+        )
+    torch.set_num_threads(threads)
+    return checks

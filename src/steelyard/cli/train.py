@@ -1,0 +1,84 @@
+"""`steelyard train`: train a model from a recipe."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
+
+if TYPE_CHECKING:
+    from steelyard.train.config import TrainConfig
+    from steelyard.train.result import TrainResult
+
+app = cyclopts.App(name="train", help="Train a transformer; killed runs go on where they were.")
+
+
+@app.command
+def run(
+    recipe: Path,
+    *,
+    data: Path,
+    out: Path,
+    subprocess: bool = False,
+    json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
+) -> None:
+    """Train what a recipe says, into a run folder; call it again to go on after a kill.
+
+    Args:
+        recipe: TOML or JSON file with the training configuration; see recipes/train-tiny.toml.
+        data: folder of token shards, made by `steelyard data prepare`.
+        out: folder of the run; a finished one gives its stored result at once.
+        subprocess: train in a fresh process, for clean memory figures.
+        json: print the result as JSON.
+    """
+    from steelyard import config as configs
+    from steelyard.train.config import TrainConfig
+
+    config = configs.load(recipe, TrainConfig)
+    result = _train(config, data, out, subprocess, quiet=json)
+    _show(config, result, json)
+
+
+def _train(config: "TrainConfig", data: Path, out: Path, subprocess: bool, *, quiet: bool) -> "TrainResult":
+    """Train under a progress bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from steelyard.data.shards import TokenShards
+    from steelyard.train.result import Progress
+    from steelyard.train.trainer import train
+    from steelyard.train.worker import train_in_subprocess
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        task = bar.add_task(config.architecture.name, total=config.steps, note="")
+
+        def on_step(progress: Progress) -> None:
+            note = f"loss {progress.loss:.3f}  {progress.tokens_per_s:,.0f} tokens/s"
+            bar.update(task, completed=progress.step, note=note)
+
+        if subprocess:
+            return train_in_subprocess(config, data, out, on_step=on_step)
+        return train(config, TokenShards(data), out, on_step=on_step)
+
+
+def _show(config: "TrainConfig", result: "TrainResult", json: bool) -> None:
+    """Print the measurements of a run."""
+    from steelyard import units
+    from steelyard.config import to_plain
+    from steelyard.quantity import QUANTITIES
+
+    measurements = result.measurements()
+    if json:
+        import json as encoder
+
+        print(encoder.dumps({"result": result.to_plain(), "measurements": to_plain(measurements)}))
+        return
+    from steelyard.runs.report import Cell, Column, Report, Section, Table
+
+    rows: list[list[Cell]] = [
+        [item.quantity, units.pretty(item.value, item.unit), QUANTITIES[item.quantity].definition] for item in measurements
+    ]
+    table = Table([Column("quantity"), Column("measured", align="right"), Column("definition")], rows)
+    subtitle = f"{result.parameters:,} parameters, {result.steps} steps, seed {result.seed}; weights in {result.model}"
+    Report(f"Trained {config.architecture.name}", subtitle, [Section("Measured on this machine", [table])]).print()

@@ -1,0 +1,67 @@
+"""Held-out loss: mean nats per token over fixed windows, the same for every model and every step."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+__all__ = ["bits_per_byte", "evaluate", "heldout_windows"]
+
+
+def heldout_windows(tokens: np.ndarray, sequence_length: int, max_tokens: int) -> np.ndarray:
+    """Cut evenly spread windows that overlap in no predicted token.
+
+    Args:
+        tokens: held-out tokens [N], N > `sequence_length`.
+        sequence_length: tokens T a window predicts.
+        max_tokens: predicted tokens in all windows at most; at least one window is cut.
+
+    Returns:
+        int64 [W, T + 1]; a function of nothing but the arguments.
+    """
+    available = (len(tokens) - 1) // sequence_length
+    count = max(1, min(available, max_tokens // sequence_length))
+    first = np.arange(count) * available // count * sequence_length
+    return np.asarray(tokens)[first[:, None] + np.arange(sequence_length + 1)].astype(np.int64)
+
+
+def evaluate(
+    model: torch.nn.Module,
+    windows: np.ndarray,
+    *,
+    batch_size: int,
+    device: str = "cpu",
+    precision: Callable[[], AbstractContextManager[object]] | None = None,
+) -> float:
+    """Measure the mean loss of next-token prediction.
+
+    Args:
+        model: maps tokens [B, T] to logits [B, T, V].
+        windows: int64 [W, T + 1].
+        batch_size: windows in one forward pass.
+        device: where the model lies.
+        precision: makes the autocast context of a forward pass; None for full precision.
+
+    Returns:
+        Nats per token.
+    """
+    total = 0.0
+    with torch.inference_mode():
+        for start in range(0, len(windows), batch_size):
+            tokens = torch.from_numpy(windows[start : start + batch_size]).to(device)
+            if precision is None:
+                logits = model(tokens[:, :-1])
+            else:
+                with precision():
+                    logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum")
+            total += loss.item()
+    return total / (windows.shape[0] * (windows.shape[1] - 1))
+
+
+def bits_per_byte(loss: float, bytes_per_token: float) -> float:
+    """Convert nats per token to bits per byte, which compares across tokenizers."""
+    return loss / math.log(2) / bytes_per_token

@@ -1,0 +1,172 @@
+"""What a finished training run gives back; kept as JSON in its folder."""
+
+import dataclasses
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steelyard import files
+from steelyard.config import to_plain
+from steelyard.errors import DataError
+from steelyard.quantity import Measurement
+
+__all__ = ["Progress", "TrainResult", "spread_of"]
+
+RESULT_FILE = "result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One finished optimizer step.
+
+    Attributes:
+        step: steps done, 1 for the first.
+        steps: steps of the whole run.
+        loss: training loss of the step, nats per token.
+        step_time_s: wall time of the step.
+        tokens_per_s: tokens of the step over its time.
+        learning_rate: rate the step used.
+        eval_loss: held-out loss in nats per token when this step evaluated it, else None.
+    """
+
+    step: int
+    steps: int
+    loss: float
+    step_time_s: float
+    tokens_per_s: float
+    learning_rate: float
+    eval_loss: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainResult:
+    """A finished run and what was measured on it.
+
+    Times, tokens and FLOPs cover all `steps`, also those a start checkpoint brought along; `tokens_run` only this folder's own.
+
+    Attributes:
+        eval_loss: held-out loss at the end, nats per token.
+        bits_per_byte: the same in bits per UTF-8 byte.
+        losses: training loss of every step from step 0, nats per token.
+        eval_losses: (steps done, held-out loss) pairs, the last one at the end.
+        steps: optimizer steps.
+        first_step: step this folder's own training began at; 0 unless it started from a checkpoint.
+        step_time_s: median wall time of a step, the first steps after a start left out.
+        step_time_spread_s: robust standard deviation of the same steps (interquartile range / 1.349).
+        total_time_s: wall time of all steps.
+        peak_memory_bytes: largest memory beyond what the process held before the model was built.
+        tokens: tokens trained on.
+        tokens_run: tokens trained on in this folder.
+        flops: model FLOPs of `tokens`.
+        tokens_per_s: tokens of a step over `step_time_s`.
+        mfu: model FLOP/s over peak FLOP/s; None when no peak was given.
+        parameters: parameters of the model.
+        seed: seed of weights and data order.
+        checkpoint: tensors file of the last checkpoint.
+        model: folder with the final weights in Hugging Face layout.
+    """
+
+    eval_loss: float
+    bits_per_byte: float
+    losses: list[float]
+    eval_losses: list[tuple[int, float]]
+    steps: int
+    first_step: int
+    step_time_s: float
+    step_time_spread_s: float
+    total_time_s: float
+    peak_memory_bytes: float
+    tokens: int
+    tokens_run: int
+    flops: float
+    tokens_per_s: float
+    mfu: float | None
+    parameters: int
+    seed: int
+    checkpoint: Path
+    model: Path
+
+    def measurements(self, machine: str = "this-machine", time_s: float = 0.0) -> list[Measurement]:
+        """Give what was measured under the shared quantity names."""
+        rows = {
+            "eval.loss": self.eval_loss,
+            "eval.bits_per_byte": self.bits_per_byte,
+            "train.step_time": self.step_time_s,
+            "train.total_time": self.total_time_s,
+            "train.throughput": self.tokens_per_s,
+            "train.peak_memory": self.peak_memory_bytes,
+            "train.flops": self.flops,
+            "train.tokens": self.tokens,
+            "train.mfu": self.mfu,
+        }
+        spreads = {"train.step_time": (self.step_time_spread_s, self.steps)}
+        found = []
+        for name, value in rows.items():
+            if value is not None:
+                spread, count = spreads.get(name, (0.0, 1))
+                found.append(Measurement(quantity=name, value=value, spread=spread, count=count, machine=machine, time_s=time_s))
+        return found
+
+    def to_plain(self) -> dict[str, Any]:
+        """Give scalars and lists that JSON can hold; paths become text."""
+        return {field.name: to_plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_plain(cls, value: dict[str, Any]) -> "TrainResult":
+        """Rebuild a result.
+
+        Args:
+            value: as `to_plain` gave it.
+
+        Returns:
+            The result.
+
+        Raises:
+            DataError: a field is missing or unknown.
+        """
+        try:
+            pairs = [(int(step), float(loss)) for step, loss in value["eval_losses"]]
+            fields: dict[str, Any] = {**value, "eval_losses": pairs}
+            fields |= {name: Path(value[name]) for name in ("checkpoint", "model")}
+            return cls(**fields)
+        except (TypeError, KeyError, ValueError) as error:
+            raise DataError(f"not a stored training result: {error}", hint="delete result.json and train again") from error
+
+    def store(self, directory: Path) -> None:
+        """Write the result into its run folder; paths are kept relative to it, so the folder may be moved."""
+        plain = self.to_plain()
+        plain["checkpoint"] = self.checkpoint.name
+        plain["model"] = self.model.name
+        files.write_json(directory / RESULT_FILE, plain)
+
+    @classmethod
+    def load(cls, directory: Path) -> "TrainResult | None":
+        """Read the result of a run folder.
+
+        Args:
+            directory: the run's folder.
+
+        Returns:
+            The result, or None when the run is not finished.
+
+        Raises:
+            DataError: the stored result is damaged.
+        """
+        path = directory / RESULT_FILE
+        if not path.exists():
+            return None
+        plain = files.read_json(path)
+        if not isinstance(plain, dict):
+            raise DataError(f"{path} is not a stored training result", hint="delete it and train again")
+        for name in ("checkpoint", "model"):
+            plain[name] = str(directory / str(plain.get(name, "")))
+        return cls.from_plain(plain)
+
+
+def spread_of(samples: list[float]) -> float:
+    """Estimate the standard deviation from the interquartile range, deaf to outliers; 0 for fewer than 4 samples."""
+    if len(samples) < 4:
+        return 0.0
+    low, _, high = statistics.quantiles(samples, n=4)
+    return (high - low) / 1.349

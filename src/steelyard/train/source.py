@@ -1,0 +1,68 @@
+"""What the trainer asks of its data, and the checks that data and configuration fit each other."""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from steelyard.errors import ConfigError, DataError
+from steelyard.train.config import TrainConfig
+
+__all__ = ["TokenSource", "check_source"]
+
+
+class TokenSource(Protocol):
+    """Tokens in an order that depends on nothing but an index and a seed; `data.shards.TokenShards` is one."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to `vocab_size - 1`."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to train on."""
+        ...
+
+    @property
+    def heldout_tokens(self) -> np.ndarray:
+        """Tokens kept for evaluation, integers [N]."""
+        ...
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes an average token stands for."""
+        ...
+
+    def batch(self, index: int, batch_size: int, sequence_length: int, seed: int, /) -> Any:
+        """Give the int64 tokens [B, T + 1] of batch `index`."""
+        ...
+
+
+def check_source(config: TrainConfig, source: TokenSource) -> None:
+    """Refuse data that the configuration cannot be trained on.
+
+    Args:
+        config: the run.
+        source: its data.
+
+    Raises:
+        ConfigError: the vocabulary of the data is larger than the architecture's.
+        DataError: there are fewer tokens than one batch or one held-out window needs.
+    """
+    rows = config.architecture.vocab_size
+    if source.vocab_size > rows:
+        raise ConfigError(
+            f"the data has a vocabulary of {source.vocab_size} tokens, the architecture {config.architecture.name!r} only {rows}",
+            hint=f"set vocab_size = {source.vocab_size} in the architecture, or prepare the data with --vocab-size {rows}",
+        )
+    window = config.sequence_length + 1
+    if source.num_tokens < config.batch_size * window:
+        raise DataError(
+            f"{source.num_tokens} training tokens are fewer than one batch of {config.batch_size} x {window}",
+            hint="add text, or lower batch_size or sequence_length",
+        )
+    if len(source.heldout_tokens) < window:
+        raise DataError(
+            f"{len(source.heldout_tokens)} held-out tokens are fewer than one window of {window}",
+            hint="add text, raise the held-out fraction, or lower sequence_length",
+        )

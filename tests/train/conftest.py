@@ -1,0 +1,43 @@
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.train import TrainConfig
+
+_HERE = Path(__file__).parent
+
+
+def _load_sources():
+    spec = importlib.util.spec_from_file_location("train_test_sources", _HERE / "sources.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+_SOURCES = _load_sources()
+
+
+@pytest.fixture
+def source():
+    return _SOURCES.MarkovTokens()
+
+
+@pytest.fixture
+def arch() -> Architecture:
+    return Architecture(
+        name="atom", hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64, vocab_size=64,
+        max_positions=64,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def config(arch) -> TrainConfig:
+    return TrainConfig(
+        architecture=arch, steps=12, batch_size=4, sequence_length=16, learning_rate=5e-3, warmup_steps=2, cooldown_steps=3,
+        checkpoint_every=4, eval_every=6, eval_tokens=512, threads=1, seed=3,
+    )  # fmt: skip
