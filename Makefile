@@ -12,13 +12,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install --quiet -c constraints.txt -e .
+	$(PIP) install --quiet --no-compile -c constraints.txt -e .
 	@touch $@
 
 # cyclopts wants docstring_parser and pydoclint its fork, which has the same module name and more in it: the fork goes last.
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
-	$(PIP) install --quiet -c constraints.txt --force-reinstall --no-deps docstring_parser_fork
+	$(PIP) install --quiet --no-compile -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet --no-compile -c constraints.txt --force-reinstall --no-deps docstring_parser_fork
 	@touch $@ $(VENV)/.installed
 
 quickstart: $(VENV)/.installed

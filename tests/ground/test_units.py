@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import ConfigError
@@ -121,6 +121,7 @@ def test_a_bare_number_is_in_the_base_unit(unit, value):
     assert parse(value, unit) == value
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=12), st.sampled_from(UNITS))
 def test_any_text_is_read_or_refused(text, unit):
     try:
