@@ -83,7 +83,7 @@ def law_fit(
     names = [pretty(size, "parameter").removesuffix(" parameters").removesuffix("parameters").strip() for size in sizes]
     for row in (*seen, *lines, *unseen):
         row["size"] = names[sizes.index(row["parameters"])]
-    color = alt.Color("size:O", title="Parameters", sort=names, scale=alt.Scale(domain=names))
+    color = alt.Color("size:O", sort=names, scale=alt.Scale(domain=names), legend=None)
     stroke = alt.Stroke("size:O", sort=names, scale=alt.Scale(domain=names), legend=None)
     x = alt.X(
         "tokens:Q", title="Training tokens", scale=alt.Scale(type="log", nice=False, padding=12), axis=alt.Axis(format="~s", tickCount=6)
@@ -96,11 +96,16 @@ def law_fit(
         base.mark_line(strokeWidth=1.8).encode(y=y),
         alt.Chart(alt.Data(values=seen)).mark_point(filled=True, size=58).encode(x=x, y=y, color=color, tooltip=tooltip),
     ]
+    ends = [row for row in lines if row["tokens"] == max(other["tokens"] for other in lines if other["size"] == row["size"])]
+    label = alt.Chart(alt.Data(values=ends)).mark_text(align="left", dx=9, fontSize=11.5, fontWeight=500)
+    layers.append(label.encode(x=x, y=y, text="size:N", color=color))
     if unseen:
         mark = {"filled": True, "shape": "diamond", "size": 170, "fill": LIGHT["card"], "strokeWidth": 2.2}
         layers.append(alt.Chart(alt.Data(values=unseen)).mark_point(**mark).encode(x=x, y=y, stroke=stroke, tooltip=tooltip))
     heading = alt.TitleParams(
-        title, subtitle="Points measured, curves fitted, bands 80 %" + ("; diamonds were forecast, then measured" if unseen else "")
+        title,
+        subtitle="Curves per number of parameters: points measured, lines fitted, bands 80 %"
+        + ("; diamonds were forecast, then measured" if unseen else ""),
     )
     return _spec(alt.layer(*layers).properties(width=_WIDTH, height=360, title=heading))
 

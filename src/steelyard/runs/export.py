@@ -116,8 +116,11 @@ def export_mlflow(record: RunRecord, frame: "polars.DataFrame", uri: str) -> str
         _log_mlflow(client, run.info.run_id, record, frame)
         end = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(record.status, "RUNNING")
         client.set_terminated(run.info.run_id, end, int((record.finished_s or record.started_s) * 1000))
-    except MlflowException as error:
-        raise BackendError(f"MLflow refused: {str(error).splitlines()[0]}", hint="check the tracking address") from error
+    except (MlflowException, ImportError) as error:
+        raise BackendError(
+            f"MLflow refused: {str(error).splitlines()[0]}",
+            hint="check the tracking address; a database address needs the whole mlflow package",
+        ) from error
     return f"{run.info.run_id} in {uri or 'the default MLflow store'}"
 
 
