@@ -6,7 +6,7 @@ import pytest
 from steelyard.cost import forward_flops, kv_bytes_per_token, model_flops_per_token, serve_point, training_memory
 from steelyard.cost.flops import active_matrix_parameters
 from steelyard.cost.layout import Layout
-from steelyard.cost.memory import activation_bytes_per_layer
+from steelyard.cost.memory import Precision, activation_bytes_per_layer
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
@@ -70,3 +70,13 @@ def test_states_of_megatron_22b(architectures):
     """Source: arXiv 2205.05198, figure 1: 45.56 GiB on each of 8, the layers alone."""
     memory = training_memory(architectures["megatron-22b"], batch=4, sequence_length=2048, layout=Layout(tensor=8))
     assert memory.weights + memory.gradients + memory.optimizer == pytest.approx(45.5625 * 2**30, rel=0.03)
+
+
+@pytest.mark.parametrize("row", rows("training_memory.csv"), ids=lambda row: row["architecture"])
+def test_published_training_memory(row, architectures):
+    """Assumes fp32 weights and AdamW moments, 16-bit saved activations, dropout masks and stored attention scores."""
+    recipe = Precision(weights=4.0, gradients=4.0, optimizer=8.0, activations=2.0)
+    options = {"batch": int(row["batch"]), "sequence_length": int(row["sequence_length"])}
+    memory = training_memory(architectures[row["architecture"]], precision=recipe, dropout=True, flash_attention=False, **options)
+    for part, column in (("weights", "parameters_gb"), ("optimizer", "optimizer_gb"), ("activations", "activations_gb")):
+        assert getattr(memory, part) / 1e9 == pytest.approx(float(row[column]), rel=float(row["relative"])), part

@@ -9,15 +9,16 @@ __all__ = ["eager_training_memory", "saved_elements_per_token"]
 def saved_elements_per_token(arch: Architecture) -> float:
     """Count fp32 elements that autograd keeps per token and layer.
 
-    Norm inputs and normalized outputs, projected and rotated queries and keys, values, attention output and statistics,
-    and every input of the MLP's elementwise steps; a tensor used by several operators is kept once.
+    Norm inputs (RMSNorm its normalized value as well) and the projections' inputs; the fused query-key-value projection, which
+    the values keep whole; normalized and rotated copies of queries and keys; attention output and statistics; and every
+    input of the MLP's elementwise steps. A tensor used by several operators is kept once.
     """
     hidden, query, key = arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
     norms = 2 * (2 * hidden + (hidden if arch.norm == "rmsnorm" else 0))
-    qk_norm = 2 * (query + key) if arch.qk_norm else 0
-    attention = query + 2 * key + query + arch.num_heads
+    copies = (query + key) * ((arch.position == "rope") + arch.qk_norm)
+    attention = query + 2 * key + query + arch.num_heads + copies
     mlp = (4 if arch.mlp in ("swiglu", "geglu") else 2) * arch.intermediate_size
-    return float(norms + qk_norm + attention + mlp)
+    return float(norms + attention + mlp)
 
 
 def eager_training_memory(
@@ -25,8 +26,8 @@ def eager_training_memory(
 ) -> MemoryBreakdown:
     """Forecast the peak memory of a plain fp32 trainer with AdamW, beyond what the process held before.
 
-    The peak is the larger of two moments: the start of the backward pass, when all activations, the logits, their
-    log-softmax and both gradients of these live; and the optimizer's, when all gradients live.
+    The peak is the larger of two moments: the start of the backward pass, when all activations, the log-softmax
+    of the logits and the gradients of both live; and the optimizer's, when all gradients live.
 
     Args:
         arch: a decoder with a language-model head.
@@ -39,9 +40,10 @@ def eager_training_memory(
         Bytes; `total` is the peak, `workspace` what lives around the logits.
     """
     tokens = batch * sequence_length
+    outside = arch.hidden_size * (3 if arch.norm == "rmsnorm" else 2)
     weights = 4.0 * sum(parameter_count(arch))
-    activations = 4.0 * tokens * (arch.num_layers * saved_elements_per_token(arch) + 2 * arch.hidden_size)
-    workspace = 4.0 * 4.0 * tokens * arch.vocab_size
+    activations = 4.0 * tokens * (arch.num_layers * saved_elements_per_token(arch) + outside)
+    workspace = 3 * 4.0 * tokens * arch.vocab_size
     temporary = 0.0 if fused_optimizer else 3 * 4.0 * arch.vocab_size * arch.hidden_size
     backward = 3 * weights + (weights if accumulation > 1 else 0.0) + activations + workspace
     update = 4 * weights + temporary

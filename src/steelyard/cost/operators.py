@@ -113,7 +113,13 @@ def _attention(name: str, arch: Architecture, shape: _Shape) -> Row:
     spill = 0.0 if shape.flash else 2 * shape.width * shape.batch * heads * shape.tokens * shape.context
     query, output = (shape.width * shape.rows * heads * dim for dim in (key_dim, value_dim))
     flops = 2 * shape.batch * heads * shape.pairs * (key_dim + value_dim)
-    sizes = {"m": shape.tokens, "n": shape.context, "k": key_dim, "launches": 1 if shape.flash else 4}
+    sizes = {
+        "m": shape.tokens,
+        "n": shape.context,
+        "k": key_dim,
+        "launches": 1 if shape.flash else 4,
+        "backward": 2.5 if shape.flash else 2.0,
+    }
     return {
         "name": name,
         "kind": "attention",
@@ -216,13 +222,13 @@ def _forward(arch: Architecture, shape: _Shape, stages: Array, *, loss: bool, la
 
 
 def _backward(row: Row) -> list[Row]:
-    """List the backward operators of a forward one: two products for a matmul, 2.5 times for a fused attention, else twice."""
+    """List the backward operators of a forward one: two products for a matmul, else twice; fused attention recomputes its scores."""
     if row["kind"] == "matmul":
         m, n, k = row["m"], row["n"], row["k"]
         gradient = {"bytes_read": row["bytes_written"] + row["bytes_read"] - row["weight_bytes"], "bytes_written": row["weight_bytes"]}
         weight = {**row, **gradient, "name": f"{row['name']}.grad_weight", "m": k, "k": m, "weight_bytes": 0.0}
         return [{**row, "name": f"{row['name']}.grad_input", "n": k, "k": n}, weight]
-    factor = 2.5 if row["kind"] == "attention" else 2.0
+    factor = row.get("backward", 2.0)
     scaled = {key: factor * row[key] for key in ("flops", "bytes_read", "bytes_written", "launches") if key in row}
     return [{**row, **scaled, "name": f"{row['name']}.backward"}]
 
