@@ -1,0 +1,28 @@
+import sys
+
+import numpy as np
+import pytest
+
+from steelyard.train.memory import PeakMemory
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_peak_that_is_gone_is_still_seen():
+    memory = PeakMemory("cpu")
+    held = np.ones(20 << 20, dtype=np.uint8)
+    gone = np.ones(40 << 20, dtype=np.uint8)
+    del gone
+    assert memory.peak_bytes() / (60 << 20) == pytest.approx(1, abs=0.1)
+    again = PeakMemory("cpu")
+    assert again.peak_bytes() < 8 << 20
+    assert held.sum() == 20 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_file_pages_do_not_count(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(30 << 20))
+    memory = PeakMemory("cpu")
+    mapped = np.memmap(path, dtype=np.uint8, mode="r")
+    assert mapped.sum() == 0
+    assert memory.peak_bytes() < 8 << 20
