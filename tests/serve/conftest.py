@@ -1,0 +1,40 @@
+import pytest
+import torch
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.nn.transformer import build
+
+
+@pytest.fixture(scope="session")
+def model():
+    """A tiny decoder with grouped heads; weights are widened so that greedy outputs vary."""
+    torch.set_num_threads(1)
+    shape = {
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 64,
+        "tied_embeddings": False,
+    }
+    built = build(Architecture(name="tiny", vocab_size=97, max_positions=128, **shape), seed=1)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(10.0)
+    return built.eval()
+
+
+@pytest.fixture(scope="session")
+def greedy(model):
+    """The slow obvious version: a full forward for every token."""
+
+    def generate(prompt, count):
+        tokens = list(prompt)
+        with torch.inference_mode():
+            for _ in range(count):
+                tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+        return tokens[len(prompt) :]
+
+    return generate

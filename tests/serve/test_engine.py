@@ -1,0 +1,184 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from steelyard.cost.step_time import FEATURES
+from steelyard.errors import CapacityError, ConfigError, TraceError
+from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, make_request, synthetic_trace
+from steelyard.serve.attention import decode_gathered
+from steelyard.serve.engine import LLM, default_config
+from steelyard.serve.kernels import paged_decode
+from steelyard.serve.profile import profile
+from steelyard.serve.sampling import sample, uniform
+from steelyard.sim import simulate
+
+
+def config(**changes):
+    base = {"num_blocks": 64, "block_size": 8, "token_budget": 64, "max_num_seqs": 8, "max_model_len": 96}
+    return SchedulerConfig(**{**base, **changes})
+
+
+@pytest.fixture(scope="session")
+def cases(greedy):
+    generator = np.random.default_rng(0)
+    shared = generator.integers(0, 97, 24).tolist()
+    lengths = generator.integers(1, 50, 8)
+    prompts = [(shared if row % 3 == 0 else []) + generator.integers(0, 97, int(size)).tolist() for row, size in enumerate(lengths)]
+    return prompts, [greedy(prompt, 16) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "changes"),
+    [
+        (True, {"token_budget": 8}),
+        (True, {"token_budget": 13}),
+        (True, {"token_budget": 512, "max_num_seqs": 16}),
+        (True, {"prefix_caching": False}),
+        (True, {"num_blocks": 13}),
+        (True, {"num_blocks": 12, "prefix_caching": False}),
+        (True, {"block_size": 1, "num_blocks": 150}),
+        (True, {"block_size": 32, "num_blocks": 9}),
+        (False, {"token_budget": 11}),
+        (False, {"num_blocks": 13}),
+    ],
+    ids=str,
+)
+def test_greedy_outputs_equal_the_plain_forward(model, cases, changes, compiled):
+    prompts, expected = cases
+    assert len({tuple(tokens) for tokens in expected}) > 4
+    llm = LLM(model, config(**changes), compiled=compiled)
+    for _ in range(2):  # the second time meets a warm prefix index
+        found = [item.tokens for item in llm.generate(prompts, SamplingParams(max_tokens=16))]
+        assert found == expected
+    assert llm.stats().blocks_in_use == 0
+    assert changes.get("num_blocks") not in (12, 13) or llm.stats().preemptions > 0
+
+
+def test_cached_prefixes_are_used(model, greedy):
+    llm = LLM(model, config())
+    prompt = list(range(40))
+    first = llm.generate([prompt], SamplingParams(max_tokens=4))[0].tokens
+    llm.add_request(prompt, SamplingParams(max_tokens=4), request_id="again")
+    plan, _, _ = llm.step()
+    assert plan is not None
+    assert plan.num_tokens == 8
+    assert first == greedy(prompt, 4)
+
+
+def test_outputs_with_temperature_depend_on_the_seed_only(model):
+    params = [SamplingParams(max_tokens=12, temperature=1.5, top_p=0.95, top_k=40, seed=seed) for seed in (1, 2, 1)]
+    prompts = [[5, 6, 7]] * 3
+    alone = LLM(model, config()).generate(prompts[:1], params[:1])[0].tokens
+    crowded = [item.tokens for item in LLM(model, config(token_budget=8)).generate(prompts, params)]
+    assert crowded[0] == crowded[2] == alone
+    assert crowded[0] != crowded[1]
+
+
+def test_stop_tokens_end_the_output(model, greedy):
+    expected = greedy([1, 2, 3], 12)
+    end = next(token for token in expected if token != expected[0])
+    upto = expected.index(end)
+    done = LLM(model, config(), end_tokens=(end,)).generate(
+        [[1, 2, 3]] * 2, [SamplingParams(max_tokens=12), SamplingParams(max_tokens=12, ignore_end=True)]
+    )
+    assert (done[0].tokens, done[0].finish_reason) == (expected[:upto], "stop")
+    assert (done[1].tokens, done[1].finish_reason) == (expected, "length")
+
+
+def test_the_compiled_kernel_equals_the_gathered_batch():
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(5, 6, 16, generator=generator)
+    keys, values = (torch.randn(160, 2, 16, generator=generator) for _ in range(2))
+    tables = np.random.default_rng(0).permutation(20)[:15].reshape(5, 3)
+    contexts = np.array([1, 8, 9, 17, 24])
+    out = np.empty(query.shape, dtype=np.float32)
+    paged_decode(query.numpy(), keys.numpy(), values.numpy(), tables, contexts, 8, out)
+    expected = decode_gathered(query, keys, values, torch.from_numpy(tables), torch.from_numpy(contexts), 8)
+    np.testing.assert_allclose(out, expected.numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_sampling_follows_the_cut_distribution():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
+    draws = 4000
+    for params, expected in (
+        (SamplingParams(temperature=1.0), [0.5, 0.3, 0.15, 0.05]),
+        (SamplingParams(temperature=1.0, top_k=2), [0.625, 0.375, 0, 0]),
+        (SamplingParams(temperature=1.0, top_p=0.7), [0.625, 0.375, 0, 0]),
+        (SamplingParams(temperature=0.5, top_k=2), [0.25 / 0.34, 0.09 / 0.34, 0, 0]),
+        (SamplingParams(temperature=1.0, top_p=1e-9), [1, 0, 0, 0]),
+    ):
+        tokens = sample(logits.expand(draws, 4), [params] * draws, list(range(draws)))
+        share = np.bincount(tokens.numpy(), minlength=4) / draws
+        np.testing.assert_allclose(share, expected, atol=4 * math.sqrt(0.25 / draws))
+    assert sample(logits, [SamplingParams()], [0]).tolist() == [0]
+    assert uniform(3, 4) == uniform(3, 4) != uniform(3, 5)
+
+
+class VirtualClock:
+    """Time that passes only in steps and sleeps."""
+
+    def __init__(self):
+        self.time_s = 0.0
+
+    def now_s(self):
+        return self.time_s
+
+    def sleep(self, seconds):
+        self.time_s += seconds
+
+
+def test_the_simulator_plans_what_the_engine_plans(model):
+    trace = synthetic_trace(
+        np.random.default_rng(5),
+        num_requests=30,
+        rate_per_s=40.0,
+        vocab_size=97,
+        mean_prompt=25,
+        mean_output=12,
+        max_prompt=60,
+        max_output=30,
+    )
+    weights = np.array([3e-3, 2e-4, 1e-4, 1e-6, 5e-4, 1e-6])
+
+    def step_time_s(plan):
+        return float(plan.features() @ weights)
+
+    clock = VirtualClock()
+    llm = LLM(model, config(num_blocks=20, prefix_caching=False), clock=clock)
+    execute = llm.runner.execute
+
+    def timed(plan):
+        clock.sleep(step_time_s(plan))
+        return execute(plan)
+
+    llm.runner.execute = timed
+    real = llm.replay(trace)
+    simulated = simulate(Scheduler(llm.config), trace, step_time_s, make_request)
+    assert llm.stats().preemptions > 0
+    assert [plan.request_ids for plan in real.plans] == [plan.request_ids for plan in simulated.plans]
+    assert all(np.array_equal(a.slot_mapping, b.slot_mapping) for a, b in zip(real.plans, simulated.plans, strict=True))
+    np.testing.assert_allclose(real.timeline.first_token_s, simulated.timeline.first_token_s, rtol=1e-9)
+    np.testing.assert_allclose(real.timeline.last_token_s, simulated.timeline.last_token_s, rtol=1e-9)
+    assert {item.quantity for item in real.measurements()} == {item.quantity for item in simulated.forecasts()}
+
+
+def test_profile_gives_steps_a_model_can_be_fitted_on(model):
+    samples = profile(LLM(model, config()), generator=np.random.default_rng(0), rounds=1, limit_s=0.5)
+    assert samples.features.shape == (len(samples.seconds), len(FEATURES))
+    fitted = samples.fit()
+    assert fitted.predict(samples.features[:1])[0] > 0
+
+
+def test_what_does_not_fit_is_refused(model):
+    with pytest.raises(ConfigError, match="beyond the 128 positions"):
+        LLM(model, config(max_model_len=256))
+    with pytest.raises(CapacityError, match="cannot hold"):
+        default_config(model, pool_bytes=10_000, max_model_len=128)
+    llm = LLM(model, config())
+    with pytest.raises(ConfigError, match=r"in \[0, 97\)"):
+        llm.generate([[1], [97]], SamplingParams())
+    assert not llm.scheduler.has_work
+    with pytest.raises(TraceError, match="no request"):
+        llm.replay([])
