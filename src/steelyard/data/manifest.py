@@ -1,0 +1,130 @@
+"""What a folder of token shards holds, with the hash of each file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from steelyard.errors import DataError
+from steelyard.files import read_json, sha256_file
+
+__all__ = ["MANIFEST", "Manifest", "ShardFile", "read_manifest", "verify"]
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardFile:
+    """A file of little-endian token ids.
+
+    Attributes:
+        name: file name in the folder.
+        tokens: ids it holds.
+        sha256: of its bytes.
+    """
+
+    name: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """A prepared text.
+
+    Attributes:
+        key: hash of everything the content depends on: files with size and time stamp, and all options.
+        sources: where the text came from; the first twenty paths.
+        files_read: files looked at.
+        files_skipped: files dropped, by reason: "binary" or "unreadable".
+        documents: kept.
+        documents_dropped: by reason: "short", "repetitive", "exact duplicate", "near duplicate".
+        text_bytes: UTF-8 bytes kept, training and held out.
+        heldout_documents: documents kept for evaluation.
+        heldout_bytes: UTF-8 bytes of them.
+        vocab_size: tokens the tokenizer knows; ids are below.
+        end_token: id of the end of text.
+        dtype: "uint16" or "uint32".
+        seed: of the split.
+        tokenizer_sha256: of `tokenizer.json`.
+        train: shards to train on.
+        heldout: shards kept for evaluation.
+    """
+
+    key: str
+    sources: list[str]
+    files_read: int
+    files_skipped: dict[str, int]
+    documents: int
+    documents_dropped: dict[str, int]
+    text_bytes: int
+    heldout_documents: int
+    heldout_bytes: int
+    vocab_size: int
+    end_token: int
+    dtype: str
+    seed: int
+    tokenizer_sha256: str
+    train: list[ShardFile]
+    heldout: list[ShardFile]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to train on."""
+        return sum(shard.tokens for shard in self.train)
+
+    @property
+    def num_heldout_tokens(self) -> int:
+        """Tokens kept for evaluation."""
+        return sum(shard.tokens for shard in self.heldout)
+
+    @property
+    def duplicate_fraction(self) -> float:
+        """Share of clean documents dropped as exact or near duplicates, 0..1."""
+        duplicates = sum(count for reason, count in self.documents_dropped.items() if reason.endswith("duplicate"))
+        return duplicates / max(duplicates + self.documents, 1)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes an average held-out token stands for, ends of text counted as tokens of no bytes."""
+        return self.heldout_bytes / max(self.num_heldout_tokens, 1)
+
+
+def read_manifest(directory: Path | str) -> Manifest:
+    """Read the manifest of a folder.
+
+    Args:
+        directory: made by `data.text.prepare`.
+
+    Returns:
+        The manifest; files are not checked.
+
+    Raises:
+        DataError: the folder is not there, not finished, or its manifest cannot be read.
+    """
+    directory = Path(directory)
+    if not (directory / MANIFEST).is_file():
+        state = "holds no finished token shards" if directory.is_dir() else "does not exist"
+        raise DataError(f"folder {directory} {state}", hint="make it with: steelyard data prepare PATHS --out DIR")
+    try:
+        return msgspec.convert(read_json(directory / MANIFEST), Manifest)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{directory / MANIFEST}: {error}", hint=f"delete the folder {directory} and prepare it again") from error
+
+
+def verify(directory: Path, manifest: Manifest) -> None:
+    """Check every file against its hash.
+
+    Args:
+        directory: of the manifest.
+        manifest: what should be there.
+
+    Raises:
+        DataError: a file is missing or differs; it is named.
+    """
+    expected = {shard.name: shard.sha256 for shard in (*manifest.train, *manifest.heldout)} | {"tokenizer.json": manifest.tokenizer_sha256}
+    for name, sha256 in expected.items():
+        path = directory / name
+        wrong = "is missing" if not path.is_file() else "is corrupted: its SHA-256 is not the one in the manifest"
+        if not path.is_file() or sha256_file(path) != sha256:
+            raise DataError(f"{path} {wrong}", hint=f"delete the folder {directory} and prepare it again")

@@ -1,0 +1,107 @@
+"""Cut documents into tokens and write them as shards, an end of text after each."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.data.manifest import ShardFile
+from steelyard.files import atomic_path
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["pack", "split_heldout", "token_dtype"]
+
+SHARD_TOKENS = 1 << 27
+_BATCH_BYTES = 1 << 20
+
+
+def token_dtype(vocab_size: int) -> str:
+    """Give the narrowest of uint16 and uint32 that holds all ids."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
+def split_heldout(documents: Sequence[bytes], fraction: float, seed: int) -> np.ndarray:
+    """Choose documents to keep for evaluation, by a hash of their content and the seed.
+
+    Args:
+        documents: in UTF-8, at least two.
+        fraction: of all bytes to hold out, 0..1.
+        seed: another one chooses other documents.
+
+    Returns:
+        bool [N]; at least one document is held out and one is not.
+    """
+    salt = str(seed).encode()
+    order = sorted(range(len(documents)), key=lambda place: hashlib.blake2b(documents[place], digest_size=16, key=salt).digest())
+    lengths = np.array([len(documents[place]) for place in order], dtype=np.int64)
+    count = int(np.searchsorted(np.cumsum(lengths), fraction * lengths.sum())) + 1
+    chosen = np.zeros(len(documents), dtype=bool)
+    chosen[order[: min(max(count, 1), len(documents) - 1)]] = True
+    return chosen
+
+
+def pack(
+    documents: Sequence[bytes],
+    tokenizer: "Tokenizer",
+    directory: Path,
+    prefix: str,
+    *,
+    end_token: int,
+    progress: Callable[[int], None],
+    shard_tokens: int = SHARD_TOKENS,
+) -> list[ShardFile]:
+    """Write documents as files of little-endian token ids.
+
+    Args:
+        documents: in UTF-8.
+        tokenizer: cuts them.
+        directory: folder to write to.
+        prefix: files are named `<prefix>-00000.bin` and so on.
+        end_token: written after each document.
+        progress: told the bytes of each finished group of documents.
+        shard_tokens: a file is closed once it holds this many.
+
+    Returns:
+        The files, none empty.
+
+    Raises:
+        CapacityError: the disk is full.
+    """
+    dtype = np.dtype(token_dtype(tokenizer.get_vocab_size())).newbyteorder("<")
+    groups = _encoded(documents, tokenizer, end_token, dtype, progress)
+    shards: list[ShardFile] = []
+    group = next(groups, None)
+    while group is not None:
+        path, tokens, digest = directory / f"{prefix}-{len(shards):05d}.bin", 0, hashlib.sha256()
+        with atomic_path(path) as temporary, temporary.open("wb") as stream:
+            while group is not None and tokens < shard_tokens:
+                stream.write(group)
+                digest.update(group)
+                tokens += len(group) // dtype.itemsize
+                group = next(groups, None)
+        shards.append(ShardFile(name=path.name, tokens=tokens, sha256=digest.hexdigest()))
+    return shards
+
+
+def _encoded(
+    documents: Sequence[bytes], tokenizer: "Tokenizer", end_token: int, dtype: np.dtype, progress: Callable[[int], None]
+) -> Iterator[bytes]:
+    """Yield the token bytes of about a megabyte of documents at a time."""
+    start = 0
+    while start < len(documents):
+        group: list[str] = []
+        size = 0
+        while start < len(documents) and size < _BATCH_BYTES:
+            group.append(documents[start].decode())
+            size += len(documents[start])
+            start += 1
+        ids: list[int] = []
+        for encoding in tokenizer.encode_batch_fast(group, add_special_tokens=False):
+            ids.extend(encoding.ids)
+            ids.append(end_token)
+        yield np.array(ids, dtype=dtype).tobytes()
+        progress(size)

@@ -1,0 +1,102 @@
+"""Token shards: memory-mapped token ids, read in an order that depends on nothing but an index and a seed."""
+
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.data.manifest import Manifest, ShardFile, read_manifest, verify
+from steelyard.data.tokenizer import load_tokenizer
+from steelyard.errors import ConfigError, DataError
+
+__all__ = ["TokenShards", "load_tokenizer"]
+
+
+class TokenShards:
+    """The tokens of a prepared text.
+
+    Attributes:
+        directory: folder they lie in.
+        manifest: what it holds and where it came from.
+        vocab_size: token ids are below it.
+        num_tokens: tokens to train on.
+        bytes_per_token: UTF-8 bytes an average held-out token stands for; turns nats per token into bits per byte.
+        heldout_tokens: tokens kept for evaluation, memory-mapped where there is one shard of them, uint16 or uint32 [N].
+    """
+
+    def __init__(self, directory: Path | str, *, check: bool = True) -> None:
+        """Map the files.
+
+        Args:
+            directory: made by `data.text.prepare`.
+            check: compare every file with its hash first.
+
+        Raises:
+            DataError: the folder is not finished, or a file is missing or differs.
+        """
+        self.directory = Path(directory)
+        self.manifest: Manifest = read_manifest(self.directory)
+        if check:
+            verify(self.directory, self.manifest)
+        self.vocab_size = self.manifest.vocab_size
+        self.num_tokens = self.manifest.num_tokens
+        self.bytes_per_token = self.manifest.bytes_per_token
+        self._train = [self._map(shard) for shard in self.manifest.train]
+        heldout = [self._map(shard) for shard in self.manifest.heldout]
+        self.heldout_tokens: np.ndarray = heldout[0] if len(heldout) == 1 else np.concatenate(heldout)
+        self._orders: dict[tuple[int, int, int], np.ndarray] = {}
+
+    def batch(self, index: int, batch_size: int, sequence_length: int, seed: int) -> np.ndarray:
+        """Give one training batch; a pure function of its arguments.
+
+        The text is cut into windows of `sequence_length` predicted tokens. Each pass over the text visits all of them once, in an
+        order drawn anew from the seed and the number of the pass. The last token of a window is the first of the next.
+
+        Args:
+            index: number of the batch, from 0, without end.
+            batch_size: windows B.
+            sequence_length: predicted tokens T of a window.
+            seed: of the orders.
+
+        Returns:
+            int64 [B, T + 1].
+
+        Raises:
+            ConfigError: an argument is negative, or a size 0.
+            DataError: no shard holds a whole window.
+        """
+        if index < 0 or batch_size < 1 or sequence_length < 1:
+            message = f"batch {index} of {batch_size} windows of {sequence_length} tokens cannot be made"
+            raise ConfigError(message, hint="index from 0, sizes from 1")
+        ends = np.cumsum([(len(tokens) - 1) // sequence_length for tokens in self._train])
+        if ends[-1] < 1:
+            message = f"{self.num_tokens} training tokens hold no window of {sequence_length + 1}"
+            raise DataError(message, hint="add text, or lower the sequence length")
+        rows = np.empty((batch_size, sequence_length + 1), dtype=np.int64)
+        for row, place in enumerate(range(index * batch_size, (index + 1) * batch_size)):
+            epoch, position = divmod(place, int(ends[-1]))
+            window = int(self._order(seed, epoch, int(ends[-1]))[position])
+            shard = int(np.searchsorted(ends, window, side="right"))
+            start = (window - (int(ends[shard - 1]) if shard else 0)) * sequence_length
+            rows[row] = self._train[shard][start : start + sequence_length + 1]
+        return rows
+
+    def num_windows(self, sequence_length: int) -> int:
+        """Count the windows of one pass over the text."""
+        return sum((len(tokens) - 1) // sequence_length for tokens in self._train)
+
+    def _order(self, seed: int, epoch: int, count: int) -> np.ndarray:
+        """Give the order of a pass; the last two are kept, because a batch may straddle them."""
+        key = (seed, epoch, count)
+        if key not in self._orders:
+            while len(self._orders) >= 2:
+                del self._orders[next(iter(self._orders))]
+            self._orders[key] = np.random.default_rng((seed, epoch)).permutation(count)
+        return self._orders[key]
+
+    def _map(self, shard: ShardFile) -> np.ndarray:
+        """Map one file, which must have the size the manifest states."""
+        path, dtype = self.directory / shard.name, np.dtype(self.manifest.dtype).newbyteorder("<")
+        if not path.is_file() or path.stat().st_size != shard.tokens * dtype.itemsize:
+            message = f"{path} is missing or has another size than {shard.tokens} tokens"
+            raise DataError(message, hint=f"delete the folder {self.directory} and prepare it again")
+        return np.memmap(path, dtype=dtype, mode="r", shape=(shard.tokens,))

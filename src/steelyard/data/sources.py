@@ -1,0 +1,116 @@
+"""Where text comes from: the files behind the paths a user names, or the text every Python installation carries."""
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from steelyard.errors import DataError
+
+__all__ = ["TEXT_SUFFIXES", "TextFile", "default_sources", "list_files"]
+
+TEXT_SUFFIXES = frozenset((
+    ".adoc", ".c", ".cc", ".cfg", ".cpp", ".go", ".h", ".hpp", ".htm", ".html", ".ini", ".java", ".js", ".md", ".org", ".php", ".pl", ".py",
+    ".pyi", ".r", ".rb", ".rs", ".rst", ".scala", ".sh", ".sql", ".swift", ".tex", ".text", ".toml", ".ts", ".txt", ".xml", ".yaml", ".yml",
+))  # fmt: skip
+"""Endings that are read inside a folder; a file that is named itself is read whatever its ending."""
+
+_LIBRARY_SUFFIXES = frozenset((".md", ".py", ".rst", ".txt"))
+_SKIPPED_FOLDERS = frozenset(("__pycache__", "node_modules"))
+_SKIPPED_LIBRARY_FOLDERS = frozenset(("__pycache__", "dist-packages", "encodings", "idle_test", "site-packages", "test", "tests"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextFile:
+    """A file that may hold text.
+
+    Attributes:
+        path: where it is.
+        size_bytes: its size.
+        modified_ns: its time stamp, which together with the size tells whether it changed.
+    """
+
+    path: Path
+    size_bytes: int
+    modified_ns: int
+
+
+def default_sources() -> list[Path]:
+    """List text that every machine with Python has, most useful first.
+
+    The standard library's modules and texts come first, then installed packages and the system's documentation in an order
+    that is hashed, so that a limit on bytes takes a fair sample of them. Test folders are left out.
+
+    Returns:
+        Files, not folders.
+    """
+    standard = Path(sysconfig.get_path("stdlib"))
+    first = sorted(_walk(standard, _LIBRARY_SUFFIXES, _SKIPPED_LIBRARY_FOLDERS))
+    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")} | {Path("/usr/share/doc")}
+    skipped = _SKIPPED_LIBRARY_FOLDERS - {"site-packages", "dist-packages"}
+    rest = [path for folder in sorted(folders) if folder.is_dir() for path in _in_hashed_order(folder, _LIBRARY_SUFFIXES, skipped)]
+    return first + rest
+
+
+def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFile]:
+    """List the files behind files and folders, in an order that depends on nothing but their names.
+
+    Args:
+        sources: files and folders. A folder's files come in the order of a hash of their names, so that its beginning is a sample.
+        max_bytes: stop once the files listed hold this much; None for all.
+
+    Returns:
+        Files without repeats, hidden ones left out.
+
+    Raises:
+        DataError: no source is given, one does not exist, or a folder holds no text file.
+    """
+    if not sources:
+        raise DataError("no text was named", hint="name a file or folder of text")
+    found: dict[Path, TextFile] = {}
+    total = 0
+    for source in sources:
+        for path in _files_of(Path(source)):
+            if path in found:
+                continue
+            status = path.stat()
+            found[path] = TextFile(path=path, size_bytes=status.st_size, modified_ns=status.st_mtime_ns)
+            total += status.st_size
+            if max_bytes is not None and total >= max_bytes:
+                return list(found.values())
+    return list(found.values())
+
+
+def _files_of(source: Path) -> list[Path]:
+    """Give the file itself, or a folder's text files."""
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise DataError(f"no such file or folder: {source}", hint="check the path")
+    files = _in_hashed_order(source, TEXT_SUFFIXES, _SKIPPED_FOLDERS)
+    if not files:
+        raise DataError(
+            f"no text file in folder {source}", hint=f"name the files themselves, or use an ending among {' '.join(sorted(TEXT_SUFFIXES))}"
+        )
+    return files
+
+
+def _in_hashed_order(folder: Path, suffixes: frozenset[str], skipped: frozenset[str]) -> list[Path]:
+    """List a folder's files by the hash of their names within it."""
+
+    def key(path: Path) -> tuple[bytes, Path]:
+        return hashlib.blake2b(os.fsencode(path.relative_to(folder).as_posix()), digest_size=8).digest(), path
+
+    return sorted(_walk(folder, suffixes, skipped), key=key)
+
+
+def _walk(folder: Path, suffixes: frozenset[str], skipped: frozenset[str]) -> Iterator[Path]:
+    """Yield regular files with one of the endings; hidden files and folders are passed over, links to folders not followed."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in skipped and not name.startswith(".")]
+        for name in names:
+            path = Path(root, name)
+            if not name.startswith(".") and path.suffix.lower() in suffixes and path.is_file():
+                yield path

@@ -1,0 +1,61 @@
+"""Stages that are done once: what a stage made is trusted again only when its inputs and its files hash the same."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steelyard.errors import DataError
+from steelyard.files import read_json, sha256_file, write_json
+
+__all__ = ["StageFolder", "hash_of"]
+
+
+def hash_of(*values: Any) -> str:
+    """Give the SHA-256 of values that JSON can hold."""
+    return hashlib.sha256(msgspec.json.encode(values)).hexdigest()
+
+
+class StageFolder:
+    """Remembers finished stages in a folder, one JSON file each.
+
+    Attributes:
+        directory: where the records lie, and where most stages put their files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Open the folder, and remove what a killed writer left half-written.
+
+        Args:
+            directory: made if it is missing.
+        """
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        for left in (*directory.glob(".*.part"), *directory.parent.glob(".*.part")):
+            left.unlink(missing_ok=True)
+
+    def run(self, name: str, key: str, work: Callable[[], tuple[dict[str, Any], list[Path]]]) -> dict[str, Any]:
+        """Give what a stage found out, doing its work only if it is not done.
+
+        Args:
+            name: of the stage.
+            key: hash of everything its result depends on.
+            work: writes its files atomically; gives its findings and the files.
+
+        Returns:
+            The findings.
+        """
+        record = self.directory / f"{name}.json"
+        with contextlib.suppress(DataError):
+            stored = read_json(record)
+            if stored["key"] == key and all(
+                Path(path).is_file() and sha256_file(Path(path)) == sha for path, sha in stored["files"].items()
+            ):
+                return stored["findings"]
+        record.unlink(missing_ok=True)
+        findings, files = work()
+        write_json(record, {"key": key, "findings": findings, "files": {str(path): sha256_file(path) for path in files}})
+        return findings

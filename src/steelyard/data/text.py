@@ -1,0 +1,232 @@
+"""Text to token shards: read, clean, deduplicate, train a tokenizer, pack; each stage is resumed, and done once."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import convert
+
+from steelyard.config import to_plain
+from steelyard.data.documents import Documents, write_documents
+from steelyard.data.manifest import MANIFEST, Manifest, ShardFile, read_manifest, verify
+from steelyard.data.minhash import MinHasher, duplicate_roots, signatures
+from steelyard.data.packing import pack, split_heldout, token_dtype
+from steelyard.data.sources import TextFile, default_sources, list_files
+from steelyard.data.stages import StageFolder, hash_of
+from steelyard.data.tokenizer import END_OF_TEXT, MIN_VOCABULARY, load_tokenizer, train_tokenizer
+from steelyard.errors import CapacityError, ConfigError, DataError
+from steelyard.files import atomic_path, sha256_file, write_json
+from steelyard.units import pretty
+
+__all__ = ["default_sources", "prepare"]
+
+VERSION = 1
+MIN_TEXT_BYTES = 65536
+_TOKENIZER_BYTES = 8_000_000
+_SURPLUS = 1.5  # files listed beyond max_bytes, because cleaning drops some
+
+Progress = Callable[[str, float], None]
+
+
+def prepare(
+    sources: Sequence[Path | str],
+    out: Path | str,
+    *,
+    vocab_size: int = 2048,
+    heldout_fraction: float = 0.02,
+    seed: int = 0,
+    max_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Make token shards of text.
+
+    Stages: "read" (decode, clean, drop exact duplicates), "deduplicate" (near duplicates), "tokenizer", "pack". A killed call goes
+    on with the first unfinished stage when it is made again; a finished one returns at once. The same files, options and seed give the
+    same shards.
+
+    Args:
+        sources: files and folders.
+        out: folder for the shards; made if it is missing.
+        vocab_size: most tokens of the tokenizer, 257 or more.
+        heldout_fraction: share of the bytes kept for evaluation, above 0 and below 0.5; whole documents.
+        seed: chooses the held-out documents.
+        max_bytes: stop reading once this much clean text is kept; None to read all.
+        progress: called with the stage and the fraction of it that is done.
+
+    Returns:
+        What the folder holds.
+
+    Raises:
+        DataError: a path does not exist, or there is no usable text, or too little of it.
+        ConfigError: an option is out of range.
+        CapacityError: the disk is full; what is finished stays.
+    """
+    _check_options(vocab_size, heldout_fraction, max_bytes)
+    out, progress = Path(out), progress or (lambda stage, fraction: None)
+    files = list_files([Path(source) for source in sources], None if max_bytes is None else int(_SURPLUS * max_bytes))
+    read_key = hash_of(VERSION, max_bytes, [(str(file.path), file.size_bytes, file.modified_ns) for file in files])
+    key = hash_of(read_key, vocab_size, heldout_fraction, seed)
+    finished = _finished(out, key)
+    if finished is not None:
+        progress("pack", 1.0)
+        return finished
+    try:
+        return _Preparation(out, files, progress).run(read_key, key, vocab_size, heldout_fraction, seed, max_bytes, sources)
+    except OSError as error:
+        if isinstance(error, NotADirectoryError | FileExistsError | PermissionError):
+            raise CapacityError(f"cannot write to {out}: {error.strerror}", hint="choose another --out folder") from error
+        raise
+
+
+def _check_options(vocab_size: int, heldout_fraction: float, max_bytes: int | None) -> None:
+    """Refuse options out of range."""
+    if not MIN_VOCABULARY <= vocab_size <= 1 << 20:
+        raise ConfigError(
+            f"vocab_size = {vocab_size} is not allowed", hint=f"give {MIN_VOCABULARY} (all bytes and the end of text) to {1 << 20}"
+        )
+    if not 0 < heldout_fraction < 0.5:
+        raise ConfigError(f"heldout_fraction = {heldout_fraction} is not allowed", hint="give a share above 0 and below 0.5")
+    if max_bytes is not None and max_bytes < MIN_TEXT_BYTES:
+        raise ConfigError(f"max_bytes = {max_bytes} is not allowed", hint=f"give {MIN_TEXT_BYTES} or more, or leave it out")
+
+
+def _finished(out: Path, key: str) -> Manifest | None:
+    """Give the manifest of an earlier call with the same inputs, if all its files are sound."""
+    try:
+        manifest = read_manifest(out)
+        verify(out, manifest)
+    except DataError:
+        return None
+    return manifest if manifest.key == key else None
+
+
+class _Preparation:
+    """One call of `prepare`: its folder, its input and its stages."""
+
+    def __init__(self, out: Path, files: list[TextFile], progress: Progress) -> None:
+        self.out = out
+        self.files = files
+        self.progress = progress
+        self.stages = StageFolder(out / "work")
+        (out / MANIFEST).unlink(missing_ok=True)
+        for stale in (*out.glob("train-*.bin"), *out.glob("heldout-*.bin")):
+            stale.unlink(missing_ok=True)
+
+    def run(
+        self, read_key: str, key: str, vocab_size: int, fraction: float, seed: int, max_bytes: int | None, sources: Sequence[Path | str]
+    ) -> Manifest:
+        """Do what is not done yet, write the manifest, and remove the intermediate files."""
+        read = self.stages.run("read", read_key, lambda: self._read(max_bytes))
+        self._refuse_little(read, vocab_size)
+        documents = self._documents()
+        near = self.stages.run("deduplicate", read_key, lambda: self._deduplicate(documents))
+        kept = np.load(self._path("kept.npy"), allow_pickle=False)
+        chosen = [documents[place] for place in kept.tolist()]
+        if len(chosen) < 2:
+            raise DataError("only 1 document is left, 2 are needed: one to train on and one to hold out", hint="add text that differs")
+        held = split_heldout(chosen, fraction, seed)
+        train, heldout = [chosen[i] for i in np.flatnonzero(~held)], [chosen[i] for i in np.flatnonzero(held)]
+        trained = self.stages.run("tokenizer", key, lambda: self._train_tokenizer(train, vocab_size))
+        packed = self.stages.run("pack", key, lambda: self._pack(train, heldout))
+        manifest = Manifest(
+            key=key,
+            sources=[str(source) for source in sources[:20]],
+            files_read=read["files_read"],
+            files_skipped=read["files_skipped"],
+            documents=len(chosen),
+            documents_dropped=read["documents_dropped"] | near,
+            text_bytes=sum(map(len, chosen)),
+            heldout_documents=len(heldout),
+            heldout_bytes=sum(map(len, heldout)),
+            vocab_size=trained["vocab_size"],
+            end_token=trained["end_token"],
+            dtype=token_dtype(trained["vocab_size"]),
+            seed=seed,
+            tokenizer_sha256=sha256_file(self.out / "tokenizer.json"),
+            train=convert(packed["train"], list[ShardFile]),
+            heldout=convert(packed["heldout"], list[ShardFile]),
+        )
+        write_json(self.out / MANIFEST, manifest)
+        shutil.rmtree(self.stages.directory)
+        return manifest
+
+    def _path(self, name: str) -> Path:
+        """Give the path of an intermediate file."""
+        return self.stages.directory / name
+
+    def _documents(self) -> Documents:
+        """Open the documents the first stage wrote."""
+        return Documents(self._path("documents.bin"), self._path("documents.npy"))
+
+    def _read(self, max_bytes: int | None) -> tuple[dict[str, Any], list[Path]]:
+        """Do the stage "read"."""
+        paths = [self._path("documents.bin"), self._path("documents.npy")]
+        findings = write_documents(self.files, *paths, max_bytes=max_bytes, progress=lambda fraction: self.progress("read", fraction))
+        self.progress("read", 1.0)
+        return findings, paths
+
+    def _refuse_little(self, read: dict[str, Any], vocab_size: int) -> None:
+        """Refuse to go on with no text, or with too little for a tokenizer and a held-out set."""
+        needed = max(MIN_TEXT_BYTES, 16 * vocab_size)
+        if read["bytes"] >= needed:
+            return
+        reasons = [f"{count} files {reason}" for reason, count in read["files_skipped"].items()]
+        reasons += [f"{count} documents {reason}" for reason, count in read["documents_dropped"].items()]
+        dropped = f" (dropped: {', '.join(reasons)})" if reasons else ""
+        count = read["files_read"]
+        where = str(self.files[0].path) if count == 1 else f"{count} files"
+        shutil.rmtree(self.stages.directory)
+        if read["bytes"] == 0:
+            raise DataError(f"no usable text in {where}{dropped}", hint="name files of UTF-8 text")
+        message = f"too little text in {where}: {read['bytes']} bytes after cleaning, {needed} needed{dropped}"
+        raise DataError(message, hint=f"add text: at least {pretty(needed, 'byte')}")
+
+    def _deduplicate(self, documents: Documents) -> tuple[dict[str, Any], list[Path]]:
+        """Do the stage "deduplicate"."""
+        done = 0
+
+        def count_one() -> None:
+            nonlocal done
+            done += 1
+            if done % 64 == 0 or done == len(documents):
+                self.progress("deduplicate", done / len(documents))
+
+        roots = duplicate_roots(signatures((documents[place] for place in range(len(documents))), MinHasher(), count_one))
+        kept = np.flatnonzero(roots == np.arange(len(roots)))
+        with atomic_path(self._path("kept.npy")) as temporary, temporary.open("wb") as stream:
+            np.save(stream, kept)
+        return {"near duplicate": len(documents) - len(kept)} if len(kept) < len(documents) else {}, [self._path("kept.npy")]
+
+    def _train_tokenizer(self, train: list[bytes], vocab_size: int) -> tuple[dict[str, Any], list[Path]]:
+        """Do the stage "tokenizer", on a sample spread evenly over the training text."""
+        total = sum(map(len, train))
+        stride = max(1, -(-total // _TOKENIZER_BYTES))
+        sample = train[::stride]
+        self.progress("tokenizer", 0.0)
+        tokenizer = train_tokenizer((document.decode() for document in sample), vocab_size)
+        path = self.out / "tokenizer.json"
+        with atomic_path(path) as temporary:
+            temporary.write_text(tokenizer.to_str(), encoding="utf-8")
+        self.progress("tokenizer", 1.0)
+        return {"vocab_size": tokenizer.get_vocab_size(), "end_token": int(tokenizer.token_to_id(END_OF_TEXT) or 0)}, [path]
+
+    def _pack(self, train: list[bytes], heldout: list[bytes]) -> tuple[dict[str, Any], list[Path]]:
+        """Do the stage "pack"."""
+        tokenizer = load_tokenizer(self.out)
+        end_token = int(tokenizer.token_to_id(END_OF_TEXT) or 0)
+        total, done = sum(map(len, train)) + sum(map(len, heldout)), 0
+
+        def advance(size: int) -> None:
+            nonlocal done
+            done += size
+            self.progress("pack", done / total)
+
+        files = {
+            name: pack(part, tokenizer, self.out, name, end_token=end_token, progress=advance)
+            for name, part in (("train", train), ("heldout", heldout))
+        }
+        return {name: to_plain(shards) for name, shards in files.items()}, [
+            self.out / shard.name for part in files.values() for shard in part
+        ]
