@@ -45,7 +45,7 @@ class Efficiencies:
     def typical(cls, peak_flops_per_s: float) -> "Efficiencies":
         """Give what published training runs reach: chips beyond 500 TFLOP/s are held back by power and use a smaller share.
 
-        Set so that 144 published A100 and H100 runs are predicted without bias; the scatter is on the cost room's page.
+        Chosen by hand on 144 published A100 and H100 runs and a layout sweep; the blind check is on the cost room's page.
         """
         return cls() if peak_flops_per_s < 5e14 else cls(matmul=0.48, attention=0.30)
 

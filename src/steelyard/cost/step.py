@@ -18,7 +18,7 @@ from steelyard.errors import ConfigError
 __all__ = ["StepCost", "training_step"]
 
 OVERLAP = 0.7
-"""Share of data-parallel traffic that hides behind compute; assumed, and checked against published throughput in the tests."""
+"""Share of data-parallel traffic that hides behind compute; assumed; the whole step is checked against published throughput."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
