@@ -74,40 +74,42 @@ def law_fit(
     """
     import altair as alt
 
-    seen, lines = (
-        _rows(points, ("parameters", "tokens", "loss"), "points"),
-        _rows(curve, ("parameters", "tokens", "loss", "low", "high"), "curve"),
-    )
+    seen = _rows(points, ("parameters", "tokens", "loss"), "points")
+    lines = _rows(curve, ("parameters", "tokens", "loss", "low", "high"), "curve")
     unseen = _rows(target, ("parameters", "tokens", "loss"), "target") if target else []
-    sizes = sorted({row["parameters"] for row in (*seen, *lines, *unseen)})
-    names = [pretty(size, "parameter").removesuffix(" parameters").removesuffix("parameters").strip() for size in sizes]
+    subtitle = "Curves per number of parameters: points measured, lines fitted, bands 80 %"
+    subtitle += "; diamonds were forecast, then measured" if unseen else ""
+    layers = _law_layers(seen, lines, unseen)
+    return _spec(alt.layer(*layers).properties(width=_WIDTH, height=360, title=alt.TitleParams(title, subtitle=subtitle)))
+
+
+def _law_layers(seen: list[dict[str, Any]], lines: list[dict[str, Any]], unseen: list[dict[str, Any]]) -> list[Any]:
+    """Give the layers of `law_fit`: bands, curves, points, the curves' sizes written at their ends, open diamonds."""
+    import altair as alt
+
     for row in (*seen, *lines, *unseen):
-        row["size"] = names[sizes.index(row["parameters"])]
-    color = alt.Color("size:O", sort=names, scale=alt.Scale(domain=names), legend=None)
-    stroke = alt.Stroke("size:O", sort=names, scale=alt.Scale(domain=names), legend=None)
-    x = alt.X(
-        "tokens:Q", title="Training tokens", scale=alt.Scale(type="log", nice=False, padding=12), axis=alt.Axis(format="~s", tickCount=6)
-    )
+        row["size"] = pretty(row["parameters"], "parameter").removesuffix("parameters").strip()
+    names = list(dict.fromkeys(row["size"] for row in sorted((*seen, *lines, *unseen), key=lambda row: row["parameters"])))
+    scale = alt.Scale(domain=names)
+    color = alt.Color("size:O", sort=names, scale=scale, legend=None)
+    stroke = alt.Stroke("size:O", sort=names, scale=scale, legend=None)
+    log = alt.Scale(type="log", nice=False, padding=12)
+    x = alt.X("tokens:Q", title="Training tokens", scale=log, axis=alt.Axis(format="~s", tickCount=6))
     y = alt.Y("loss:Q", title="Held-out loss, nats per token", scale=alt.Scale(zero=False))
     tooltip = [alt.Tooltip("size:N", title="parameters"), alt.Tooltip("tokens:Q", format=".3s"), alt.Tooltip("loss:Q", format=".4f")]
+    ends = [row for row in lines if row["tokens"] == max(other["tokens"] for other in lines if other["size"] == row["size"])]
+    label = alt.Chart(alt.Data(values=ends)).mark_text(align="left", dx=9, fontSize=11.5, fontWeight=500)
     base = alt.Chart(alt.Data(values=lines)).encode(x=x, color=color)
     layers: list[Any] = [
         base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title="Held-out loss, nats per token"), y2="high:Q"),
         base.mark_line(strokeWidth=1.8).encode(y=y),
         alt.Chart(alt.Data(values=seen)).mark_point(filled=True, size=58).encode(x=x, y=y, color=color, tooltip=tooltip),
+        label.encode(x=x, y=y, text="size:N", color=color),
     ]
-    ends = [row for row in lines if row["tokens"] == max(other["tokens"] for other in lines if other["size"] == row["size"])]
-    label = alt.Chart(alt.Data(values=ends)).mark_text(align="left", dx=9, fontSize=11.5, fontWeight=500)
-    layers.append(label.encode(x=x, y=y, text="size:N", color=color))
     if unseen:
         mark = {"filled": True, "shape": "diamond", "size": 170, "fill": LIGHT["card"], "strokeWidth": 2.2}
         layers.append(alt.Chart(alt.Data(values=unseen)).mark_point(**mark).encode(x=x, y=y, stroke=stroke, tooltip=tooltip))
-    heading = alt.TitleParams(
-        title,
-        subtitle="Curves per number of parameters: points measured, lines fitted, bands 80 %"
-        + ("; diamonds were forecast, then measured" if unseen else ""),
-    )
-    return _spec(alt.layer(*layers).properties(width=_WIDTH, height=360, title=heading))
+    return layers
 
 
 def predicted_measured(checks: Sequence[Check], title: str = "Forecast against measured") -> dict[str, Any]:
