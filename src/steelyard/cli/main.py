@@ -1,0 +1,99 @@
+"""The `steelyard` command: picks the room, runs its verb, and turns errors into one line, a hint and an exit code.
+
+The overview is printed here and only the room that was asked for is imported, so `steelyard --help` stays fast.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from steelyard import __version__
+from steelyard.errors import ConfigError, SteelyardError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "quickstart": ("quickstart:quickstart", "Weigh this machine end to end: forecast, train, serve, check, report."),
+    "calibrate": ("calibrate:calibrate", "Measure this machine; kept as the catalog record this-machine."),
+    "catalog": ("catalog:app", "Accelerators, clusters, sites and architectures, each with its source."),
+    "laws": ("laws:app", "Fit scaling laws to measured points and decide with them."),
+    "cost": ("cost:app", "Time, memory, energy and money of training and serving a model."),
+    "plan": ("plan:app", "Choose model size, layout and machines for a budget."),
+    "data": ("data:app", "Clean, deduplicate, tokenize and pack text."),
+    "train": ("train:app", "Train a model from a recipe; survives being killed."),
+    "serve": ("serve:app", "Serve a model over an OpenAI-compatible API, or replay a trace."),
+    "runs": ("runs:app", "List, compare, check and export what was run."),
+    "papers": ("papers:papers", "The papers behind each component, and what works."),
+}
+"""Command name to (module and object under `steelyard.cli`, one line of help)."""
+
+
+def _overview() -> str:
+    """Write the help of the whole command."""
+    rows = "\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
+    return (
+        "Usage: steelyard COMMAND [VERB] [OPTIONS]\n\nWeigh big AI work with small means: forecast, plan, run, check.\n\n"
+        f"Commands:\n{rows}\n\nOptions:\n  --help      This page; `steelyard COMMAND --help` for one command.\n"
+        "  --version   The version.\n  --debug     Show the traceback of an error.\n\nStart with: steelyard quickstart\n"
+    )
+
+
+def _run(words: list[str]) -> int:
+    """Run one command line and give its exit code; an unknown command is refused with the nearest known one."""
+    if not words or words[0] in ("--help", "-h", "help"):
+        sys.stdout.write(_overview())
+        return 0
+    if words[0] == "--version":
+        sys.stdout.write(f"{__version__}\n")
+        return 0
+    if words[0] not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`steelyard --help` lists the commands"
+        raise ConfigError(f"no command {words[0]!r}", hint=hint)
+    import cyclopts
+
+    app = cyclopts.App(name="steelyard", version=__version__, help_format="plaintext")
+    target, text = COMMANDS[words[0]]
+    app.command(f"steelyard.cli.{target}", name=words[0], help=text)
+    try:
+        return int(app(words, exit_on_error=False, result_action="return_int_as_exit_code_else_zero"))
+    except cyclopts.CycloptsError:
+        return 2  # cyclopts printed what is wrong
+
+
+def _print_error(error: SteelyardError) -> None:
+    """Print the error as one red line and its hint as a second, on standard error."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]error:[/] {escape(str(error))}")
+    if error.hint:
+        console.print(f"[dim]  {escape(error.hint)}[/]")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 ok, 1 infeasible or a failed check, 2 bad input, 130 on Ctrl-C.
+
+    Args:
+        arguments: words after `steelyard`; None for the process's own. `--debug` anywhere shows the traceback of an error.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        code = _run(words)
+    except SteelyardError as error:
+        if debug:
+            raise
+        _print_error(error)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; run the same command again to go on\n")
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    raise SystemExit(code)

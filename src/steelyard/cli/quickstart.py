@@ -1,0 +1,62 @@
+"""`steelyard quickstart`: the loop end to end on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+__all__ = ["quickstart"]
+
+
+def quickstart(
+    *,
+    text: tuple[Path, ...] = (),
+    budget: str = "1e21FLOP",
+    cluster: str = "JUWELS-Booster",
+    minutes: float = 5.0,
+    out: Path = Path("quickstart-out"),
+    seed: int = 0,
+    threads: int = 0,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Weigh this machine end to end: calibrate, train a ladder, forecast, train, serve, check, report.
+
+    Killed at any moment, it goes on where it was when the same command runs again.
+
+    Args:
+        text: Files or folders to learn from; by default the running Python's own library and documentation.
+        budget: Training compute of the plan, such as "1e21FLOP" or "3e23".
+        cluster: Cluster the plan is for; `steelyard catalog list clusters` shows them.
+        minutes: Wall time to aim at on this machine.
+        out: Folder of everything it makes; report.html in it is the result.
+        seed: Of data order, weights, bootstrap and trace.
+        threads: Of every compute kernel; 0 for all cores.
+        json: Print the report as JSON instead of tables.
+    """
+    import sys
+
+    from steelyard.units import parse
+    from steelyard.weigh.progress import console_bar
+    from steelyard.weigh.settings import QuickstartConfig
+
+    config = QuickstartConfig(
+        text=tuple(text),
+        out=out,
+        budget_flops=parse(budget, "FLOP", where="--budget"),
+        cluster=cluster,
+        minutes=minutes,
+        seed=seed,
+        threads=threads,
+    )
+    from steelyard.files import write_bytes
+    from steelyard.weigh.quickstart import run_quickstart
+    from steelyard.weigh.report import build
+
+    report = build(run_quickstart(config, bar=console_bar))
+    report.write_html(out / "report.html")
+    write_bytes(out / "report.json", report.to_json().encode())
+    if json:
+        sys.stdout.write(report.to_json() + "\n")
+        return
+    report.print()
+    sys.stderr.write(f"report: {(out / 'report.html').resolve()}\n")

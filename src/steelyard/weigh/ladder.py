@@ -1,0 +1,131 @@
+"""The ladder: which small models are trained at which token counts, and the larger one they are to forecast."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.parameters import count_parameters
+from steelyard.errors import InfeasibleError
+
+__all__ = [
+    "BATCH_SIZE",
+    "COOLDOWN_FRACTION",
+    "SEQUENCE_LENGTH",
+    "VOCAB_SIZE",
+    "Ladder",
+    "design",
+    "parameters",
+    "probe_shapes",
+    "rung_architecture",
+]
+
+VOCAB_SIZE = 1024
+SEQUENCE_LENGTH = 128
+BATCH_SIZE = 16
+_HEAD_DIM = 32
+_SHAPES = ((32, 2), (64, 2), (96, 3), (128, 4), (192, 5), (256, 6), (384, 7), (512, 8))
+_RUNGS = 3
+_BRANCH_FRACTIONS = (0.25, 0.5, 1.0)
+COOLDOWN_FRACTION = 0.2
+_LADDER_SHARE = 0.30
+_TARGET_SHARE = 0.25
+_MIN_STEPS = 120
+
+
+def rung_architecture(hidden_size: int, num_layers: int) -> Architecture:
+    """Give the decoder of one rung: RMSNorm, rotary positions, SwiGLU of 8/3 width, tied embeddings."""
+    return Architecture(
+        name=f"rung-{hidden_size}x{num_layers}",
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=hidden_size // _HEAD_DIM,
+        num_kv_heads=hidden_size // _HEAD_DIM,
+        head_dim=_HEAD_DIM,
+        intermediate_size=-(-hidden_size * 8 // 3 // 32) * 32,
+        vocab_size=VOCAB_SIZE,
+        max_positions=4 * SEQUENCE_LENGTH,
+        tied_embeddings=True,
+        source="steelyard ladder",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ladder:
+    """What a quickstart trains.
+
+    Attributes:
+        rungs: (hidden_size, num_layers) of the small models, small to large.
+        target: (hidden_size, num_layers) of the larger model.
+        branch_steps: optimizer steps at which each rung is cooled down and measured.
+        target_steps: optimizer steps of the larger model.
+        expected_s: wall time of all rungs and the larger model, from the probed step times.
+    """
+
+    rungs: tuple[tuple[int, int], ...]
+    target: tuple[int, int]
+    branch_steps: tuple[int, ...]
+    target_steps: int
+    expected_s: float
+
+
+def parameters(shape: tuple[int, int]) -> int:
+    """Count the parameters of a rung, the tied table once."""
+    return count_parameters(rung_architecture(*shape)).total
+
+
+def _rounded(steps: float) -> int:
+    """Round down to two significant digits and a multiple of 20, so that small timing noise gives the same ladder."""
+    unit = 20 if steps < 400 else 100 if steps < 4000 else 1000
+    return max(int(steps) // unit * unit, unit)
+
+
+def design(step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, max_tokens: int) -> Ladder:
+    """Choose the largest ladder whose training fits the time.
+
+    Three neighbouring shapes are trained at three token counts each, off one constant-learning-rate trunk; the next
+    shape up is the target, trained on as many tokens as the longest branch. A machine too slow for any ladder gets the
+    smallest one, which then takes longer than asked; `expected_s` says how long.
+
+    Args:
+        step_time_s: probed seconds of one optimizer step, by (hidden_size, num_layers), small to large.
+        budget_s: wall time of the whole quickstart; the ladder may use 30 % of it and the target 25 %.
+        max_tokens: tokens at hand; the longest branch repeats none.
+
+    Returns:
+        The ladder with the largest target that still gets enough steps.
+
+    Raises:
+        InfeasibleError: there is too little text for the shortest runs.
+    """
+    limit = max_tokens // (BATCH_SIZE * SEQUENCE_LENGTH)
+    if limit < _MIN_STEPS:
+        need = _MIN_STEPS * BATCH_SIZE * SEQUENCE_LENGTH
+        raise InfeasibleError(
+            f"{max_tokens} training tokens are too few for a ladder: its shortest runs see {need}", hint="give more text with --text"
+        )
+    shapes = list(step_time_s)
+    windows = [tuple(shapes[first : first + _RUNGS + 1]) for first in range(len(shapes) - _RUNGS)]
+    ladders = [_ladder(window, step_time_s, budget_s=budget_s, limit=limit) for window in windows]
+    trained = [item for item in ladders if item.expected_s <= budget_s * (_LADDER_SHARE + _TARGET_SHARE)]
+    enough = [item for item in trained if item.target_steps * BATCH_SIZE * SEQUENCE_LENGTH >= parameters(item.target)]
+    return (enough or trained or ladders[:1])[-1]
+
+
+def _ladder(shapes: tuple[tuple[int, int], ...], step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, limit: int) -> Ladder:
+    """Give neighbouring shapes as many steps as time and text allow, at least the minimum."""
+    branches = 1 - COOLDOWN_FRACTION + COOLDOWN_FRACTION * sum(_BRANCH_FRACTIONS)
+    rungs_s = sum(step_time_s[shape] for shape in shapes[:-1]) * branches
+    target_s = step_time_s[shapes[-1]]
+    longest = max(_rounded(min(budget_s * _LADDER_SHARE / rungs_s, budget_s * _TARGET_SHARE / target_s, limit)), _MIN_STEPS)
+    return Ladder(
+        rungs=shapes[:-1],
+        target=shapes[-1],
+        branch_steps=tuple(int(longest * fraction) for fraction in _BRANCH_FRACTIONS),
+        target_steps=longest,
+        expected_s=longest * (rungs_s + target_s),
+    )
+
+
+def probe_shapes(minutes: float) -> tuple[tuple[int, int], ...]:
+    """Give the shapes whose step time is worth probing: the five smallest for a few minutes, more for longer jobs."""
+    return _SHAPES[: 5 if minutes < 15 else 6 if minutes < 60 else len(_SHAPES)]

@@ -1,0 +1,201 @@
+"""The quickstart's report: what was forecast, what was measured, and what a bigger budget would buy."""
+
+import platform
+import time
+
+import numpy as np
+
+from steelyard.runs.charts import bars, law_fit, loss_curves, matmul_rates, predicted_measured
+from steelyard.runs.report import Cell, Chart, Checks, Column, Facts, Report, Section, Table, Text, fact
+from steelyard.units import pretty
+from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH
+from steelyard.weigh.quickstart import Quickstart
+
+__all__ = ["build"]
+
+_CURVE_POINTS = 24
+
+
+def build(found: Quickstart) -> Report:
+    """Draw a finished quickstart.
+
+    Args:
+        found: what it found.
+
+    Returns:
+        The report, for the terminal, JSON and HTML.
+    """
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime())
+    machine = found.calibration
+    return Report(
+        title="This machine, weighed",
+        subtitle=f"{machine.description}, Python {platform.python_version()}, seed {found.config.seed}, {date}",
+        sections=[_verdict(found), _law(found), _plan(found), _machine(found), _method(found)],
+    )
+
+
+def _verdict(found: Quickstart) -> Section:
+    """Lead with the forecasts and what came."""
+    covered = sum(item.covered for item in found.checks)
+    by_name = {item.forecast.quantity: item for item in found.checks}
+    loss, step = by_name["eval.loss"], by_name["train.step_time"]
+    said = (
+        f"A ladder of {len(found.ladder.rungs)} small models forecast a larger one before it was trained: loss "
+        f"**{loss.forecast.value:.3f} ± {(loss.forecast.high - loss.forecast.low) / 2:.3f}**, measured **{loss.measurement.value:.3f}**. "
+        f"{covered} of {len(found.checks)} measured values fell inside their 80 % interval."
+    )
+    facts = [
+        ("Loss forecast", pretty(loss.forecast.value, "nat/token"), "fitted"),
+        ("Loss measured", pretty(loss.measurement.value, "nat/token"), "measured"),
+        ("Step time forecast", pretty(step.forecast.value, "s"), "fitted"),
+        ("Step time measured", pretty(step.measurement.value, "s"), "measured"),
+    ]
+    return Section("Forecast against measured", [Text(said), Facts(facts), Checks(found.checks), Chart(predicted_measured(found.checks))])
+
+
+def _law(found: Quickstart) -> Section:
+    """Show the ladder and the law through it."""
+    points, target = found.points, found.ladder.target_steps * BATCH_SIZE * SEQUENCE_LENGTH
+    loss = next(item.measurement.value for item in found.checks if item.forecast.quantity == "eval.loss")
+    size = _target_parameters(found)
+    seen = {
+        "parameters": [item.parameters for item in points],
+        "tokens": [item.tokens for item in points],
+        "loss": [item.loss for item in points],
+    }
+    sizes = sorted({item.parameters for item in points} | {size})
+    tokens = np.geomspace(min(seen["tokens"]) * 0.8, max(*seen["tokens"], target) * 1.25, _CURVE_POINTS)
+    grid = {"parameters": np.repeat(sizes, _CURVE_POINTS).astype(float), "tokens": np.tile(tokens, len(sizes))}
+    said = found.law.predict(grid)
+    curve = grid | {"loss": said.value, "low": said.low, "high": said.high}
+    chart = law_fit(
+        seen, {name: list(column) for name, column in curve.items()}, "Loss over tokens, one curve per model size",
+        target={"parameters": [size], "tokens": [target], "loss": [loss]},
+    )  # fmt: skip
+    rows: list[list[Cell]] = [[name, value, *found.law.interval(name)] for name, value in found.law.params.items()]
+    columns = [Column("Parameter"), Column("Fitted"), Column("80 % from"), Column("80 % to")]
+    flat = ", ".join(item.name for item in found.law.flat_directions if hasattr(item, "name"))
+    caption = f"L(N, D) = E + A / N^alpha + B / D^beta on {len(points)} runs. " + (f"Poorly determined: {flat}." if flat else "")
+    steps = list(range(1, len(found.losses) + 1))
+    curves = {"larger model": ([step * BATCH_SIZE * SEQUENCE_LENGTH for step in steps], found.losses)}
+    return Section(
+        "The law that made the forecast",
+        [
+            Chart(chart, "Filled: runs the fit saw. Open diamond: the larger model, trained after its forecast was written down."),
+            Table(columns, [[_rounded(cell) for cell in row] for row in rows], caption.strip()),
+            Chart(loss_curves(curves, "Training loss of the larger model")),
+        ],
+    )
+
+
+def _rounded(cell: Cell) -> Cell:
+    """Give a number four significant digits."""
+    return float(f"{cell:.4g}") if isinstance(cell, float) else cell
+
+
+def _target_parameters(found: Quickstart) -> int:
+    """Count the larger model's parameters."""
+    from steelyard.catalog.parameters import count_parameters
+    from steelyard.weigh.ladder import rung_architecture
+
+    return count_parameters(rung_architecture(*found.ladder.target)).total
+
+
+def _plan(found: Quickstart) -> Section:
+    """Show what the asked budget buys on the asked cluster."""
+    plan, choice = found.plan, found.plan.choice
+    said = (
+        f"The law above, carried to **{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**. This is far "
+        "beyond the ladder: read the loss with its interval. Machine times rest on published peaks and "
+        "assumed efficiencies, not on a measurement there."
+    )
+    labels = {
+        "train.total_time": "Wall time", "run.cost": "Money", "run.energy": "Energy", "run.carbon": "CO2e", "eval.loss": "Loss",
+        "plan.num_accelerators": "Accelerators", "train.mfu": "Model FLOPs utilization", 
+        "plan.memory_per_accelerator": "Memory per accelerator",
+    }  # fmt: skip
+    facts = [fact(item, labels[item.quantity]) for item in plan.forecasts if item.quantity in labels]
+    rows: list[list[Cell]] = [
+        [
+            item.quantity,
+            pretty(item.value, item.unit),
+            f"{pretty(item.low, item.unit)} to {pretty(item.high, item.unit)}",
+            item.provenance,
+            item.source,
+        ]
+        for item in plan.forecasts
+    ]
+    settings: list[list[Cell]] = [
+        [name, value if isinstance(value, str | int | float | bool) else str(value)] for name, value in _flat(choice)
+    ]
+    rejected: list[list[Cell]] = [
+        [", ".join(f"{name} {value}" for name, value in _flat(item.choice)), item.reason] for item in plan.rejected
+    ]
+    columns = [
+        Column("Quantity"),
+        Column("Forecast", align="right"),
+        Column("80 % interval", align="right"),
+        Column("Provenance"),
+        Column("Source"),
+    ]
+    return Section(
+        "What the budget buys",
+        [
+            Text(said),
+            Facts(facts),
+            Table(columns, rows, f"Binding constraint: {plan.binding_constraint}."),
+            Table([Column("Setting"), Column("Chosen", align="right")], settings, "The recipe of the run."),
+            Table([Column("Alternative"), Column("Why it lost")], rejected, "The closest alternatives."),
+        ],
+    )
+
+
+def _flat(choice: dict) -> list[tuple[str, Cell]]:
+    """List settings, the architecture by its shape only."""
+    rows: list[tuple[str, Cell]] = []
+    for name, value in choice.items():
+        if isinstance(value, dict):
+            keep = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "vocab_size")
+            rows += [(key, value[key]) for key in keep if key in value]
+        else:
+            rows.append((name, value))
+    return rows
+
+
+def _machine(found: Quickstart) -> Section:
+    """Show the calibration of this machine and the cost of serving a step."""
+    machine = found.calibration
+    facts = [fact(item) for item in machine.measurements if item.quantity.startswith("machine.")]
+    square = [item for item in machine.matmul if item.m == item.n == item.k]
+    blocks: list = [Facts(facts)]
+    if square:
+        rates = {
+            "dtype": [item.dtype for item in square],
+            "size": [item.m for item in square],
+            "flops_per_s": [item.flops_per_s for item in square],
+            "spread": [item.spread for item in square],
+        }
+        blocks.append(Chart(matmul_rates(rates)))
+    runs = {item.shape: item for item in found.points}
+    labels = [f"{item.hidden_size} wide, {item.num_layers} layers" for item in runs.values()]
+    blocks.append(Chart(bars(labels, [item.step_time_s for item in runs.values()], title="Measured step time of the ladder", unit="s")))
+    words = f"Noise of the calibration: {100 * machine.noise:.1f} % (median interquartile range over median)."
+    return Section("This machine", [*blocks, Text(words)])
+
+
+def _method(found: Quickstart) -> Section:
+    """Say what was done, measured, simulated and not done."""
+    text, ladder, serving = found.text, found.ladder, found.serving
+    rungs = ", ".join(f"{width}x{layers}" for width, layers in ladder.rungs)
+    said = (
+        f"- Text: {text.documents:,} documents ({pretty(text.bytes, 'byte')}), {100 * text.duplicate_fraction:.1f} % duplicates dropped, "
+        f"{text.tokens:,} training tokens of {text.bytes_per_token:.2f} bytes; held-out documents were never trained on.\n"
+        f"- Ladder: models {rungs} (width x layers), each one constant-rate run cooled down at {', '.join(map(str, ladder.branch_steps))} "
+        f"steps of {BATCH_SIZE} x {SEQUENCE_LENGTH} tokens; then {ladder.target[0]}x{ladder.target[1]} for {ladder.target_steps} steps.\n"
+        "- The forecast of the larger model was stored before its first step.\n"
+        f"- Serving: {serving.num_requests} requests at {serving.rate_per_s:.1f} per second (Poisson arrivals, lognormal lengths), "
+        "simulated first with the engine's own scheduler in virtual time, then replayed for real on the trained model.\n"
+        "- Energy and carbon are forecasts from rated power; no power meter was read.\n"
+        f"- Everything took {pretty(found.duration_s, 's')} in this call; run {found.run_id} in the run store keeps it."
+    )
+    return Section("How it was done", [Text(said)])

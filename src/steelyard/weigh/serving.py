@@ -1,0 +1,122 @@
+"""Serve the trained model: profile its steps, forecast a trace with the simulator, replay it for real."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.cost.step_time import ServeStepTime
+from steelyard.quantity import Forecast, Measurement
+from steelyard.serve.trace import TraceRequest, make_request, synthetic_trace
+from steelyard.weigh.progress import Advance
+
+__all__ = ["ServingOutcome", "make_trace", "weigh_serving"]
+
+CHECKED = ("serve.ttft", "serve.tpot", "serve.throughput", "serve.e2e_latency")
+"""Quantities of a replay that are forecast and checked."""
+
+_MAX_LENGTH = 448
+_LOAD = 0.6
+_MEAN_PROMPT, _MEAN_OUTPUT = 96.0, 48.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingOutcome:
+    """What was said of a trace and what came.
+
+    Attributes:
+        forecasts: simulated, before the replay.
+        measurements: of the replay.
+        num_requests: of the trace.
+        rate_per_s: mean arrivals per second.
+        step_coefficients: of the fitted step-time model, by feature.
+        step_spread: root mean square of its relative residuals.
+    """
+
+    forecasts: list[Forecast]
+    measurements: list[Measurement]
+    num_requests: int
+    rate_per_s: float
+    step_coefficients: tuple[float, ...]
+    step_spread: float
+
+
+def make_trace(step_time: ServeStepTime, *, seconds: float, vocab_size: int, seed: int) -> tuple[list[TraceRequest], float]:
+    """Draw a trace that keeps the engine at about 60 % of its capacity.
+
+    Args:
+        step_time: fitted to the engine; capacity is what it says of a batch of 16 sequences.
+        seconds: length of the arrivals.
+        vocab_size: of the model.
+        seed: of arrivals, lengths and tokens.
+
+    Returns:
+        The trace and its rate, requests per second.
+    """
+    batch, context = 16, _MEAN_PROMPT + _MEAN_OUTPUT / 2
+    decode_s = float(step_time.predict(np.array([1.0, batch, 0.0, 0.0, batch, batch * context])))
+    pairs = _MEAN_PROMPT * (_MEAN_PROMPT + 1) / 2
+    prefill_s = float(step_time.predict(np.array([0.0, 1.0, _MEAN_PROMPT, pairs, 0.0, 0.0])))
+    per_request_s = decode_s / batch * _MEAN_OUTPUT + prefill_s
+    rate = _LOAD / per_request_s
+    trace = synthetic_trace(
+        np.random.default_rng(seed),
+        num_requests=max(int(rate * seconds), 8),
+        rate_per_s=rate,
+        vocab_size=vocab_size,
+        mean_prompt=_MEAN_PROMPT,
+        mean_output=_MEAN_OUTPUT,
+        sigma=0.6,
+        max_prompt=_MAX_LENGTH - 192,
+        max_output=192,
+    )
+    return trace, rate
+
+
+def weigh_serving(model: Path, *, seconds: float, seed: int, threads: int, advance: Advance) -> ServingOutcome:
+    """Forecast how the engine on this machine serves a trace, then let it, and keep both.
+
+    Args:
+        model: folder of the weights.
+        seconds: length of the trace.
+        seed: of the trace.
+        threads: CPU threads; 0 leaves torch's choice.
+        advance: told the progress.
+
+    Returns:
+        Simulated forecasts beside real measurements.
+    """
+    import torch
+
+    from steelyard.nn.checkpoint import load
+    from steelyard.serve.engine import LLM, default_config
+    from steelyard.serve.profile import profile
+    from steelyard.serve.scheduler import Scheduler
+    from steelyard.sim.serving import simulate
+
+    if threads:
+        torch.set_num_threads(threads)
+    network = load(model)
+    llm = LLM(network, default_config(network, pool_bytes=64 * 2**20, max_model_len=_MAX_LENGTH))
+    advance(0.05, "timing the engine's steps")
+    step_time = profile(llm, generator=np.random.default_rng(seed), rounds=3, limit_s=0.6 * seconds).fit()
+    trace, rate = make_trace(step_time, seconds=seconds, vocab_size=network.architecture.vocab_size, seed=seed + 1)
+    advance(0.4, f"simulating {len(trace)} requests")
+    virtual = simulate(
+        Scheduler(llm.config, model_key=network.architecture.name),
+        trace,
+        lambda plan: float(step_time.predict(plan.features())),
+        make_request,
+        source="engine's scheduler in virtual time, step times fitted on a profile",
+    )
+    forecasts = [item for item in virtual.forecasts(relative=0.15) if item.quantity in CHECKED]
+    advance(0.5, f"serving {len(trace)} requests at {rate:.1f} per s")
+    measurements = [item for item in llm.replay(trace).measurements() if item.quantity in CHECKED]
+    return ServingOutcome(
+        forecasts=forecasts,
+        measurements=measurements,
+        num_requests=len(trace),
+        rate_per_s=rate,
+        step_coefficients=step_time.coefficients,
+        step_spread=step_time.relative_spread,
+    )

@@ -1,0 +1,63 @@
+"""Stages of a long job: each one's result is a file, so a killed job goes on where it stopped."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steelyard.config import to_plain
+from steelyard.errors import DataError
+from steelyard.files import read_json, write_json
+
+__all__ = ["Stages"]
+
+
+def _digest(value: Any) -> str:
+    """Hash plain data so that equal inputs give equal keys."""
+    return hashlib.sha256(msgspec.json.encode(to_plain(value), order="deterministic")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Results of named stages under one folder.
+
+    Attributes:
+        directory: holds one `NAME.json` per finished stage.
+    """
+
+    directory: Path
+
+    def run(self, name: str, inputs: Any, work: Callable[[], Any]) -> Any:
+        """Give the stored result of a stage, or do its work and store the result atomically.
+
+        A stored result counts only when it came from the same inputs and its own hash holds.
+
+        Args:
+            name: file name of the stage, without suffix.
+            inputs: plain data the result depends on.
+            work: makes the result, plain data; called at most once.
+
+        Returns:
+            The result as JSON gives it back (tuples become lists), whether it was stored or made now.
+
+        Raises:
+            DataError: the stored file is corrupted.
+        """
+        path = self.directory / f"{name}.json"
+        key = _digest(inputs)
+        if path.exists():
+            stored = read_json(path)
+            if not isinstance(stored, dict) or stored.get("sha256") != _digest(stored.get("result")):
+                raise DataError(f"{path} is corrupted (hash mismatch)", hint="delete this file and run again")
+            if stored.get("inputs") == key:
+                return stored["result"]
+        result = msgspec.json.decode(msgspec.json.encode(to_plain(work())))
+        write_json(path, {"stage": name, "inputs": key, "sha256": _digest(result), "result": result})
+        return result
+
+    def is_done(self, name: str) -> bool:
+        """Whether a result of the stage is stored, whatever its inputs were."""
+        return (self.directory / f"{name}.json").exists()

@@ -1,0 +1,134 @@
+"""Train what the ladder says: probe the step times, climb the rungs, train the larger model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from steelyard.catalog.parameters import count_parameters
+from steelyard.train.config import TrainConfig
+from steelyard.train.result import Progress, TrainResult
+from steelyard.weigh.forecast import RungPoint
+from steelyard.weigh.ladder import BATCH_SIZE, COOLDOWN_FRACTION, SEQUENCE_LENGTH, Ladder, rung_architecture
+from steelyard.weigh.progress import Advance
+from steelyard.weigh.settings import QuickstartConfig
+
+if TYPE_CHECKING:
+    from steelyard.train.source import TokenSource
+
+__all__ = ["climb", "model_directory", "probe_step_times", "rung_config", "train_target"]
+
+_WARMUP_STEPS = 30
+_CHECKPOINT_EVERY = 100
+_PROBE_STEPS = 12
+_EVAL_TOKENS = 64 * SEQUENCE_LENGTH
+
+
+def rung_config(shape: tuple[int, int], steps: int, config: QuickstartConfig, *, cooled: bool) -> TrainConfig:
+    """Give the training recipe of one model of the ladder.
+
+    The learning rate falls with the square root of the width, from 4e-3 at width 64.
+
+    Args:
+        shape: (hidden_size, num_layers).
+        steps: optimizer steps.
+        config: seed and threads.
+        cooled: whether the last fifth of the steps cools down.
+
+    Returns:
+        A recipe of `BATCH_SIZE` sequences of `SEQUENCE_LENGTH` tokens per step.
+    """
+    return TrainConfig(
+        architecture=rung_architecture(*shape),
+        steps=steps,
+        batch_size=BATCH_SIZE,
+        sequence_length=SEQUENCE_LENGTH,
+        learning_rate=4e-3 * (64 / shape[0]) ** 0.5,
+        warmup_steps=min(_WARMUP_STEPS, steps // 16),
+        cooldown_steps=round(steps * COOLDOWN_FRACTION) if cooled else 0,
+        seed=config.seed,
+        checkpoint_every=_CHECKPOINT_EVERY,
+        eval_tokens=_EVAL_TOKENS,
+        threads=config.threads,
+    )
+
+
+def probe_step_times(shapes: Sequence[tuple[int, int]], shards: "TokenSource", config: QuickstartConfig, advance: Advance) -> list[float]:
+    """Time a few optimizer steps of each shape, seconds each, medians without the first ones."""
+    from steelyard.train.session import Session
+
+    times: list[float] = []
+    for index, shape in enumerate(shapes):
+        advance(index / len(shapes), f"step time of a {shape[0]}-wide model")
+        session = Session(rung_config(shape, _PROBE_STEPS, config, cooled=False), shards)
+        seconds = [session.step()[1] for _ in range(_PROBE_STEPS)]
+        times.append(median(seconds[4:]))
+    return times
+
+
+def climb(ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advance: Advance) -> list[RungPoint]:
+    """Train every rung at every token count, or go on where an earlier call was killed."""
+    from steelyard.train.study import ladder_tokens, run_ladder_rung
+
+    points: list[RungPoint] = []
+    lengths = list(ladder.branch_steps)
+    configs = [rung_config(shape, lengths[-1], config, cooled=False) for shape in ladder.rungs]
+    costs = [
+        count_parameters(item.architecture).total * ladder_tokens(item, lengths, cooldown_fraction=COOLDOWN_FRACTION) for item in configs
+    ]
+    for index, (shape, recipe) in enumerate(zip(ladder.rungs, configs, strict=True)):
+        tally = _Tally(
+            advance, sum(costs[:index]) / sum(costs), costs[index] / sum(costs), ladder_tokens(recipe, lengths) // recipe.tokens_per_step
+        )
+        tally.name = f"{shape[0]} wide, {shape[1]} layers"
+        directory = config.out / "ladder" / f"{shape[0]}x{shape[1]}"
+        results = run_ladder_rung(recipe, lengths, shards, directory, cooldown_fraction=COOLDOWN_FRACTION, on_step=tally.step)
+        points += [_point(shape, result) for result in results]
+    return points
+
+
+def train_target(ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advance: Advance) -> TrainResult:
+    """Train the larger model to its end, or go on where an earlier call was killed."""
+    from steelyard.train.trainer import train
+
+    tally = _Tally(advance, 0.0, 1.0, ladder.target_steps)
+    recipe = rung_config(ladder.target, ladder.target_steps, config, cooled=True)
+    return train(recipe, shards, config.out / "target", on_step=tally.step)
+
+
+class _Tally:
+    """Turns the trainer's steps into the fraction of a stage."""
+
+    def __init__(self, advance: Advance, begin: float, share: float, steps: int) -> None:
+        self.advance = advance
+        self.begin = begin
+        self.share = share
+        self.steps = max(steps, 1)
+        self.done = 0
+        self.name = ""
+
+    def step(self, progress: Progress) -> None:
+        """Count one optimizer step."""
+        self.done += 1
+        words = f"{self.name}  loss {progress.loss:.2f}  {progress.tokens_per_s:,.0f} tokens/s".strip()
+        self.advance(self.begin + self.share * min(self.done / self.steps, 1.0), words)
+
+
+def _point(shape: tuple[int, int], result: TrainResult) -> RungPoint:
+    """Keep of a finished run what forecasts need."""
+    return RungPoint(
+        hidden_size=shape[0],
+        num_layers=shape[1],
+        parameters=result.parameters,
+        steps=result.steps,
+        tokens=result.tokens,
+        loss=result.eval_loss,
+        step_time_s=result.step_time_s,
+        step_time_spread_s=result.step_time_spread_s,
+        peak_memory_bytes=result.peak_memory_bytes,
+    )
+
+
+def model_directory(config: QuickstartConfig) -> Path:
+    """Give the folder of the larger model's final weights."""
+    return config.out / "target" / "model"
