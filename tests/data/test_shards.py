@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steelyard.data import encoding
+from steelyard.data.encoding import CachedEncoder
 from steelyard.data.manifest import Manifest, ShardFile
 from steelyard.data.packing import pack, split_heldout
 from steelyard.data.shards import TokenShards
@@ -109,6 +111,48 @@ def test_every_text_survives_cutting_and_joining(text):
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
     assert TOKENIZER.decode(ids, skip_special_tokens=False) == text
     assert TOKENIZER.token_to_id(END_OF_TEXT) not in ids
+
+
+PIECES = st.sampled_from(
+    [
+        "the",
+        " rain",
+        "'s",
+        "'ll",
+        "'x",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "42",
+        " 7",
+        "_",
+        "...",
+        " (",
+        "é",
+        "世",
+        "\u2003",
+        "\x0b",
+        END_OF_TEXT,
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(), st.lists(PIECES, max_size=40).map("".join)))
+def test_the_fast_way_cuts_exactly_as_the_tokenizer(text):
+    encoder = CachedEncoder(TOKENIZER)
+    expected = TOKENIZER.encode(text, add_special_tokens=False).ids
+    assert encoder.encode([text], 0).tolist() == [*expected, 0]
+    assert encoder.encode([text, "", text], 0).tolist() == [*expected, 0, 0, *expected, 0]
+
+
+def test_the_table_of_words_stays_small(monkeypatch):
+    monkeypatch.setattr(encoding, "_MOST_CACHED", 3)
+    encoder = CachedEncoder(TOKENIZER)
+    for text in ("the rain in spain", "falls mainly", "on the plain in spain", "the rain"):
+        assert encoder.encode([text], 0).tolist() == [*TOKENIZER.encode(text, add_special_tokens=False).ids, 0]
 
 
 def test_a_text_cannot_end_itself():

@@ -17,7 +17,6 @@ MAX_COMPRESSION = 12.0
 # C0 controls except tab and newline, DEL, C1 controls, byte-order mark, and the interlinear marks.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufff9-\ufffb]")
 _BLANK_LINES = re.compile(r"\n{4,}")
-_SPACES = re.compile(r"\s+")
 
 
 def decode(raw: bytes) -> str | None:
@@ -87,4 +86,4 @@ def verdict(document: str, raw: bytes) -> str:
 
 def fingerprint(document: str) -> bytes:
     """Give the SHA-256 of a document with all white space made alike; equal fingerprints mean an exact duplicate."""
-    return hashlib.sha256(_SPACES.sub(" ", document).encode()).digest()
+    return hashlib.sha256(" ".join(document.split()).encode()).digest()

@@ -1,5 +1,6 @@
 """Near duplicates by MinHash signatures and locality-sensitive hashing, in vectorized numpy."""
 
+import functools
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -153,11 +154,17 @@ def _candidates(signed: np.ndarray, bands: int) -> np.ndarray:
 
 
 def _powers(base: int, count: int) -> np.ndarray:
-    """Give base^0, base^1, ... modulo 2^64, by doubling."""
+    """Give base^0, base^1, ... modulo 2^64."""
+    return _power_table(base, max(count - 1, 0).bit_length())[:count]
+
+
+@functools.cache
+def _power_table(base: int, doublings: int) -> np.ndarray:
+    """Give the first 2^doublings powers; documents are short, so few tables are ever made."""
     powers = np.ones(1, dtype=np.uint64)
-    while len(powers) < count:
+    for _ in range(doublings):
         powers = np.concatenate((powers, powers * np.uint64(pow(base, len(powers), 1 << 64))))
-    return powers[:count]
+    return powers
 
 
 def _mix(values: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.data.encoding import CachedEncoder
 from steelyard.data.manifest import ShardFile
 from steelyard.files import atomic_path
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["pack", "split_heldout", "token_dtype"]
 
 SHARD_TOKENS = 1 << 27
-_BATCH_BYTES = 1 << 20
+_GROUP_BYTES = 1 << 20
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -91,17 +92,13 @@ def _encoded(
     documents: Sequence[bytes], tokenizer: "Tokenizer", end_token: int, dtype: np.dtype, progress: Callable[[int], None]
 ) -> Iterator[bytes]:
     """Yield the token bytes of about a megabyte of documents at a time."""
-    start = 0
-    while start < len(documents):
-        group: list[str] = []
-        size = 0
-        while start < len(documents) and size < _BATCH_BYTES:
-            group.append(documents[start].decode())
-            size += len(documents[start])
-            start += 1
-        ids: list[int] = []
-        for encoding in tokenizer.encode_batch_fast(group, add_special_tokens=False):
-            ids.extend(encoding.ids)
-            ids.append(end_token)
-        yield np.array(ids, dtype=dtype).tobytes()
-        progress(size)
+    encoder = CachedEncoder(tokenizer)
+    group: list[str] = []
+    size = 0
+    for place, document in enumerate(documents, 1):
+        group.append(document.decode())
+        size += len(document)
+        if size >= _GROUP_BYTES or place == len(documents):
+            yield encoder.encode(group, end_token).astype(dtype).tobytes()
+            progress(size)
+            group, size = [], 0

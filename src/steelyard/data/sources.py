@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,7 +76,12 @@ def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFi
         for path in _files_of(Path(source)):
             if path in found:
                 continue
-            status = path.stat()
+            try:
+                status = path.stat()
+            except OSError:  # a broken link, or removed meanwhile
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                continue
             found[path] = TextFile(path=path, size_bytes=status.st_size, modified_ns=status.st_mtime_ns)
             total += status.st_size
             if max_bytes is not None and total >= max_bytes:
@@ -99,18 +105,18 @@ def _files_of(source: Path) -> list[Path]:
 
 def _in_hashed_order(folder: Path, suffixes: frozenset[str], skipped: frozenset[str]) -> list[Path]:
     """List a folder's files by the hash of their names within it."""
+    start = len(os.path.join(folder, ""))  # noqa: PTH118
 
     def key(path: Path) -> tuple[bytes, Path]:
-        return hashlib.blake2b(os.fsencode(path.relative_to(folder).as_posix()), digest_size=8).digest(), path
+        return hashlib.blake2b(os.fsencode(str(path)[start:]), digest_size=8).digest(), path
 
     return sorted(_walk(folder, suffixes, skipped), key=key)
 
 
 def _walk(folder: Path, suffixes: frozenset[str], skipped: frozenset[str]) -> Iterator[Path]:
-    """Yield regular files with one of the endings; hidden files and folders are passed over, links to folders not followed."""
+    """Yield files with one of the endings; hidden files and folders are passed over, links to folders not followed."""
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in skipped and not name.startswith(".")]
         for name in names:
-            path = Path(root, name)
-            if not name.startswith(".") and path.suffix.lower() in suffixes and path.is_file():
-                yield path
+            if not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes:  # noqa: PTH122
+                yield Path(root, name)

@@ -24,7 +24,8 @@ __all__ = ["default_sources", "prepare"]
 
 VERSION = 1
 MIN_TEXT_BYTES = 65536
-_TOKENIZER_BYTES = 8_000_000
+_TOKENIZER_BYTES = 4_000_000
+_TOKENIZER_BYTES_PER_TOKEN = 2000
 _SURPLUS = 1.5  # files listed beyond max_bytes, because cleaning drops some
 
 Progress = Callable[[str, float], None]
@@ -202,7 +203,7 @@ class _Preparation:
     def _train_tokenizer(self, train: list[bytes], vocab_size: int) -> tuple[dict[str, Any], list[Path]]:
         """Do the stage "tokenizer", on a sample spread evenly over the training text."""
         total = sum(map(len, train))
-        stride = max(1, -(-total // _TOKENIZER_BYTES))
+        stride = max(1, -(-total // max(_TOKENIZER_BYTES, _TOKENIZER_BYTES_PER_TOKEN * vocab_size)))
         sample = train[::stride]
         self.progress("tokenizer", 0.0)
         tokenizer = train_tokenizer((document.decode() for document in sample), vocab_size)

@@ -1,0 +1,98 @@
+"""`steelyard data`: make token shards of text, and show what a folder of them holds."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
+
+if TYPE_CHECKING:
+    from steelyard.data.manifest import Manifest
+
+app = cyclopts.App(name="data", help="Clean, deduplicate and tokenize text into verified shards.")
+
+Switch = Annotated[bool, cyclopts.Parameter(negative=())]
+
+
+@app.command
+def prepare(
+    *paths: Path,
+    out: Path,
+    vocab_size: int = 2048,
+    heldout_fraction: float = 0.02,
+    max_bytes: str = "",
+    seed: int = 0,
+    json: Switch = False,
+) -> None:
+    """Make token shards of files and folders; call it again to go on after a kill.
+
+    Args:
+        *paths: files and folders of text; none for the running Python's own library and documentation.
+        out: folder for the shards.
+        vocab_size: most tokens of the tokenizer, 257 or more.
+        heldout_fraction: share of the bytes kept for evaluation.
+        max_bytes: stop once this much clean text is kept, such as "24 MB"; empty to read all.
+        seed: chooses the held-out documents.
+        json: print JSON instead of a table.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from steelyard.data import text
+    from steelyard.units import parse
+
+    limit = int(parse(max_bytes, "byte", where="--max-bytes")) if max_bytes else None
+    sources = list(paths) or text.default_sources()
+    with Progress(console=Console(stderr=True), transient=True, disable=json) as bar:
+        tasks = {}
+
+        def advance(stage: str, fraction: float) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=1.0)
+            bar.update(tasks[stage], completed=fraction)
+
+        manifest = text.prepare(
+            sources, out, vocab_size=vocab_size, heldout_fraction=heldout_fraction, seed=seed, max_bytes=limit, progress=advance
+        )
+    _show(out, manifest, json)
+
+
+@app.command
+def show(directory: Path, *, json: Switch = False) -> None:
+    """Check the hashes of a folder of token shards and show what it holds.
+
+    Args:
+        directory: made by `steelyard data prepare`.
+        json: print JSON instead of a table.
+    """
+    from steelyard.data.manifest import read_manifest, verify
+
+    manifest = read_manifest(directory)
+    verify(directory, manifest)
+    _show(directory, manifest, json)
+
+
+def _show(directory: Path, manifest: "Manifest", json: bool) -> None:
+    """Print a manifest."""
+    from steelyard.runs.report import Column, Facts, Report, Section, Table
+    from steelyard.units import pretty
+
+    dropped = manifest.documents_dropped | {f"file {reason}": count for reason, count in manifest.files_skipped.items()}
+    facts = [
+        ("documents", f"{manifest.documents:,} from {manifest.files_read:,} files", "measured"),
+        ("text", pretty(manifest.text_bytes, "byte"), "measured"),
+        ("training tokens", f"{manifest.num_tokens:,}", "measured"),
+        ("held-out tokens", f"{manifest.num_heldout_tokens:,} of {manifest.heldout_documents:,} documents", "measured"),
+        ("bytes per token", f"{manifest.bytes_per_token:.3f}", "measured"),
+        ("vocabulary", f"{manifest.vocab_size:,} tokens, stored as {manifest.dtype}", ""),
+        ("duplicates", f"{manifest.duplicate_fraction:.2%} of the documents", "measured"),
+    ]
+    files = [[shard.name, shard.tokens, shard.sha256[:16]] for shard in (*manifest.train, *manifest.heldout)]
+    sections = [
+        Section("Text", [Facts(facts)]),
+        Section("Files", [Table([Column("file"), Column("tokens", "token"), Column("SHA-256")], files, "All hashes agree.")]),
+    ]
+    if dropped:
+        rows = [[reason, count] for reason, count in dropped.items()]
+        sections.insert(1, Section("Dropped", [Table([Column("reason"), Column("count")], rows)]))
+    report = Report(f"Token shards in {directory}", f"seed {manifest.seed}", sections)
+    print(report.to_json()) if json else report.print()
