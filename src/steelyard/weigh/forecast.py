@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.catalog.parameters import count_parameters
-from steelyard.cost import Machine, eager_training_memory, fit_correction, model_flops_per_token, training_step
+from steelyard.cost import Machine, eager_training_memory, fit_correction, training_step
 from steelyard.laws import Fit, chinchilla, fit
 from steelyard.quantity import Forecast
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, rung_architecture
@@ -96,7 +96,7 @@ def training_forecasts(law: Fit, points: Sequence[RungPoint], *, target: tuple[i
         machine: this machine, calibrated.
 
     Returns:
-        eval.loss, train.step_time, train.total_time, train.throughput, train.peak_memory, train.flops.
+        eval.loss, train.step_time, train.total_time, train.peak_memory.
     """
     arch = rung_architecture(*target)
     tokens = steps * BATCH_SIZE * SEQUENCE_LENGTH
@@ -106,7 +106,6 @@ def training_forecasts(law: Fit, points: Sequence[RungPoint], *, target: tuple[i
     memory = fit_correction([predicted_memory_bytes(run.shape) for run in runs], [run.peak_memory_bytes for run in runs])
     said = f"corrected on {len(runs)} ladder runs"
     step = time.forecast("train.step_time", predicted_step_s(target, machine), f"roofline, {said}")
-    flops = model_flops_per_token(arch, SEQUENCE_LENGTH) * tokens
     return [
         Forecast(
             quantity="eval.loss",
@@ -117,14 +116,13 @@ def training_forecasts(law: Fit, points: Sequence[RungPoint], *, target: tuple[i
             source=f"L(N, D) fitted on {len(points)} ladder runs",
         ),
         step,
-        _scaled(step, "train.total_time", lambda seconds: seconds * steps),
-        _scaled(step, "train.throughput", lambda seconds: tokens / steps / seconds),
+        Forecast(
+            quantity="train.total_time",
+            value=step.value * steps,
+            low=step.low * steps,
+            high=step.high * steps,
+            provenance=step.provenance,
+            source=step.source,
+        ),
         memory.forecast("train.peak_memory", predicted_memory_bytes(target), f"eager memory account, {said}"),
-        Forecast.about("train.flops", flops, relative=1e-9, provenance="derived", source="6N + attention"),
     ]
-
-
-def _scaled(step: Forecast, name: str, change) -> Forecast:
-    """Make the forecast of a quantity that is a monotone function of the step time."""
-    low, high = sorted((change(step.low), change(step.high)))
-    return Forecast(quantity=name, value=change(step.value), low=low, high=high, provenance=step.provenance, source=step.source)

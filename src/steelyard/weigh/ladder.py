@@ -108,7 +108,7 @@ def design(step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, max
     ladders = [_ladder(window, step_time_s, budget_s=budget_s, limit=limit) for window in windows]
     trained = [item for item in ladders if item.expected_s <= budget_s * (_LADDER_SHARE + _TARGET_SHARE)]
     enough = [item for item in trained if item.target_steps * BATCH_SIZE * SEQUENCE_LENGTH >= parameters(item.target)]
-    return (enough or trained or ladders[:1])[-1]
+    return (enough or ladders[:1])[-1]
 
 
 def _ladder(shapes: tuple[tuple[int, int], ...], step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, limit: int) -> Ladder:

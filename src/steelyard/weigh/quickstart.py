@@ -14,10 +14,11 @@ from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.config import convert, to_plain
 from steelyard.cost import Machine
 from steelyard.errors import CatalogError
-from steelyard.laws import Fit, allocate
-from steelyard.plan import Plan, plan_training
+from steelyard.laws import Fit
+from steelyard.plan import Plan
 from steelyard.quantity import Check, Forecast, check
 from steelyard.train.lock import exclusive
+from steelyard.weigh.budget import plan_budget
 from steelyard.weigh.forecast import RungPoint, fit_law, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
 from steelyard.weigh.progress import StageBar, silent_bar
@@ -122,9 +123,7 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         forecasts = _forecast(stages, law, points, ladder, machine, config)
         with bar(f"larger model {ladder.target[0]}x{ladder.target[1]}") as advance:
             result = train_target(ladder, shards, config, advance)
-        plan = plan_training(
-            allocate(law, config.budget_flops), cluster=where, accelerator=chip, site=place, loss_source="L(N, D) fitted on this machine"
-        )
+        plan = plan_budget(law, points, config.budget_flops, where=(where, chip, place))
         serving = _serve(stages, config, bar)
         checks = check(forecasts, result.measurements()) + check(serving.forecasts, serving.measurements)
         run_id = _keep(stages, config, ladder, checks)

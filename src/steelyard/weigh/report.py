@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 
+from steelyard.plan import Plan
 from steelyard.runs.charts import bars, law_fit, loss_curves, matmul_rates, predicted_measured
 from steelyard.runs.report import Cell, Chart, Checks, Column, Facts, Report, Section, Table, Text, fact
 from steelyard.units import pretty
@@ -74,7 +75,7 @@ def _law(found: Quickstart) -> Section:
     )  # fmt: skip
     rows: list[list[Cell]] = [[name, value, *found.law.interval(name)] for name, value in found.law.params.items()]
     columns = [Column("Parameter"), Column("Fitted"), Column("80 % from"), Column("80 % to")]
-    flat = ", ".join(item.name for item in found.law.flat_directions if hasattr(item, "name"))
+    flat = "; ".join(map(str, found.law.flat_directions))
     caption = f"L(N, D) = E + A / N^alpha + B / D^beta on {len(points)} runs. " + (f"Poorly determined: {flat}." if flat else "")
     steps = list(range(1, len(found.losses) + 1))
     curves = {"larger model": ([step * BATCH_SIZE * SEQUENCE_LENGTH for step in steps], found.losses)}
@@ -105,9 +106,9 @@ def _plan(found: Quickstart) -> Section:
     """Show what the asked budget buys on the asked cluster."""
     plan, choice = found.plan, found.plan.choice
     said = (
-        f"The law above, carried to **{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**. This is far "
-        "beyond the ladder: read the loss with its interval. Machine times rest on published peaks and "
-        "assumed efficiencies, not on a measurement there."
+        f"The law above, carried to **{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**, split "
+        f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and assumed efficiencies, "
+        "not on a measurement there."
     )
     labels = {
         "train.total_time": "Wall time", "run.cost": "Money", "run.energy": "Energy", "run.carbon": "CO2e", "eval.loss": "Loss",
@@ -128,9 +129,7 @@ def _plan(found: Quickstart) -> Section:
     settings: list[list[Cell]] = [
         [name, value if isinstance(value, str | int | float | bool) else str(value)] for name, value in _flat(choice)
     ]
-    rejected: list[list[Cell]] = [
-        [", ".join(f"{name} {value}" for name, value in _flat(item.choice)), item.reason] for item in plan.rejected
-    ]
+    rejected: list[list[Cell]] = [[_layout(item.choice), item.reason] for item in plan.rejected]
     columns = [
         Column("Quantity"),
         Column("Forecast", align="right"),
@@ -148,6 +147,18 @@ def _plan(found: Quickstart) -> Section:
             Table([Column("Alternative"), Column("Why it lost")], rejected, "The closest alternatives."),
         ],
     )
+
+
+def _law_of(plan: Plan) -> str:
+    """Name the law the plan's size and tokens come from."""
+    loss = plan.forecast("eval.loss")
+    return "the law above" if loss.provenance == "fitted" else f"a published law, as the budget is far beyond the ladder ({loss.source})"
+
+
+def _layout(choice: dict) -> str:
+    """Print an alternative's layout in a few words."""
+    parts = f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x {choice['pipeline']} pipeline"
+    return f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute {choice['recompute']}"
 
 
 def _flat(choice: dict) -> list[tuple[str, Cell]]:
