@@ -74,7 +74,7 @@ def coverage(repeats, level, count=60):
 
 
 def test_parameter_intervals_cover_roughly():
-    assert coverage(12, 0.9).mean() > 0.7
+    assert coverage(8, 0.9).mean() > 0.7
 
 
 @pytest.mark.slow

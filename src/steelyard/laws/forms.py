@@ -15,7 +15,7 @@ from steelyard.laws.terms import Array, Constant, Derivatives, Power, Sum, Term,
 __all__ = ["FORMS", "chinchilla", "kaplan", "power_law"]
 
 _EXPONENT = (0.05, 1.5)
-_EXPONENT_PRIOR = Prior(0.37, 0.12)
+_EXPONENT_PRIOR = Prior(0.37, 0.2)
 """Published exponents of language models lie between .28 and .45 (Hoffmann 2022, Besiroglu 2024, Muennighoff 2023); wider here."""
 
 
@@ -28,7 +28,7 @@ def _exponent(name: str, *starts: float) -> Parameter:
 
 
 def _floor(name: str, *starts: float) -> Parameter:
-    return Parameter(name=name, transform="log", low=-7.0, high=5.0, starts=starts, prior=Prior(0.3, 1.0))
+    return Parameter(name=name, transform="log", low=-7.0, high=5.0, starts=starts, prior=Prior(0.3, 1.5))
 
 
 def chinchilla(*, tied: bool = False) -> Law:
