@@ -35,16 +35,28 @@ def test_a_small_study_uses_weak_priors_and_stays_in_bounds(fitted):
     assert len(fitted.samples) == 300
 
 
-def test_small_studies_extrapolate_within_their_intervals():
+def extrapolations(repeats):
     errors, covered = [], []
-    for seed in range(8):
+    for seed in range(repeats):
         fit = laws.fit(LAW, *small_study(seed), bootstraps=40, seed=seed)
         said = fit.predict({"parameters": 4e6, "tokens": 8e6})
         actual = truth(4e6, 8e6)
         errors.append(abs(said.value[0] / actual - 1))
         covered.append(said.low[0] <= actual <= said.high[0])
-    assert np.mean(errors) < 0.02
-    assert np.mean(covered) >= 0.7
+    return np.mean(errors), np.mean(covered)
+
+
+def test_small_studies_extrapolate_within_their_intervals():
+    error, covered = extrapolations(20)
+    assert error < 0.02
+    assert covered >= 0.7
+
+
+@pytest.mark.slow
+def test_intervals_of_small_studies_cover_at_least_as_they_say():
+    error, covered = extrapolations(80)
+    assert error < 0.015
+    assert covered >= 0.8
 
 
 def test_intervals_widen_with_level_and_with_distance(fitted):
