@@ -97,6 +97,17 @@ def test_a_changed_file_is_noticed_and_a_corrupted_shard_is_made_anew(folder, tm
     assert prepare([folder], tmp_path / "out", vocab_size=400).key != first.key
 
 
+def test_useless_text_does_not_spoil_an_earlier_result(folder, tmp_path):
+    first = prepare([folder], tmp_path / "out", vocab_size=400)
+    (tmp_path / "tiny.txt").write_text(prose(0))
+    with pytest.raises(DataError, match="too little text"):
+        prepare([tmp_path / "tiny.txt"], tmp_path / "out", vocab_size=400)
+    assert TokenShards(tmp_path / "out").manifest == first
+    (tmp_path / "out" / "train-00009.bin").write_bytes(b"left over")
+    assert prepare([folder], tmp_path / "out", vocab_size=400, seed=2).seed == 2
+    assert not (tmp_path / "out" / "train-00009.bin").exists()
+
+
 def test_max_bytes_stops_reading(folder, tmp_path):
     manifest = prepare([folder], tmp_path / "out", vocab_size=400, max_bytes=70_000)
     assert 69_000 < manifest.text_bytes < 74_000

@@ -111,9 +111,6 @@ class _Preparation:
         self.files = files
         self.progress = progress
         self.stages = StageFolder(out / "work")
-        (out / MANIFEST).unlink(missing_ok=True)
-        for stale in (*out.glob("train-*.bin"), *out.glob("heldout-*.bin")):
-            stale.unlink(missing_ok=True)
 
     def run(
         self, read_key: str, key: str, vocab_size: int, fraction: float, seed: int, max_bytes: int | None, sources: Sequence[Path | str]
@@ -129,6 +126,7 @@ class _Preparation:
             raise DataError("only 1 document is left, 2 are needed: one to train on and one to hold out", hint="add text that differs")
         held = split_heldout(chosen, fraction, seed)
         train, heldout = [chosen[i] for i in np.flatnonzero(~held)], [chosen[i] for i in np.flatnonzero(held)]
+        (self.out / MANIFEST).unlink(missing_ok=True)  # from here on the files it describes are replaced
         trained = self.stages.run("tokenizer", key, lambda: self._train_tokenizer(train, vocab_size))
         packed = self.stages.run("pack", key, lambda: self._pack(train, heldout))
         manifest = Manifest(
@@ -149,6 +147,10 @@ class _Preparation:
             train=convert(packed["train"], list[ShardFile]),
             heldout=convert(packed["heldout"], list[ShardFile]),
         )
+        named = {shard.name for shard in (*manifest.train, *manifest.heldout)}
+        for path in (*self.out.glob("train-*.bin"), *self.out.glob("heldout-*.bin")):
+            if path.name not in named:
+                path.unlink()
         write_json(self.out / MANIFEST, manifest)
         shutil.rmtree(self.stages.directory)
         return manifest
