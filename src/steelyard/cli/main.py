@@ -58,9 +58,10 @@ def _run(words: list[str]) -> int:
     target, text = COMMANDS[words[0]]
     app.command(f"steelyard.cli.{target}", name=words[0], help=text)
     try:
-        return int(app(words, exit_on_error=False, result_action="return_int_as_exit_code_else_zero"))
-    except cyclopts.CycloptsError:
-        return 2  # cyclopts printed what is wrong
+        return int(app(words, exit_on_error=False, print_error=False, result_action="return_int_as_exit_code_else_zero"))
+    except cyclopts.CycloptsError as error:
+        verb = " ".join(word for word in words[:2] if not word.startswith("-"))
+        raise ConfigError(" ".join(str(error).split()), hint=f"`steelyard {verb} --help` lists the options") from error
 
 
 def _print_error(error: SteelyardError) -> None:

@@ -1,5 +1,6 @@
 """Plan a training run: from a compute budget and a cluster to a model, its layout, and what it takes."""
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -117,20 +118,16 @@ def plan_training(
         ConfigError: an argument is out of range.
         InfeasibleError: memory, batch or time rules every layout out; the message begins with which.
     """
-    wanted, tokens = _interval(allocation.parameters)[0], _interval(allocation.tokens)[0]
-    if min(wanted, tokens, deadline_s) <= 0 or sequence_length < 1 or not 0 <= reserve_fraction < 1 or not 0 < min_efficiency <= 1:
-        raise ConfigError("parameters, tokens, deadline_s and sequence_length must be positive and the fractions within 0..1")
+    wanted, tokens = _wanted(allocation, deadline_s, sequence_length, reserve_fraction, min_efficiency)
     arch = architecture or decoder_near(wanted, vocab_size=vocab_size, sequence_length=sequence_length)
     device = machine or Machine.from_accelerator(accelerator, dtype=dtype, cluster=cluster, efficiencies=efficiencies)
     flops = tokens * model_flops_per_token(arch, sequence_length)
     batch = _global_batch(flops, tokens, sequence_length)
     counts = accelerator_counts(cluster.num_nodes, cluster.accelerators_per_node)
-    search = search_layouts(
-        arch, device, counts=counts, global_batch=batch, sequence_length=sequence_length, reserve_fraction=reserve_fraction
-    )
+    sizes = {"global_batch": batch, "sequence_length": sequence_length}
+    search = search_layouts(arch, device, counts=counts, reserve_fraction=reserve_fraction, **sizes)
     _refuse_impossible(search, arch, accelerator, cluster, batch)
-    per_count = {count: search.best(search.fits & (search.num_accelerators == count)) for count in counts}
-    best = {count: index for count, index in per_count.items() if index >= 0}
+    best = _best_per_count(search, counts)
     chosen = _choose_count(search, best, tokens, deadline_s, min_efficiency, cluster)
     steps = max(1, round(tokens / float(search.cost.tokens[chosen])))
     choice = _choice(search, chosen, arch, cluster, dtype, sequence_length, steps, flops)
@@ -144,13 +141,30 @@ def plan_training(
         rent_usd=rent_usd,
         duration_relative=_relative(device),
     )
+    rejected, binding = _rejected(search, chosen, best, tokens, deadline_s), _binding(search, chosen, best)
     return Plan(
         choice=choice,
         forecasts=forecasts,
-        rejected=_rejected(search, chosen, best, tokens, deadline_s),
-        binding_constraint=_binding(search, chosen, best),
+        rejected=rejected,
+        binding_constraint=binding,
         notes=[f"step time: {device.source}", f"batch of about {batch} sequences and learning rate: arXiv 2401.02954, equation 1"],
     )
+
+
+def _wanted(
+    allocation: AllocationLike, deadline_s: float, sequence_length: int, reserve_fraction: float, min_efficiency: float
+) -> tuple[float, float]:
+    """Give the allocation's parameters and tokens, and refuse arguments out of range."""
+    wanted, tokens = _interval(allocation.parameters)[0], _interval(allocation.tokens)[0]
+    if min(wanted, tokens, deadline_s, sequence_length) <= 0 or not 0 <= reserve_fraction < 1 or not 0 < min_efficiency <= 1:
+        raise ConfigError("parameters, tokens, deadline_s and sequence_length must be positive and the fractions within 0..1")
+    return wanted, tokens
+
+
+def _best_per_count(search: LayoutSearch, counts: Iterable[int]) -> dict[int, int]:
+    """Give the candidate of highest throughput that fits, for each number of accelerators that has one."""
+    found = {count: search.best(search.fits & (search.num_accelerators == count)) for count in counts}
+    return {count: index for count, index in found.items() if index >= 0}
 
 
 def _global_batch(flops: float, tokens: float, sequence_length: int) -> int:

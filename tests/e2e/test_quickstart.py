@@ -1,0 +1,152 @@
+"""The main job as a user runs it: to its end, with wrong input, and killed at random moments."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from steelyard.runs.report import Checks, Report
+
+CHECKED = {
+    "eval.loss",
+    "train.step_time",
+    "train.total_time",
+    "train.peak_memory",
+    "serve.ttft",
+    "serve.tpot",
+    "serve.throughput",
+}
+
+
+def environment(home: Path) -> dict[str, str]:
+    return os.environ | {"STEELYARD_HOME": str(home)}
+
+
+def command(out: Path, *options: str) -> list[str]:
+    minutes = () if "--minutes" in options else ("--minutes", "1")
+    return [sys.executable, "-m", "steelyard", "quickstart", *minutes, "--out", str(out), *options]
+
+
+def run(home: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(out, *options), env=environment(home), capture_output=True, text=True, timeout=900, check=False)
+
+
+def table(out: Path) -> list[tuple[str, float, float]]:
+    """Forecasts and measurements as the stored report has them, loss first."""
+    report = Report.from_json((out / "report.json").read_bytes())
+    blocks = [block for section in report.sections for block in section.blocks if isinstance(block, Checks)]
+    return [(item.forecast.quantity, item.forecast.value, item.measurement.value) for block in blocks for item in block.checks]
+
+
+@pytest.mark.timeout(900)
+def test_the_loop_ends_with_a_table_and_a_second_call_gives_the_same(tmp_path):
+    home, out = tmp_path / "home", tmp_path / "out"
+    done = run(home, out, "--json")
+    assert done.returncode == 0, done.stderr
+    found = {name: (forecast, measured) for name, forecast, measured in table(out)}
+    assert set(found) >= CHECKED
+    forecast, measured = found["eval.loss"]
+    assert 0.8 < forecast / measured < 1.25
+    assert json.loads(done.stdout)["title"]
+    page = (out / "report.html").read_text()
+    assert "<svg" in page and "</html>" in page
+    first = table(out)
+    begin = time.monotonic()
+    assert run(home, out).returncode == 0
+    assert time.monotonic() - begin < 60
+    assert table(out) == first
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--cluster", "JUWELS-Boosterr"), 2, "JUWELS-Booster"),
+        (("--budget", "many"), 2, "cannot read 'many' as FLOP"),
+        (("--text", "/nowhere/at/all"), 2, "no such file or folder"),
+        (("--minutes", "0"), 2, "outside 1..600"),
+    ],
+)
+def test_wrong_options_end_with_one_clear_line(tmp_path, options, code, words):
+    out = tmp_path / "out"
+    done = run(tmp_path / "home", out, *options)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no usable text"),
+        (bytes(range(256)) * 999, "no usable text"),
+        (b" ".join(b"word%d" % number for number in range(900)), "too little"),
+    ],
+)
+def test_unusable_text_is_refused(tmp_path, content, words):
+    text = tmp_path / "text.txt"
+    text.write_bytes(content)
+    done = run(calibrated_home(tmp_path), tmp_path / "out", "--text", str(text))
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def calibrated_home(folder: Path) -> Path:
+    """Make a user folder whose calibration is there already, so that a test need not measure."""
+    from steelyard.catalog.calibration import Calibration, MatmulPoint
+    from steelyard.files import write_json
+
+    points = tuple(MatmulPoint(dtype="fp32", m=n, n=n, k=n, flops_per_s=5e10, spread=0.1) for n in (64, 256, 1024))
+    made = Calibration(
+        description="test",
+        num_threads=2,
+        memory_bytes=8e9,
+        matmul=points,
+        stream_bytes_per_s=1e10,
+        cache_bytes_per_s=3e10,
+        gather_bytes_per_s=2e9,
+        disk_read_bytes_per_s=1e9,
+        disk_write_bytes_per_s=1e9,
+        link_latency_s=1e-5,
+        link_bytes_per_s=1e9,
+        launch_s=3e-6,
+        noise=0.1,
+        time_s=time.time(),
+    )
+    write_json(folder / "home" / "calibration.json", made)
+    return folder / "home"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_kills_at_random_moments_lose_nothing(tmp_path):
+    home, out = calibrated_home(tmp_path), tmp_path / "out"
+    draw = random.Random(0)
+    kills = 0
+    while kills < 20:
+        with subprocess.Popen(command(out), env=environment(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+            try:
+                child.wait(timeout=draw.uniform(3, 14))
+                break
+            except subprocess.TimeoutExpired:
+                child.send_signal(signal.SIGKILL)
+                kills += 1
+    done = run(home, out)
+    assert done.returncode == 0, done.stderr
+    first = table(out)
+    assert {name for name, _, _ in first} >= CHECKED
+    straight = tmp_path / "straight"
+    (straight / "stages").mkdir(parents=True)
+    for name in ("calibrate", "ladder"):  # the same ladder, though step times were probed at another moment
+        (straight / "stages" / f"{name}.json").write_bytes((out / "stages" / f"{name}.json").read_bytes())
+    assert run(home, straight).returncode == 0
+    losses = [{name: (forecast, measured) for name, forecast, measured in table(folder)}["eval.loss"] for folder in (out, straight)]
+    assert losses[0] == losses[1]
+    assert kills >= 10
