@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -60,7 +62,9 @@ class StepAttention:
     Instances are made by the runner, one per step, and called once per layer.
     """
 
-    def __init__(self, plan: StepPlan, keys: list[Tensor], values: list[Tensor], block_size: int, *, compiled: bool) -> None:
+    def __init__(
+        self, plan: StepPlan, keys: list[Tensor], values: list[Tensor], block_size: int, *, compiled: bool, helpers: Executor | None = None
+    ) -> None:
         """Turn the plan's index arrays into what each layer needs.
 
         Args:
@@ -69,8 +73,10 @@ class StepAttention:
             values: per layer [slots, KV, D].
             block_size: slots per block.
             compiled: decode with the numba kernel (float32 on the CPU) instead of a gathered batch.
+            helpers: threads that share the kernel's rows.
         """
         device = keys[0].device
+        self.helpers, self.threads = helpers, torch.get_num_threads()
         self.keys, self.values, self.block_size, self.compiled = keys, values, block_size, compiled
         self.slots = torch.from_numpy(plan.slot_mapping).to(device)
         count = self.num_decodes = plan.num_decodes
@@ -128,4 +134,5 @@ class StepAttention:
         from steelyard.serve.kernels import paged_decode
 
         rows = out[: self.num_decodes].numpy()
-        paged_decode(query.contiguous().numpy(), keys.numpy(), values.numpy(), self.tables, self.contexts, self.block_size, rows)
+        arrays = query.contiguous().numpy(), keys.numpy(), values.numpy(), self.tables, self.contexts
+        paged_decode(*arrays, self.block_size, rows, helpers=self.helpers, threads=self.threads)

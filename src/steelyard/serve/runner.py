@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +56,8 @@ class TorchRunner:
         self.config = config
         self.compiled = fits if compiled is None else compiled
         self._device = weight.device
+        helpers = torch.get_num_threads() - 1
+        self._helpers = ThreadPoolExecutor(helpers, thread_name_prefix="decode") if self.compiled and helpers else None
         shape = (config.num_blocks * config.block_size, arch.num_kv_heads, arch.head_dim)
         try:
             self.keys = [torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(arch.num_layers)]
@@ -86,11 +89,9 @@ class TorchRunner:
         Returns:
             The token of each sampling request.
         """
-        if self.compiled:
-            self._match_threads()
         if len(plan.copies):
             self._copy_blocks(plan.copies)
-        attend = StepAttention(plan, self.keys, self.values, self.config.block_size, compiled=self.compiled)
+        attend = StepAttention(plan, self.keys, self.values, self.config.block_size, compiled=self.compiled, helpers=self._helpers)
         tokens = torch.from_numpy(plan.token_ids).to(self._device)
         positions = torch.from_numpy(plan.positions).to(self._device)
         hidden = self.model.run(tokens, positions, attend)
@@ -101,12 +102,6 @@ class TorchRunner:
         logits = self.model.head(hidden[last])
         chosen = sample(logits, [plan.params[row] for row in rows], plan.output_positions[rows].tolist())
         return dict(zip(plan.sampled_ids, chosen.tolist(), strict=True))
-
-    def _match_threads(self) -> None:
-        """Let the kernel use as many threads as PyTorch; numba keeps the number per calling thread."""
-        import numba
-
-        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # pyright: ignore
 
     def _copy_blocks(self, copies: np.ndarray) -> None:
         """Copy whole blocks, all layers."""
