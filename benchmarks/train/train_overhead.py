@@ -125,7 +125,7 @@ def run(quick: bool) -> list[Check]:
     torch.set_num_threads(2)
     source = _RandomTokens(2048)
     checks = []
-    for hidden_size, num_layers, steps in ((64, 2, 120), (192, 4, 60)):
+    for hidden_size, num_layers, steps in ((64, 2, 100), (192, 4, 40)):
         config = _config(hidden_size, num_layers, steps if quick else 4 * steps)
         checks.append(
             Check(f"tokens/s of trainer over bare loop, {config.architecture.name}", _speed_ratio(config, source), _BAR, "higher")

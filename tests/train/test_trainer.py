@@ -102,7 +102,7 @@ def test_diverged_run_stops_with_advice(config, source, tmp_path, monkeypatch):
     calls = []
 
     def poisoned(logits, targets, **options):
-        calls.append(1)
+        calls.extend([1] * (logits.shape[-1] == config.architecture.vocab_size))
         return plain(logits, targets, **options) * (float("nan") if len(calls) == 5 else 1.0)
 
     monkeypatch.setattr(session.F, "cross_entropy", poisoned)

@@ -55,7 +55,8 @@ class TrainResult:
         step_time_s: median wall time of a step, the first steps after a start left out.
         step_time_spread_s: robust standard deviation of the same steps (interquartile range / 1.349).
         total_time_s: wall time of all steps.
-        peak_memory_bytes: largest memory beyond what the process held before the model was built.
+        peak_memory_bytes: largest memory the run needed beyond what the process held before the model was built.
+        resident_peak_bytes: the same with freed blocks that the C library kept for speed.
         tokens: tokens trained on.
         tokens_run: tokens trained on in this folder.
         flops: model FLOPs of `tokens`.
@@ -77,6 +78,7 @@ class TrainResult:
     step_time_spread_s: float
     total_time_s: float
     peak_memory_bytes: float
+    resident_peak_bytes: float
     tokens: int
     tokens_run: int
     flops: float

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from steelyard.errors import ConfigError, DataError
+from steelyard.nn.transformer import build
 from steelyard.train import optimizer as optimizers
 from steelyard.train import schedules
 from steelyard.train.checkpoint import Checkpoint
@@ -20,6 +21,7 @@ from steelyard.train.source import TokenSource
 __all__ = ["History", "Session"]
 
 _COLD_STEPS = 5
+_STRICT_STEPS = 3
 
 
 @dataclass(slots=True)
@@ -31,7 +33,8 @@ class History:
         step_times_s: wall time by step.
         cold: whether a step was among the first after a start, when caches and allocators still settle.
         eval_losses: (steps done, held-out loss).
-        peak_memory_bytes: over all processes that worked on the run.
+        peak_memory_bytes: what the run needed, over all processes that worked on it.
+        resident_peak_bytes: what a process came to hold, likewise.
         first_step: step this folder's own training began at.
     """
 
@@ -40,6 +43,7 @@ class History:
     cold: list[bool] = field(default_factory=list)
     eval_losses: list[tuple[int, float]] = field(default_factory=list)
     peak_memory_bytes: int = 0
+    resident_peak_bytes: int = 0
     first_step: int = 0
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -52,7 +56,8 @@ class History:
 
     def scalars(self) -> dict[str, object]:
         """Give the rest as JSON values."""
-        return {"eval_losses": self.eval_losses, "peak_memory_bytes": self.peak_memory_bytes, "first_step": self.first_step}
+        names = ("eval_losses", "peak_memory_bytes", "resident_peak_bytes", "first_step")
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def restore(cls, checkpoint: Checkpoint) -> "History":
@@ -60,7 +65,13 @@ class History:
         columns = {name: checkpoint.tensors[f"history.{name}"].tolist() for name in ("losses", "step_times_s", "cold")}
         scalars = checkpoint.scalars
         pairs = [(int(step), float(loss)) for step, loss in scalars["eval_losses"]]
-        return cls(**columns, eval_losses=pairs, peak_memory_bytes=int(scalars["peak_memory_bytes"]), first_step=scalars["first_step"])
+        return cls(
+            **columns,
+            eval_losses=pairs,
+            peak_memory_bytes=int(scalars["peak_memory_bytes"]),
+            resident_peak_bytes=int(scalars["resident_peak_bytes"]),
+            first_step=int(scalars["first_step"]),
+        )
 
 
 class Session:
@@ -73,8 +84,6 @@ class Session:
             config: the run.
             source: where batches come from.
         """
-        from steelyard.nn.transformer import build
-
         self.config = config
         self.model = build(config.architecture, dtype=torch.float32, device=config.device, seed=config.seed)
         self.model.train()
@@ -89,6 +98,11 @@ class Session:
     def steps_done(self) -> int:
         """Optimizer steps behind the current weights."""
         return len(self.history.losses)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this process has trained the steps in which every kind of tensor was made at least once."""
+        return self._steps_here >= _STRICT_STEPS
 
     @property
     def precision(self) -> Callable[[], AbstractContextManager[object]]:

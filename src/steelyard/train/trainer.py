@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from steelyard import files
@@ -20,7 +19,7 @@ from steelyard.train.checkpoint import Checkpoint, CheckpointStore, load_checkpo
 from steelyard.train.config import TrainConfig
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
 from steelyard.train.lock import exclusive
-from steelyard.train.memory import PeakMemory
+from steelyard.train.memory import PeakMemory, warm_libraries
 from steelyard.train.result import Progress, TrainResult, spread_of
 from steelyard.train.session import Session
 from steelyard.train.source import TokenSource, check_source
@@ -81,7 +80,7 @@ class _Trainer:
         self.store = CheckpointStore(directory, pinned=config.checkpoint_at)
         checkpoint = self.store.latest()
         begin = load_checkpoint(start_from) if checkpoint is None and start_from else None
-        _warm_libraries()
+        warm_libraries(config.device)
         self.memory = PeakMemory(config.device)
         self.session = Session(config, source)
         self.windows = heldout_windows(source.heldout_tokens, config.sequence_length, config.eval_tokens)
@@ -105,7 +104,7 @@ class _Trainer:
             )
         self.session.restore(checkpoint)
         self.session.history.first_step = checkpoint.step
-        self.session.history.peak_memory_bytes = 0
+        self.session.history.peak_memory_bytes = self.session.history.resident_peak_bytes = 0
 
     def run(self, on_step: Callable[[Progress], None] | None) -> TrainResult:
         """Train the remaining steps, evaluate, and store the result."""
@@ -120,6 +119,8 @@ class _Trainer:
         config, session = self.config, self.session
         rate = session.rate(session.steps_done)
         loss, seconds = session.step()
+        if session.is_settled:
+            self.memory.settle()
         done = session.steps_done
         eval_loss = None
         if done == config.steps or (config.eval_every and done % config.eval_every == 0):
@@ -141,6 +142,7 @@ class _Trainer:
         """Write a checkpoint of the current step."""
         history = self.session.history
         history.peak_memory_bytes = max(history.peak_memory_bytes, self.memory.peak_bytes())
+        history.resident_peak_bytes = max(history.resident_peak_bytes, self.memory.resident_peak_bytes())
         scalars = history.scalars() | {"tokens_per_step": self.config.tokens_per_step}
         return self.store.save(self.session.steps_done, self.session.tensors(), scalars)
 
@@ -174,6 +176,7 @@ class _Trainer:
             step_time_spread_s=spread_of(warm),
             total_time_s=sum(history.step_times_s),
             peak_memory_bytes=float(history.peak_memory_bytes),
+            resident_peak_bytes=float(history.resident_peak_bytes),
             tokens=tokens,
             tokens_run=(config.steps - history.first_step) * config.tokens_per_step,
             flops=float(tokens * model_flops_per_token(config.architecture, config.sequence_length)),
@@ -233,9 +236,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _warm_libraries() -> None:
-    """Let the math libraries start their threads and make their buffers before memory is measured."""
-    weight = torch.from_numpy(np.ones((256, 256), dtype=np.float32)).requires_grad_()
-    (weight @ weight).softmax(-1).sum().backward()
