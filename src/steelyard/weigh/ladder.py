@@ -25,7 +25,7 @@ BATCH_SIZE = 16
 _HEAD_DIM = 32
 _SHAPES = ((32, 2), (64, 2), (96, 3), (128, 4), (192, 5), (256, 6), (384, 7), (512, 8))
 _RUNGS = 3
-_BRANCH_FRACTIONS = (0.25, 0.5, 1.0)
+_BRANCH_FRACTIONS = (0.25, 0.4, 0.63, 1.0)
 COOLDOWN_FRACTION = 0.2
 _LADDER_SHARE = 0.30
 _TARGET_SHARE = 0.25
@@ -82,7 +82,7 @@ def _rounded(steps: float) -> int:
 def design(step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, max_tokens: int) -> Ladder:
     """Choose the largest ladder whose training fits the time.
 
-    Three neighbouring shapes are trained at three token counts each, off one constant-learning-rate trunk; the next
+    Three neighbouring shapes are trained at four token counts each, off one constant-learning-rate trunk; the next
     shape up is the target, trained on as many tokens as the longest branch. A machine too slow for any ladder gets the
     smallest one, which then takes longer than asked; `expected_s` says how long.
 

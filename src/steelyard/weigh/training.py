@@ -21,7 +21,7 @@ __all__ = ["climb", "model_directory", "probe_step_times", "rung_config", "train
 _WARMUP_STEPS = 30
 _CHECKPOINT_EVERY = 100
 _PROBE_STEPS = 12
-_EVAL_TOKENS = 64 * SEQUENCE_LENGTH
+_EVAL_TOKENS = 128 * SEQUENCE_LENGTH
 
 
 def rung_config(shape: tuple[int, int], steps: int, config: QuickstartConfig, *, cooled: bool) -> TrainConfig:
