@@ -2,6 +2,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from steelyard.catalog.architecture import Architecture
@@ -41,3 +42,20 @@ def config(arch) -> TrainConfig:
         architecture=arch, steps=12, batch_size=4, sequence_length=16, learning_rate=5e-3, warmup_steps=2, cooldown_steps=3,
         checkpoint_every=4, eval_every=6, eval_tokens=512, threads=1, seed=3,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """Shards of a little made-up text."""
+    from steelyard.data import text
+
+    folder = tmp_path_factory.mktemp("text")
+    words = ["steel", "yard", "weight", "balance", "small", "large", "beam", "hook", "load", "count"]
+    rng = np.random.default_rng(0)
+    sources = folder / "sources"
+    sources.mkdir()
+    for index in range(40):
+        lines = [" ".join(rng.choice(words, 12)) + f" {index} {line}." for line in range(40)]
+        (sources / f"{index}.txt").write_text("\n".join(lines))
+    text.prepare([sources], folder / "shards", vocab_size=300, heldout_fraction=0.1)
+    return folder / "shards"

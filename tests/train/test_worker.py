@@ -4,28 +4,9 @@ from dataclasses import replace
 import pytest
 
 from steelyard import errors
+from steelyard.data.shards import TokenShards
 from steelyard.errors import BackendError, ConfigError
 from steelyard.train import worker
-
-shards = pytest.importorskip("steelyard.data.shards")
-text = pytest.importorskip("steelyard.data.text")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Shards of a little made-up text."""
-    import numpy as np
-
-    folder = tmp_path_factory.mktemp("text")
-    words = ["steel", "yard", "weight", "balance", "small", "large", "beam", "hook", "load", "count"]
-    rng = np.random.default_rng(0)
-    sources = folder / "sources"
-    sources.mkdir()
-    for index in range(40):
-        lines = [" ".join(rng.choice(words, 12)) + f" {index} {line}." for line in range(40)]
-        (sources / f"{index}.txt").write_text("\n".join(lines))
-    text.prepare([sources], folder / "shards", vocab_size=300, heldout_fraction=0.1)
-    return folder / "shards"
 
 
 def test_fresh_process_gives_the_same_losses_and_reports_each_step(config, data, tmp_path):
@@ -34,7 +15,7 @@ def test_fresh_process_gives_the_same_losses_and_reports_each_step(config, data,
     config = replace(config, architecture=replace(config.architecture, vocab_size=300), eval_every=0)
     seen = []
     result = worker.train_in_subprocess(config, data, tmp_path / "apart", on_step=seen.append)
-    here = train(config, shards.TokenShards(data), tmp_path / "here")
+    here = train(config, TokenShards(data), tmp_path / "here")
     assert result.losses == here.losses == [progress.loss for progress in seen]
     assert 0 < result.peak_memory_bytes < 200 << 20
 

@@ -1,0 +1,25 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from steelyard import config as configs
+from steelyard.cli import train as cli
+from steelyard.errors import ConfigError
+from steelyard.train import TrainResult
+
+
+def test_recipe_runs_and_prints_what_was_measured(config, data, tmp_path, capsys):
+    recipe = tmp_path / "recipe.json"
+    configs.dump(replace(config, architecture=replace(config.architecture, vocab_size=300)), recipe)
+    cli.run(recipe, data=data, out=tmp_path / "run")
+    assert "train.step_time" in capsys.readouterr().out
+    cli.run(recipe, data=data, out=tmp_path / "run", json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert TrainResult.from_plain(printed["result"]) == TrainResult.load(tmp_path / "run")
+    assert {item["quantity"] for item in printed["measurements"]} >= {"eval.loss", "train.step_time"}
+
+
+def test_recipe_that_is_not_there_is_named(data, tmp_path):
+    with pytest.raises(ConfigError, match="cannot read"):
+        cli.run(tmp_path / "none.toml", data=data, out=tmp_path / "run")
