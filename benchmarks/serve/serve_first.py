@@ -105,7 +105,7 @@ def _in_batches(generate: Callable[[Tensor, Tensor, int], object], trace: list[T
 def _peer(model: Transformer) -> tuple[Callable[[Tensor, Tensor, int], object], str]:
     """Give the static side and the name of its check."""
     try:
-        import transformers
+        import transformers  # pyright: ignore[reportMissingImports]
     except ImportError:
         print("peer transformers is missing (pip install transformers); comparing with our own static batches")
         return _own_static(model), "output rate over own static batches"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["StepSamples", "profile"]
 
 _DECODES = 6
+_HICCUP = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,26 +28,41 @@ class StepSamples:
 
     Attributes:
         features: [n, F] in the order of `steelyard.cost.step_time.FEATURES`.
-        seconds: [n] median over rounds.
-        relative_spread: [n] (largest - smallest) / median over rounds.
+        round_seconds: [n, rounds] of each step in each round.
     """
 
     features: np.ndarray
-    seconds: np.ndarray
-    relative_spread: np.ndarray
+    round_seconds: np.ndarray
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """Median over rounds, [n]."""
+        return np.median(self.round_seconds, axis=1)
+
+    @property
+    def relative_spread(self) -> np.ndarray:
+        """(Largest - smallest) / median over rounds, [n]."""
+        return np.ptp(self.round_seconds, axis=1) / self.seconds
 
     def fit(self) -> ServeStepTime:
-        """Fit a step-time model to the samples."""
+        """Fit a step-time model to the medians, then scale it to the mean of all rounds.
+
+        A median leaves out what other work on the machine costs now and then, but a trace of thousands of steps pays it on average.
+        A single step counts for at most `_HICCUP` times its prediction.
+        """
         from steelyard.cost.step_time import ServeStepTime
 
-        return ServeStepTime.fit(self.features, self.seconds)
+        shape = ServeStepTime.fit(self.features, self.seconds)
+        predicted = shape.predict(self.features)[:, None]
+        scale = float(np.minimum(self.round_seconds / predicted, _HICCUP).mean())
+        return replace(shape, coefficients=tuple(scale * item for item in shape.coefficients))
 
 
 def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_s: float = 20.0) -> StepSamples:
     """Run batches of equal prompts to their end and time every step of them.
 
     Cases grow from one short prompt to a full batch; each gives prefill steps, mixed steps when its prompts exceed the token
-    budget, and decoding steps. The median over rounds is kept.
+    budget, and decoding steps. The first run of each case warms up and is not kept.
 
     Args:
         llm: an idle engine; its cached prefixes are forgotten.
@@ -55,7 +71,7 @@ def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_
         limit_s: seconds after which no new case begins.
 
     Returns:
-        One sample per step of each case.
+        The steps of each case.
 
     Raises:
         ConfigError: the engine is busy or `rounds` is below 1.
@@ -70,9 +86,7 @@ def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_
         features += repeats[0][0]
         times += np.array([seconds for _, seconds in repeats]).T.tolist()
     llm.reset()
-    table = np.array(times)
-    median = np.median(table, axis=1)
-    return StepSamples(features=np.array(features), seconds=median, relative_spread=(table.max(1) - table.min(1)) / median)
+    return StepSamples(features=np.array(features), round_seconds=np.array(times))
 
 
 def _cases(llm: LLM) -> Iterator[tuple[int, int]]:
