@@ -64,6 +64,24 @@ def test_correction_recovers_a_factor_and_covers():
 
 def test_correction_of_one_pair_is_its_ratio():
     correction = fit_correction([2.0], [3.0])
-    assert correction.factor == pytest.approx(1.5) and correction.relative_spread > 0.05
+    assert correction.factors == pytest.approx((1.5,)) and correction.relative_spread > 0.05
     with pytest.raises(FitError, match="positive"):
         fit_correction([1.0, 2.0], [1.0])
+
+
+def test_correction_tells_parts_apart_where_runs_allow_it():
+    parts = np.array([[1.0, 3.0], [4.0, 5.0], [20.0, 8.0]])
+    correction = fit_correction(parts, parts @ [1.2, 3.0])
+    assert correction.factors == pytest.approx((1.2, 3.0), rel=0.02)
+    assert correction.apply([60.0, 12.0]) == pytest.approx(108.0, rel=0.01)
+    alike = fit_correction([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], [4.0, 8.0, 12.0])
+    assert alike.factors == pytest.approx((2.0, 2.0))
+    assert fit_correction([[1.0, 1.0]], [3.0]).factors == pytest.approx((1.5, 1.5))
+
+
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_correction_never_gives_negative_factors(count, parts, seed):
+    generator = np.random.default_rng(seed)
+    correction = fit_correction(generator.uniform(0.1, 10, (count, parts)), generator.uniform(0.1, 10, count))
+    forecast = correction.forecast("train.step_time", generator.uniform(0.1, 10, parts), "test")
+    assert min(correction.factors) >= 0 and 0 < forecast.low <= forecast.value <= forecast.high

@@ -2,17 +2,29 @@ import numpy as np
 import pytest
 
 from steelyard.cost import FEATURES, Machine, ServeStepTime
+from steelyard.cost.step_time import FIRST_TOKENS
 from steelyard.errors import DataError, FitError
 
 
 def steps(generator: np.random.Generator, count: int) -> np.ndarray:
     prompt, decoding, context = (generator.integers(0, high, count).astype(float) for high in (512, 32, 2048))
-    return np.stack([np.ones(count), decoding + (prompt > 0), prompt, prompt * prompt / 2, decoding, decoding * context], axis=1)
+    return np.stack(
+        [
+            np.ones(count),
+            decoding + (prompt > 0),
+            prompt,
+            prompt * prompt / 2,
+            decoding,
+            decoding * context,
+            np.minimum(prompt + decoding, FIRST_TOKENS),
+        ],
+        axis=1,
+    )
 
 
 def test_fit_recovers_a_linear_machine_despite_outliers():
     generator = np.random.default_rng(1)
-    features, truth = steps(generator, 300), np.array([2e-3, 1e-4, 5e-5, 1e-8, 4e-4, 2e-7])
+    features, truth = steps(generator, 300), np.array([2e-3, 1e-4, 5e-5, 1e-8, 4e-4, 2e-7, 1e-4])
     seconds = features @ truth * np.exp(generator.normal(0, 0.03, 300))
     seconds[::25] *= 5
     model = ServeStepTime.fit(features, seconds)
@@ -23,7 +35,7 @@ def test_fit_recovers_a_linear_machine_despite_outliers():
 def test_roofline_times_are_nearly_linear_and_grow(architectures, calibration, tmp_path):
     model = ServeStepTime.from_roofline(architectures["tiny"], Machine.from_calibration(calibration))
     assert len(model.coefficients) == len(FEATURES) and model.relative_spread < 0.5
-    base = np.array([1.0, 5, 64, 64 * 65 / 2, 4, 4 * 128])
+    base = np.array([1.0, 5, 64, 64 * 65 / 2, 4, 4 * 128, FIRST_TOKENS])
     assert model.predict(2 * base) > model.predict(base) > 0
     model.save(tmp_path / "step.json")
     assert ServeStepTime.load(tmp_path / "step.json") == model
@@ -35,11 +47,11 @@ def test_decoding_one_sequence_reads_the_weights_once(architectures, a100):
     machine = Machine.from_accelerator(a100)
     model = ServeStepTime.from_roofline(architectures["yi-34b"], machine)
     expected = 2 * 34.4e9 / machine.memory_bytes_per_s
-    assert float(model.predict([1, 1, 0, 0, 1, 512])) == pytest.approx(expected, rel=0.25)
+    assert float(model.predict([1, 1, 0, 0, 1, 512, 1])) == pytest.approx(expected, rel=0.25)
 
 
 def test_too_few_or_bad_steps_are_refused():
-    with pytest.raises(FitError, match="n >= 6"):
-        ServeStepTime.fit(np.ones((3, 6)), np.ones(3))
+    with pytest.raises(FitError, match="n >= 7"):
+        ServeStepTime.fit(np.ones((3, 7)), np.ones(3))
     with pytest.raises(FitError, match="positive"):
-        ServeStepTime.fit(np.ones((8, 6)), np.zeros(8))
+        ServeStepTime.fit(np.ones((8, 7)), np.zeros(8))

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from steelyard.cost.step_time import FEATURES
+from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.errors import CapacityError, ConfigError, TraceError
 from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, make_request, synthetic_trace
 from steelyard.serve.attention import decode_gathered
 from steelyard.serve.engine import LLM, default_config
+from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.kernels import paged_decode, split_rows
 from steelyard.serve.profile import profile
 from steelyard.serve.sampling import sample, uniform
@@ -151,7 +152,7 @@ def test_the_simulator_plans_what_the_engine_plans(model):
         max_prompt=60,
         max_output=30,
     )
-    weights = np.array([3e-3, 2e-4, 1e-4, 1e-6, 5e-4, 1e-6])
+    weights = np.array([3e-3, 2e-4, 1e-4, 1e-6, 5e-4, 1e-6, 1e-4])
 
     def step_time_s(plan):
         return float(plan.features() @ weights)
@@ -172,7 +173,7 @@ def test_the_simulator_plans_what_the_engine_plans(model):
     assert all(np.array_equal(a.slot_mapping, b.slot_mapping) for a, b in zip(real.plans, simulated.plans, strict=True))
     np.testing.assert_allclose(real.timeline.first_token_s, simulated.timeline.first_token_s, rtol=1e-9)
     np.testing.assert_allclose(real.timeline.last_token_s, simulated.timeline.last_token_s, rtol=1e-9)
-    assert {item.quantity for item in real.measurements()} == {item.quantity for item in simulated.forecasts()}
+    assert {item.quantity for item in real.measurements()} == simulated.summary().keys()
 
 
 def test_profile_gives_steps_a_model_can_be_fitted_on(model):
@@ -180,6 +181,27 @@ def test_profile_gives_steps_a_model_can_be_fitted_on(model):
     assert samples.features.shape == (len(samples.seconds), len(FEATURES))
     fitted = samples.fit()
     assert fitted.predict(samples.features[:1])[0] > 0
+
+
+def test_forecasts_widen_where_the_queue_amplifies_an_error_of_the_steps(model):
+    trace = synthetic_trace(
+        np.random.default_rng(2),
+        num_requests=60,
+        rate_per_s=8.0,
+        vocab_size=97,
+        mean_prompt=20,
+        mean_output=12,
+        max_prompt=60,
+        max_output=30,
+    )
+    steps = ServeStepTime(coefficients=(2e-3, 1e-3, 1e-4, 0.0, 1e-3, 0.0, 1e-4), relative_spread=0.1, count=50)
+    found = {item.quantity: item for item in forecast_replay(LLM(model, config()), trace, steps)}
+    assert {item.provenance for item in found.values()} == {"simulated"}
+
+    def width(name):
+        return (found[name].high - found[name].low) / found[name].value
+
+    assert width("serve.tpot") > 0.3 and width("serve.request_rate") < 0.1
 
 
 def test_what_does_not_fit_is_refused(model):

@@ -40,7 +40,7 @@ def test_decodes_go_first_and_prompts_share_the_rest_of_the_budget():
     assert plan.query_lengths.tolist() == [1, 10, 5]
     assert plan.samples.tolist() == [True, True, False]
     assert plan.num_decodes == 1
-    assert plan.features().tolist() == [1, 3, 15, 55 + 15, 1, 5]
+    assert plan.features().tolist() == [1, 3, 15, 55 + 15, 1, 5, 8]
 
 
 def test_a_long_prompt_is_cut_into_chunks_that_fill_the_budget():

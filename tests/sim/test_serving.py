@@ -72,12 +72,6 @@ def test_an_idle_engine_waits_for_the_next_arrival():
     assert result.timeline.ttft_s.tolist() == [0.25, 0.25]
 
 
-def test_forecasts_say_that_they_are_simulated():
-    forecasts = run([Job("a", 0.0, 2)]).forecasts(relative=0.1)
-    assert {item.provenance for item in forecasts} == {"simulated"}
-    assert all(item.low <= item.value <= item.high for item in forecasts)
-
-
 def test_an_empty_trace_and_a_stuck_scheduler_are_refused():
     with pytest.raises(TraceError, match="no request"):
         run([])

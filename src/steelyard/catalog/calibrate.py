@@ -13,6 +13,7 @@ import numpy as np
 
 from steelyard.catalog.calibration import Calibration, MatmulPoint
 from steelyard.catalog.probes import memory
+from steelyard.catalog.probes.attention import attention
 from steelyard.catalog.probes.disk import disk_rates
 from steelyard.catalog.probes.launch import launch
 from steelyard.catalog.probes.link import link_rates
@@ -37,6 +38,7 @@ _BUDGETS_S = {
 """Seconds per round for the matrix products of a dtype: quick, full."""
 
 _QUANTITIES = {
+    "attention_flops_per_s": "machine.attention",
     "stream_bytes_per_s": "machine.stream",
     "gather_bytes_per_s": "machine.gather",
     "disk_read_bytes_per_s": "machine.disk_read",
@@ -200,7 +202,7 @@ def _measure_matmul(found: _Findings, device: str, quick: bool, tell: Progress) 
 
 
 def _measure_memory(found: _Findings, device: str, quick: bool, tell: Progress) -> None:
-    """Time memory, 70 to 85 % of a round."""
+    """Time memory, 70 to 83 % of a round."""
     tell("memory streams", 0.7)
     found.add("stream_bytes_per_s", *memory.stream(device=device, quick=quick))
     found.add("cache_bytes_per_s", *memory.cache_stream(device=device, quick=quick))
@@ -211,8 +213,10 @@ def _measure_memory(found: _Findings, device: str, quick: bool, tell: Progress) 
 
 
 def _measure_host(found: _Findings, device: str, quick: bool, tell: Progress, folder: Path) -> None:
-    """Time dispatch, links and disk, 85 to 100 % of a round."""
-    tell("operation dispatch", 0.85)
+    """Time attention, dispatch, links and disk, 83 to 100 % of a round."""
+    tell("attention", 0.83)
+    found.add("attention_flops_per_s", *attention(device=device, quick=quick))
+    tell("operation dispatch", 0.86)
     found.add("launch_s", launch(device=device, quick=quick))
     tell("links between processes", 0.88)
     links = link_rates(quick=quick)

@@ -52,6 +52,7 @@ class Calibration:
         host_link_bytes_per_s: from the host's memory to a GPU's, 0 on a CPU.
         launch_s: time to dispatch one small tensor operation.
         noise: median over all probes of interquartile range over median.
+        attention_flops_per_s: fused causal attention, forward and backward, masked pairs not counted; 0 when not measured.
         measurements: the same as quantities with spread and count.
         time_s: seconds since 1970 (UTC).
         duration_s: how long the calibration took.
@@ -73,6 +74,7 @@ class Calibration:
     link_bytes_per_s: float
     launch_s: float
     noise: float
+    attention_flops_per_s: float = 0.0
     measurements: tuple[Measurement, ...] = ()
     disk_direct: bool = False
     shared_latency_s: float = 0.0

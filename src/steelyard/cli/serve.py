@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import cyclopts
 
 if TYPE_CHECKING:
+    from steelyard.quantity import Forecast
     from steelyard.serve.engine import LLM, ReplayResult
-    from steelyard.sim.serving import SimulatedReplay
 
 app = cyclopts.App(name="serve", help="Serve a model over an OpenAI-compatible API, or replay a trace.")
 
@@ -78,14 +78,15 @@ def replay(
     import numpy as np
 
     from steelyard.serve.forecast import forecast_replay
+    from steelyard.serve.profile import profile
     from steelyard.serve.trace import load_trace
 
     llm = _engine(model, pool, max_model_len, token_budget, ())
     generator = np.random.default_rng(seed)
     requests = load_trace(trace, generator, vocab_size=llm.model.architecture.vocab_size)
-    simulated = forecast_replay(llm, requests, generator=generator)
+    forecasts = forecast_replay(llm, requests, profile(llm, generator=generator).fit())
     measured = llm.replay(requests)
-    report = _report(simulated, measured, f"{trace.name} on {model.resolve().name}, {len(requests)} requests, seed {seed}")
+    report = _report(forecasts, measured, f"{trace.name} on {model.resolve().name}, {len(requests)} requests, seed {seed}")
     if json:
         print(report.to_json())
     else:
@@ -115,10 +116,10 @@ def _engine(model: Path, pool: str, max_model_len: int, token_budget: int, end_t
     return LLM(transformer, config, end_tokens=end_tokens)
 
 
-def _report(simulated: "SimulatedReplay", measured: "ReplayResult", subtitle: str) -> Any:
+def _report(forecasts: "list[Forecast]", measured: "ReplayResult", subtitle: str) -> Any:
     """Put forecast and measurement side by side."""
     from steelyard.quantity import check
     from steelyard.runs.report import Checks, Report, Section
 
-    checks = check(simulated.forecasts(), measured.measurements())
+    checks = check(forecasts, measured.measurements())
     return Report("Replay of a trace", subtitle, [Section("Simulated before, measured after", [Checks(checks)])])

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
 from steelyard.quantity import Forecast
@@ -14,31 +14,38 @@ __all__ = ["Correction", "fit_correction"]
 SPREAD_FLOOR = 0.03
 """Relative scatter assumed at least: few pairs agree by luck."""
 
+_PRIOR_SPREAD = 0.7
+"""Factors of a prediction's parts are expected within this relative distance of their common factor."""
+
+Array = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A factor between measured and predicted, with its scatter.
+    """Factors on the parts of a prediction, with the scatter left.
 
     Attributes:
-        factor: measured over predicted, geometric mean.
-        relative_spread: standard deviation of log(measured / predicted), with a floor.
+        factors: one per part, none negative.
+        relative_spread: standard deviation of measured over corrected, with a floor.
         count: pairs it was fitted on.
+        covariance: of the factors at unit scatter, [parts, parts].
     """
 
-    factor: float
+    factors: tuple[float, ...]
     relative_spread: float
     count: int
+    covariance: tuple[tuple[float, ...], ...]
 
-    def apply(self, predicted: float) -> float:
-        """Give the corrected prediction."""
-        return self.factor * predicted
+    def apply(self, predicted: ArrayLike) -> float:
+        """Give the corrected prediction of parts [parts], or of one number."""
+        return float(np.dot(self.factors, np.atleast_1d(np.asarray(predicted, dtype=float))))
 
-    def forecast(self, quantity: str, predicted: float, source: str) -> Forecast:
-        """Make a forecast whose 80 % interval is Student's t over the scatter, widened for the fitted mean.
+    def forecast(self, quantity: str, predicted: ArrayLike, source: str) -> Forecast:
+        """Make a forecast whose 80 % interval is Student's t over the scatter, widened for the fitted factors.
 
         Args:
             quantity: name of the quantity.
-            predicted: uncorrected prediction, positive.
+            predicted: uncorrected prediction, positive, or its parts [parts].
             source: which model was corrected on which runs.
 
         Returns:
@@ -46,31 +53,52 @@ class Correction:
         """
         from scipy.stats import t
 
-        quantile = float(t.ppf(0.9, max(self.count - 1, 1)))
-        width = math.expm1(quantile * self.relative_spread * math.sqrt(1 + 1 / self.count))
-        return Forecast.about(quantity, self.apply(predicted), relative=width, provenance="fitted", source=source)
+        value = self.apply(predicted)
+        parts = np.atleast_1d(np.asarray(predicted, dtype=float)) / value
+        leverage = float(parts @ np.array(self.covariance) @ parts)
+        quantile = float(t.ppf(0.9, max(self.count - len(self.factors), 1)))
+        width = math.expm1(quantile * self.relative_spread * math.sqrt(1 + leverage))
+        return Forecast.about(quantity, value, relative=width, provenance="fitted", source=source)
 
 
 def fit_correction(predicted: ArrayLike, measured: ArrayLike) -> Correction:
-    """Fit one factor to pairs, as the geometric mean of measured over predicted.
+    """Fit one factor per part of the predictions, by least squares on relative errors.
+
+    Parts get factors of their own as far as the runs tell them apart; a weak prior keeps them near the common factor.
 
     Args:
-        predicted: positive, [n].
+        predicted: positive, [n], or their parts, non-negative, [n, parts].
         measured: of the same n >= 1 runs, positive.
 
     Returns:
-        The correction; one pair gives its ratio and a spread of three floors.
+        The correction; fewer pairs than parts leave a spread of three floors.
 
     Raises:
         FitError: no pairs, unequal lengths, or values that are not positive and finite.
     """
-    before, after = (np.atleast_1d(np.asarray(item, dtype=float)) for item in (predicted, measured))
-    usable = before.shape == after.shape and before.size and np.isfinite(before * after).all() and (before > 0).all() and (after > 0).all()
-    if not usable:
+    before, after = np.asarray(predicted, dtype=float), np.atleast_1d(np.asarray(measured, dtype=float))
+    before = before.reshape(-1, 1) if before.ndim < 2 else before
+    usable = len(before) == len(after) > 0 and bool(np.isfinite(before).all() and np.isfinite(after).all())
+    if not (usable and (before >= 0).all() and (before.sum(axis=1) > 0).all() and (after > 0).all()):
         raise FitError(
-            f"a correction needs equally many positive predictions and measurements, got {before.size} and {after.size}",
+            f"a correction needs equally many positive predictions and measurements, got {len(before)} and {after.size}",
             hint="pass one prediction for each finished run",
         )
-    ratio = np.log(after / before)
-    spread = float(ratio.std(ddof=1)) if ratio.size > 1 else 3 * SPREAD_FLOOR
-    return Correction(float(np.exp(ratio.mean())), max(spread, SPREAD_FLOOR), int(ratio.size))
+    return _fit(before, after)
+
+
+def _fit(before: Array, after: Array) -> Correction:
+    """Solve for the factors and measure what scatter they leave."""
+    from scipy.optimize import nnls
+
+    count, parts = before.shape
+    common = math.exp(float(np.log(after / before.sum(axis=1)).mean()))
+    prior = SPREAD_FLOOR / _PRIOR_SPREAD / common * np.eye(parts) if parts > 1 else np.empty((0, parts))
+    rows = np.vstack([before / after[:, None], prior])
+    goals = np.concatenate([np.ones(count), prior.sum(axis=1) * common])
+    factors = nnls(rows, goals)[0]
+    free = count - parts
+    errors = np.log(before @ factors / after)
+    spread = math.sqrt(float((errors**2).sum()) / free) if free > 0 else 3 * SPREAD_FLOOR
+    covariance = np.linalg.inv(rows.T @ rows)
+    return Correction(tuple(map(float, factors)), max(spread, SPREAD_FLOOR), count, tuple(map(tuple, covariance.tolist())))

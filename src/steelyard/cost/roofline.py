@@ -185,17 +185,19 @@ class Machine:
             raise CatalogError(f"{calibration.machine}: no {dtype} matrix product was measured", hint=f"measured dtypes: {known}")
         sizes = np.log(np.array([(point.m, point.n, point.k) for point in points], dtype=float))
         curve = MatmulCurve(sizes, np.array([point.flops_per_s for point in points]))
+        best = calibration.best_flops_per_s(dtype)
+        attention = calibration.attention_flops_per_s / best or 0.5
         return cls(
             name=calibration.machine,
             dtype=dtype,
-            peak_flops_per_s=calibration.best_flops_per_s(dtype),
+            peak_flops_per_s=best,
             memory_bytes=calibration.memory_bytes,
             memory_bytes_per_s=calibration.stream_bytes_per_s,
             cache_bytes=cache_bytes,
             cache_bytes_per_s=calibration.cache_bytes_per_s,
             injection_bytes_per_s=calibration.link_bytes_per_s,
             host_link_bytes_per_s=calibration.stream_bytes_per_s,
-            efficiencies=Efficiencies(attention=0.5, launch_s=calibration.launch_s, tile=0.0, link=1.0),
+            efficiencies=Efficiencies(attention=attention, launch_s=calibration.launch_s, tile=0.0, link=1.0),
             curve=curve,
             fused=calibration.device != "cpu",
             provenance="measured",

@@ -12,7 +12,7 @@ from steelyard.cost.flops import AttentionConvention, model_flops_per_token
 from steelyard.cost.layout import Layout
 from steelyard.cost.memory import MIXED, PURE_FP32, MemoryBreakdown, parameter_count, training_memory
 from steelyard.cost.operators import operators
-from steelyard.cost.roofline import Machine, operator_times_s, roofline_time_s
+from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.errors import ConfigError
 
 __all__ = ["StepCost", "training_step"]
@@ -28,6 +28,7 @@ class StepCost:
     Attributes:
         time_s: wall time of the step.
         compute_s: kernels of all micro-batches of the busiest stage, recomputation included.
+        product_s: part of `compute_s` in matrix products and attention.
         tensor_s: exposed tensor-parallel communication.
         bubble_s: idle time while the pipeline fills and drains, and its transfers.
         data_s: exposed data-parallel communication.
@@ -42,6 +43,7 @@ class StepCost:
 
     time_s: Any
     compute_s: Any
+    product_s: Any
     tensor_s: Any
     bubble_s: Any
     data_s: Any
@@ -93,7 +95,7 @@ def training_step(
     if sequence_length < 1 or (batch < 1).any() or (steps < 1).any():
         raise ConfigError("micro_batch, accumulation and sequence_length must be at least 1")
     seconds, work = _micro_batch(arch, machine, axes, batch, sequence_length, flash_attention)
-    kernels_s, tensor_s = seconds
+    kernels_s, product_s, tensor_s = seconds
     hop_s = _hop_s(arch, machine, axes, batch * sequence_length)
     bubble_s = (axes["pipeline"] - 1) * (kernels_s + tensor_s + hop_s) + steps * 0.5 * hop_s
     data_s = _data_s(arch, machine, axes, steps, kernels_s, overlap)
@@ -102,8 +104,9 @@ def training_step(
     tokens = steps * batch * sequence_length * axes["data"]
     model_flops = tokens * model_flops_per_token(arch, sequence_length, convention=convention)
     parts = {
-        "time_s": total_s, "compute_s": steps * kernels_s, "tensor_s": steps * tensor_s, "bubble_s": bubble_s, "data_s": data_s,
-        "update_s": update_s, "model_flops": model_flops, "flops": steps * work[0], "bytes": steps * work[1], "tokens": tokens,
+        "time_s": total_s, "compute_s": steps * kernels_s, "product_s": steps * product_s, "tensor_s": steps * tensor_s,
+        "bubble_s": bubble_s, "data_s": data_s, "update_s": update_s, "model_flops": model_flops, "flops": steps * work[0],
+        "bytes": steps * work[1], "tokens": tokens,
         "mfu": model_flops / (total_s * chosen.num_accelerators * machine.peak_flops_per_s),
     }  # fmt: skip
     precision = PURE_FP32 if machine.dtype_bytes >= 4 else MIXED
@@ -114,8 +117,8 @@ def training_step(
 
 def _micro_batch(
     arch: Architecture, machine: Machine, axes: dict[str, Any], batch: Any, sequence_length: int, flash_attention: bool
-) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Give ((kernel seconds, tensor-parallel seconds), (FLOPs, bytes moved)) of one micro-batch on the busiest accelerator."""
+) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
+    """Give (kernel, product and tensor-parallel seconds), (FLOPs, bytes moved) of one micro-batch on the busiest accelerator."""
     shape: dict[str, Any] = {"tensor_parallel": axes["tensor"], "pipeline_parallel": axes["pipeline"], "tokens": sequence_length}
     shape |= {"batch": batch, "dtype_bytes": machine.dtype_bytes, "fused": machine.fused, "flash_attention": flash_attention}
     shape["sequence_parallel"] = axes["sequence_parallel"]
@@ -124,7 +127,10 @@ def _micro_batch(
     passes = 2 + np.where(axes["recompute"] == 2, 1, 0)
     tensor_s = passes * _tensor_s(arch, machine, batch * sequence_length, axes)
     moved = train.total("bytes_read") + train.total("bytes_written")
-    return (roofline_time_s(train, machine) + repeat_s, tensor_s), (train.total("flops") + repeat_flops, moved)
+    times = train.count * operator_times_s(train, machine)
+    kernels_s = times.sum(axis=0) + repeat_s
+    product_s = kernels_s * times[~train.mask("memory")].sum(axis=0) / times.sum(axis=0)
+    return (kernels_s, product_s, tensor_s), (train.total("flops") + repeat_flops, moved)
 
 
 def _hop_s(arch: Architecture, machine: Machine, axes: dict[str, Any], tokens: Any) -> Any:

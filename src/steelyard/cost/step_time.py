@@ -13,14 +13,17 @@ from steelyard.cost.roofline import Machine, roofline_time_s
 from steelyard.errors import FitError
 from steelyard.files import read_json, write_json
 
-__all__ = ["FEATURES", "ServeStepTime"]
+__all__ = ["FEATURES", "FIRST_TOKENS", "ServeStepTime"]
 
-FEATURES = ("steps", "sequences", "prefill_tokens", "prefill_kv", "decode_tokens", "decode_kv")
+FEATURES = ("steps", "sequences", "prefill_tokens", "prefill_kv", "decode_tokens", "decode_kv", "first_tokens")
 """What a step's time depends on, summed over its sequences.
 
 1 per step; sequences in it; prompt tokens processed; pairs of prompt token and attended token; sequences that decode one
-token; tokens these attend.
+token; tokens these attend; all tokens of the step up to `FIRST_TOKENS`, as products of few rows reach a small part of the
+processor's rate and cost more per row.
 """
+
+FIRST_TOKENS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +47,7 @@ class ServeStepTime:
         """Fit by non-negative least squares on relative error, then once more without steps slowed by interference.
 
         Args:
-            features: in the order of `FEATURES`, [n, 6].
+            features: in the order of `FEATURES`, [n, 7].
             seconds: measured times, positive, [n].
             source: what the times are from.
 
@@ -52,7 +55,7 @@ class ServeStepTime:
             The fitted model. Steps whose residual is beyond three times the median absolute one are left out of the second fit.
 
         Raises:
-            FitError: fewer than 6 steps, wrong shapes, or times that are not positive and finite.
+            FitError: fewer than 7 steps, wrong shapes, or times that are not positive and finite.
         """
         matrix, times = np.asarray(features, dtype=float), np.asarray(seconds, dtype=float)
         if matrix.ndim != 2 or matrix.shape[1] != len(FEATURES) or times.shape != matrix.shape[:1] or len(times) < len(FEATURES):
@@ -97,7 +100,7 @@ class ServeStepTime:
         return cls(coefficients=tuple(map(float, coefficients)), relative_spread=spread, count=len(times), source=source)
 
     def predict(self, features: ArrayLike) -> NDArray[np.float64]:
-        """Give seconds of steps; features [..., 6] in the order of `FEATURES`, answer [...]."""
+        """Give seconds of steps; features [..., 7] in the order of `FEATURES`, answer [...]."""
         return np.asarray(features, dtype=float) @ np.array(self.coefficients)
 
     def save(self, path: Path) -> None:
@@ -113,12 +116,12 @@ class ServeStepTime:
 def _features(sequences: int, context: int, prompt: int) -> list[float]:
     """Make the features of a step with `sequences` decoding at `context` and one prompt of `prompt` tokens."""
     pairs = prompt * (prompt + 1) / 2
-    return [1.0, sequences + (prompt > 0), prompt, pairs, sequences, sequences * context]
+    return [1.0, sequences + (prompt > 0), prompt, pairs, sequences, sequences * context, min(prompt + sequences, FIRST_TOKENS)]
 
 
 def _mixed_step_s(arch: Architecture, machine: Machine, row: list[float], dtype_bytes: float) -> float:
     """Time a step: its tokens share the matrix products, attention adds up over the two kinds, the head runs per sequence."""
-    _, sequences, prompt, pairs, decoding, keys = row
+    _, sequences, prompt, pairs, decoding, keys, _ = row
     shared = operators(arch, phase="prefill", tokens=1, context=1, batch=prompt + decoding, dtype_bytes=dtype_bytes, fused=machine.fused)
     per_token_head_s = 0.0
     times_s = float(roofline_time_s(shared, machine))

@@ -55,6 +55,7 @@ def chinchilla(*, tied: bool = False) -> Law:
         name="chinchilla_tied" if tied else "chinchilla",
         term=Sum((Power("A", "alpha", "parameters"), Power("B", beta, "tokens"), Constant("E"))),
         parameters=tuple(parameters if tied else [*parameters, _exponent("beta", 0.3, 0.6)]),
+        formula=f"E + A / N^alpha + B / D^{beta}",
     )
 
 
@@ -126,7 +127,8 @@ def kaplan() -> Law:
         Parameter(name="alpha_N", transform="identity", low=0.01, high=1.5, starts=(0.08, 0.25), prior=Prior(0.1, 0.1)),
         Parameter(name="alpha_D", transform="identity", low=0.01, high=1.5, starts=(0.08, 0.25), prior=Prior(0.1, 0.1)),
     )
-    return Law(name="kaplan", term=_KaplanTerm(), parameters=parameters)
+    formula = "[(Nc / N)^(alpha_N / alpha_D) + Dc / D]^alpha_D"
+    return Law(name="kaplan", term=_KaplanTerm(), parameters=parameters, formula=formula)
 
 
 FORMS: dict[str, Callable[[], Law]] = {"chinchilla": chinchilla, "chinchilla_tied": chinchilla_tied, "kaplan": kaplan}

@@ -64,11 +64,13 @@ class Law:
         name: short, kept in a fit's JSON.
         term: what predicts; see `steelyard.laws.terms`.
         parameters: P of them, in the order of the columns of `theta`.
+        formula: the prediction in words of the literature, N parameters and D tokens.
     """
 
     name: str
     term: Term
     parameters: tuple[Parameter, ...]
+    formula: str = ""
 
     def __post_init__(self) -> None:
         """Refuse parameters that do not match what the term uses."""

@@ -14,14 +14,12 @@ from steelyard.nn.rotary import rotary_tables, spread
 
 __all__ = ["Transformer", "build"]
 
-INITIAL_SPREAD = 0.02
-"""Standard deviation of initial weights. Source: Radford et al. 2019 (GPT-2), whose released code uses 0.02."""
-
 
 def build(arch: Architecture, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", seed: int = 0) -> "Transformer":
     """Build a decoder with freshly drawn weights.
 
-    Weights are normal(0, 0.02); projections that write into the residual stream are narrower by sqrt(2 layers), so that
+    Weights are normal with standard deviation sqrt(2 / (5 width)), 0.02 at usual widths and more for narrow models, which would
+    otherwise start on a plateau; projections that write into the residual stream are narrower by sqrt(2 layers), so that
     its variance does not grow with depth. Biases are 0 and gains 1. Draws are made on the CPU in float32, so a seed gives the same
     weights on every device.
 
@@ -37,7 +35,8 @@ def build(arch: Architecture, *, dtype: torch.dtype = torch.float32, device: tor
     Raises:
         ConfigError: the architecture has a trait this model does not have; all such traits are named.
 
-    Source: Radford et al. 2019 (GPT-2), section 2.3 (scaling of residual layers at initialization).
+    Source: Nguyen and Salazar 2019 (arXiv 1910.05895), section 2.2 (small initialization); Radford et al. 2019 (GPT-2), section 2.3
+        (scaling of residual layers).
     """
     model = Transformer(arch)
     _initialize(model, torch.Generator().manual_seed(seed))
@@ -161,10 +160,11 @@ def _table(rows: int, width: int) -> nn.Embedding:
 @torch.no_grad()
 def _initialize(model: Transformer, generator: torch.Generator) -> None:
     """Fill all parameters, in the order in which the model lists them."""
-    residual_spread = INITIAL_SPREAD / math.sqrt(2 * model.architecture.num_layers)
+    spread = math.sqrt(2 / (5 * model.architecture.hidden_size))
+    residual_spread = spread / math.sqrt(2 * model.architecture.num_layers)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
         else:
             is_residual = name.endswith(("out.weight", "down.weight"))
-            parameter.normal_(0.0, residual_spread if is_residual else INITIAL_SPREAD, generator=generator)
+            parameter.normal_(0.0, residual_spread if is_residual else spread, generator=generator)

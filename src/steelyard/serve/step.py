@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from steelyard.cost.step_time import FIRST_TOKENS
 from steelyard.serve.request import SamplingParams
 
 __all__ = ["StepPlan"]
@@ -62,7 +63,8 @@ class StepPlan:
         """Give what the step's time depends on, in the order of `steelyard.cost.step_time.FEATURES`.
 
         Returns:
-            float64 [6]: 1, sequences, prefill tokens, prefill query-key pairs, decode tokens, decode context tokens.
+            float64 [7]: 1, sequences, prefill tokens, prefill query-key pairs, decode tokens, decode context tokens, the first
+                `FIRST_TOKENS` tokens.
         """
         queries = self.query_lengths[self.num_decodes :].astype(np.float64)
         contexts = self.context_lengths[self.num_decodes :]
@@ -75,5 +77,6 @@ class StepPlan:
                 pairs.sum(),
                 self.num_decodes,
                 self.context_lengths[: self.num_decodes].sum(),
+                min(self.num_tokens, FIRST_TOKENS),
             ]
         )

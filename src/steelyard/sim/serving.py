@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from steelyard.errors import CapacityError, TraceError
-from steelyard.quantity import Forecast
 from steelyard.sim.loop import EventLoop
 from steelyard.sim.timeline import Timeline
 
@@ -75,20 +74,6 @@ class SimulatedReplay:
     def summary(self) -> dict[str, float]:
         """Give the mean of each serving quantity."""
         return self.timeline.summary()
-
-    def forecasts(self, *, relative: float = 0.2) -> list[Forecast]:
-        """Give each serving quantity as a forecast.
-
-        Args:
-            relative: half width of the 80 % interval as a fraction, from the step-time model's error.
-
-        Returns:
-            Forecasts of provenance "simulated".
-        """
-        return [
-            Forecast.about(name, value, relative=relative, provenance="simulated", source=self.source)
-            for name, value in self.summary().items()
-        ]
 
 
 class _Server:

@@ -21,15 +21,15 @@ __all__ = [
 
 VOCAB_SIZE = 1024
 SEQUENCE_LENGTH = 128
-BATCH_SIZE = 16
+BATCH_SIZE = 8
 _HEAD_DIM = 32
 _SHAPES = ((32, 2), (64, 2), (96, 3), (128, 4), (192, 5), (256, 6), (384, 7), (512, 8))
 _RUNGS = 3
 _BRANCH_FRACTIONS = (0.25, 0.4, 0.63, 1.0)
 COOLDOWN_FRACTION = 0.2
-_LADDER_SHARE = 0.30
-_TARGET_SHARE = 0.25
-_MIN_STEPS = 120
+_LADDER_SHARE = 0.35
+_TARGET_SHARE = 0.30
+_MIN_STEPS = 240
 
 
 def rung_architecture(hidden_size: int, num_layers: int) -> Architecture:
@@ -88,7 +88,7 @@ def design(step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, max
 
     Args:
         step_time_s: probed seconds of one optimizer step, by (hidden_size, num_layers), small to large.
-        budget_s: wall time of the whole quickstart; the ladder may use 30 % of it and the target 25 %.
+        budget_s: wall time of the whole quickstart; the ladder may use 35 % of it and the target 30 %.
         max_tokens: tokens at hand; the longest branch repeats none.
 
     Returns:

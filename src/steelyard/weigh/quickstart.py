@@ -31,6 +31,7 @@ __all__ = ["Quickstart", "TextFacts", "run_quickstart"]
 
 _FRESH_S = 7 * 86400.0
 _BYTES_PER_MINUTE = 3_000_000
+_HELDOUT_FRACTION = 0.05
 _SERVING_SHARE = 0.07
 
 
@@ -184,6 +185,7 @@ def _read_text(config: QuickstartConfig, bar: StageBar) -> tuple[TextFacts, Any]
             sources,
             out,
             vocab_size=VOCAB_SIZE,
+            heldout_fraction=_HELDOUT_FRACTION,
             seed=config.seed,
             max_bytes=int(_BYTES_PER_MINUTE * config.minutes),
             progress=lambda stage, fraction: advance(fraction, stage),
@@ -269,7 +271,7 @@ def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list
 
 def _forecasters(checks: list[Check]) -> dict[str, list[Check]]:
     """Sort checks by who forecast them."""
-    owners = {"eval": "laws.chinchilla", "train": "cost.training_step", "serve": "sim.serving"}
+    owners = {"eval": "laws.fit", "train": "cost.training_step", "serve": "sim.serving"}
     sorted_checks: dict[str, list[Check]] = {}
     for item in checks:
         name = item.forecast.quantity

@@ -76,7 +76,7 @@ def _law(found: Quickstart) -> Section:
     rows: list[list[Cell]] = [[name, value, *found.law.interval(name)] for name, value in found.law.params.items()]
     columns = [Column("Parameter"), Column("Fitted"), Column("80 % from"), Column("80 % to")]
     flat = "; ".join(map(str, found.law.flat_directions))
-    caption = f"L(N, D) = E + A / N^alpha + B / D^beta on {len(points)} runs. " + (f"Poorly determined: {flat}." if flat else "")
+    caption = f"L(N, D) = {found.law.law.formula} on {len(points)} runs. " + (f"Poorly determined: {flat}." if flat else "")
     steps = list(range(1, len(found.losses) + 1))
     curves = {"larger model": ([step * BATCH_SIZE * SEQUENCE_LENGTH for step in steps], found.losses)}
     return Section(

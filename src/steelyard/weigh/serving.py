@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from steelyard.cost.step_time import ServeStepTime
+from steelyard.cost.step_time import FIRST_TOKENS, ServeStepTime
 from steelyard.quantity import Forecast, Measurement
-from steelyard.serve.trace import TraceRequest, make_request, synthetic_trace
+from steelyard.serve.trace import TraceRequest, synthetic_trace
 from steelyard.weigh.progress import Advance
 
 __all__ = ["ServingOutcome", "make_trace", "weigh_serving"]
@@ -16,7 +16,7 @@ CHECKED = ("serve.ttft", "serve.tpot", "serve.throughput", "serve.e2e_latency")
 """Quantities of a replay that are forecast and checked."""
 
 _MAX_LENGTH = 448
-_LOAD = 0.6
+_LOAD = 0.4
 _MEAN_PROMPT, _MEAN_OUTPUT = 96.0, 48.0
 
 
@@ -42,7 +42,7 @@ class ServingOutcome:
 
 
 def make_trace(step_time: ServeStepTime, *, seconds: float, vocab_size: int, seed: int) -> tuple[list[TraceRequest], float]:
-    """Draw a trace that keeps the engine at about 60 % of its capacity.
+    """Draw a trace that keeps the engine at about 40 % of its capacity.
 
     Args:
         step_time: fitted to the engine; capacity is what it says of a batch of 16 sequences.
@@ -54,9 +54,9 @@ def make_trace(step_time: ServeStepTime, *, seconds: float, vocab_size: int, see
         The trace and its rate, requests per second.
     """
     batch, context = 16, _MEAN_PROMPT + _MEAN_OUTPUT / 2
-    decode_s = float(step_time.predict(np.array([1.0, batch, 0.0, 0.0, batch, batch * context])))
+    decode_s = float(step_time.predict(np.array([1.0, batch, 0.0, 0.0, batch, batch * context, FIRST_TOKENS])))
     pairs = _MEAN_PROMPT * (_MEAN_PROMPT + 1) / 2
-    prefill_s = float(step_time.predict(np.array([0.0, 1.0, _MEAN_PROMPT, pairs, 0.0, 0.0])))
+    prefill_s = float(step_time.predict(np.array([0.0, 1.0, _MEAN_PROMPT, pairs, 0.0, 0.0, 0.0])))
     per_request_s = decode_s / batch * _MEAN_OUTPUT + prefill_s
     rate = _LOAD / per_request_s
     trace = synthetic_trace(
@@ -90,9 +90,8 @@ def weigh_serving(model: Path, *, seconds: float, seed: int, threads: int, advan
 
     from steelyard.nn.checkpoint import load
     from steelyard.serve.engine import LLM, default_config
+    from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
-    from steelyard.serve.scheduler import Scheduler
-    from steelyard.sim.serving import simulate
 
     if threads:
         torch.set_num_threads(threads)
@@ -102,14 +101,7 @@ def weigh_serving(model: Path, *, seconds: float, seed: int, threads: int, advan
     step_time = profile(llm, generator=np.random.default_rng(seed), rounds=3, limit_s=0.6 * seconds).fit()
     trace, rate = make_trace(step_time, seconds=seconds, vocab_size=network.architecture.vocab_size, seed=seed + 1)
     advance(0.4, f"simulating {len(trace)} requests")
-    virtual = simulate(
-        Scheduler(llm.config, model_key=network.architecture.name),
-        trace,
-        lambda plan: float(step_time.predict(plan.features())),
-        make_request,
-        source="engine's scheduler in virtual time, step times fitted on a profile",
-    )
-    forecasts = [item for item in virtual.forecasts(relative=0.15) if item.quantity in CHECKED]
+    forecasts = [item for item in forecast_replay(llm, trace, step_time) if item.quantity in CHECKED]
     advance(0.5, f"serving {len(trace)} requests at {rate:.1f} per s")
     measurements = [item for item in llm.replay(trace).measurements() if item.quantity in CHECKED]
     return ServingOutcome(
