@@ -64,6 +64,7 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
     ("plan.memory_per_accelerator", "byte", "lower", "Largest memory one accelerator of the plan holds."),
     ("machine.matmul", "FLOP/s", "higher", "Rate of a large square matrix product."),
     ("machine.attention", "FLOP/s", "higher", "Rate of fused causal attention, forward and backward; masked pairs are not counted."),
+    ("machine.elementwise", "byte/s", "higher", "Bytes read and written per second by activation and softmax, forward and backward."),
     ("machine.stream", "byte/s", "higher", "Memory bandwidth of a stream over a working set far beyond the caches."),
     ("machine.gather", "byte/s", "higher", "Useful bytes per second of random row gathers from a table beyond the caches."),
     ("machine.disk_read", "byte/s", "higher", "Sequential read rate of a file, page cache bypassed where possible."),

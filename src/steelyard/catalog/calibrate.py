@@ -15,6 +15,7 @@ from steelyard.catalog.calibration import Calibration, MatmulPoint
 from steelyard.catalog.probes import memory
 from steelyard.catalog.probes.attention import attention
 from steelyard.catalog.probes.disk import disk_rates
+from steelyard.catalog.probes.elementwise import elementwise
 from steelyard.catalog.probes.launch import launch
 from steelyard.catalog.probes.link import link_rates
 from steelyard.catalog.probes.matmul import time_matmuls
@@ -39,6 +40,7 @@ _BUDGETS_S = {
 
 _QUANTITIES = {
     "attention_flops_per_s": "machine.attention",
+    "elementwise_bytes_per_s": "machine.elementwise",
     "stream_bytes_per_s": "machine.stream",
     "gather_bytes_per_s": "machine.gather",
     "disk_read_bytes_per_s": "machine.disk_read",
@@ -213,9 +215,11 @@ def _measure_memory(found: _Findings, device: str, quick: bool, tell: Progress) 
 
 
 def _measure_host(found: _Findings, device: str, quick: bool, tell: Progress, folder: Path) -> None:
-    """Time attention, dispatch, links and disk, 83 to 100 % of a round."""
+    """Time attention, elementwise operators, dispatch, links and disk, 83 to 100 % of a round."""
     tell("attention", 0.83)
     found.add("attention_flops_per_s", *attention(device=device, quick=quick))
+    tell("elementwise operators", 0.85)
+    found.add("elementwise_bytes_per_s", *elementwise(device=device, quick=quick))
     tell("operation dispatch", 0.86)
     found.add("launch_s", launch(device=device, quick=quick))
     tell("links between processes", 0.88)

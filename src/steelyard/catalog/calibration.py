@@ -53,6 +53,7 @@ class Calibration:
         launch_s: time to dispatch one small tensor operation.
         noise: median over all probes of interquartile range over median.
         attention_flops_per_s: fused causal attention, forward and backward, masked pairs not counted; 0 when not measured.
+        elementwise_bytes_per_s: activation and softmax, forward and backward, reads plus writes; 0 when not measured.
         measurements: the same as quantities with spread and count.
         time_s: seconds since 1970 (UTC).
         duration_s: how long the calibration took.
@@ -75,6 +76,7 @@ class Calibration:
     launch_s: float
     noise: float
     attention_flops_per_s: float = 0.0
+    elementwise_bytes_per_s: float = 0.0
     measurements: tuple[Measurement, ...] = ()
     disk_direct: bool = False
     shared_latency_s: float = 0.0

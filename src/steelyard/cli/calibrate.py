@@ -75,6 +75,7 @@ def _rows(calibration: "Calibration") -> list[tuple[str, str, str]]:
     disk = "page cache bypassed" if calibration.disk_direct else "page cache not bypassed: reads may come from memory"
     rows += [
         ("attention", pretty(calibration.attention_flops_per_s, "FLOP/s"), "forward and backward, masked pairs not counted"),
+        ("elementwise", pretty(calibration.elementwise_bytes_per_s, "byte/s"), "activation and softmax, forward and backward"),
         ("memory", pretty(calibration.memory_bytes, "byte"), ""),
         ("memory stream", pretty(calibration.stream_bytes_per_s, "byte/s"), "beyond the caches"),
         ("cache stream", pretty(calibration.cache_bytes_per_s, "byte/s"), "inside the last-level cache"),

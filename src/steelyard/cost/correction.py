@@ -17,6 +17,9 @@ SPREAD_FLOOR = 0.03
 _PRIOR_SPREAD = 0.7
 """Factors of a prediction's parts are expected within this relative distance of their common factor."""
 
+_WIDEST = 7.0
+"""Logarithm of the widest interval; beyond a factor of a thousand nothing was said."""
+
 Array = NDArray[np.float64]
 
 
@@ -57,7 +60,7 @@ class Correction:
         parts = np.atleast_1d(np.asarray(predicted, dtype=float)) / value
         leverage = float(parts @ np.array(self.covariance) @ parts)
         quantile = float(t.ppf(0.9, max(self.count - len(self.factors), 1)))
-        width = math.expm1(quantile * self.relative_spread * math.sqrt(1 + leverage))
+        width = math.expm1(min(quantile * self.relative_spread * math.sqrt(1 + leverage), _WIDEST))
         return Forecast.about(quantity, value, relative=width, provenance="fitted", source=source)
 
 

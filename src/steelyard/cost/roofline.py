@@ -91,6 +91,7 @@ class Machine:
         memory_bytes_per_s: bandwidth beyond the caches, as reached.
         cache_bytes: working sets up to this size move at `cache_bytes_per_s`; 0 for no such tier.
         cache_bytes_per_s: bandwidth within the caches.
+        elementwise_bytes_per_s: traffic that separate norms, activations and softmaxes reach; 0 where bandwidth alone binds them.
         scale_up_bytes_per_s: one-way bandwidth to a peer in the node, 0 for none.
         injection_bytes_per_s: one-way network bandwidth of a whole node, 0 for none.
         accelerators_per_node: accelerators that share it.
@@ -109,6 +110,7 @@ class Machine:
     memory_bytes_per_s: float
     cache_bytes: float = 0.0
     cache_bytes_per_s: float = 0.0
+    elementwise_bytes_per_s: float = 0.0
     scale_up_bytes_per_s: float = 0.0
     injection_bytes_per_s: float = 0.0
     accelerators_per_node: int = 1
@@ -195,6 +197,7 @@ class Machine:
             memory_bytes_per_s=calibration.stream_bytes_per_s,
             cache_bytes=cache_bytes,
             cache_bytes_per_s=calibration.cache_bytes_per_s,
+            elementwise_bytes_per_s=calibration.elementwise_bytes_per_s if calibration.device == "cpu" else 0.0,
             injection_bytes_per_s=calibration.link_bytes_per_s,
             host_link_bytes_per_s=calibration.stream_bytes_per_s,
             efficiencies=Efficiencies(attention=attention, launch_s=calibration.launch_s, tile=0.0, link=1.0),
@@ -229,8 +232,8 @@ class Machine:
 def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
     """Time each operator, once: the slower of compute and memory traffic, plus launches; [operators, *layouts].
 
-    Weights stream from memory when all of a pass's weights exceed the cache, whatever one operator's share.
-    Communication is not included; `step` adds what cannot overlap.
+    Elementwise operators move their data at the rate measured for them, where it was. Weights stream from memory when all of a
+    pass's weights exceed the cache, whatever one operator's share. Communication is not included; `step` adds what cannot overlap.
 
     Source: Williams et al. 2009 (roofline).
     """
@@ -240,7 +243,10 @@ def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
     compute = np.where(matmul | attention, table.flops / rate, 0.0)
     weights_set = np.maximum(table.total("weight_bytes"), table.bytes_moved)
     activations = table.bytes_moved - table.weight_bytes
-    memory = table.weight_bytes / machine.bandwidth(weights_set) + activations / machine.bandwidth(activations)
+    reached = machine.bandwidth(activations)
+    if machine.elementwise_bytes_per_s:
+        reached = np.where(_spread(table.mask("memory"), table), machine.elementwise_bytes_per_s, reached)
+    memory = table.weight_bytes / machine.bandwidth(weights_set) + activations / reached
     return np.maximum(compute, memory) + table.launches * machine.efficiencies.launch_s
 
 

@@ -1,7 +1,9 @@
 """Forecasts of the larger model's run from the ladder: loss by the fitted law, time and memory by corrected cost models."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -11,7 +13,11 @@ from steelyard.laws import Fit, chinchilla, fit, kaplan
 from steelyard.quantity import Forecast
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, rung_architecture
 
-__all__ = ["RungPoint", "fit_law", "predicted_memory_bytes", "predicted_step_parts_s", "training_forecasts"]
+__all__ = ["RungPoint", "fit_laws", "loss_forecast", "predicted_memory_parts_bytes", "predicted_step_parts_s", "training_forecasts"]
+
+
+_LIBRARY_BYTES = 4e6
+"""Assumed; the ladder corrects it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,24 +52,53 @@ class RungPoint:
         return self.hidden_size, self.num_layers
 
 
-def fit_law(points: Sequence[RungPoint], *, seed: int) -> Fit:
-    """Fit L(N, D) to the ladder's cooled-down losses, in the published form that leaves the smaller residuals.
+def fit_laws(points: Sequence[RungPoint], *, seed: int) -> list[Fit]:
+    """Fit L(N, D) to the ladder's cooled-down losses in the two published forms.
 
-    Small models trained on few tokens gain more from data the larger they are. Kaplan's form has this, Chinchilla's sum has not.
+    They differ where a ladder of small models lies: in Kaplan's form larger models gain more from data, in Chinchilla's sum all gain
+    the same.
 
     Args:
         points: of at least two sizes and two token counts.
         seed: of the bootstrap.
 
     Returns:
-        The fit with its intervals.
+        The fits with their intervals, the one with the smaller residuals first.
     """
     inputs = {
         "parameters": np.array([point.parameters for point in points], dtype=float),
         "tokens": np.array([point.tokens for point in points], dtype=float),
     }
     losses = np.array([point.loss for point in points])
-    return min((fit(law, inputs, losses, seed=seed) for law in (chinchilla(), kaplan())), key=lambda found: found.noise)
+    return sorted((fit(law, inputs, losses, seed=seed) for law in (chinchilla(), kaplan())), key=lambda found: found.noise)
+
+
+def loss_forecast(laws: Sequence[Fit], parameters: float, tokens: float) -> Forecast:
+    """Forecast the held-out loss as the geometric mean of what the forms say.
+
+    Args:
+        laws: fitted to the same runs.
+        parameters: of the model.
+        tokens: it is trained on.
+
+    Returns:
+        The mean; its interval adds the forms' disagreement to their mean width, in squares.
+    """
+    inputs = {"parameters": np.array([parameters]), "tokens": np.array([tokens])}
+    said = [law.predict(inputs) for law in laws]
+    value, low, high = (np.log([float(getattr(item, end)[0]) for item in said]) for end in ("value", "low", "high"))
+    below, above = (float(np.hypot(width.mean(), np.ptp(value) / 2)) for width in (value - low, high - value))
+    middle = float(value.mean())
+    names = " and ".join(law.law.name for law in laws)
+    count = len(laws[0].target)
+    return Forecast(
+        quantity="eval.loss",
+        value=math.exp(middle),
+        low=math.exp(middle - below),
+        high=math.exp(middle + above),
+        provenance="fitted",
+        source=f"L(N, D), mean of the {names} forms fitted on {count} ladder runs",
+    )
 
 
 def predicted_step_parts_s(shape: tuple[int, int], machine: Machine) -> tuple[float, float]:
@@ -72,25 +107,29 @@ def predicted_step_parts_s(shape: tuple[int, int], machine: Machine) -> tuple[fl
     return float(step.product_s), float(step.time_s - step.product_s)
 
 
-def predicted_memory_bytes(shape: tuple[int, int]) -> float:
-    """Give the uncorrected peak memory of a rung's trainer."""
-    return eager_training_memory(rung_architecture(*shape), batch=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH).total
+def predicted_memory_parts_bytes(shape: tuple[int, int]) -> tuple[float, float]:
+    """Give the uncorrected peak memory of a rung's trainer: its tensors, and what libraries and the allocator hold besides."""
+    account = eager_training_memory(rung_architecture(*shape), batch=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
+    return account.total, _LIBRARY_BYTES
 
 
-def _one_per_size(points: Sequence[RungPoint]) -> list[RungPoint]:
-    """Keep the longest run of each size; its medians rest on the most steps."""
-    longest: dict[tuple[int, int], RungPoint] = {}
-    for point in points:
-        if point.shape not in longest or point.steps > longest[point.shape].steps:
-            longest[point.shape] = point
-    return list(longest.values())
+def _by_shape(points: Sequence[RungPoint]) -> dict[tuple[int, int], tuple[float, float]]:
+    """Give the median step time and peak memory over the runs of each size."""
+    shapes = sorted({point.shape for point in points})
+    runs = [[point for point in points if point.shape == shape] for shape in shapes]
+    return {
+        shape: (median(run.step_time_s for run in group), median(run.peak_memory_bytes for run in group))
+        for shape, group in zip(shapes, runs, strict=True)
+    }
 
 
-def training_forecasts(law: Fit, points: Sequence[RungPoint], *, target: tuple[int, int], steps: int, machine: Machine) -> list[Forecast]:
+def training_forecasts(
+    laws: Sequence[Fit], points: Sequence[RungPoint], *, target: tuple[int, int], steps: int, machine: Machine
+) -> list[Forecast]:
     """Forecast the larger run before it starts.
 
     Args:
-        law: fitted to the ladder's losses.
+        laws: fitted to the ladder's losses.
         points: the ladder's runs, whose measured times and memory correct the cost models.
         target: (hidden_size, num_layers) of the larger model.
         steps: its optimizer steps.
@@ -101,21 +140,13 @@ def training_forecasts(law: Fit, points: Sequence[RungPoint], *, target: tuple[i
     """
     arch = rung_architecture(*target)
     tokens = steps * BATCH_SIZE * SEQUENCE_LENGTH
-    loss = law.predict({"parameters": np.array([float(count_parameters(arch).total)]), "tokens": np.array([float(tokens)])})
-    runs = _one_per_size(points)
-    time = fit_correction([predicted_step_parts_s(run.shape, machine) for run in runs], [run.step_time_s for run in runs])
-    memory = fit_correction([predicted_memory_bytes(run.shape) for run in runs], [run.peak_memory_bytes for run in runs])
-    said = f"corrected on {len(runs)} ladder runs"
+    runs = _by_shape(points)
+    time = fit_correction([predicted_step_parts_s(shape, machine) for shape in runs], [step_s for step_s, _ in runs.values()])
+    memory = fit_correction([predicted_memory_parts_bytes(shape) for shape in runs], [peak_bytes for _, peak_bytes in runs.values()])
+    said = f"corrected on {len(runs)} sizes of the ladder"
     step = time.forecast("train.step_time", predicted_step_parts_s(target, machine), f"roofline, {said}")
     return [
-        Forecast(
-            quantity="eval.loss",
-            value=float(loss.value[0]),
-            low=float(loss.low[0]),
-            high=float(loss.high[0]),
-            provenance="fitted",
-            source=f"L(N, D), {law.law.name} form, fitted on {len(points)} ladder runs",
-        ),
+        loss_forecast(laws, float(count_parameters(arch).total), float(tokens)),
         step,
         Forecast(
             quantity="train.total_time",
@@ -125,5 +156,5 @@ def training_forecasts(law: Fit, points: Sequence[RungPoint], *, target: tuple[i
             provenance=step.provenance,
             source=step.source,
         ),
-        memory.forecast("train.peak_memory", predicted_memory_bytes(target), f"eager memory account, {said}"),
+        memory.forecast("train.peak_memory", predicted_memory_parts_bytes(target), f"eager memory account, {said}"),
     ]

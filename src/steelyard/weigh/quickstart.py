@@ -19,7 +19,7 @@ from steelyard.plan import Plan
 from steelyard.quantity import Check, Forecast, check
 from steelyard.train.lock import exclusive
 from steelyard.weigh.budget import plan_budget
-from steelyard.weigh.forecast import RungPoint, fit_law, training_forecasts
+from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
 from steelyard.weigh.progress import StageBar, silent_bar
 from steelyard.weigh.serving import ServingOutcome, weigh_serving
@@ -66,7 +66,7 @@ class Quickstart:
         text: what was read.
         ladder: what was trained.
         points: the ladder's cooled-down runs.
-        law: fitted to them.
+        laws: fitted to them, the one with the smaller residuals first.
         checks: every forecast beside its measurement.
         losses: training losses of the larger model by step.
         plan: for the asked budget and cluster.
@@ -82,7 +82,7 @@ class Quickstart:
     text: TextFacts
     ladder: Ladder
     points: list[RungPoint]
-    law: Fit
+    laws: list[Fit]
     checks: list[Check]
     losses: list[float]
     plan: Plan
@@ -120,11 +120,11 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         text, shards = _read_text(config, bar)
         ladder = _design_ladder(stages, config, shards, text, bar)
         points = _climb(stages, ladder, shards, config, bar)
-        law = fit_law(points, seed=config.seed)
-        forecasts = _forecast(stages, law, points, ladder, machine, config)
+        laws = fit_laws(points, seed=config.seed)
+        forecasts = _forecast(stages, laws, points, ladder, machine, config)
         with bar(f"larger model {ladder.target[0]}x{ladder.target[1]}") as advance:
             result = train_target(ladder, shards, config, advance)
-        plan = plan_budget(law, points, config.budget_flops, where=(where, chip, place))
+        plan = plan_budget(laws[0], points, config.budget_flops, where=(where, chip, place))
         serving = _serve(stages, config, bar)
         checks = check(forecasts, result.measurements()) + check(serving.forecasts, serving.measurements)
         run_id = _keep(stages, config, ladder, checks)
@@ -134,7 +134,7 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         text=text,
         ladder=ladder,
         points=points,
-        law=law,
+        laws=laws,
         checks=checks,
         losses=result.losses,
         plan=plan,
@@ -229,12 +229,12 @@ def _climb(stages: Stages, ladder: Ladder, shards: Any, config: QuickstartConfig
 
 
 def _forecast(
-    stages: Stages, law: Fit, points: list[RungPoint], ladder: Ladder, machine: Machine, config: QuickstartConfig
+    stages: Stages, laws: list[Fit], points: list[RungPoint], ladder: Ladder, machine: Machine, config: QuickstartConfig
 ) -> list[Forecast]:
     """Forecast the larger run; written down before it starts."""
 
     def work() -> list[Forecast]:
-        return training_forecasts(law, points, target=ladder.target, steps=ladder.target_steps, machine=machine)
+        return training_forecasts(laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine)
 
     return convert(stages.run("forecast", {"points": points, "ladder": ladder, "seed": config.seed}, work), list[Forecast])
 

@@ -67,20 +67,25 @@ def _law(found: Quickstart) -> Section:
     sizes = sorted({item.parameters for item in points} | {size})
     tokens = np.geomspace(min(seen["tokens"]) * 0.8, max(*seen["tokens"], target) * 1.25, _CURVE_POINTS)
     grid = {"parameters": np.repeat(sizes, _CURVE_POINTS).astype(float), "tokens": np.tile(tokens, len(sizes))}
-    said = found.law.predict(grid)
+    law = found.laws[0]
+    said = law.predict(grid)
     curve = grid | {"loss": said.value, "low": said.low, "high": said.high}
     chart = law_fit(
         seen, {name: list(column) for name, column in curve.items()}, "Loss over tokens, one curve per model size",
         target={"parameters": [size], "tokens": [target], "loss": [loss]},
     )  # fmt: skip
-    rows: list[list[Cell]] = [[name, value, *found.law.interval(name)] for name, value in found.law.params.items()]
+    rows: list[list[Cell]] = [[name, value, *law.interval(name)] for name, value in law.params.items()]
     columns = [Column("Parameter"), Column("Fitted"), Column("80 % from"), Column("80 % to")]
-    flat = "; ".join(map(str, found.law.flat_directions))
-    caption = f"L(N, D) = {found.law.law.formula} on {len(points)} runs. " + (f"Poorly determined: {flat}." if flat else "")
+    flat = "; ".join(map(str, law.flat_directions))
+    caption = (
+        f"L(N, D) = {law.law.formula} on {len(points)} runs. The forecast is the mean of the forms "
+        f"{' and '.join(item.law.name for item in found.laws)}; shown is {law.law.name}, whose residuals are smaller "
+        f"({100 * law.noise:.2f} %). " + (f"Poorly determined: {flat}." if flat else "")
+    )
     steps = list(range(1, len(found.losses) + 1))
     curves = {"larger model": ([step * BATCH_SIZE * SEQUENCE_LENGTH for step in steps], found.losses)}
     return Section(
-        "The law that made the forecast",
+        "The law behind the forecast",
         [
             Chart(chart, "Filled: runs the fit saw. Open diamond: the larger model, trained after its forecast was written down."),
             Table(columns, [[_rounded(cell) for cell in row] for row in rows], caption.strip()),
@@ -129,7 +134,7 @@ def _plan(found: Quickstart) -> Section:
     settings: list[list[Cell]] = [
         [name, value if isinstance(value, str | int | float | bool) else str(value)] for name, value in _flat(choice)
     ]
-    rejected: list[list[Cell]] = [[_layout(item.choice), item.reason] for item in plan.rejected]
+    rejected: list[list[Cell]] = [[_layout(item.choice), item.reason] for item in plan.rejected[:6]]
     columns = [
         Column("Quantity"),
         Column("Forecast", align="right"),
