@@ -1,6 +1,6 @@
 """Seconds of one serving step as a non-negative linear model of what the step holds; fitted, or made from a roofline."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +102,10 @@ class ServeStepTime:
     def predict(self, features: ArrayLike) -> NDArray[np.float64]:
         """Give seconds of steps; features [..., 7] in the order of `FEATURES`, answer [...]."""
         return np.asarray(features, dtype=float) @ np.array(self.coefficients)
+
+    def scaled(self, factor: float) -> "ServeStepTime":
+        """Give the same model with every step `factor` times as long."""
+        return replace(self, coefficients=tuple(factor * item for item in self.coefficients))
 
     def save(self, path: Path) -> None:
         """Write the model as JSON, atomically."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +58,7 @@ def forecast_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
     """
     width = 1 + math.hypot(model.relative_spread, _DRIFT)
     middle = simulate_replay(llm, trace, model)
-    ends = [simulate_replay(llm, trace, _scaled(model, factor)).summary() for factor in (1 / width, width)]
+    ends = [simulate_replay(llm, trace, model.scaled(factor)).summary() for factor in (1 / width, width)]
     return [
         Forecast(
             quantity=name,
@@ -71,8 +70,3 @@ def forecast_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
         )
         for name, value in middle.summary().items()
     ]
-
-
-def _scaled(model: ServeStepTime, factor: float) -> ServeStepTime:
-    """Multiply every coefficient."""
-    return replace(model, coefficients=tuple(factor * item for item in model.coefficients))

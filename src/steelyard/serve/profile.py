@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,20 +55,21 @@ class StepSamples:
         shape = ServeStepTime.fit(self.features, self.seconds)
         predicted = shape.predict(self.features)[:, None]
         scale = float(np.minimum(self.round_seconds / predicted, _HICCUP).mean())
-        return replace(shape, coefficients=tuple(scale * item for item in shape.coefficients))
+        return shape.scaled(scale)
 
 
 def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_s: float = 20.0) -> StepSamples:
     """Run batches of equal prompts to their end and time every step of them.
 
     Cases grow from one short prompt to a full batch; each gives prefill steps, mixed steps when its prompts exceed the token
-    budget, and decoding steps. The first run of each case warms up and is not kept.
+    budget, and decoding steps. A first round over all cases warms up and is not kept; rounds lie apart in time, so that a passing
+    disturbance spoils one of them at most.
 
     Args:
         llm: an idle engine; its cached prefixes are forgotten.
         generator: draws the prompts.
         rounds: timed repeats of each case, at least 1.
-        limit_s: seconds after which no new case begins.
+        limit_s: seconds for all rounds; cases that no longer fit are left out.
 
     Returns:
         The steps of each case.
@@ -78,15 +79,16 @@ def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_
     """
     if llm.scheduler.has_work or rounds < 1:
         raise ConfigError("profiling needs an idle engine and rounds >= 1", hint="finish or abort its requests first")
-    start, features, times = time.perf_counter(), [], []
-    for batch, prompt in _cases(llm):
-        if len(times) >= 8 and time.perf_counter() - start > limit_s:
+    start, features = time.perf_counter(), []
+    cases: list[tuple[int, int]] = []
+    for case in _cases(llm):
+        if len(features) >= 8 and time.perf_counter() - start > limit_s / (rounds + 1):
             break
-        repeats = [_run_case(llm, batch, prompt, generator) for _ in range(rounds + 1)][1:]
-        features += repeats[0][0]
-        times += np.array([seconds for _, seconds in repeats]).T.tolist()
+        features += _run_case(llm, *case, generator)[0]
+        cases.append(case)
+    times = [[second for case in cases for second in _run_case(llm, *case, generator)[1]] for _ in range(rounds)]
     llm.reset()
-    return StepSamples(features=np.array(features), round_seconds=np.array(times))
+    return StepSamples(features=np.array(features), round_seconds=np.array(times).T)
 
 
 def _cases(llm: LLM) -> Iterator[tuple[int, int]]:
