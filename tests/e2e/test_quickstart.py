@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,16 +45,23 @@ def table(out: Path) -> list[tuple[str, float, float]]:
     return [(item.forecast.quantity, item.forecast.value, item.measurement.value) for block in blocks for item in block.checks]
 
 
-@pytest.mark.timeout(900)
-def test_the_loop_ends_with_a_table_and_a_second_call_gives_the_same(tmp_path):
-    home, out = tmp_path / "home", tmp_path / "out"
-    done = run(home, out, "--json")
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, Path, str]:
+    """Run the whole loop once; gives the user's folder, the job's folder and what was printed."""
+    folder = tmp_path_factory.mktemp("loop")
+    done = run(folder / "home", folder / "out", "--json")
     assert done.returncode == 0, done.stderr
+    return folder / "home", folder / "out", done.stdout
+
+
+@pytest.mark.timeout(900)
+def test_the_loop_ends_with_a_table_and_a_second_call_gives_the_same(finished):
+    home, out, printed = finished
     found = {name: (forecast, measured) for name, forecast, measured in table(out)}
     assert set(found) >= CHECKED
     forecast, measured = found["eval.loss"]
     assert 0.8 < forecast / measured < 1.25
-    assert json.loads(done.stdout)["title"]
+    assert json.loads(printed)["title"]
     page = (out / "report.html").read_text()
     assert "<svg" in page and "</html>" in page
     first = table(out)
@@ -61,6 +69,41 @@ def test_the_loop_ends_with_a_table_and_a_second_call_gives_the_same(tmp_path):
     assert run(home, out).returncode == 0
     assert time.monotonic() - begin < 60
     assert table(out) == first
+
+
+def flip_byte(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_shard_or_checkpoint_is_named_and_not_used(finished, tmp_path):
+    home, out, _ = finished
+    for name in ("data/train-00000.bin", "target/*.safetensors"):
+        copy = tmp_path / name.partition("/")[0]
+        shutil.copytree(out, copy)
+        (copy / "target" / "result.json").unlink()
+        damaged = max(copy.glob(name))
+        flip_byte(damaged)
+        before = (copy / "report.json").read_bytes()
+        done = run(home, copy)
+        assert done.returncode == 2, done.stderr
+        assert damaged.name in done.stderr and "Traceback" not in done.stderr
+        assert (copy / "report.json").read_bytes() == before
+
+
+def test_a_full_disk_ends_with_one_line_and_no_half_written_file(tmp_path):
+    limits = "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); os.execv(sys.argv[1], sys.argv[1:])"
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-c", limits, *command(out)],
+        env=environment(calibrated_home(tmp_path)), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr and "disk" in done.stderr
+    assert all(path.stat().st_size < 300_000 for path in out.rglob("*") if path.is_file())
+    assert not list((out / "data").glob("*.bin"))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_ladder_keeps_its_share_of_the_time_and_its_order(rate, budget_s):
 def test_a_crawling_machine_gets_the_smallest_ladder():
     ladder = design(probed(1e7), budget_s=60, max_tokens=TOKENS)
     assert ladder.rungs == probe_shapes(5)[:3]
-    assert ladder.target_steps == 240
+    assert ladder.target_steps == 120
 
 
 def test_too_little_text_is_refused_with_both_numbers():

@@ -114,11 +114,11 @@ def predicted_memory_parts_bytes(shape: tuple[int, int]) -> tuple[float, float]:
 
 
 def _by_shape(points: Sequence[RungPoint]) -> dict[tuple[int, int], tuple[float, float]]:
-    """Give the median step time and peak memory over the runs of each size."""
+    """Give each size's median step time over its runs, and the least peak memory: what the process held before only adds to it."""
     shapes = sorted({point.shape for point in points})
     runs = [[point for point in points if point.shape == shape] for shape in shapes]
     return {
-        shape: (median(run.step_time_s for run in group), median(run.peak_memory_bytes for run in group))
+        shape: (median(run.step_time_s for run in group), min(run.peak_memory_bytes for run in group))
         for shape, group in zip(shapes, runs, strict=True)
     }
 

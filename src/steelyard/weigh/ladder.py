@@ -29,7 +29,7 @@ _BRANCH_FRACTIONS = (0.25, 0.4, 0.63, 1.0)
 COOLDOWN_FRACTION = 0.2
 _LADDER_SHARE = 0.35
 _TARGET_SHARE = 0.30
-_MIN_STEPS = 240
+_MIN_STEPS = 120
 
 
 def rung_architecture(hidden_size: int, num_layers: int) -> Architecture:
