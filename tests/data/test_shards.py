@@ -77,7 +77,7 @@ def test_a_corrupted_or_missing_file_is_named(shards, name):
     path.write_bytes(raw)
     with pytest.raises(DataError, match=f"{name} is corrupted") as caught:
         TokenShards(shards.directory)
-    assert "delete the folder" in caught.value.hint
+    assert "delete it" in caught.value.hint
     path.unlink()
     with pytest.raises(DataError, match=f"{name} is missing"):
         TokenShards(shards.directory)

@@ -88,9 +88,13 @@ def test_same_input_same_bytes_and_a_finished_call_does_no_work(folder, tmp_path
     assert other.train != first.train
 
 
-def test_a_changed_file_is_noticed_and_a_corrupted_shard_is_made_anew(folder, tmp_path):
+def test_a_changed_source_is_noticed_a_corrupted_shard_refused_and_a_missing_one_made_anew(folder, tmp_path):
     first = prepare([folder], tmp_path / "out", vocab_size=400)
-    (tmp_path / "out" / "train-00000.bin").write_bytes(b"xx")
+    shard = tmp_path / "out" / "train-00000.bin"
+    shard.write_bytes(b"xx")
+    with pytest.raises(DataError, match="corrupted"):
+        prepare([folder], tmp_path / "out", vocab_size=400)
+    shard.unlink()
     assert prepare([folder], tmp_path / "out", vocab_size=400) == first
     TokenShards(tmp_path / "out")
     (folder / "1.txt").write_text(prose(1000))

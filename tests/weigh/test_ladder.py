@@ -36,7 +36,7 @@ def test_a_crawling_machine_gets_the_smallest_ladder():
 
 
 def test_too_little_text_is_refused_with_both_numbers():
-    with pytest.raises(InfeasibleError, match=r"1000 training tokens are too few .* see 245760"):
+    with pytest.raises(InfeasibleError, match=r"1000 training tokens are too few .* see 122880"):
         design(probed(1e10), budget_s=300, max_tokens=1000)
 
 

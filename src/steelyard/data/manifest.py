@@ -8,7 +8,7 @@ import msgspec
 from steelyard.errors import DataError
 from steelyard.files import read_json, sha256_file
 
-__all__ = ["MANIFEST", "Manifest", "ShardFile", "read_manifest", "verify"]
+__all__ = ["MANIFEST", "Manifest", "ShardFile", "missing", "read_manifest", "verify"]
 
 MANIFEST = "manifest.json"
 
@@ -122,9 +122,20 @@ def verify(directory: Path, manifest: Manifest) -> None:
     Raises:
         DataError: a file is missing or differs; it is named.
     """
-    expected = {shard.name: shard.sha256 for shard in (*manifest.train, *manifest.heldout)} | {"tokenizer.json": manifest.tokenizer_sha256}
-    for name, sha256 in expected.items():
+    for name, sha256 in _expected(manifest).items():
         path = directory / name
-        wrong = "is missing" if not path.is_file() else "is corrupted: its SHA-256 is not the one in the manifest"
-        if not path.is_file() or sha256_file(path) != sha256:
-            raise DataError(f"{path} {wrong}", hint=f"delete the folder {directory} and prepare it again")
+        if not path.is_file():
+            raise DataError(f"{path} is missing", hint=f"delete the folder {directory} and prepare it again")
+        if sha256_file(path) != sha256:
+            raise DataError(f"{path} is corrupted: its SHA-256 is not the one in the manifest", hint="delete it and prepare the text again")
+
+
+def missing(directory: Path, manifest: Manifest) -> list[str]:
+    """List files of a manifest that are not there."""
+    return [name for name in _expected(manifest) if not (directory / name).is_file()]
+
+
+def _expected(manifest: Manifest) -> dict[str, str]:
+    """Give the hash of every file by its name."""
+    shards = {shard.name: shard.sha256 for shard in (*manifest.train, *manifest.heldout)}
+    return shards | {"tokenizer.json": manifest.tokenizer_sha256}

@@ -10,7 +10,7 @@ from msgspec import convert
 
 from steelyard.config import to_plain
 from steelyard.data.documents import Documents, write_documents
-from steelyard.data.manifest import MANIFEST, Manifest, ShardFile, read_manifest, verify
+from steelyard.data.manifest import MANIFEST, Manifest, ShardFile, missing, read_manifest, verify
 from steelyard.data.minhash import MinHasher, duplicate_roots, signatures
 from steelyard.data.packing import pack, split_heldout, token_dtype
 from steelyard.data.sources import TextFile, default_sources, list_files
@@ -60,7 +60,7 @@ def prepare(
         What the folder holds.
 
     Raises:
-        DataError: a path does not exist, or there is no usable text, or too little of it.
+        DataError: a path does not exist, there is no usable text or too little of it, or a file of an earlier call is damaged.
         ConfigError: an option is out of range.
         CapacityError: the disk is full; what is finished stays.
     """
@@ -94,13 +94,19 @@ def _check_options(vocab_size: int, heldout_fraction: float, max_bytes: int | No
 
 
 def _finished(out: Path, key: str) -> Manifest | None:
-    """Give the manifest of an earlier call with the same inputs, if all its files are sound."""
+    """Give the manifest of an earlier call with the same inputs; None where there is none or a file is missing.
+
+    Raises:
+        DataError: a file differs from its hash. It is not made anew in silence: disks that change bytes should be known of.
+    """
     try:
         manifest = read_manifest(out)
-        verify(out, manifest)
     except DataError:
         return None
-    return manifest if manifest.key == key else None
+    if manifest.key != key or missing(out, manifest):
+        return None
+    verify(out, manifest)
+    return manifest
 
 
 class _Preparation:
