@@ -131,9 +131,6 @@ def _plan(found: Quickstart) -> Section:
         ]
         for item in plan.forecasts
     ]
-    settings: list[list[Cell]] = [
-        [name, value if isinstance(value, str | int | float | bool) else str(value)] for name, value in _flat(choice)
-    ]
     rejected: list[list[Cell]] = [[_layout(item.choice), item.reason] for item in plan.rejected[:6]]
     columns = [
         Column("Quantity"),
@@ -148,7 +145,7 @@ def _plan(found: Quickstart) -> Section:
             Text(said),
             Facts(facts),
             Table(columns, rows, f"Binding constraint: {plan.binding_constraint}."),
-            Table([Column("Setting"), Column("Chosen", align="right")], settings, "The recipe of the run."),
+            Table([Column("Recipe"), Column("Chosen")], _recipe(choice)),
             Table([Column("Alternative"), Column("Why it lost")], rejected, "The closest alternatives."),
         ],
     )
@@ -166,16 +163,28 @@ def _layout(choice: dict) -> str:
     return f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute {choice['recompute']}"
 
 
-def _flat(choice: dict) -> list[tuple[str, Cell]]:
-    """List settings, the architecture by its shape only."""
-    rows: list[tuple[str, Cell]] = []
-    for name, value in choice.items():
-        if isinstance(value, dict):
-            keep = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "vocab_size")
-            rows += [(key, value[key]) for key in keep if key in value]
-        else:
-            rows.append((name, value))
-    return rows
+def _recipe(choice: dict) -> list[list[Cell]]:
+    """Tell the chosen settings in four lines."""
+    arch = choice["architecture"]
+    return [
+        [
+            "Model",
+            f"{pretty(choice['parameters'], 'parameter')}: {arch['num_layers']} layers of width {arch['hidden_size']:,}, "
+            f"{arch['num_heads']} heads ({arch['num_kv_heads']} for keys and values), MLP {arch['intermediate_size']:,}, "
+            f"vocabulary {arch['vocab_size']:,}",
+        ],
+        [
+            "Data",
+            f"{pretty(choice['tokens'], 'token')} in {choice['steps']:,} steps of {choice['global_batch']:,} sequences "
+            f"of {choice['sequence_length']:,} tokens",
+        ],
+        ["Optimizer", f"peak learning rate {choice['learning_rate']:.3g}, {choice['dtype']}"],
+        [
+            "Layout",
+            f"{choice['accelerator']} of {choice['cluster']}: {_layout(choice)}, accumulation {choice['accumulation']}"
+            + (", sequence parallel" if choice["sequence_parallel"] else ""),
+        ],
+    ]
 
 
 def _machine(found: Quickstart) -> Section:

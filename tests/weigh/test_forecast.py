@@ -1,0 +1,82 @@
+"""Forecasts of a larger run from a made-up ladder whose truth is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from steelyard.cost import Machine
+from steelyard.weigh.forecast import (
+    RungPoint,
+    fit_laws,
+    loss_forecast,
+    predicted_memory_parts_bytes,
+    predicted_step_parts_s,
+    training_forecasts,
+)
+from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
+
+SHAPES = ((32, 2), (64, 2), (96, 3))
+TARGET = (128, 4)
+MACHINE = Machine(name="made-up", dtype="fp32", peak_flops_per_s=1e11, memory_bytes=8e9, memory_bytes_per_s=1e10, fused=False)
+
+
+def loss(size: float, tokens: float) -> float:
+    return 1.7 + 40 / size**0.35 + 300 / tokens**0.4
+
+
+def ladder(noise: float, *, slower: tuple[float, float] = (1.3, 2.5)) -> list[RungPoint]:
+    generator = np.random.default_rng(0)
+    points = []
+    for shape in SHAPES:
+        for steps in (200, 320, 500, 800):
+            tokens = steps * BATCH_SIZE * SEQUENCE_LENGTH
+            size = parameters(shape)
+            points.append(
+                RungPoint(
+                    hidden_size=shape[0],
+                    num_layers=shape[1],
+                    parameters=size,
+                    steps=steps,
+                    tokens=tokens,
+                    loss=loss(size, tokens) * float(np.exp(generator.normal(0, noise))),
+                    step_time_s=float(np.dot(slower, predicted_step_parts_s(shape, MACHINE))),
+                    step_time_spread_s=0.0,
+                    peak_memory_bytes=float(np.dot((1.2, 2.0), predicted_memory_parts_bytes(shape))),
+                )
+            )
+    return points
+
+
+def test_a_clean_ladder_forecasts_the_larger_run():
+    points = ladder(1e-4)
+    found = {
+        item.quantity: item for item in training_forecasts(fit_laws(points, seed=0), points, target=TARGET, steps=800, machine=MACHINE)
+    }
+    truth = {
+        "eval.loss": loss(parameters(TARGET), 800 * BATCH_SIZE * SEQUENCE_LENGTH),
+        "train.step_time": float(np.dot((1.3, 2.5), predicted_step_parts_s(TARGET, MACHINE))),
+        "train.peak_memory": float(np.dot((1.2, 2.0), predicted_memory_parts_bytes(TARGET))),
+    }
+    for name, value in truth.items():
+        assert found[name].value == pytest.approx(value, rel=0.03), name
+        assert found[name].low < value < found[name].high
+    assert found["train.total_time"].value == pytest.approx(800 * found["train.step_time"].value)
+
+
+def test_forms_that_disagree_widen_the_interval():
+    points = ladder(0.01)
+    laws = fit_laws(points, seed=0)
+    assert [law.law.name for law in sorted(laws, key=lambda law: law.noise)] == [law.law.name for law in laws]
+    size, tokens = float(parameters(TARGET)), 8e5
+    both, single = loss_forecast(laws, size, tokens), [loss_forecast([law], size, tokens) for law in laws]
+    assert min(item.value for item in single) <= both.value <= max(item.value for item in single)
+    assert np.log(both.high / both.low) >= np.mean([np.log(item.high / item.low) for item in single]) * 0.999
+
+
+def test_one_disturbed_run_does_not_move_step_time_or_memory():
+    points = ladder(1e-4)
+    disturbed = [replace(points[0], step_time_s=9.0, peak_memory_bytes=9e9), *points[1:]]
+    laws = fit_laws(points, seed=0)
+    pairs = zip(*(training_forecasts(laws, each, target=TARGET, steps=800, machine=MACHINE) for each in (points, disturbed)), strict=True)
+    assert all(before.value == pytest.approx(after.value) for before, after in pairs)
