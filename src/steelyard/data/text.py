@@ -96,8 +96,7 @@ def _check_options(vocab_size: int, heldout_fraction: float, max_bytes: int | No
 def _finished(out: Path, key: str) -> Manifest | None:
     """Give the manifest of an earlier call with the same inputs; None where there is none or a file is missing.
 
-    Raises:
-        DataError: a file differs from its hash. It is not made anew in silence: disks that change bytes should be known of.
+    A file that differs from its hash is an error and not made anew in silence: a disk that changes bytes should be known of.
     """
     try:
         manifest = read_manifest(out)
