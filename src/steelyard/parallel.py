@@ -1,13 +1,14 @@
-"""One `parallel_map` for every room: loky processes here, a Ray cluster by address."""
+"""One `parallel_map` for every room: loky processes here, a Ray cluster by address; and torch's own threads for a while."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 
 from steelyard.errors import BackendError, ConfigError
 
-__all__ = ["parallel_map", "spawn_seeds"]
+__all__ = ["parallel_map", "spawn_seeds", "torch_threads"]
 
 T = TypeVar("T")
 
@@ -15,6 +16,26 @@ T = TypeVar("T")
 def spawn_seeds(seed: int, count: int) -> list[int]:
     """Derive `count` independent task seeds from one seed; the same input gives the same seeds."""
     return [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(seed).spawn(count)]
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[int]:
+    """Set the CPU threads of torch for a block, then put them back.
+
+    Args:
+        count: threads; 0 leaves them.
+
+    Yields:
+        Threads inside the block.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield count or before
+    finally:
+        torch.set_num_threads(before)
 
 
 def _register_ray(address: str) -> None:

@@ -4,8 +4,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from steelyard.catalog.probes.matmul import time_matmuls
 from steelyard.catalog.probes.timing import Samples, quietest
 from steelyard.errors import BackendError, ConfigError
 from steelyard.files import user_dir
+from steelyard.parallel import torch_threads
 from steelyard.quantity import Measurement
 
 __all__ = ["Progress", "calibrate", "default_threads"]
@@ -113,7 +113,7 @@ def calibrate(
     _check_device(device, num_threads)
     tell = progress or (lambda _text, _fraction: None)
     started_s, start, found, rounds = time.time(), time.perf_counter(), _Findings(), _ROUNDS[quick]
-    with _threads(num_threads or default_threads()) as threads:
+    with torch_threads(num_threads or default_threads()) as threads:
         for index in range(rounds):
 
             def part(text: str, fraction: float, index: int = index) -> None:
@@ -173,19 +173,6 @@ def _check_device(device: str, num_threads: int) -> None:
         raise BackendError("calibration needs torch", hint="pip install torch") from error
     if device == "cuda" and not torch.cuda.is_available():
         raise BackendError("no CUDA device is visible", hint="use device cpu, or install a CUDA build of torch on a machine with a GPU")
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[int]:
-    """Set torch's threads for a while."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield count
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measure_matmul(found: _Findings, device: str, quick: bool, tell: Progress) -> None:

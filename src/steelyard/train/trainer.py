@@ -5,8 +5,7 @@ killed and called again gives bit for bit the losses of one that was not (same m
 """
 
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 from steelyard import files
 from steelyard.config import to_plain
 from steelyard.errors import BackendError, ConfigError
+from steelyard.parallel import torch_threads
 from steelyard.train.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from steelyard.train.config import TrainConfig
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
@@ -62,7 +62,7 @@ def train(
     directory = Path(directory)
     check_source(config, shards)
     _check_device(config.device)
-    with exclusive(directory), _threads(config.threads):
+    with exclusive(directory), torch_threads(config.threads):
         _claim(directory, config, shards, start_from)
         result = TrainResult.load(directory) or _Trainer(config, shards, directory, start_from).run(on_step)
     if peak_flops_per_s:
@@ -224,15 +224,3 @@ def _check_device(device: str) -> None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise BackendError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}", hint="set device = 'cpu'") from error
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Set torch's CPU threads for a block; 0 leaves them."""
-    before = torch.get_num_threads()
-    if count:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,13 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steelyard.cost.step_time import FIRST_TOKENS, ServeStepTime
+from steelyard.parallel import torch_threads
 from steelyard.quantity import Forecast, Measurement
 from steelyard.serve.trace import TraceRequest, synthetic_trace
 from steelyard.weigh.progress import Advance
+
+if TYPE_CHECKING:
+    from steelyard.nn.transformer import Transformer
 
 __all__ = ["ServingOutcome", "make_trace", "weigh_serving"]
 
@@ -17,6 +22,8 @@ CHECKED = ("serve.ttft", "serve.tpot", "serve.throughput", "serve.e2e_latency")
 
 _MAX_LENGTH = 448
 _LOAD = 0.4
+_THREADED_WIDTH = 256
+"""Below it, products of a few rows are shorter than the meeting of two threads: one is as fast, and its times repeat better."""
 _PROFILE_SHARE, _WARM_SHARE = 0.5, 0.25
 _MEAN_PROMPT, _MEAN_OUTPUT = 96.0, 48.0
 
@@ -84,22 +91,25 @@ def weigh_serving(model: Path, *, seconds: float, seed: int, threads: int, advan
         model: folder of the weights.
         seconds: length of the trace.
         seed: of the trace.
-        threads: CPU threads; 0 leaves torch's choice.
+        threads: CPU threads for models from width 256 on; 0 leaves torch's choice. Narrower ones are served with one.
         advance: told the progress.
 
     Returns:
         Simulated forecasts beside real measurements.
     """
-    import torch
-
     from steelyard.nn.checkpoint import load
+
+    network = load(model)
+    with torch_threads(1 if network.architecture.hidden_size < _THREADED_WIDTH else threads):
+        return _weigh(network, seconds, seed, advance)
+
+
+def _weigh(network: "Transformer", seconds: float, seed: int, advance: Advance) -> ServingOutcome:
+    """Profile, forecast and replay with the threads that are set."""
     from steelyard.serve.engine import LLM, default_config
     from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
 
-    if threads:
-        torch.set_num_threads(threads)
-    network = load(model)
     llm = LLM(network, default_config(network, pool_bytes=64 * 2**20, max_model_len=_MAX_LENGTH))
     advance(0.05, "timing the engine's steps")
     step_time = profile(llm, generator=np.random.default_rng(seed), rounds=3, limit_s=_PROFILE_SHARE * seconds).fit()
