@@ -25,7 +25,7 @@ def stop_at(step: int):
 
 def test_loss_falls_and_the_result_adds_up(config, source, tmp_path):
     result = train(replace(config, steps=40, checkpoint_every=0, learning_rate=0.02), source, tmp_path, peak_flops_per_s=1e12)
-    assert result.losses[0] == pytest.approx(math.log(64), rel=0.05)
+    assert result.losses[0] == pytest.approx(math.log(64) + 0.4 / 2, rel=0.05)  # near uniform, logits of variance 0.4
     assert result.losses[-1] < result.losses[0] - 0.3
     assert result.tokens == result.tokens_run == 40 * 4 * 16
     assert [step for step, _ in result.eval_losses] == [6, 12, 18, 24, 30, 36, 40]
