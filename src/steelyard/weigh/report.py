@@ -111,7 +111,7 @@ def _plan(found: Quickstart) -> Section:
     """Show what the asked budget buys on the asked cluster."""
     plan, choice = found.plan, found.plan.choice
     said = (
-        f"The law above, carried to **{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**, split "
+        f"**{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**, split "
         f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and assumed efficiencies, "
         "not on a measurement there."
     )
