@@ -94,9 +94,9 @@ def reference_page(module: str, title: str) -> str:
     if not package.is_dir():
         return f"# {title}\n\n::: steelyard.{module}\n"
     text = f"# {title}\n\n::: steelyard.{module}\n    options:\n      members: false\n"
-    for path in sorted(package.glob("*.py")):
+    for path in sorted(package.rglob("*.py")):
         if not path.stem.startswith("_"):
-            text += f"\n::: steelyard.{module}.{path.stem}\n"
+            text += f"\n::: steelyard.{'.'.join(path.relative_to(SOURCE).with_suffix('').parts)}\n"
     return text
 
 

@@ -17,7 +17,7 @@ import scipy.optimize
 from benchmarks.common import Check
 
 from steelyard import laws
-from steelyard.laws.terms import Array
+from steelyard.laws.fitting.terms import Array
 
 PAPER: list[str] = []
 

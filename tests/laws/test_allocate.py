@@ -5,7 +5,7 @@ import pytest
 
 from steelyard import laws
 from steelyard.errors import FitError
-from steelyard.laws.allocate import optimal_log_parameters
+from steelyard.laws.decisions.allocate import optimal_log_parameters
 
 BUDGET = 5.76e23
 

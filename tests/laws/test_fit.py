@@ -4,7 +4,7 @@ import scipy.optimize
 
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.engine import Problem, minimize
+from steelyard.laws.fitting.minimizer import Problem, minimize
 
 TRUTH = laws.published["besiroglu2024"]
 LAW = laws.chinchilla()

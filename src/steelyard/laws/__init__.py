@@ -1,15 +1,16 @@
 """Scaling laws: measured points in, a fitted law with honest intervals out, and a decision from it."""
 
-from steelyard.laws.allocate import Allocation, Estimate, allocate
-from steelyard.laws.engine import huber
-from steelyard.laws.fitted import Fit, Prediction
-from steelyard.laws.fitting import fit
-from steelyard.laws.forms import FORMS, chinchilla, kaplan, power_law
-from steelyard.laws.holdout import Holdout
-from steelyard.laws.identifiability import FlatDirection
-from steelyard.laws.law import Law, Parameter, Prior
-from steelyard.laws.published import PublishedLaw, published
-from steelyard.laws.terms import Constant, Power, Raised, Sum, Term
+from steelyard.laws.decisions.allocate import Allocation, Estimate, allocate
+from steelyard.laws.fitting.fit import fit
+from steelyard.laws.fitting.fitted import Fit, Prediction
+from steelyard.laws.fitting.holdout import Holdout
+from steelyard.laws.fitting.identifiability import FlatDirection
+from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.minimizer import huber
+from steelyard.laws.fitting.terms import Constant, Power, Raised, Sum, Term
+from steelyard.laws.forms import FORMS, law_named
+from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
+from steelyard.laws.registry import PublishedLaw, published
 
 __all__ = [
     "FORMS",
@@ -33,6 +34,7 @@ __all__ = [
     "fit",
     "huber",
     "kaplan",
+    "law_named",
     "power_law",
     "published",
 ]

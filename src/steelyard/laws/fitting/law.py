@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.terms import Array, Term, Transform
+from steelyard.laws.fitting.terms import Array, Term, Transform
 
 __all__ = ["Law", "Parameter", "Prior"]
 
@@ -62,7 +62,7 @@ class Law:
 
     Attributes:
         name: short, kept in a fit's JSON.
-        term: what predicts; see `steelyard.laws.terms`.
+        term: what predicts; see `steelyard.laws.fitting.terms`.
         parameters: P of them, in the order of the columns of `theta`.
         formula: the prediction in words of the literature, N parameters and D tokens.
     """

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
-from steelyard.laws.engine import Problem, minimize
-from steelyard.laws.fitted import Fit
-from steelyard.laws.holdout import measure_drift
-from steelyard.laws.law import Law, Prior
-from steelyard.laws.points import Points
-from steelyard.laws.terms import Array
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.holdout import measure_drift
+from steelyard.laws.fitting.law import Law, Prior
+from steelyard.laws.fitting.minimizer import Problem, minimize
+from steelyard.laws.fitting.points import Points
+from steelyard.laws.fitting.terms import Array
 
 __all__ = ["fit"]
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.engine import Problem, minimize
-from steelyard.laws.fitted import Fit, outside
-from steelyard.laws.terms import Array
+from steelyard.laws.fitting.fitted import Fit, outside
+from steelyard.laws.fitting.minimizer import Problem, minimize
+from steelyard.laws.fitting.terms import Array
 
 __all__ = ["Holdout", "hold_out", "measure_drift"]
 
@@ -63,7 +63,7 @@ def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
     Raises:
         FitError: no such input, no points, nothing would be left out, or too little would remain.
     """
-    from steelyard.laws.fitting import fit as fit_points
+    from steelyard.laws.fitting.fit import fit as fit_points
 
     if along and along not in fit.inputs:
         raise FitError(f"cannot hold out along {along!r}", hint=f"inputs of this fit: {', '.join(fit.inputs) or 'none, it has no points'}")

@@ -4,15 +4,15 @@ Bounds and priors are for losses of language models in nats or bits; they are wi
 a bound. Coefficients are fitted by their natural log.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard.laws.law import Law, Parameter, Prior
-from steelyard.laws.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
+from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
 
-__all__ = ["FORMS", "chinchilla", "kaplan", "power_law"]
+__all__ = ["chinchilla", "chinchilla_tied", "kaplan", "power_law"]
 
 _EXPONENT = (0.05, 1.5)
 _EXPONENT_PRIOR = Prior(0.37, 0.2)
@@ -64,12 +64,12 @@ def chinchilla_tied() -> Law:
     return chinchilla(tied=True)
 
 
-def power_law(of: str = "parameters", *, floor: bool = True) -> Law:
+def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
     """Loss = A / input^alpha + E, a straight line in log-log space above a floor.
 
     Args:
         of: name of the input.
-        floor: whether an irreducible part E is added.
+        floor: whether an irreducible part E is added; "nofloor" says no.
 
     Returns:
         The law with one input and 3 parameters (2 without floor).
@@ -78,7 +78,7 @@ def power_law(of: str = "parameters", *, floor: bool = True) -> Law:
     """
     power = Power("A", "alpha", of)
     parameters = (_coefficient("A", 1.0, 4.0, 8.0), _exponent("alpha", 0.1, 0.3, 0.6))
-    if not floor:
+    if floor in (False, "nofloor"):
         return Law(name=f"power_law:{of}:nofloor", term=power, parameters=parameters)
     return Law(name=f"power_law:{of}", term=Sum((power, Constant("E"))), parameters=(*parameters, _floor("E", -2.0, 0.5)))
 
@@ -129,7 +129,3 @@ def kaplan() -> Law:
     )
     formula = "[(Nc / N)^(alpha_N / alpha_D) + Dc / D]^alpha_D"
     return Law(name="kaplan", term=_KaplanTerm(), parameters=parameters, formula=formula)
-
-
-FORMS: dict[str, Callable[[], Law]] = {"chinchilla": chinchilla, "chinchilla_tied": chinchilla_tied, "kaplan": kaplan}
-"""The two-input laws by name, for the command line and for reading a fit's JSON."""

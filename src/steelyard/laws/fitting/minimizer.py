@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.laws.law import Law
-from steelyard.laws.terms import Array
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array
 
 __all__ = ["Minimum", "Problem", "huber", "minimize"]
 

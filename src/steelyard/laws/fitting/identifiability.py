@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard.laws.law import Law
-from steelyard.laws.terms import Array
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array
 
 __all__ = ["FlatDirection", "condition_number", "flat_directions"]
 

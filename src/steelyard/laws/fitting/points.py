@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.law import Law
-from steelyard.laws.terms import Array
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array
 
 __all__ = ["Points", "check_inputs"]
 

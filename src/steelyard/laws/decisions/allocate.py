@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.fitted import Fit
-from steelyard.laws.law import Law
-from steelyard.laws.terms import Array
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array
 from steelyard.quantity import Provenance
 
 __all__ = ["Allocation", "Estimate", "allocate", "optimal_log_parameters"]

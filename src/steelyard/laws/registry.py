@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from steelyard.laws.fitted import Fit
-from steelyard.laws.forms import chinchilla, kaplan
-from steelyard.laws.law import Law
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.forms.chinchilla import chinchilla, kaplan
 
 __all__ = ["PublishedLaw", "published"]
 

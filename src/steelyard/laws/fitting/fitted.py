@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
-from steelyard.laws.forms import FORMS, power_law
-from steelyard.laws.identifiability import FlatDirection, condition_number, flat_directions
-from steelyard.laws.law import Law, Parameter, Prior
-from steelyard.laws.points import check_inputs
-from steelyard.laws.terms import Array
+from steelyard.laws.fitting.identifiability import FlatDirection, condition_number, flat_directions
+from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.points import check_inputs
+from steelyard.laws.fitting.terms import Array
 from steelyard.quantity import Provenance
 
 if TYPE_CHECKING:
-    from steelyard.laws.holdout import Holdout
+    from steelyard.laws.fitting.holdout import Holdout
 
 __all__ = ["Fit", "Prediction"]
 
@@ -159,7 +158,7 @@ class Fit:
         Returns:
             The held points with measured and predicted values.
         """
-        from steelyard.laws.holdout import hold_out
+        from steelyard.laws.fitting.holdout import hold_out
 
         return hold_out(self, along, fraction)
 
@@ -197,10 +196,12 @@ class Fit:
         Raises:
             FitError: the text is not a fit, or its law is not known here.
         """
+        from steelyard.laws.forms import law_named
+
         try:
             data = json.loads(text)
             declared = tuple(_parameter_from_plain(item) for item in data.pop("parameters"))
-            law = replace(law or _law_named(data["law"]), parameters=declared)
+            law = replace(law or law_named(data["law"]), parameters=declared)
             data["law"] = law
             data["prior"] = {name: Prior(*pair) for name, pair in data["prior"].items()}
             data["inputs"] = {name: np.array(column, dtype=np.float64) for name, column in data["inputs"].items()}
@@ -243,16 +244,6 @@ def _tails(level: float) -> tuple[float, float]:
     if not 0 < level < 1:
         raise FitError(f"level {level} must lie between 0 and 1", hint="0.8 gives an 80 % interval")
     return 0.5 - level / 2, 0.5 + level / 2
-
-
-def _law_named(name: str) -> Law:
-    """Make the law a JSON names."""
-    if name.startswith("power_law:"):
-        _, of, *rest = name.split(":")
-        return power_law(of, floor=not rest)
-    if name not in FORMS:
-        raise FitError(f"unknown law {name!r}", hint=f"known: {', '.join(FORMS)}; for your own law pass law=")
-    return FORMS[name]()
 
 
 def _parameter_to_plain(item: Parameter) -> dict[str, Any]:

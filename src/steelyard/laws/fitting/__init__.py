@@ -1,0 +1,1 @@
+"""The fitting engine: declared laws, one batched minimizer, and fits with intervals."""

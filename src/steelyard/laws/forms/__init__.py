@@ -1,0 +1,35 @@
+"""The laws of the literature, one small file per subject, each declared on the one fitting engine."""
+
+from collections.abc import Callable
+
+from steelyard.errors import FitError
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.forms.chinchilla import chinchilla, chinchilla_tied, kaplan, power_law
+
+__all__ = ["FORMS", "law_named"]
+
+FORMS: dict[str, Callable[..., Law]] = {
+    "chinchilla": chinchilla,
+    "chinchilla_tied": chinchilla_tied,
+    "kaplan": kaplan,
+    "power_law": power_law,
+}
+"""What makes each law, by name, for the command line and for reading a fit's JSON."""
+
+
+def law_named(name: str) -> Law:
+    """Make the law that a stored fit or a user names.
+
+    Args:
+        name: of a form, with its arguments after colons, such as "chinchilla" or "power_law:tokens".
+
+    Returns:
+        The law.
+
+    Raises:
+        FitError: no form has this name.
+    """
+    head, *arguments = name.split(":")
+    if head not in FORMS:
+        raise FitError(f"unknown law {name!r}", hint=f"known: {', '.join(FORMS)}; for a law of your own pass law=")
+    return FORMS[head](*arguments)

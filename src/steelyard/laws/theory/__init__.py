@@ -1,0 +1,1 @@
+"""Models of learning that can be solved exactly, and tables of runs whose truth is known."""
