@@ -5,25 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array
 from steelyard.quantity import Provenance
 
-__all__ = ["Allocation", "Estimate", "allocate", "optimal_log_parameters"]
+__all__ = ["Allocation", "allocate", "optimal_log_parameters"]
 
 _GOLDEN = (5**0.5 - 1) / 2
 _LOG_RANGE = (0.0, 46.0)
 """Model sizes searched where no closed form is known: 1 to 1e20 parameters."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A value with the interval that holds it."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,20 +117,11 @@ def allocate(fit: Fit, flops: float, *, flops_per_parameter_token: float = 6.0, 
     said = fit.predict(best, level)
     return Allocation(
         flops=float(flops),
-        parameters=_estimate(sizes, level),
-        tokens=_estimate(tokens, level),
+        parameters=Estimate.of(float(sizes[0]), sizes[1:], level),
+        tokens=Estimate.of(float(tokens[0]), tokens[1:], level),
         loss=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
         distance=float(fit.distance(best)[0]),
         level=level,
         provenance=fit.provenance,
         source=fit.source,
     )
-
-
-def _estimate(values: Array, level: float) -> Estimate:
-    """Take the first value as the estimate and the rest as its bootstrap samples."""
-    value = float(values[0])
-    if len(values) == 1:
-        return Estimate(value, value, value)
-    low, high = np.quantile(values[1:], (0.5 - level / 2, 0.5 + level / 2))
-    return Estimate(value, min(float(low), value), max(float(high), value))

@@ -1,24 +1,29 @@
 """A fitted law: parameters with intervals, predictions with intervals, and an exact JSON form."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.identifiability import FlatDirection, condition_number, flat_directions
-from steelyard.laws.fitting.law import Law, Parameter, Prior
-from steelyard.laws.fitting.points import check_inputs
+from steelyard.laws.fitting.law import Law, Prior
+from steelyard.laws.fitting.points import Points, check_inputs
+from steelyard.laws.fitting.study import Study
 from steelyard.laws.fitting.terms import Array
 from steelyard.quantity import Provenance
 
 if TYPE_CHECKING:
     from steelyard.laws.fitting.holdout import Holdout
+    from steelyard.laws.fitting.influence import Influence, Outlier
+    from steelyard.laws.fitting.profile import Profile
 
-__all__ = ["Fit", "Prediction"]
+__all__ = ["Fit", "Prediction", "outside"]
+
+_FAR = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Fit:
         inputs: the points' inputs, [n] each; empty for a published set.
         target: the points' targets, natural units, [n].
         weights: of the points, [n].
+        clusters: number of the cluster each point was drawn with in the bootstrap, [n].
         delta: of the Huber loss, log units.
         objective: weighted sum of Huber losses at the optimum, the prior's part included.
         noise: standard deviation of the log residuals, corrected for the parameters.
@@ -48,6 +54,7 @@ class Fit:
         drift_source: "holdout" when measured by leaving the largest points out, "assumed" when there were too few.
         resampling: what the samples come from: "pairs", "noise" or "none".
         prior: beliefs that took part, by parameter; empty for none.
+        prior_scale: weight of the beliefs in units of the objective.
         seed: of the resampling.
         provenance: "fitted", or "published" for numbers taken from a paper.
         source: where the points or numbers come from.
@@ -59,6 +66,7 @@ class Fit:
     inputs: dict[str, Array] = field(default_factory=dict)
     target: Array = field(default_factory=lambda: np.zeros(0))
     weights: Array = field(default_factory=lambda: np.zeros(0))
+    clusters: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     delta: float = 1e-3
     objective: float = 0.0
     noise: float = 0.0
@@ -66,6 +74,7 @@ class Fit:
     drift_source: Literal["holdout", "assumed", "none"] = "none"
     resampling: Literal["pairs", "noise", "none"] = "none"
     prior: dict[str, Prior] = field(default_factory=dict)
+    prior_scale: float = 0.0
     seed: int = 0
     provenance: Provenance = "fitted"
     source: str = ""
@@ -119,10 +128,87 @@ class Fit:
             raise FitError(f"law {self.law.name} has no parameter {name!r}", hint=f"it has {', '.join(self.law.names)}")
         if not len(self.samples):
             return self.params[name], self.params[name]
-        low, high = np.quantile(self.law.values(self.samples)[:, self.law.names.index(name)], _tails(level))
+        low, high = np.quantile(self.law.values(self.samples)[:, self.law.names.index(name)], tails(level))
         return float(low), float(high)
 
-    def predict(self, inputs: Mapping[str, ArrayLike], level: float = 0.8) -> Prediction:
+    def derive(self, function: Callable[[dict[str, Array]], Array], level: float = 0.8) -> Estimate:
+        """Compute something from the parameters, with its bootstrap interval.
+
+        Args:
+            function: given each parameter's natural values [S], fixed ones included, gives the result [S].
+            level: probability inside, 0..1.
+
+        Returns:
+            The result at the optimum and the percentiles over the bootstrap; no width for a published set.
+        """
+        values = self.law.values(np.concatenate([self.theta[None], self.samples]))
+        named = dict(zip(self.law.names, values.T, strict=True))
+        named |= {name: np.full(len(values), value) for name, value in self.law.fixed.items()}
+        result = np.broadcast_to(np.asarray(function(named), dtype=np.float64), (len(values),))
+        return Estimate.of(float(result[0]), result[1:], level)
+
+    def profile(self, name: str, level: float = 0.9) -> "Profile":
+        """Give a parameter's profile interval: all others at their best for each of its values.
+
+        Args:
+            name: of the parameter.
+            level: probability inside, 0..1.
+
+        Returns:
+            Interval and curve, and whether the valley is flat.
+
+        Raises:
+            FitError: no such parameter, or the fit has no points.
+        """
+        from steelyard.laws.fitting.profile import profile
+
+        return profile(self.study(), self.theta, self.objective, max(self.noise, 1e-9), name, level)
+
+    def influence(self) -> "Influence":
+        """Fit again without each point in turn and tell how far the parameters move; raises FitError without points."""
+        from steelyard.laws.fitting.influence import influence
+
+        return influence(self.study(), self.theta, self.samples)
+
+    def outliers(self, threshold: float = 4.0) -> "tuple[Outlier, ...]":
+        """List points whose residual is more than `threshold` robust standard deviations, worst first."""
+        from steelyard.laws.fitting.influence import outliers
+
+        return outliers(self.study(), self.theta, threshold)
+
+    def without(self, rows: Sequence[int]) -> "Fit":
+        """Fit again without some points.
+
+        Args:
+            rows: their numbers, the first row is 0.
+
+        Returns:
+            The fit of the others, made the same way.
+
+        Raises:
+            FitError: too few points remain.
+        """
+        from steelyard.laws.fitting.fit import fit
+
+        kept = np.setdiff1d(np.arange(len(self.target)), np.asarray(rows, dtype=np.int64))
+        clusters = self.clusters[kept] if len(np.unique(self.clusters)) < len(self.clusters) else None
+        return fit(
+            self.law, {name: column[kept] for name, column in self.inputs.items()}, self.target[kept], weights=self.weights[kept],
+            groups=clusters, bootstraps=len(self.samples), seed=self.seed, delta=self.delta, prior=self.prior or None, source=self.source,
+        )  # fmt: skip
+
+    def study(self) -> Study:
+        """Give the points with what is computed from them.
+
+        Raises:
+            FitError: a published set, which has no points.
+        """
+        if not len(self.target):
+            raise FitError(f"the law of {self.source or 'this set'} was published without its points", hint="fit the law to points first")
+        points = Points(self.inputs, self.target, self.weights, self.clusters)
+        return Study(self.law, points, self.delta, self.prior, self.prior_scale)
+
+    def predict(self, inputs: Mapping[str, ArrayLike], level: float = 0.8, *, extrapolate: bool = False) -> Prediction:
         """Predict the target of new runs.
 
         The interval adds three independent parts in log space: the parameters' bootstrap spread, the residual noise of one
@@ -131,14 +217,18 @@ class Fit:
         Args:
             inputs: per input values in natural units, [n] or a single number.
             level: probability that a new run falls inside, 0..1.
+            extrapolate: allow inputs more than two decades beyond the points.
 
         Returns:
             Values with low and high, [n].
 
         Raises:
-            FitError: an input is missing or not positive, or the level is not between 0 and 1.
+            FitError: an input is missing, not positive, or more than two decades beyond the points without `extrapolate`, or the
+                level is not between 0 and 1.
         """
         columns = check_inputs(self.law, inputs)
+        if not extrapolate:
+            self._refuse_far(columns)
         center = self.law.predict(self.theta[None], columns)[0]
         below, above = self._half_widths(columns, center, level)
         return Prediction(np.exp(center), np.exp(center - below), np.exp(center + above))
@@ -146,7 +236,7 @@ class Fit:
     def distance(self, inputs: Mapping[str, ArrayLike]) -> Array:
         """Say how far inputs lie outside the range of the points: Euclidean, in factors of e per input; 0 inside, [n]."""
         columns = check_inputs(self.law, inputs)
-        return outside(self.inputs, columns) if self.inputs else np.zeros(len(columns[self.law.inputs[0]]))
+        return self._outside(columns)
 
     def holdout(self, along: str = "", fraction: float = 0.25) -> "Holdout":
         """Fit again without the largest points and predict them.
@@ -164,23 +254,9 @@ class Fit:
 
     def to_json(self) -> str:
         """Write everything as JSON; `from_json` gives an equal fit, bit for bit."""
-        plain = {name: getattr(self, name) for name in ("delta", "objective", "noise", "drift", "drift_source")}
-        plain |= {name: getattr(self, name) for name in ("resampling", "seed", "provenance", "source")}
-        return json.dumps(
-            {
-                "law": self.law.name,
-                "parameters": [_parameter_to_plain(item) for item in self.law.parameters],
-                "theta": self.theta.tolist(),
-                "samples": self.samples.tolist(),
-                "inputs": {name: column.tolist() for name, column in self.inputs.items()},
-                "target": self.target.tolist(),
-                "weights": self.weights.tolist(),
-                "prior": {name: [item.center, item.sd] for name, item in self.prior.items()},
-                **plain,
-            },
-            indent=1,
-            allow_nan=False,
-        )
+        from steelyard.laws.fitting.stored import write
+
+        return write(self)
 
     @classmethod
     def from_json(cls, text: str, law: Law | None = None) -> "Fit":
@@ -196,36 +272,40 @@ class Fit:
         Raises:
             FitError: the text is not a fit, or its law is not known here.
         """
-        from steelyard.laws.forms import law_named
+        from steelyard.laws.fitting.stored import read
 
-        try:
-            data = json.loads(text)
-            declared = tuple(_parameter_from_plain(item) for item in data.pop("parameters"))
-            law = replace(law or law_named(data["law"]), parameters=declared)
-            data["law"] = law
-            data["prior"] = {name: Prior(*pair) for name, pair in data["prior"].items()}
-            data["inputs"] = {name: np.array(column, dtype=np.float64) for name, column in data["inputs"].items()}
-            for name in ("theta", "target", "weights"):
-                data[name] = np.array(data[name], dtype=np.float64)
-            data["samples"] = np.array(data["samples"], dtype=np.float64).reshape(-1, len(declared))
-            return cls(**data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FitError(
-                f"this is not a stored fit: {error}", hint="give the JSON that `laws fit --json` or Fit.to_json wrote"
-            ) from error
+        return read(cls, text, law)
+
+    def _outside(self, columns: Mapping[str, Array]) -> Array:
+        """Give the distance of checked inputs from the points, [n]."""
+        count = len(columns[self.law.inputs[0]])
+        if not self.inputs or not self.law.axes:
+            return np.zeros(count)
+        return outside(self.inputs, {name: columns[name] for name in self.law.axes})
+
+    def _refuse_far(self, columns: Mapping[str, Array]) -> None:
+        """Refuse inputs more than two decades outside the points."""
+        for name in self.law.axes if self.inputs else ():
+            low, high = self.inputs[name].min(), self.inputs[name].max()
+            far = columns[name][(columns[name] > _FAR * high) | (columns[name] * _FAR < low)]
+            if len(far):
+                raise FitError(
+                    f"{name} {far[0]:.4g} lies more than two decades beyond the fitted points ({low:.4g} to {high:.4g})",
+                    hint="add points nearer to it, or allow it with extrapolate=True (--extrapolate on the command line)",
+                )
 
     def _half_widths(self, columns: Mapping[str, Array], center: Array, level: float) -> tuple[Array, Array]:
         """Give the interval's lower and upper half width in log units, [n] each."""
         from scipy.special import ndtri, stdtrit
 
-        tails = _tails(level)
+        ends = tails(level)
         freedom = max(self.num_points - len(self.law.parameters), 1)
-        spread = (float(stdtrit(freedom, tails[1])) * self.noise) ** 2
+        spread = (float(stdtrit(freedom, ends[1])) * self.noise) ** 2
         if self.inputs:
-            spread = spread + (float(ndtri(tails[1])) * self.drift * outside(self.inputs, columns)) ** 2
+            spread = spread + (float(ndtri(ends[1])) * self.drift * self._outside(columns)) ** 2
         low = high = np.zeros_like(center)
         if len(self.samples):
-            low, high = np.quantile(self.law.predict(self.samples, columns), tails, axis=0)
+            low, high = np.quantile(self.law.predict(self.samples, columns), ends, axis=0)
             low, high = np.maximum(center - low, 0), np.maximum(high - center, 0)
         return np.sqrt(low**2 + spread), np.sqrt(high**2 + spread)
 
@@ -237,22 +317,3 @@ def outside(known: Mapping[str, Array], columns: Mapping[str, Array]) -> Array:
         log, box = np.log(column), np.log(known[name])
         total = total + np.maximum(np.maximum(log - box.max(), box.min() - log), 0.0) ** 2
     return np.sqrt(total)
-
-
-def _tails(level: float) -> tuple[float, float]:
-    """Turn a level into its two tail probabilities."""
-    if not 0 < level < 1:
-        raise FitError(f"level {level} must lie between 0 and 1", hint="0.8 gives an 80 % interval")
-    return 0.5 - level / 2, 0.5 + level / 2
-
-
-def _parameter_to_plain(item: Parameter) -> dict[str, Any]:
-    prior = None if item.prior is None else [item.prior.center, item.prior.sd]
-    return {
-        "name": item.name, "transform": item.transform, "low": item.low, "high": item.high, "starts": list(item.starts), "prior": prior,
-    }  # fmt: skip
-
-
-def _parameter_from_plain(data: dict[str, Any]) -> Parameter:
-    prior = None if data["prior"] is None else Prior(*data["prior"])
-    return Parameter(**{**data, "starts": tuple(data["starts"]), "prior": prior})

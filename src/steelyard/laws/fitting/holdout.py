@@ -69,7 +69,7 @@ def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
         raise FitError(f"cannot hold out along {along!r}", hint=f"inputs of this fit: {', '.join(fit.inputs) or 'none, it has no points'}")
     if not fit.inputs or not 0 < fraction < 1:
         raise FitError("a holdout needs a fit with points and a fraction between 0 and 1")
-    size = np.log(fit.inputs[along]) if along else sum(np.log(column) for column in fit.inputs.values())
+    size = np.log(fit.inputs[along]) if along else sum(np.log(fit.inputs[name]) for name in fit.law.axes)
     held = _largest(np.asarray(size), fraction)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
@@ -106,8 +106,9 @@ def measure_drift(problem: Problem, starts: Array, noise: float) -> tuple[float,
         rows = slice(index * len(starts), (index + 1) * len(starts))
         theta = found.theta[rows][found.objective[rows].argmin()]
         error = (problem.law.predict(theta[None], problem.inputs)[0] - problem.target)[held]
-        known = {name: column[~held] for name, column in problem.inputs.items()}
-        distance = outside(known, {name: column[held] for name, column in problem.inputs.items()})
+        axes = {name: problem.inputs[name] for name in problem.law.axes}
+        known = {name: column[~held] for name, column in axes.items()}
+        distance = outside(known, {name: column[held] for name, column in axes.items()})
         beyond = distance > 0
         squares += float((error[beyond] ** 2 - noise**2).sum())
         distances += float((distance[beyond] ** 2).sum())
@@ -123,7 +124,9 @@ def _largest(size: Array, fraction: float) -> NDArray[np.bool_]:
 
 def _cuts(problem: Problem) -> list[NDArray[np.bool_]]:
     """List distinct ways to leave large points out that leave enough to fit, [n] each."""
-    logs = [np.log(column) for column in problem.inputs.values()]
+    logs = [np.log(problem.inputs[name]) for name in problem.law.axes]
+    if not logs:
+        return []
     sizes = logs if len(logs) == 1 else [*logs, np.sum(logs, axis=0)]
     used = problem.weights > 0
     cuts: dict[bytes, NDArray[np.bool_]] = {}

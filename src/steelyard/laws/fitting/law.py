@@ -1,12 +1,13 @@
 """A law: named parameters with bounds and starts, and a term that predicts the log of the target."""
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.grouped import Grouped
 from steelyard.laws.fitting.terms import Array, Term, Transform
 
 __all__ = ["Law", "Parameter", "Prior"]
@@ -63,20 +64,30 @@ class Law:
     Attributes:
         name: short, kept in a fit's JSON.
         term: what predicts; see `steelyard.laws.fitting.terms`.
-        parameters: P of them, in the order of the columns of `theta`.
+        parameters: the P free ones, in the order of the columns of `theta`.
         formula: the prediction in words of the literature, N parameters and D tokens.
+        fixed: parameters that are not fitted, natural values; see `fix`.
+        conditions: inputs that may be the same in every row or follow others, such as the number of a group; they take no part in
+            the search for one-axis tables, in holdouts and in distances.
     """
 
     name: str
     term: Term
     parameters: tuple[Parameter, ...]
     formula: str = ""
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    conditions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse parameters that do not match what the term uses."""
+        kinds = self.term.transforms
         declared = {item.name: item.transform for item in self.parameters}
-        if declared != self.term.transforms or len(declared) != len(self.parameters):
-            raise FitError(f"law {self.name}: declares parameters {declared}, but its term uses {self.term.transforms}")
+        free = {name: kind for name, kind in kinds.items() if name not in self.fixed}
+        if declared != free or len(declared) != len(self.parameters) or not self.parameters:
+            raise FitError(f"law {self.name}: declares parameters {declared}, but its term uses {free}")
+        wrong = [name for name, value in self.fixed.items() if name not in kinds or (kinds[name] == "log" and not value > 0)]
+        if wrong:
+            raise FitError(f"law {self.name}: cannot fix {', '.join(wrong)}", hint=f"it has {', '.join(kinds)}; coefficients are positive")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,9 +104,63 @@ class Law:
         """Lower and upper bounds in fitted coordinates, [P] each."""
         return np.array([item.low for item in self.parameters]), np.array([item.high for item in self.parameters])
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Inputs along which the law is extrapolated: all but the conditions."""
+        return tuple(name for name in self.inputs if name not in self.conditions)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups with parameters of their own; empty for none."""
+        return self.term.groups if isinstance(self.term, Grouped) else ()
+
+    def fix(self, **values: float) -> "Law":
+        """Hold parameters at known values.
+
+        Args:
+            **values: natural values by parameter.
+
+        Returns:
+            The law whose other parameters are free.
+
+        Raises:
+            FitError: the law has no such free parameter, a coefficient is not positive, or nothing would be left to fit.
+        """
+        unknown = [name for name in values if name not in self.names]
+        if unknown:
+            raise FitError(f"law {self.name} has no free parameter {', '.join(unknown)}", hint=f"free: {', '.join(self.names)}")
+        free = tuple(item for item in self.parameters if item.name not in values)
+        return replace(self, parameters=free, fixed={**self.fixed, **values})
+
+    def grouped(self, vary: Sequence[str], groups: Sequence[str]) -> "Law":
+        """Give some parameters a value per group of points and share the others.
+
+        Args:
+            vary: names of free parameters that differ between groups.
+            groups: names of the groups, at least one.
+
+        Returns:
+            The law with parameters "name[group]" and the further input "group", the name or number (1..G) of each point's group.
+
+        Raises:
+            FitError: an unknown parameter, groups that repeat, or a law that has groups already.
+        """
+        if self.groups or not groups or len(set(groups)) != len(groups) or any(name not in self.names for name in vary):
+            raise FitError(
+                f"law {self.name}: cannot give {', '.join(vary)} a value per group of {', '.join(groups) or 'no groups'}",
+                hint=f"free parameters: {', '.join(self.names)}; groups have different names and are given once",
+            )
+        own = [replace(item, name=f"{item.name}[{group}]") for item in self.parameters if item.name in vary for group in groups]
+        shared = [item for item in self.parameters if item.name not in vary]
+        term = Grouped(self.term, tuple(vary), tuple(groups))
+        return replace(self, term=term, parameters=(*shared, *own), conditions=(*self.conditions, "group"))
+
     def start_grid(self) -> Array:
-        """Give every combination of the parameters' starts, [S, P]."""
-        return np.array(list(itertools.product(*(item.starts for item in self.parameters))), dtype=np.float64)
+        """Give every combination of the parameters' starts, [S, P]; the groups of one parameter start together."""
+        families = {item.name.partition("[")[0]: item.starts for item in self.parameters}
+        order = {family: index for index, family in enumerate(families)}
+        grid = np.array(list(itertools.product(*families.values())), dtype=np.float64)
+        return grid[:, [order[item.name.partition("[")[0]] for item in self.parameters]]
 
     def values(self, theta: Array) -> Array:
         """Turn fitted coordinates [..., P] into natural values [..., P]."""
@@ -114,7 +179,7 @@ class Law:
         Raises:
             FitError: a parameter is missing, or a "log" one is not positive.
         """
-        missing = [name for name in self.names if name not in values]
+        missing = [name for name in self.names if not np.isfinite(values.get(name, np.nan))]
         if missing or any(item.transform == "log" and not values[item.name] > 0 for item in self.parameters):
             raise FitError(f"law {self.name} needs {', '.join(self.names)}, coefficients positive; given {dict(values)}")
         return np.array([np.log(values[item.name]) if item.transform == "log" else values[item.name] for item in self.parameters])
@@ -150,8 +215,13 @@ class Law:
         return np.broadcast_to(log, shape), gradient
 
     def _columns(self, theta: Array) -> dict[str, Array]:
-        """Name the columns of `theta`, each [S, 1]."""
-        return {name: theta[:, index : index + 1] for index, name in enumerate(self.names)}
+        """Name the columns of `theta`, each [S, 1]; fixed parameters are added as [1, 1]."""
+        columns = {name: theta[:, index : index + 1] for index, name in enumerate(self.names)}
+        if self.fixed:
+            kinds = self.term.transforms
+            for name, value in self.fixed.items():
+                columns[name] = np.full((1, 1), np.log(value) if kinds[name] == "log" else value)
+        return columns
 
     def _count(self, inputs: Mapping[str, Array]) -> int:
         """Count the points."""

@@ -4,7 +4,8 @@ The objective of problem s is sum_i w_si Huber_delta(log prediction_si - log tar
 distance to a prior. The sum, not the mean, is minimized: means are so small that optimizers stop where they start.
 
 Each step solves a Newton system whose weights are those of the quadratic zone, damped towards the weights of iteratively
-reweighted least squares (which alone descend safely but slowly). Bounds are kept by projection.
+reweighted least squares (which alone descend safely but slowly). Without a linear zone (least squares) these are the same, and
+the diagonal is damped instead (Levenberg-Marquardt). Bounds are kept by projection.
 """
 
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ class Problem:
         delta: where the Huber loss turns from quadratic to linear, in log units.
         center: prior centers in fitted coordinates, [P] or [S, P].
         precision: of the prior in units of the objective, [P]; zeros for none.
+        low: lower bounds in fitted coordinates, [P] or [S, P]; None for the law's own.
+        high: upper bounds; a parameter whose bounds are equal is pinned.
     """
 
     law: Law
@@ -43,12 +46,19 @@ class Problem:
     delta: float
     center: Array
     precision: Array
+    low: Array | None = None
+    high: Array | None = None
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds, [P] or [S, P] each."""
+        low, high = self.law.bounds
+        return low if self.low is None else self.low, high if self.high is None else self.high
 
     def take(self, rows: slice | NDArray[np.int64]) -> "Problem":
         """Keep some of the S problems."""
-        target = self.target[rows] if self.target.ndim == 2 else self.target
-        weights = self.weights[rows] if self.weights.ndim == 2 else self.weights
-        return replace(self, target=target, weights=weights, center=self.center[rows] if self.center.ndim == 2 else self.center)
+        own = {name: getattr(self, name) for name in ("target", "weights", "center", "low", "high")}
+        return replace(self, **{name: value[rows] for name, value in own.items() if value is not None and value.ndim == 2})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +102,8 @@ def minimize(problem: Problem, starts: Array, *, far: bool = True, max_iteration
     parts = []
     for begin in range(0, len(starts), _CHUNK):
         part = problem.take(slice(begin, begin + _CHUNK))
-        theta = np.clip(starts[begin : begin + _CHUNK], *problem.law.bounds)
-        if far:
+        theta = np.clip(starts[begin : begin + _CHUNK], *part.bounds)
+        if far and np.isfinite(part.delta):
             theta = _descend(replace(part, delta=part.delta * _CONTINUATION), theta, max_iterations, tolerance=1e-3).theta
         parts.append(_descend(part, theta, max_iterations, tolerance=1e-10))
     return Minimum(*(np.concatenate([getattr(part, name) for part in parts]) for name in Minimum.__slots__))
@@ -138,13 +148,14 @@ class _State:
 
 def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array]:
     """Solve the damped Newton systems; give projected steps [S, P] and the decrease they promise [S]."""
-    low, high = problem.law.bounds
-    weights = state.inside + damping[:, None] * state.reweighted
+    low, high = problem.bounds
+    is_square = np.isinf(problem.delta)
+    weights = state.inside if is_square else state.inside + damping[:, None] * state.reweighted
     matrix = np.matmul(state.slopes * weights[:, None, :], state.slopes.transpose(0, 2, 1))
     size = matrix.shape[1]
     diagonal = np.arange(size)
     matrix[:, diagonal, diagonal] += problem.precision
-    matrix[:, diagonal, diagonal] *= 1 + 1e-9
+    matrix[:, diagonal, diagonal] *= 1 + (damping[:, None] if is_square else 1e-9)
     matrix[:, diagonal, diagonal] += 1e-14
     blocked = ((state.theta <= low) & (state.gradient > 0)) | ((state.theta >= high) & (state.gradient < 0))
     free = ~blocked

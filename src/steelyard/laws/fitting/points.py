@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.fitting.grouped import Grouped
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array
 
@@ -25,21 +26,31 @@ class Points:
         inputs: per input its values, natural units, [n].
         target: natural units, positive, [n].
         weights: not negative, [n]; ones when none were given.
+        clusters: number of the cluster each point is drawn with in a bootstrap, [n]; its own row when none were given.
     """
 
     inputs: dict[str, Array]
     target: Array
     weights: Array
+    clusters: NDArray[np.int64]
 
     @classmethod
-    def checked(cls, law: Law, inputs: Mapping[str, ArrayLike], target: ArrayLike, weights: ArrayLike | None) -> "Points":
+    def checked(
+        cls,
+        law: Law,
+        inputs: Mapping[str, ArrayLike],
+        target: ArrayLike | str,
+        weights: ArrayLike | None,
+        clusters: ArrayLike | None = None,
+    ) -> "Points":
         """Refuse what cannot be fitted, by name of column and row.
 
         Args:
             law: says which inputs are needed.
             inputs: per input values in natural units, [n].
-            target: natural units, [n].
+            target: natural units, [n], or the name of a column of `inputs`.
             weights: [n], or None for equal ones.
+            clusters: labels of what is drawn together in a bootstrap, [n], or None for single points.
 
         Returns:
             The points as float64 columns.
@@ -50,13 +61,18 @@ class Points:
         """
         columns = check_inputs(law, inputs)
         count = len(columns[law.inputs[0]])
-        goal = _positive("target", target, count)
+        if isinstance(target, str):
+            if target not in inputs:
+                raise FitError(f"no column {target!r} to fit", hint=f"given: {', '.join(inputs)}")
+            goal = _positive(target, inputs[target], count)
+        else:
+            goal = _positive("target", target, count)
         weight = np.ones(count) if weights is None else _column("weights", weights, count)
         if not np.isfinite(weight).all() or (weight < 0).any() or not (weight > 0).any():
             raise FitError("weights must be finite, not negative and not all zero", hint="drop the rows or give each a weight >= 0")
         _enough(law, int((weight > 0).sum()))
         _separable(law, {name: column[weight > 0] for name, column in columns.items()})
-        return cls(columns, goal, weight)
+        return cls(columns, goal, weight, _clusters(clusters, count))
 
 
 def check_inputs(law: Law, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -75,8 +91,21 @@ def check_inputs(law: Law, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
     missing = [name for name in law.inputs if name not in inputs]
     if missing:
         raise FitError(f"law {law.name} needs {', '.join(law.inputs)}; missing: {', '.join(missing)}", hint=f"given: {', '.join(inputs)}")
-    count = max(np.size(np.asarray(inputs[name])) for name in law.inputs)
-    return {name: _positive(name, inputs[name], count) for name in law.inputs}
+    given = {name: inputs[name] for name in law.inputs}
+    if isinstance(law.term, Grouped):
+        given["group"] = law.term.numbers(np.asarray(given["group"]))
+    count = max(np.size(np.asarray(values)) for values in given.values())
+    return {name: _positive(name, values, count) for name, values in given.items()}
+
+
+def _clusters(labels: ArrayLike | None, count: int) -> NDArray[np.int64]:
+    """Number the clusters, [count]."""
+    if labels is None:
+        return np.arange(count)
+    _, numbers = np.unique(np.asarray(labels), return_inverse=True)
+    if numbers.shape != (count,) or numbers.max() < 1:
+        raise FitError(f"groups must be {count} labels, one per point, of at least two groups", hint="leave groups out to resample points")
+    return numbers.astype(np.int64)
 
 
 def _column(name: str, values: ArrayLike, count: int) -> Array:
@@ -114,12 +143,12 @@ def _enough(law: Law, count: int) -> None:
         )
     if count < 2 * size:
         message = f"{count} points for the {size} parameters of {law.name}: fewer than two per parameter, its intervals are rough"
-        warnings.warn(message, SteelyardWarning, stacklevel=4)
+        warnings.warn(message, SteelyardWarning, stacklevel=5)
 
 
 def _separable(law: Law, columns: Mapping[str, Array]) -> None:
     """Refuse tables in which an input never varies, or follows another one."""
-    logs = {name: np.log(columns[name]) for name in law.inputs}
+    logs = {name: np.log(columns[name]) for name in law.axes}
     for name, log in logs.items():
         if np.ptp(log) < _SAME_AXIS_SD:
             raise FitError(

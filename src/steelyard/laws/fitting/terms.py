@@ -5,14 +5,14 @@ log-sum-exp, so a prediction never underflows and never turns negative. A new ki
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Constant", "Derivatives", "Power", "Raised", "Sum", "Term", "Transform"]
+__all__ = ["Array", "Constant", "Derivatives", "Input", "Minimum", "Power", "Product", "Raised", "Sum", "Term", "Transform"]
 
 Transform = Literal["log", "identity"]
 Array = NDArray[np.float64]
@@ -40,7 +40,7 @@ class Term(ABC):
         """Give the log of the quantity and its derivative by each parameter.
 
         Args:
-            theta: per parameter its fitted coordinate, [S, 1].
+            theta: per parameter its fitted coordinate, [S, 1]; [S, n] when groups of points have values of their own.
             inputs: per input its values in natural units, [n].
 
         Returns:
@@ -74,33 +74,131 @@ class Constant(Term):
 
 
 @dataclass(frozen=True)
+class Input(Term):
+    """An input as it is, for products and for powers of effective quantities.
+
+    Attributes:
+        name: of the input.
+    """
+
+    name: str
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """None."""
+        return {}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The input itself."""
+        return (self.name,)
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give the log input, [n]; see `Term.evaluate`."""
+        return np.log(inputs[self.name]), {}
+
+
+@dataclass(frozen=True)
 class Power(Term):
-    """A falling power of one input: coefficient / input^exponent.
+    """A falling power of one quantity: coefficient / quantity^exponent.
 
     Attributes:
         coefficient: name of the "log" parameter.
         exponent: name of the "identity" parameter; terms that name the same exponent share it.
-        of: name of the input.
+        of: name of an input, or a term that gives an effective quantity, such as what repeated tokens are worth.
     """
 
     coefficient: str
     exponent: str
-    of: str
+    of: "str | Term"
+
+    @property
+    def base(self) -> Term:
+        """What is raised."""
+        return Input(self.of) if isinstance(self.of, str) else self.of
 
     @property
     def transforms(self) -> dict[str, Transform]:
-        """Coefficient and exponent."""
-        return {self.coefficient: "log", self.exponent: "identity"}
+        """Those of the quantity, the coefficient and the exponent."""
+        return {self.coefficient: "log", self.exponent: "identity", **self.base.transforms}
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The one input."""
-        return (self.of,)
+        """Those of the quantity."""
+        return self.base.inputs
 
     def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give ln coefficient - exponent * ln input, [S, n]; see `Term.evaluate`."""
-        log_input = np.log(inputs[self.of])
-        return theta[self.coefficient] - theta[self.exponent] * log_input, {self.coefficient: 1.0, self.exponent: -log_input}
+        """Give ln coefficient - exponent * ln quantity, [S, n]; see `Term.evaluate`."""
+        log, slopes = self.base.evaluate(theta, inputs)
+        power = theta[self.exponent]
+        derivatives: Derivatives = {name: -power * slope for name, slope in slopes.items()}
+        derivatives[self.coefficient] = derivatives.get(self.coefficient, 0.0) + 1.0
+        derivatives[self.exponent] = derivatives.get(self.exponent, 0.0) - log
+        return theta[self.coefficient] - power * log, derivatives
+
+
+@dataclass(frozen=True)
+class Product(Term):
+    """The product of terms.
+
+    Attributes:
+        terms: at least one.
+    """
+
+    terms: tuple[Term, ...]
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Those of all terms."""
+        return _all_transforms(self.terms)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Those of all terms, each once, in order."""
+        return _all_inputs(self.terms)
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give the sum of the logs, [S, n]; see `Term.evaluate`."""
+        total, first = self.terms[0].evaluate(theta, inputs)
+        derivatives: Derivatives = dict(first)
+        for term in self.terms[1:]:
+            log, slopes = term.evaluate(theta, inputs)
+            total = total + log
+            for name, slope in slopes.items():
+                derivatives[name] = derivatives.get(name, 0.0) + slope
+        return total, derivatives
+
+
+@dataclass(frozen=True)
+class Minimum(Term):
+    """The smallest of terms, such as a cap; its derivative is that of the smallest one.
+
+    Attributes:
+        terms: at least one.
+    """
+
+    terms: tuple[Term, ...]
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Those of all terms."""
+        return _all_transforms(self.terms)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Those of all terms, each once, in order."""
+        return _all_inputs(self.terms)
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give the smallest log, [S, n]; see `Term.evaluate`."""
+        least, first = self.terms[0].evaluate(theta, inputs)
+        derivatives: Derivatives = dict(first)
+        for term in self.terms[1:]:
+            log, slopes = term.evaluate(theta, inputs)
+            is_less = log < least
+            derivatives = {name: np.where(is_less, slopes.get(name, 0.0), derivatives.get(name, 0.0)) for name in {**derivatives, **slopes}}
+            least = np.where(is_less, log, least)
+        return least, derivatives
 
 
 @dataclass(frozen=True)
@@ -116,12 +214,12 @@ class Sum(Term):
     @property
     def transforms(self) -> dict[str, Transform]:
         """Those of all terms."""
-        return {name: kind for term in self.terms for name, kind in term.transforms.items()}
+        return _all_transforms(self.terms)
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Those of all terms, each once, in order."""
-        return tuple(dict.fromkeys(name for term in self.terms for name in term.inputs))
+        return _all_inputs(self.terms)
 
     def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
         """Give the log of the sum, [S, n]; see `Term.evaluate`."""
@@ -169,3 +267,16 @@ class Raised(Term):
         derivatives: Derivatives = {name: power * slope for name, slope in slopes.items()}
         derivatives[self.exponent] = derivatives.get(self.exponent, 0.0) + log
         return power * log, derivatives
+
+
+def _all_transforms(terms: Sequence[Term]) -> dict[str, Transform]:
+    """Join the parameters of terms."""
+    joined: dict[str, Transform] = {}
+    for term in terms:
+        joined |= term.transforms
+    return joined
+
+
+def _all_inputs(terms: Sequence[Term]) -> tuple[str, ...]:
+    """Join the inputs of terms, each once, in order."""
+    return tuple(dict.fromkeys(name for term in terms for name in term.inputs))

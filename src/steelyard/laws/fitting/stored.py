@@ -1,0 +1,98 @@
+"""The exact JSON form of a fit."""
+
+import json
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from steelyard.errors import FitError
+from steelyard.laws.fitting.grouped import Grouped
+from steelyard.laws.fitting.law import Law, Parameter, Prior
+
+if TYPE_CHECKING:
+    from steelyard.laws.fitting.fitted import Fit
+
+__all__ = ["read", "write"]
+
+_PLAIN = ("delta", "objective", "noise", "drift", "drift_source", "resampling", "prior_scale", "seed", "provenance", "source")
+
+
+def write(fit: "Fit") -> str:
+    """Write everything as JSON; `read` gives an equal fit, bit for bit."""
+    plain = {name: getattr(fit, name) for name in _PLAIN}
+    plain["delta"] = fit.delta if np.isfinite(fit.delta) else "inf"
+    term = fit.law.term
+    return json.dumps(
+        {
+            "law": fit.law.name,
+            "groups": {"vary": term.vary, "names": term.groups} if isinstance(term, Grouped) else None,
+            "fixed": dict(fit.law.fixed),
+            "parameters": [_parameter_to_plain(item) for item in fit.law.parameters],
+            "theta": fit.theta.tolist(),
+            "samples": fit.samples.tolist(),
+            "inputs": {name: column.tolist() for name, column in fit.inputs.items()},
+            "target": fit.target.tolist(),
+            "weights": fit.weights.tolist(),
+            "clusters": fit.clusters.tolist(),
+            "prior": {name: [item.center, item.sd] for name, item in fit.prior.items()},
+            **plain,
+        },
+        indent=1,
+        allow_nan=False,
+    )
+
+
+def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
+    """Read what `write` wrote.
+
+    Args:
+        kind: the class of fits.
+        text: the JSON.
+        law: needed only for a law that is not one of `steelyard.laws.FORMS`, as it was before groups and fixed parameters.
+
+    Returns:
+        An equal fit.
+
+    Raises:
+        FitError: the text is not a fit, or its law is not known here.
+    """
+    try:
+        data = json.loads(text)
+        declared = tuple(_parameter_from_plain(item) for item in data["parameters"])
+        arrays = {name: np.array(data[name], dtype=np.float64) for name in ("theta", "target", "weights")}
+        values: dict[str, Any] = {
+            **{name: data[name] for name in _PLAIN},
+            **arrays,
+            "law": replace(_law(data, law), parameters=declared),
+            "delta": float(data["delta"]),
+            "prior": {name: Prior(*pair) for name, pair in data["prior"].items()},
+            "inputs": {name: np.array(column, dtype=np.float64) for name, column in data["inputs"].items()},
+            "clusters": np.array(data["clusters"], dtype=np.int64),
+            "samples": np.array(data["samples"], dtype=np.float64).reshape(-1, len(declared)),
+        }
+        return kind(**{item.name: values[item.name] for item in fields(kind)})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FitError(f"this is not a stored fit: {error}", hint="give the JSON that `laws fit --json` or Fit.to_json wrote") from error
+
+
+def _law(data: dict[str, Any], law: Law | None) -> Law:
+    """Make the law a JSON names, with its groups and fixed parameters."""
+    from steelyard.laws.forms import law_named
+
+    law = law or law_named(data["law"])
+    if data["groups"]:
+        law = law.grouped(tuple(data["groups"]["vary"]), tuple(data["groups"]["names"]))
+    return law.fix(**data["fixed"]) if data["fixed"] else law
+
+
+def _parameter_to_plain(item: Parameter) -> dict[str, Any]:
+    prior = None if item.prior is None else [item.prior.center, item.prior.sd]
+    return {
+        "name": item.name, "transform": item.transform, "low": item.low, "high": item.high, "starts": list(item.starts), "prior": prior,
+    }  # fmt: skip
+
+
+def _parameter_from_plain(data: dict[str, Any]) -> Parameter:
+    prior = None if data["prior"] is None else Prior(*data["prior"])
+    return Parameter(**{**data, "starts": tuple(data["starts"]), "prior": prior})

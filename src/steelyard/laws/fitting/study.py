@@ -1,0 +1,130 @@
+"""The points of one fit with everything that is computed from them: optimum, noise, bootstraps, refits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from steelyard.laws.fitting.law import Law, Prior
+from steelyard.laws.fitting.minimizer import Problem, minimize
+from steelyard.laws.fitting.points import Points
+from steelyard.laws.fitting.terms import Array
+
+__all__ = ["Resampling", "Study"]
+
+_PAIRS_POINTS_PER_PARAMETER = 8
+_POLISHED = 8
+_ROUGH_ITERATIONS = 30
+
+Resampling = Literal["auto", "pairs", "noise"]
+
+
+@dataclass
+class Study:
+    """The points of one fit and the scale of its prior.
+
+    Attributes:
+        law: with P free parameters.
+        data: n points.
+        delta: of the Huber loss, log units.
+        beliefs: priors that take part, by parameter.
+        scale: of the prior in units of the objective; set by `optimum`.
+    """
+
+    law: Law
+    data: Points
+    delta: float
+    beliefs: Mapping[str, Prior] = field(default_factory=dict)
+    scale: float = 0.0
+
+    def problem(self) -> Problem:
+        """State the problem all starts share."""
+        center = np.array([self.beliefs[name].center if name in self.beliefs else 0.0 for name in self.law.names])
+        precision = np.array([self.scale / self.beliefs[name].sd ** 2 if name in self.beliefs else 0.0 for name in self.law.names])
+        return Problem(
+            law=self.law, inputs=self.data.inputs, target=np.log(self.data.target), weights=self.data.weights, delta=self.delta,
+            center=center, precision=precision,
+        )  # fmt: skip
+
+    @property
+    def num_used(self) -> int:
+        """Points with weight."""
+        return int((self.data.weights > 0).sum())
+
+    @property
+    def freedom(self) -> int:
+        """Points beyond parameters, at least 1."""
+        return max(self.num_used - len(self.law.parameters), 1)
+
+    def optimum(self, starts: Array) -> tuple[Array, float, Array]:
+        """Give the best optimum, its objective, and the best few distinct ones, [K, P].
+
+        The prior's weight follows from the noise a fit without it leaves: with Laplace noise of mean size b the objective is
+        b * delta times the negative log likelihood.
+
+        Args:
+            starts: fitted coordinates, [S, P].
+
+        Returns:
+            Optimum [P], objective, and up to eight minima [K, P].
+        """
+        theta, objective, others = self._best(starts)
+        if self.beliefs:
+            weights = self.data.weights
+            size = max(float((np.abs(self.residuals(theta)) * weights).sum() / weights.mean()) / self.freedom, 1e-6)
+            self.scale = float(size * min(size, self.delta) * weights.mean())
+            theta, objective, others = self._best(np.concatenate([others, starts]))
+        return theta, objective, others
+
+    def _best(self, starts: Array) -> tuple[Array, float, Array]:
+        """Minimize from all starts, then finish the best few."""
+        problem = self.problem()
+        found = minimize(problem, starts, max_iterations=_ROUGH_ITERATIONS)
+        order = np.argsort(found.objective, kind="stable")[:_POLISHED]
+        polished = minimize(problem, found.theta[order], far=False, max_iterations=500)
+        best = int(polished.objective.argmin())
+        return polished.theta[best], float(polished.objective[best]), polished.theta
+
+    def residuals(self, theta: Array) -> Array:
+        """Give log target minus log prediction, [n]."""
+        return np.log(self.data.target) - self.law.predict(theta[None], self.data.inputs)[0]
+
+    def noise(self, theta: Array) -> float:
+        """Give the weighted standard deviation of the log residuals, corrected for the parameters."""
+        weights = self.data.weights / self.data.weights[self.data.weights > 0].mean()
+        return float(np.sqrt((weights * self.residuals(theta) ** 2).sum() / self.freedom))
+
+    def resampling(self, wanted: Resampling) -> Literal["pairs", "noise"]:
+        """Resolve "auto" by the number of points."""
+        if wanted != "auto":
+            return wanted
+        return "pairs" if self.num_used >= _PAIRS_POINTS_PER_PARAMETER * len(self.law.parameters) else "noise"
+
+    def bootstrap(self, theta: Array, noise: float, kind: str, count: int, generator: np.random.Generator) -> Array:
+        """Fit resampled problems from the optimum; priors are redrawn with the data.
+
+        Args:
+            theta: the optimum, [P].
+            noise: standard deviation of the log residuals.
+            kind: "pairs" draws clusters of points with replacement, "noise" adds normal noise, shared within a cluster.
+            count: of resampled problems.
+            generator: of random numbers.
+
+        Returns:
+            Fitted coordinates, [count, P].
+        """
+        if not count:
+            return np.zeros((0, len(theta)))
+        problem, clusters = self.problem(), self.data.clusters
+        size = int(clusters.max()) + 1
+        if kind == "pairs":
+            weights = generator.multinomial(size, np.full(size, 1 / size), count)[:, clusters] * self.data.weights
+            target = problem.target
+        else:
+            weights = problem.weights
+            target = self.law.predict(theta[None], self.data.inputs)[0] + noise * generator.standard_normal((count, size))[:, clusters]
+        spread = np.array([self.beliefs[name].sd if name in self.beliefs else 0.0 for name in self.law.names])
+        center = problem.center + spread * generator.standard_normal((count, len(spread)))
+        resampled = replace(problem, target=target, weights=weights, center=center)
+        return minimize(resampled, np.tile(theta, (count, 1)), far=False).theta
