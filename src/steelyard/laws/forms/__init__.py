@@ -5,14 +5,18 @@ from collections.abc import Callable
 from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.forms.chinchilla import chinchilla, chinchilla_tied, kaplan, power_law
+from steelyard.laws.forms.growth import growth
+from steelyard.laws.forms.routed import routed
 
 __all__ = ["FORMS", "law_named"]
 
 FORMS: dict[str, Callable[..., Law]] = {
     "chinchilla": chinchilla,
     "chinchilla_tied": chinchilla_tied,
+    "growth": growth,
     "kaplan": kaplan,
     "power_law": power_law,
+    "routed": routed,
 }
 """What makes each law, by name, for the command line and for reading a fit's JSON."""
 
