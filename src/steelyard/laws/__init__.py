@@ -1,6 +1,8 @@
 """Scaling laws: measured points in, a fitted law with honest intervals out, and a decision from it."""
 
 from steelyard.laws.decisions.allocate import Allocation, allocate
+from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
+from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit, fit_each
 from steelyard.laws.fitting.fitted import Fit, Prediction
@@ -13,6 +15,16 @@ from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms import FORMS, law_named
 from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
+from steelyard.laws.forms.growth import (
+    crossing_year,
+    doubling_time_years,
+    fit_growth,
+    forecast_growth,
+    growth,
+    growth_per_two_years,
+    growth_per_year,
+    last_residual,
+)
 from steelyard.laws.registry import PublishedLaw, published
 
 __all__ = [
@@ -38,13 +50,29 @@ __all__ = [
     "Raised",
     "Sum",
     "Term",
+    "Wall",
+    "above_trend",
     "allocate",
+    "balance_points",
     "chinchilla",
+    "chip_trend",
+    "crossing_year",
+    "decimal_year",
+    "doubling_time_years",
     "fit",
     "fit_each",
+    "fit_growth",
+    "forecast_growth",
+    "growth",
+    "growth_per_two_years",
+    "growth_per_year",
     "huber",
     "kaplan",
+    "last_residual",
     "law_named",
     "power_law",
     "published",
+    "rank_at_publication",
+    "top_at_publication",
+    "wall",
 ]

@@ -134,11 +134,12 @@ def _positive(name: str, values: ArrayLike, count: int) -> Array:
 
 
 def _enough(law: Law, count: int) -> None:
-    """Refuse fewer than P + 2 points; warn below 2 P."""
+    """Refuse fewer than P + 2 points, or than 3 for the 2 parameters of a straight line; warn below 2 P."""
     size = len(law.parameters)
-    if count < size + 2:
+    least = size + (2 if size > 2 else 1)
+    if count < least:
         raise FitError(
-            f"{count} points cannot fit the {size} parameters of {law.name}; at least {size + 2} are needed",
+            f"{count} points cannot fit the {size} parameters of {law.name}; at least {least} are needed",
             hint="add runs, or choose a law with fewer parameters, such as chinchilla(tied=True)",
         )
     if count < 2 * size:
