@@ -22,6 +22,20 @@ LAWS = [
             laws.Parameter(name="gamma", transform="identity", low=0.1, high=2, starts=(0.5,)),
         ),
     ),
+    laws.Law(
+        name="capped_mix",
+        term=laws.Power(
+            "A",
+            "alpha",
+            laws.Minimum((laws.Product((laws.Constant("B"), laws.Raised(laws.Input("tokens"), "gamma"))), laws.Input("parameters"))),
+        ),
+        parameters=(
+            laws.Parameter(name="A", transform="log", low=-9, high=30, starts=(3.0,)),
+            laws.Parameter(name="alpha", transform="identity", low=0.1, high=2, starts=(0.3,)),
+            laws.Parameter(name="B", transform="log", low=-9, high=30, starts=(2.0,)),
+            laws.Parameter(name="gamma", transform="identity", low=0.1, high=2, starts=(0.5,)),
+        ),
+    ),
 ]
 
 
