@@ -2,6 +2,7 @@
 
 from steelyard.laws.decisions.allocate import Allocation, allocate
 from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
+from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit, fit_each
@@ -24,6 +25,14 @@ from steelyard.laws.forms.growth import (
     growth_per_two_years,
     growth_per_year,
     last_residual,
+)
+from steelyard.laws.forms.repetition import (
+    RepetitionConstants,
+    data_constrained,
+    effective_tokens,
+    overfitting_penalty,
+    repetition_constants,
+    value_of_next_epoch,
 )
 from steelyard.laws.registry import PublishedLaw, published
 
@@ -48,17 +57,22 @@ __all__ = [
     "Profile",
     "PublishedLaw",
     "Raised",
+    "RepeatedAllocation",
+    "RepetitionConstants",
     "Sum",
     "Term",
     "Wall",
     "above_trend",
     "allocate",
+    "allocate_repeated",
     "balance_points",
     "chinchilla",
     "chip_trend",
     "crossing_year",
+    "data_constrained",
     "decimal_year",
     "doubling_time_years",
+    "effective_tokens",
     "fit",
     "fit_each",
     "fit_growth",
@@ -70,9 +84,12 @@ __all__ = [
     "kaplan",
     "last_residual",
     "law_named",
+    "overfitting_penalty",
     "power_law",
     "published",
     "rank_at_publication",
+    "repetition_constants",
     "top_at_publication",
+    "value_of_next_epoch",
     "wall",
 ]

@@ -6,6 +6,7 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.forms.chinchilla import chinchilla, chinchilla_tied, kaplan, power_law
 from steelyard.laws.forms.growth import growth
+from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
 from steelyard.laws.forms.routed import routed
 
 __all__ = ["FORMS", "law_named"]
@@ -13,8 +14,10 @@ __all__ = ["FORMS", "law_named"]
 FORMS: dict[str, Callable[..., Law]] = {
     "chinchilla": chinchilla,
     "chinchilla_tied": chinchilla_tied,
+    "data_constrained": data_constrained,
     "growth": growth,
     "kaplan": kaplan,
+    "overfitting_penalty": overfitting_penalty,
     "power_law": power_law,
     "routed": routed,
 }
