@@ -1,8 +1,10 @@
 """Scaling laws: measured points in, a fitted law with honest intervals out, and a decision from it."""
 
 from steelyard.laws.decisions.allocate import Allocation, allocate
+from steelyard.laws.decisions.envelope import Envelope, fit_envelope
 from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
+from steelyard.laws.decisions.sources import SourceComparison, compare_sources
 from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit, fit_each
@@ -16,6 +18,7 @@ from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms import FORMS, law_named
 from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
+from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
 from steelyard.laws.forms.growth import (
     crossing_year,
     doubling_time_years,
@@ -34,12 +37,15 @@ from steelyard.laws.forms.repetition import (
     repetition_constants,
     value_of_next_epoch,
 )
+from steelyard.laws.forms.routed import effective_parameters, routed
 from steelyard.laws.registry import PublishedLaw, published
 
 __all__ = [
     "FORMS",
     "Allocation",
+    "Bottleneck",
     "Constant",
+    "Envelope",
     "Estimate",
     "Fit",
     "FlatDirection",
@@ -59,6 +65,7 @@ __all__ = [
     "Raised",
     "RepeatedAllocation",
     "RepetitionConstants",
+    "SourceComparison",
     "Sum",
     "Term",
     "Wall",
@@ -66,15 +73,21 @@ __all__ = [
     "allocate",
     "allocate_repeated",
     "balance_points",
+    "bottleneck",
     "chinchilla",
     "chip_trend",
+    "compare_sources",
+    "contrastive",
+    "contrastive_gmacs",
     "crossing_year",
     "data_constrained",
     "decimal_year",
     "doubling_time_years",
+    "effective_parameters",
     "effective_tokens",
     "fit",
     "fit_each",
+    "fit_envelope",
     "fit_growth",
     "forecast_growth",
     "growth",
@@ -89,6 +102,7 @@ __all__ = [
     "published",
     "rank_at_publication",
     "repetition_constants",
+    "routed",
     "top_at_publication",
     "value_of_next_epoch",
     "wall",

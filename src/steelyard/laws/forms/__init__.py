@@ -5,6 +5,7 @@ from collections.abc import Callable
 from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.forms.chinchilla import chinchilla, chinchilla_tied, kaplan, power_law
+from steelyard.laws.forms.contrastive import contrastive
 from steelyard.laws.forms.growth import growth
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
 from steelyard.laws.forms.routed import routed
@@ -14,6 +15,7 @@ __all__ = ["FORMS", "law_named"]
 FORMS: dict[str, Callable[..., Law]] = {
     "chinchilla": chinchilla,
     "chinchilla_tied": chinchilla_tied,
+    "contrastive": contrastive,
     "data_constrained": data_constrained,
     "growth": growth,
     "kaplan": kaplan,
