@@ -1,11 +1,16 @@
 """Scaling laws: measured points in, a fitted law with honest intervals out, and a decision from it."""
 
 from steelyard.laws.decisions.allocate import Allocation, allocate
+from steelyard.laws.decisions.compare import Comparison, compare
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
 from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
+from steelyard.laws.decisions.optima import Optima, optima
+from steelyard.laws.decisions.optimum import Optimum, optimum
+from steelyard.laws.decisions.penalty import Penalty, fit_penalty
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.sources import SourceComparison, compare_sources
 from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
+from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit, fit_each
 from steelyard.laws.fitting.fitted import Fit, Prediction
@@ -17,6 +22,16 @@ from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms import FORMS, law_named
+from steelyard.laws.forms.batch_size import (
+    CriticalBatch,
+    batch_law,
+    batch_of_loss,
+    critical_batch,
+    critical_batch_at_loss,
+    fit_steps,
+    steps_to_reach,
+    steps_to_target,
+)
 from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
 from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
 from steelyard.laws.forms.growth import (
@@ -29,6 +44,16 @@ from steelyard.laws.forms.growth import (
     growth_per_year,
     last_residual,
 )
+from steelyard.laws.forms.learning_rate import (
+    HorizonError,
+    LearningRate,
+    Transfer,
+    fit_learning_rate,
+    learning_rate,
+    leave_one_horizon_out,
+    recommend_learning_rate,
+    transfer_learning_rate,
+)
 from steelyard.laws.forms.repetition import (
     RepetitionConstants,
     data_constrained,
@@ -38,24 +63,40 @@ from steelyard.laws.forms.repetition import (
     value_of_next_epoch,
 )
 from steelyard.laws.forms.routed import effective_parameters, routed
+from steelyard.laws.forms.time_compute import (
+    CostOptimalBatch,
+    Tradeoff,
+    batch_for_exchange_rate,
+    cost_optimal_batch,
+    time_compute,
+    tradeoff,
+)
 from steelyard.laws.registry import PublishedLaw, published
 
 __all__ = [
     "FORMS",
     "Allocation",
     "Bottleneck",
+    "Comparison",
     "Constant",
+    "CostOptimalBatch",
+    "CriticalBatch",
     "Envelope",
     "Estimate",
     "Fit",
     "FlatDirection",
     "Holdout",
+    "HorizonError",
     "Influence",
     "Input",
     "Law",
+    "LearningRate",
     "Minimum",
+    "Optima",
+    "Optimum",
     "Outlier",
     "Parameter",
+    "Penalty",
     "Power",
     "Prediction",
     "Prior",
@@ -68,17 +109,26 @@ __all__ = [
     "SourceComparison",
     "Sum",
     "Term",
+    "Tradeoff",
+    "Transfer",
     "Wall",
     "above_trend",
     "allocate",
     "allocate_repeated",
     "balance_points",
+    "batch_for_exchange_rate",
+    "batch_law",
+    "batch_of_loss",
     "bottleneck",
     "chinchilla",
     "chip_trend",
+    "compare",
     "compare_sources",
     "contrastive",
     "contrastive_gmacs",
+    "cost_optimal_batch",
+    "critical_batch",
+    "critical_batch_at_loss",
     "crossing_year",
     "data_constrained",
     "decimal_year",
@@ -86,9 +136,13 @@ __all__ = [
     "effective_parameters",
     "effective_tokens",
     "fit",
+    "fit_censored",
     "fit_each",
     "fit_envelope",
     "fit_growth",
+    "fit_learning_rate",
+    "fit_penalty",
+    "fit_steps",
     "forecast_growth",
     "growth",
     "growth_per_two_years",
@@ -97,13 +151,23 @@ __all__ = [
     "kaplan",
     "last_residual",
     "law_named",
+    "learning_rate",
+    "leave_one_horizon_out",
+    "optima",
+    "optimum",
     "overfitting_penalty",
     "power_law",
     "published",
     "rank_at_publication",
+    "recommend_learning_rate",
     "repetition_constants",
     "routed",
+    "steps_to_reach",
+    "steps_to_target",
+    "time_compute",
     "top_at_publication",
+    "tradeoff",
+    "transfer_learning_rate",
     "value_of_next_epoch",
     "wall",
 ]

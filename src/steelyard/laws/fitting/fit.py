@@ -14,7 +14,7 @@ from steelyard.laws.fitting.points import Points
 from steelyard.laws.fitting.study import Resampling, Study
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["fit", "fit_each"]
+__all__ = ["beliefs", "fit", "fit_each"]
 
 _FEW_POINTS_PER_PARAMETER = 4
 
@@ -71,7 +71,7 @@ def fit(
         (arXiv 2404.10102).
     """
     data = Points.checked(law, points, target, weights, groups)
-    study = Study(law, data, delta, _beliefs(law, prior, int((data.weights > 0).sum())))
+    study = Study(law, data, delta, beliefs(law, prior, int((data.weights > 0).sum())))
     theta, objective, others = study.optimum(_starts(law, starts, delta, bootstraps))
     noise = study.noise(theta)
     drift, drift_source = measure_drift(study.problem(), others, noise)
@@ -125,8 +125,20 @@ def _starts(law: Law, starts: Array | Literal["auto"], delta: float, bootstraps:
     return grid
 
 
-def _beliefs(law: Law, prior: PriorChoice, count: int) -> dict[str, Prior]:
-    """Resolve which priors take part."""
+def beliefs(law: Law, prior: PriorChoice, count: int) -> dict[str, Prior]:
+    """Resolve which priors take part.
+
+    Args:
+        law: whose parameters carry the weak priors.
+        prior: as `fit` takes it.
+        count: points with weight.
+
+    Returns:
+        Priors by parameter; empty for none.
+
+    Raises:
+        FitError: a prior for an unknown parameter.
+    """
     if prior is None:
         return {}
     if isinstance(prior, str):
