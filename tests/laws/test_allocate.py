@@ -62,3 +62,54 @@ def test_every_published_law_names_its_source_and_makes_a_fit():
         assert fit.interval(fit.law.names[0]) == (fit.params[fit.law.names[0]],) * 2
         assert laws.Fit.from_json(fit.to_json()).to_json() == fit.to_json()
         assert np.isnan(fit.condition_number) and fit.flat_directions == ()
+
+
+def brute_force(fit, flops, limits):
+    sizes = np.geomspace(1e6, 1e13, 200_001)
+    tokens = np.minimum((flops / sizes - 2 * limits.inference_tokens) / 6, limits.max_tokens)
+    keep = (tokens > 1) & (sizes <= limits.max_parameters)
+    loss = fit.law.predict(fit.theta[None], {"parameters": sizes[keep], "tokens": tokens[keep]})[0]
+    return sizes[keep][loss.argmin()], float(np.exp(loss.min()))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        laws.Limits(inference_tokens=1e13),
+        laws.Limits(max_parameters=7e9),
+        laws.Limits(max_tokens=1e11),
+        laws.Limits(max_parameters=1e9, max_tokens=1e11),
+        laws.Limits(max_parameters=3e10, inference_tokens=3e12),
+    ],
+)
+@pytest.mark.parametrize("name", ["besiroglu2024", "kaplan2020"])
+def test_limits_are_kept_at_the_least_loss(name, limits):
+    fit = laws.published[name].fit()
+    best = laws.allocate(fit, BUDGET, limits=limits)
+    size, loss = brute_force(fit, BUDGET, limits)
+    assert best.loss.value <= loss * (1 + 1e-9)
+    if "max_tokens" not in best.binding:
+        assert best.parameters.value == pytest.approx(size, rel=1e-3)
+    assert best.parameters.value <= limits.max_parameters * (1 + 1e-9) and best.tokens.value <= limits.max_tokens * (1 + 1e-9)
+    spent = best.training_flops + 2 * limits.inference_tokens * best.parameters.value
+    assert spent <= BUDGET * (1 + 1e-9) and (best.binding == ("max_parameters", "max_tokens") or spent > 0.999 * BUDGET)
+
+
+def test_a_recipe_follows_the_run_in_order():
+    generator = np.random.default_rng(1)
+    tokens = 10 ** generator.uniform(9, 11, 40)
+    batch = laws.fit(laws.power_law("tokens", floor=False).fix(alpha=-0.5), {"tokens": tokens}, 3.0 * tokens**0.5, bootstraps=20)
+    rate = laws.fit(laws.power_law("batch", floor=False), {"batch": 3.0 * tokens**0.5}, 10 / (3.0 * tokens**0.5) ** 0.2, bootstraps=20)
+    best = laws.allocate(laws.published["besiroglu2024"].fit(), 1e21, recipe={"batch": batch, "learning_rate": rate})
+    assert best.recipe["batch"].value == pytest.approx(3.0 * best.tokens.value**0.5, rel=1e-6)
+    assert best.recipe["learning_rate"].value == pytest.approx(10 / best.recipe["batch"].value ** 0.2, rel=1e-6)
+    with pytest.raises(FitError, match="missing: batch"):
+        laws.allocate(laws.published["besiroglu2024"].fit(), 1e21, recipe={"learning_rate": rate})
+
+
+def test_impossible_limits_are_refused():
+    fit = laws.published["besiroglu2024"].fit()
+    with pytest.raises(FitError, match="limits must be positive"):
+        laws.Limits(max_tokens=0)
+    with pytest.raises(FitError, match="served tokens alone"):
+        laws.allocate(fit, 1e12, limits=laws.Limits(inference_tokens=1e13))

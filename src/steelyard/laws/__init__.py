@@ -1,9 +1,10 @@
 """Scaling laws: measured points in, a fitted law with honest intervals out, and a decision from it."""
 
-from steelyard.laws.decisions.allocate import Allocation, allocate
+from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
 from steelyard.laws.decisions.compare import Comparison, compare
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
 from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
+from steelyard.laws.decisions.next_cell import NextCell, next_cell
 from steelyard.laws.decisions.optima import Optima, optima
 from steelyard.laws.decisions.optimum import Optimum, optimum
 from steelyard.laws.decisions.penalty import Penalty, fit_penalty
@@ -91,7 +92,9 @@ __all__ = [
     "Input",
     "Law",
     "LearningRate",
+    "Limits",
     "Minimum",
+    "NextCell",
     "Optima",
     "Optimum",
     "Outlier",
@@ -153,6 +156,7 @@ __all__ = [
     "law_named",
     "learning_rate",
     "leave_one_horizon_out",
+    "next_cell",
     "optima",
     "optimum",
     "overfitting_penalty",

@@ -1,6 +1,7 @@
-"""From a fitted law and a compute budget to the best model size and token count."""
+"""From a fitted law and a compute budget to the best model size, token count, epochs and what follows from them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,22 +12,53 @@ from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array
 from steelyard.quantity import Provenance
 
-__all__ = ["Allocation", "allocate", "optimal_log_parameters"]
+__all__ = ["Allocation", "Limits", "allocate", "optimal_log_parameters"]
 
 _GOLDEN = (5**0.5 - 1) / 2
 _LOG_RANGE = (0.0, 46.0)
 """Model sizes searched where no closed form is known: 1 to 1e20 parameters."""
+_GRID = 257
+_ITERATIONS = 44
+_INFERENCE_FLOPS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What bounds an allocation besides the budget; the defaults bound nothing.
+
+    Attributes:
+        max_parameters: largest model that may be trained, such as what fits the serving machine.
+        max_tokens: most training tokens, repeats counted.
+        unique_tokens: distinct training tokens at hand; laws of repetition say what more passes over them are worth.
+        inference_tokens: tokens the model will serve; their 2 FLOP per parameter and token come out of the budget too.
+    """
+
+    max_parameters: float = np.inf
+    max_tokens: float = np.inf
+    unique_tokens: float = np.inf
+    inference_tokens: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse limits that allow nothing."""
+        if not (self.max_parameters > 0 and self.max_tokens > 0 and self.unique_tokens > 0 and 0 <= self.inference_tokens < np.inf):
+            raise FitError(
+                f"limits must be positive, inference tokens 0 or more and finite; given {self}", hint="leave out what is not bounded"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """The best use of a training budget.
+    """The best use of a budget.
 
     Attributes:
         flops: the budget, FLOP.
+        training_flops: what training at the best size spends of it; the rest serves, or is left over where limits bind.
         parameters: best model size, counted as the fit's points were.
-        tokens: training tokens that spend the budget at that size.
+        tokens: training tokens, repeats counted.
+        epochs: passes over the unique tokens; None when their number was not given.
         loss: predicted loss of that run.
+        recipe: what the laws of the recipe say for that run, such as its batch and learning rate, in their units.
+        binding: limits that hold the optimum back: "max_parameters", "max_tokens", both, or none.
         distance: how far it lies outside the fitted points, in factors of e; 0 inside, and for published laws.
         level: probability inside the intervals.
         provenance: of the numbers, that of the fit.
@@ -34,20 +66,152 @@ class Allocation:
     """
 
     flops: float
+    training_flops: float
     parameters: Estimate
     tokens: Estimate
+    epochs: Estimate | None
     loss: Estimate
+    recipe: dict[str, Estimate] = field(default_factory=dict)
+    binding: tuple[str, ...] = ()
     distance: float
     level: float
     provenance: Provenance
     source: str
 
 
+@dataclass(frozen=True)
+class _Budget:
+    """A budget with its limits: which token count goes with a model size.
+
+    Attributes:
+        flops: in all.
+        per_token: training FLOP per parameter and token.
+        limits: on size and tokens.
+    """
+
+    flops: float
+    per_token: float
+    limits: Limits
+
+    @property
+    def log_range(self) -> tuple[float, float]:
+        """Log sizes that spend the budget within the limits; equal ends where only one size is left."""
+        served = _INFERENCE_FLOPS * self.limits.inference_tokens
+        least = self.flops / (self.per_token * self.limits.max_tokens + served) if np.isfinite(self.limits.max_tokens) else 1.0
+        most = self.flops / max(served, self.per_token)
+        high = np.log(min(most * (1 - 1e-9), self.limits.max_parameters))
+        return min(max(np.log(least), _LOG_RANGE[0]), high), min(high, _LOG_RANGE[1])
+
+    def tokens(self, sizes: Array) -> Array:
+        """Give the training tokens that are left at each size."""
+        left = self.flops / sizes - _INFERENCE_FLOPS * self.limits.inference_tokens
+        return np.minimum(np.maximum(left, 1e-300) / self.per_token, self.limits.max_tokens)
+
+    def runs(self, law: Law, sizes: Array) -> dict[str, Array]:
+        """Give the law's inputs at each size."""
+        inputs = {"parameters": sizes, "tokens": self.tokens(sizes)}
+        if "unique_tokens" in law.inputs:
+            inputs["unique_tokens"] = np.minimum(self.limits.unique_tokens, inputs["tokens"])
+        return inputs
+
+
+def allocate(
+    fit: Fit,
+    flops: float,
+    *,
+    limits: Limits | None = None,
+    recipe: Mapping[str, Fit] | None = None,
+    flops_per_parameter_token: float = 6.0,
+    level: float = 0.8,
+    extrapolate: bool = False,
+) -> Allocation:
+    """Split a budget between model size and tokens.
+
+    Args:
+        fit: of a law with inputs "parameters" and "tokens", and "unique_tokens" for laws of repetition; fitted or published.
+        flops: budget in FLOP, positive; of training, and of serving where `limits` has inference tokens.
+        limits: on size and tokens; None for none.
+        recipe: laws by the name of what they predict, such as {"batch": ..., "learning_rate": ...}; each may use parameters,
+            tokens, unique_tokens and what those before it predict.
+        flops_per_parameter_token: FLOP per parameter and token, 6 for a forward and a backward pass.
+        level: probability inside the intervals, 0..1.
+        extrapolate: allow a run more than two decades beyond the points.
+
+    Returns:
+        Size, tokens, epochs and loss with bootstrap intervals; intervals without width for published laws.
+
+    Raises:
+        FitError: the law has other inputs, the budget is not positive and finite, a law of the recipe needs what is not known, or
+            the run lies too far beyond the points.
+
+    Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; inference in the budget: Sardana et al. 2024 (arXiv 2401.00448).
+    """
+    limits = limits or Limits()
+    _check(fit, flops, flops_per_parameter_token, limits)
+    budget = _Budget(flops, flops_per_parameter_token, limits)
+    sizes = np.exp(_best_log_sizes(fit.law, np.concatenate([fit.theta[None], fit.samples]), budget))
+    tokens = budget.tokens(sizes)
+    best = budget.runs(fit.law, sizes[:1])
+    said = fit.predict(best, level, extrapolate=extrapolate)
+    epochs = tokens / np.minimum(limits.unique_tokens, tokens)
+    return Allocation(
+        flops=float(flops),
+        training_flops=float(flops_per_parameter_token * sizes[0] * tokens[0]),
+        parameters=Estimate.of(float(sizes[0]), sizes[1:], level),
+        tokens=Estimate.of(float(tokens[0]), tokens[1:], level),
+        epochs=Estimate.of(float(epochs[0]), epochs[1:], level) if np.isfinite(limits.unique_tokens) else None,
+        loss=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
+        recipe=_follow(recipe or {}, best, level, extrapolate),
+        binding=_binding(limits, float(sizes[0]), float(tokens[0])),
+        distance=float(fit.distance(best)[0]),
+        level=level,
+        provenance=fit.provenance,
+        source=fit.source,
+    )
+
+
+def _check(fit: Fit, flops: float, per_token: float, limits: Limits) -> None:
+    """Refuse laws without size and tokens, and budgets that buy nothing."""
+    if set(fit.law.inputs) - {"unique_tokens"} != {"parameters", "tokens"}:
+        raise FitError(f"law {fit.law.name} has inputs {', '.join(fit.law.inputs)}; an allocation needs parameters and tokens")
+    if not (np.isfinite(flops) and flops > per_token > 0):
+        raise FitError(f"a budget of {flops:g} FLOP cannot train one parameter on one token", hint="give the budget like 1e22")
+    if flops <= _INFERENCE_FLOPS * limits.inference_tokens:
+        raise FitError(f"{limits.inference_tokens:g} served tokens alone exceed {flops:g} FLOP at one parameter", hint="raise the budget")
+    if "unique_tokens" in fit.law.inputs and not np.isfinite(limits.unique_tokens):
+        raise FitError(
+            f"law {fit.law.name} needs to know the unique tokens at hand", hint="give Limits(unique_tokens=...) (--unique-tokens)"
+        )
+
+
+def _binding(limits: Limits, size: float, tokens: float) -> tuple[str, ...]:
+    """Name the limits the best run touches."""
+    touched = {"max_parameters": size / limits.max_parameters, "max_tokens": tokens / limits.max_tokens}
+    return tuple(name for name, share in touched.items() if share > 1 - 1e-6)
+
+
+def _follow(recipe: Mapping[str, Fit], run: Mapping[str, Array], level: float, extrapolate: bool) -> dict[str, Estimate]:
+    """Ask each law of the recipe about the run; later ones may use what earlier ones said."""
+    known, said = dict(run), {}
+    for name, law in recipe.items():
+        answer = law.predict({key: known[key] for key in law.law.inputs if key in known}, level, extrapolate=extrapolate)
+        known[name] = answer.value
+        said[name] = Estimate(float(answer.value[0]), float(answer.low[0]), float(answer.high[0]))
+    return said
+
+
+def _best_log_sizes(law: Law, theta: Array, budget: _Budget) -> Array:
+    """Give the log of the best size for each parameter set, [S]."""
+    if budget.limits == Limits() and "unique_tokens" not in law.inputs:
+        return optimal_log_parameters(law, theta, budget.flops, flops_per_parameter_token=budget.per_token)
+    return _search(law, theta, budget)
+
+
 def optimal_log_parameters(law: Law, theta: Array, flops: float, *, flops_per_parameter_token: float = 6.0) -> Array:
-    """Find the model size of least loss under a budget.
+    """Find the model size of least loss under a budget without limits.
 
     Closed form for sums of a power of parameters and one of tokens: G (C/c)^(beta/(alpha+beta)) with
-    G = (alpha A / (beta B))^(1/(alpha+beta)); a golden-section search, all parameter sets at once, for other laws.
+    G = (alpha A / (beta B))^(1/(alpha+beta)); a grid and a golden-section search, all parameter sets at once, for other laws.
 
     Args:
         law: with inputs "parameters" and "tokens".
@@ -60,68 +224,28 @@ def optimal_log_parameters(law: Law, theta: Array, flops: float, *, flops_per_pa
 
     Source: Hoffmann et al. 2022 (arXiv 2203.15556), equation 4.
     """
-    log_product = np.log(flops) - np.log(flops_per_parameter_token)
-    column = {name: theta[:, index] for index, name in enumerate(law.names)}
-    if law.name in ("chinchilla", "chinchilla_tied"):
+    if law.name in ("chinchilla", "chinchilla_tied") and not law.fixed and not law.groups:
+        column = {name: theta[:, index] for index, name in enumerate(law.names)}
         alpha = column["alpha"]
         beta = column.get("beta", alpha)
+        log_product = np.log(flops) - np.log(flops_per_parameter_token)
         return (np.log(alpha / beta) + column["A"] - column["B"] + beta * log_product) / (alpha + beta)
-    return _golden_section(law, theta, float(log_product))
+    return _search(law, theta, _Budget(flops, flops_per_parameter_token, Limits()))
 
 
-def _golden_section(law: Law, theta: Array, log_product: float) -> Array:
-    """Minimize the loss over log parameters with tokens = product / parameters, [S]."""
-    low, high = np.full(len(theta), _LOG_RANGE[0]), np.full(len(theta), min(_LOG_RANGE[1], log_product))
-    for _ in range(80):
+def _search(law: Law, theta: Array, budget: _Budget) -> Array:
+    """Minimize the loss over log sizes: a grid that all parameter sets share, then a golden section of each, [S]."""
+    grid = np.linspace(*budget.log_range, _GRID)
+    least = law.predict(theta, budget.runs(law, np.exp(grid))).argmin(axis=1)
+    low, high = grid[np.maximum(least - 1, 0)], grid[np.minimum(least + 1, _GRID - 1)]
+    for _ in range(_ITERATIONS):
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        is_left = _loss(law, theta, left, log_product) < _loss(law, theta, right, log_product)
+        is_left = _loss(law, theta, left, budget) <= _loss(law, theta, right, budget)
         low, high = np.where(is_left, low, left), np.where(is_left, right, high)
     return (low + high) / 2
 
 
-def _loss(law: Law, theta: Array, log_parameters: Array, log_product: float) -> Array:
-    """Give the log loss of parameter set s at its own size s, [S]."""
-    inputs = {"parameters": np.exp(log_parameters), "tokens": np.exp(log_product - log_parameters)}
-    return np.diagonal(law.predict(theta, inputs)) if len(theta) <= 512 else _rowwise(law, theta, inputs)
-
-
-def _rowwise(law: Law, theta: Array, inputs: dict[str, Array]) -> Array:
-    """Give the diagonal of a large prediction without making all of it, [S]."""
-    parts = [slice(begin, begin + 512) for begin in range(0, len(theta), 512)]
-    return np.concatenate([np.diagonal(law.predict(theta[part], {k: v[part] for k, v in inputs.items()})) for part in parts])
-
-
-def allocate(fit: Fit, flops: float, *, flops_per_parameter_token: float = 6.0, level: float = 0.8) -> Allocation:
-    """Split a training budget between model size and tokens.
-
-    Args:
-        fit: of a law with inputs "parameters" and "tokens", fitted or published.
-        flops: budget in FLOP, positive.
-        flops_per_parameter_token: FLOP per parameter and token, 6 for a forward and a backward pass.
-        level: probability inside the intervals, 0..1.
-
-    Returns:
-        Size, tokens and loss with bootstrap intervals; intervals without width for published laws.
-
-    Raises:
-        FitError: the law has other inputs, or the budget is not positive and finite.
-    """
-    if set(fit.law.inputs) != {"parameters", "tokens"}:
-        raise FitError(f"law {fit.law.name} has inputs {', '.join(fit.law.inputs)}; an allocation needs parameters and tokens")
-    if not (np.isfinite(flops) and flops > flops_per_parameter_token > 0):
-        raise FitError(f"a budget of {flops:g} FLOP cannot train one parameter on one token", hint="give the budget like 1e22")
-    thetas = np.concatenate([fit.theta[None], fit.samples])
-    sizes = np.exp(optimal_log_parameters(fit.law, thetas, flops, flops_per_parameter_token=flops_per_parameter_token))
-    tokens = flops / flops_per_parameter_token / sizes
-    best = {"parameters": sizes[:1], "tokens": tokens[:1]}
-    said = fit.predict(best, level)
-    return Allocation(
-        flops=float(flops),
-        parameters=Estimate.of(float(sizes[0]), sizes[1:], level),
-        tokens=Estimate.of(float(tokens[0]), tokens[1:], level),
-        loss=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
-        distance=float(fit.distance(best)[0]),
-        level=level,
-        provenance=fit.provenance,
-        source=fit.source,
-    )
+def _loss(law: Law, theta: Array, log_sizes: Array, budget: _Budget) -> Array:
+    """Give the log loss of parameter set s at its own size s, [S], in parts small enough for memory."""
+    parts = [slice(begin, begin + 256) for begin in range(0, len(theta), 256)]
+    return np.concatenate([np.diagonal(law.predict(theta[part], budget.runs(law, np.exp(log_sizes[part])))) for part in parts])

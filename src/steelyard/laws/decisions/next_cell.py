@@ -1,0 +1,127 @@
+"""Which run to do next: the one that shrinks the wanted interval most for its compute."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steelyard.errors import FitError
+from steelyard.laws.fitting.estimate import tails
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.points import check_inputs
+from steelyard.laws.fitting.terms import Array
+
+__all__ = ["NextCell", "next_cell"]
+
+_SMALLEST_BOOTSTRAP = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextCell:
+    """Candidate runs, the best buy first.
+
+    Attributes:
+        rows: their numbers among the candidates, the first is 0, [m].
+        inputs: per input its values, in the same order, [m].
+        flops: what each costs, [m].
+        interval_before: relative width of the wanted interval now, (high - low) / value of the law itself, without the noise of a run.
+        interval_after: the width expected once the candidate is measured, [m].
+        level: probability inside these intervals.
+    """
+
+    rows: list[int]
+    inputs: dict[str, Array]
+    flops: Array
+    interval_before: float
+    interval_after: Array
+    level: float
+
+    @property
+    def best(self) -> dict[str, float]:
+        """The inputs of the best buy."""
+        return {name: float(column[0]) for name, column in self.inputs.items()}
+
+
+def next_cell(
+    fit: Fit,
+    candidates: Mapping[str, ArrayLike],
+    wanted: Mapping[str, ArrayLike],
+    *,
+    flops: ArrayLike | None = None,
+    max_flops: float = np.inf,
+    level: float = 0.8,
+) -> NextCell:
+    """Rank candidate runs by how much each narrows the law's interval at a wanted run, per FLOP.
+
+    A run at x with noise s leaves the variance V(w) - C(x, w)^2 / (V(x) + s^2) of the log prediction at w, where V and C are
+    variance and covariance of the log predictions over the bootstrap: what is learned is weighed before anything is trained.
+
+    Args:
+        fit: with at least 50 bootstraps.
+        candidates: per input of the law its values, [m].
+        wanted: the run whose prediction should become sharper, one value per input.
+        flops: cost of each candidate, [m]; None for 6 x parameters x tokens.
+        max_flops: candidates that cost more are left out.
+        level: probability inside the intervals, 0..1.
+
+    Returns:
+        The candidates by rising cost of a given gain, best buy first.
+
+    Raises:
+        FitError: too few bootstraps, no candidate within `max_flops`, several wanted runs, or costs that are not positive.
+
+    Source: MacKay 1992, Information-based objective functions for active data selection, section 3.
+    """
+    if len(fit.samples) < _SMALLEST_BOOTSTRAP:
+        raise FitError(f"{len(fit.samples)} bootstraps cannot tell what a run would teach", hint=f"fit with {_SMALLEST_BOOTSTRAP} or more")
+    columns, goal = check_inputs(fit.law, candidates), check_inputs(fit.law, wanted)
+    if len(goal[fit.law.inputs[0]]) != 1:
+        raise FitError("give one wanted run, not several", hint="ask once per run")
+    cost = _cost(columns, flops)
+    rows = np.flatnonzero(cost <= max_flops)
+    if not len(rows):
+        raise FitError(f"no candidate costs at most {max_flops:.3g} FLOP; the cheapest costs {cost.min():.3g}")
+    before, after = _spread(fit, {name: column[rows] for name, column in columns.items()}, goal)
+    gain = np.log(before / after) / cost[rows]
+    order = np.argsort(-gain, kind="stable")
+    width = _width(level)
+    return NextCell(
+        rows=rows[order].tolist(),
+        inputs={name: column[rows][order] for name, column in columns.items()},
+        flops=cost[rows][order],
+        interval_before=width * before,
+        interval_after=width * after[order],
+        level=level,
+    )
+
+
+def _cost(columns: Mapping[str, Array], flops: ArrayLike | None) -> Array:
+    """Give each candidate's FLOP, [m]."""
+    count = len(next(iter(columns.values())))
+    if flops is None:
+        if not {"parameters", "tokens"} <= set(columns):
+            raise FitError("candidates of this law have no known cost", hint="give flops=, one number per candidate")
+        return 6.0 * columns["parameters"] * columns["tokens"]
+    cost = np.broadcast_to(np.asarray(flops, dtype=np.float64), (count,))
+    if not (np.isfinite(cost).all() and (cost > 0).all()):
+        raise FitError("flops must be positive and finite", hint="give the cost of each candidate in FLOP")
+    return cost
+
+
+def _spread(fit: Fit, columns: Mapping[str, Array], goal: Mapping[str, Array]) -> tuple[float, Array]:
+    """Give the standard deviation of the log prediction at the goal, now and after each candidate, [m]."""
+    at_goal = fit.law.predict(fit.samples, goal)[:, 0]
+    at_cells = fit.law.predict(fit.samples, columns)
+    at_goal, at_cells = at_goal - at_goal.mean(), at_cells - at_cells.mean(axis=0)
+    count = len(fit.samples) - 1
+    variance = float(at_goal @ at_goal) / count
+    learned = (at_goal @ at_cells / count) ** 2 / ((at_cells**2).sum(axis=0) / count + fit.noise**2)
+    return float(np.sqrt(variance)), np.sqrt(np.maximum(variance - learned, 1e-6 * variance))
+
+
+def _width(level: float) -> float:
+    """Give the width of a normal interval in standard deviations."""
+    from scipy.special import ndtri
+
+    return 2 * float(ndtri(tails(level)[1]))
