@@ -1,0 +1,284 @@
+"""What a scaling study costs when every length is a run of its own, or a cooldown that branches off one trunk per size."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal, NoReturn
+
+import numpy as np
+
+from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.terms import Array
+
+__all__ = ["Branch", "SizeStudy", "StudyPlan", "branch_tokens", "cheapest_study", "plan_study"]
+
+Method = Literal["cosine", "branch"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Branch:
+    """One length of a study: a cooldown from a checkpoint of the trunk, or a run of its own.
+
+    Attributes:
+        tokens: of the whole length, D.
+        start_tokens: where the cooldown begins; 0 for a run of its own.
+        replayed_tokens: between the nearest earlier checkpoint and the start, trained again at the trunk's rate.
+    """
+
+    tokens: float
+    start_tokens: float
+    replayed_tokens: float
+
+    @property
+    def trained_tokens(self) -> float:
+        """Tokens this branch trains itself, the trunk's not counted."""
+        return self.tokens - self.start_tokens + self.replayed_tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizeStudy:
+    """All lengths of one model size.
+
+    Attributes:
+        parameters: model size N.
+        method: "branch" for one trunk with cooldowns, "cosine" for a run per length.
+        trunk_tokens: of the constant-rate run; 0 for cosine.
+        branches: one per length, ascending.
+        flops_per_token: of this size.
+    """
+
+    parameters: float
+    method: Method
+    trunk_tokens: float
+    branches: tuple[Branch, ...]
+    flops_per_token: float
+
+    @property
+    def flops(self) -> float:
+        """Training FLOP of the trunk and all branches."""
+        return self.flops_per_token * (self.trunk_tokens + sum(branch.trained_tokens for branch in self.branches))
+
+    @property
+    def cosine_flops(self) -> float:
+        """Training FLOP of one run per length."""
+        return self.flops_per_token * sum(branch.tokens for branch in self.branches)
+
+    @property
+    def replayed_flops(self) -> float:
+        """FLOP spent because a branch found no checkpoint where it starts."""
+        return self.flops_per_token * sum(branch.replayed_tokens for branch in self.branches)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPlan:
+    """A scaling study, size by size.
+
+    Attributes:
+        sizes: ascending.
+    """
+
+    sizes: tuple[SizeStudy, ...]
+
+    @property
+    def flops(self) -> float:
+        """Training FLOP of the whole study."""
+        return sum(size.flops for size in self.sizes)
+
+    @property
+    def cosine_flops(self) -> float:
+        """Training FLOP of the same study with one cosine run per cell."""
+        return sum(size.cosine_flops for size in self.sizes)
+
+    @property
+    def ratio(self) -> float:
+        """FLOP over that of cosine runs."""
+        return self.flops / self.cosine_flops
+
+    def cells(self) -> tuple[Array, Array]:
+        """Give model sizes and token counts of every annealed loss the study yields, [n] each."""
+        rows = [(size.parameters, branch.tokens) for size in self.sizes for branch in size.branches]
+        sizes, tokens = np.array(rows, dtype=np.float64).T
+        return sizes, tokens
+
+    def hours(self, flops_per_s: float) -> float:
+        """Give device hours at an achieved speed, FLOP per second."""
+        if not flops_per_s > 0:
+            raise ConfigError(f"a speed of {flops_per_s:g} FLOP/s must be positive")
+        return self.flops / flops_per_s / 3600
+
+    def usd(self, flops_per_s: float, usd_per_hour: float) -> float:
+        """Give the price at an achieved speed and an hourly price of the device."""
+        return self.hours(flops_per_s) * usd_per_hour
+
+
+def branch_tokens(tokens: Sequence[float], cooldown: float) -> float:
+    """Count the tokens a trunk with cooldowns trains: D_k (1 - c) + c sum D_i.
+
+    Args:
+        tokens: lengths D_1 ... D_k of one size, positive.
+        cooldown: fraction c of each length that cools down, 0..1; 0 for a trunk with averaged weights.
+
+    Returns:
+        Tokens; one run per length would train their sum.
+
+    Raises:
+        ConfigError: no lengths, or a cooldown longer than the run.
+
+    Source: Haegele et al. 2024 (arXiv 2405.18392), section 5.
+    """
+    if not tokens or min(tokens) <= 0 or not 0 <= cooldown <= 1:
+        raise ConfigError(
+            f"lengths {tuple(tokens)} with a cooldown of {cooldown:g}: lengths are positive and the cooldown a fraction, 0..1"
+        )
+    return max(tokens) * (1 - cooldown) + cooldown * sum(tokens)
+
+
+def plan_study(
+    sizes: Sequence[float],
+    ratios: Sequence[float],
+    *,
+    cooldown: float = 0.2,
+    method: Method | Literal["cheapest"] = "cheapest",
+    flops_per_token: Callable[[float], float] | None = None,
+    min_cooldown_tokens: float = 0.0,
+    warmup_tokens: float = 0.0,
+    checkpoint_tokens: float = 0.0,
+) -> StudyPlan:
+    """Plan the runs for every model size and tokens-per-parameter ratio at the least cost.
+
+    Args:
+        sizes: model sizes N, positive, different.
+        ratios: tokens per parameter D / N, positive, different.
+        cooldown: fraction of each length that cools down, 0..1.
+        method: "branch" or "cosine" for all sizes; "cheapest" branches, which never costs more, wherever the cooldowns fit.
+        flops_per_token: training FLOP per token of a size, such as a count with attention and embeddings; None for 6 N.
+        min_cooldown_tokens: no cooldown is shorter; fewer than about 50 steps do not anneal.
+        warmup_tokens: no branch starts before.
+        checkpoint_tokens: distance of the trunk's checkpoints; 0 when it saves wherever a branch starts. A branch between two
+            starts from the earlier one and trains the tokens between again.
+
+    Returns:
+        The plan; trunks are counted once, up to the last start of a cooldown.
+
+    Raises:
+        ConfigError: a size, ratio or cooldown is out of range, or a wanted branch has no room for its cooldown.
+
+    Source: Haegele et al. 2024 (arXiv 2405.18392), section 5: cosine sum D_i, trunk D_k (1 - c) + c sum D_i.
+    """
+    for name, values in (("sizes", sizes), ("ratios", ratios)):
+        if not values or not all(np.isfinite(value) and value > 0 for value in values) or len(set(values)) != len(values):
+            raise ConfigError(f"{name} {tuple(values)} must be positive, finite and different", hint="give at least one")
+    if not 0 <= cooldown <= 1 or min(min_cooldown_tokens, warmup_tokens, checkpoint_tokens) < 0:
+        raise ConfigError(f"a cooldown of {cooldown:g} must be a fraction of the run, 0..1, and token counts not negative")
+    per_token = flops_per_token or (lambda parameters: 6 * parameters)
+    rows = []
+    for size in sorted(sizes):
+        lengths = [size * ratio for ratio in sorted(ratios)]
+        starts = [length - max(cooldown * length, min_cooldown_tokens) for length in lengths]
+        fits = min(starts) >= warmup_tokens
+        if method == "branch" and not fits:
+            _refuse(size, lengths[int(np.argmin(starts))], cooldown, min_cooldown_tokens, warmup_tokens)
+        chosen: Method = "cosine" if method == "cosine" or not fits else "branch"
+        rows.append(_size_study(size, lengths, starts if chosen == "branch" else None, checkpoint_tokens, per_token(size)))
+    return StudyPlan(tuple(rows))
+
+
+def _refuse(size: float, length: float, cooldown: float, shortest: float, warmup: float) -> NoReturn:
+    """Say which length has no room for its cooldown."""
+    raise ConfigError(
+        f"size {size:.4g}: a cooldown of {max(cooldown * length, shortest):.4g} tokens does not fit into a run of {length:.4g} tokens "
+        f"behind {warmup:.4g} tokens of warm-up",
+        hint='shorten the cooldown or the warm-up, leave the shortest length out, or let method="cheapest" run it as cosine',
+    )
+
+
+def _size_study(size: float, lengths: Sequence[float], starts: Sequence[float] | None, apart: float, per_token: float) -> SizeStudy:
+    """Place the cooldowns of one size, or a run per length where there are no starts; the trunk's end always is a checkpoint."""
+    last = max(starts) if starts else 0.0
+    at = starts or [0.0] * len(lengths)
+    branches = tuple(
+        Branch(tokens=length, start_tokens=start, replayed_tokens=start % apart if apart and start != last else 0.0)
+        for length, start in zip(lengths, at, strict=True)
+    )
+    return SizeStudy(
+        parameters=size, method="branch" if starts else "cosine", trunk_tokens=last, branches=branches, flops_per_token=per_token
+    )
+
+
+def cheapest_study(
+    fit: Fit,
+    parameters: float,
+    tokens: float,
+    width: float,
+    sizes: Sequence[float],
+    ratios: Sequence[float],
+    *,
+    cooldown: float = 0.2,
+    level: float = 0.8,
+) -> StudyPlan:
+    """Choose the cheapest study whose fit would forecast a target's loss within an interval width.
+
+    Every choice of sizes and ratios is weighed by the covariance a fit of its cells would have, linearized around a law that is
+    already roughly known, such as a published one.
+
+    Args:
+        fit: of loss against "parameters" and "tokens"; its noise is that of one run, at least 0.1 % is assumed.
+        parameters: target model size.
+        tokens: target token count.
+        width: wanted width of the interval of the target's expected loss, as a fraction of it.
+        sizes: model sizes to choose from, up to 10.
+        ratios: tokens-per-parameter ratios to choose from, up to 10.
+        cooldown: fraction of each length that cools down.
+        level: probability inside the interval, 0..1.
+
+    Returns:
+        The plan of least FLOP among those narrow enough.
+
+    Raises:
+        ConfigError: the law has other inputs, or there is too much to choose from.
+        InfeasibleError: even all sizes and ratios give a wider interval; the message says how wide.
+    """
+    if set(fit.law.axes) != {"parameters", "tokens"} or max(len(sizes), len(ratios)) > 10 or not width > 0 or not 0 < level < 1:
+        raise ConfigError(
+            f"law {fit.law.name} with {len(sizes)} sizes, {len(ratios)} ratios and width {width:g}: a study is chosen for a law of "
+            "parameters and tokens, from up to 10 sizes and 10 ratios",
+            hint="give a fit such as of chinchilla(), a positive width and a level between 0 and 1",
+        )
+    whole = plan_study(sizes, ratios, cooldown=cooldown)
+    best_width = _width(fit, whole, parameters, tokens, level)
+    if best_width > width:
+        raise InfeasibleError(
+            f"all {len(whole.cells()[0])} cells give an interval of {best_width:.3g} of the loss, wider than {width:.3g}",
+            hint="offer larger sizes or ratios, or repeat runs to lower the noise",
+        )
+    found = whole
+    for some in _subsets(sorted(sizes)):
+        for lengths in _subsets(sorted(ratios)):
+            plan = plan_study(some, lengths, cooldown=cooldown)
+            if plan.flops < found.flops and _width(fit, plan, parameters, tokens, level) <= width:
+                found = plan
+    return found
+
+
+def _subsets(values: Sequence[float]) -> list[tuple[float, ...]]:
+    """List all choices of at least two values, or the only one."""
+    return [some for count in range(min(2, len(values)), len(values) + 1) for some in combinations(values, count)]
+
+
+def _width(fit: Fit, plan: StudyPlan, parameters: float, tokens: float, level: float) -> float:
+    """Give the width of the interval of a target's log loss after fitting a plan's cells; infinite with too few or degenerate cells."""
+    from scipy.special import ndtri
+
+    sizes, lengths = plan.cells()
+    if len(sizes) < 2 * len(fit.law.parameters):
+        return np.inf
+    columns = {"parameters": np.append(sizes, parameters), "tokens": np.append(lengths, tokens)}
+    slopes = fit.law.evaluate(fit.theta[None], columns)[1][0]
+    cells, target = slopes[:, :-1], slopes[:, -1]
+    information = cells @ cells.T
+    scale = np.sqrt(np.diag(information))
+    if not (scale > 0).all() or np.linalg.cond(information / np.outer(scale, scale)) > 1e12:
+        return np.inf
+    variance = max(fit.noise, 1e-3) ** 2 * target @ np.linalg.solve(information, target)
+    return float(2 * ndtri(0.5 + level / 2) * np.sqrt(variance))
