@@ -1,0 +1,223 @@
+"""How many steps a batch saves: steps to a target, the critical batch, and how that batch grows."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steelyard.errors import FitError
+from steelyard.laws.fitting.censored import fit_censored
+from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.terms import Array, Constant, Input, Power, Product, Raised, Sum
+
+__all__ = [
+    "CriticalBatch",
+    "batch_law",
+    "batch_of_loss",
+    "critical_batch",
+    "critical_batch_at_loss",
+    "fit_steps",
+    "steps_to_reach",
+    "steps_to_target",
+]
+
+_LOG_REACH = 30.0
+_BISECTIONS = 60
+_KAPLAN = (2e8, 0.21)
+"""Critical batch in tokens at a loss of 1 nat per token, and alpha_B: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size."""
+
+
+def steps_to_target() -> Law:
+    """Fewest steps to a target loss = a + b / batch^alpha, every other setting tuned per batch.
+
+    Returns:
+        The law of a number of steps with input "batch", in examples, sequences or tokens, 3 parameters.
+
+    Source: Zhang et al. 2024 (arXiv 2410.21676), section 2.
+    """
+    parameters = (
+        Parameter(name="a", transform="log", low=-5.0, high=30.0, starts=(3.0, 6.0, 9.0)),
+        Parameter(name="b", transform="log", low=-5.0, high=60.0, starts=(6.0, 10.0, 14.0, 20.0)),
+        Parameter(name="alpha", transform="identity", low=0.2, high=3.0, starts=(0.7, 1.0, 1.4)),
+    )
+    term = Sum((Constant("a"), Power("b", "alpha", "batch")))
+    return Law(name="steps_to_target", term=term, parameters=parameters, formula="a + b / batch^alpha")
+
+
+def fit_steps(batch: ArrayLike, steps: ArrayLike, caps: ArrayLike = math.inf, *, bootstraps: int = 300, seed: int = 0) -> Fit:
+    """Fit the steps to a target; runs that reached their cap first count as "more than the cap".
+
+    Args:
+        batch: of each run, positive, [n].
+        steps: to the target, [n]; NaN or infinite where the cap came first.
+        caps: on steps, [n] or one number; infinite for none.
+        bootstraps: refits for the intervals.
+        seed: of the resampling.
+
+    Returns:
+        The fit of `steps_to_target`.
+
+    Raises:
+        FitError: a single batch, too few runs that reached the target, or numbers that are not positive.
+    """
+    return fit_censored(steps_to_target(), {"batch": np.asarray(batch)}, steps, caps, bootstraps=bootstraps, seed=seed)
+
+
+def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
+    """Read from one run's curve the step at which it first reaches a loss, linear in ln step between measurements.
+
+    Args:
+        steps: rising, positive, [n].
+        loss: at those steps, [n].
+        target: loss to reach.
+
+    Returns:
+        The step; infinite when the curve never gets there, to be given a cap; the first step when it starts below.
+
+    Raises:
+        FitError: no measurements, or steps that do not rise.
+    """
+    step, value = np.asarray(steps, dtype=np.float64), np.asarray(loss, dtype=np.float64)
+    if step.shape != value.shape or not len(step) or not (np.diff(step) > 0).all() or not step[0] > 0:
+        raise FitError("a loss curve needs one loss per step and positive, rising steps")
+    reached = np.flatnonzero(value <= target)
+    if not len(reached):
+        return math.inf
+    row = int(reached[0])
+    if row == 0:
+        return float(step[0])
+    share = (value[row - 1] - target) / (value[row - 1] - value[row])
+    return float(step[row - 1] * (step[row] / step[row - 1]) ** share)
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalBatch:
+    """The largest batch that still pays.
+
+    Attributes:
+        batch: largest batch whose examples to the target exceed those of the reference by at most the overhead; infinite when
+            the fit saw no end of perfect scaling.
+        reference: batch compared with, in the unit of the fit.
+        overhead: allowed excess of examples, a fraction.
+        level: probability inside the interval.
+    """
+
+    batch: Estimate
+    reference: float
+    overhead: float
+    level: float
+
+
+def critical_batch(fitted: Fit, *, overhead: float = 0.2, reference: float | None = None, level: float = 0.8) -> CriticalBatch:
+    """Find the batch up to which more data parallelism saves steps almost in proportion.
+
+    B* = max {B: f(B) B <= (1 + overhead) f(reference) reference}, by bisection for the fit and each of its bootstraps.
+
+    Args:
+        fitted: of `steps_to_target`, or another law of steps with the one input "batch".
+        overhead: allowed excess of examples, positive; .2 is the convention.
+        reference: batch compared with; None for the fitted batch of fewest examples within the points.
+        level: probability inside the interval, 0..1.
+
+    Returns:
+        The critical batch with its interval.
+
+    Raises:
+        FitError: a law with other inputs, or an overhead or reference that is not positive.
+
+    Source: Zhang et al. 2024 (arXiv 2410.21676), definition of the critical batch size.
+    """
+    if fitted.law.inputs != ("batch",) or not overhead > 0 or (reference is not None and not reference > 0):
+        raise FitError(f"law {fitted.law.name} with overhead {overhead:g}: needs a law of batch and positive overhead and reference")
+    base = reference if reference is not None else _fewest_examples(fitted)
+    theta = np.concatenate([fitted.theta[None], fitted.samples])
+    found = np.exp(_log_critical(fitted.law, theta, math.log(base), math.log1p(overhead)))
+    ordered = np.sort(found[1:]) if len(found) > 1 else found
+    low, high = (float(ordered[round(tail * (len(ordered) - 1))]) for tail in tails(level))
+    return CriticalBatch(Estimate(float(found[0]), min(low, float(found[0])), max(high, float(found[0]))), base, overhead, level)
+
+
+def _fewest_examples(fitted: Fit) -> float:
+    """Give the batch within the points at which the fit needs fewest examples."""
+    batches = np.geomspace(fitted.inputs["batch"].min(), fitted.inputs["batch"].max(), 400)
+    examples = fitted.law.predict(fitted.theta[None], {"batch": batches})[0] + np.log(batches)
+    return float(batches[examples.argmin()])
+
+
+def _log_critical(law: Law, theta: Array, log_reference: float, log_excess: float) -> Array:
+    """Bisect ln B for each parameter set, [S]; infinite where examples never exceed the allowance."""
+
+    def examples(log_batch: Array) -> Array:
+        return np.diagonal(law.predict(theta, {"batch": np.exp(log_batch)})) + log_batch
+
+    allowed = examples(np.full(len(theta), log_reference)) + log_excess
+    low, high = np.full(len(theta), log_reference), np.full(len(theta), log_reference + _LOG_REACH)
+    endless = examples(high) <= allowed
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        is_inside = examples(middle) <= allowed
+        low, high = np.where(is_inside, middle, low), np.where(is_inside, high, middle)
+    return np.where(endless, math.inf, low)
+
+
+def batch_law(*of: str) -> Law:
+    """Critical or best batch = c parameters^p tokens^q.
+
+    Args:
+        *of: inputs, among "parameters" and "tokens"; none for both.
+
+    Returns:
+        The law of a batch, 2 or 3 parameters.
+
+    Raises:
+        FitError: other inputs.
+
+    Source: Zhang et al. 2024 (arXiv 2410.21676), section 4.
+    """
+    exponents = {"parameters": "p", "tokens": "q"}
+    names = of or tuple(exponents)
+    if any(name not in exponents for name in names) or len(set(names)) != len(names):
+        raise FitError(f"batch law of {', '.join(names)}", hint="its inputs are parameters, tokens or both")
+    constant = Parameter(name="c", transform="log", low=-80.0, high=80.0, starts=(0.0,))
+    powers = [Parameter(name=exponents[name], transform="identity", low=-2.0, high=3.0, starts=(0.3,)) for name in names]
+    term = Product((Constant("c"), *(Raised(Input(name), exponents[name]) for name in names)))
+    formula = "c " + " ".join(f"{name}^{exponents[name]}" for name in names)
+    return Law(name=":".join(("batch_law", *of)), term=term, parameters=(constant, *powers), formula=formula)
+
+
+def batch_of_loss() -> Law:
+    """Critical batch = B_star / loss^exponent, the exponent being 1 / alpha_B.
+
+    Returns:
+        The law of a batch with input "loss", 2 parameters.
+
+    Source: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size.
+    """
+    parameters = (
+        Parameter(name="B_star", transform="log", low=-10.0, high=60.0, starts=(10.0, 20.0)),
+        Parameter(name="exponent", transform="identity", low=0.1, high=20.0, starts=(2.0, 5.0)),
+    )
+    return Law(name="batch_of_loss", term=Power("B_star", "exponent", "loss"), parameters=parameters, formula="B_star / L^exponent")
+
+
+def critical_batch_at_loss(loss: ArrayLike) -> Array:
+    """Give the critical batch of language models at a loss, as published: 2e8 / loss^(1 / .21) tokens.
+
+    Args:
+        loss: nats per token of the paper's tokenizer, positive, [n].
+
+    Returns:
+        Tokens per step at which steps and examples are both twice their least, [n].
+
+    Raises:
+        FitError: a loss that is not positive.
+
+    Source: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size.
+    """
+    value = np.asarray(loss, dtype=np.float64)
+    if not (value > 0).all():
+        raise FitError("losses must be positive")
+    return _KAPLAN[0] / value ** (1 / _KAPLAN[1])
