@@ -4,24 +4,38 @@ from collections.abc import Callable
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law
+from steelyard.laws.forms.batch_size import batch_law, batch_of_loss, steps_to_target
 from steelyard.laws.forms.chinchilla import chinchilla, chinchilla_tied, kaplan, power_law
 from steelyard.laws.forms.contrastive import contrastive
 from steelyard.laws.forms.growth import growth
+from steelyard.laws.forms.learning_rate import learning_rate
+from steelyard.laws.forms.overtraining import downstream_error, overtraining
+from steelyard.laws.forms.rectified import rectified, vanilla
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
 from steelyard.laws.forms.routed import routed
+from steelyard.laws.forms.time_compute import time_compute
 
 __all__ = ["FORMS", "law_named"]
 
 FORMS: dict[str, Callable[..., Law]] = {
+    "batch_law": batch_law,
+    "batch_of_loss": batch_of_loss,
     "chinchilla": chinchilla,
     "chinchilla_tied": chinchilla_tied,
     "contrastive": contrastive,
     "data_constrained": data_constrained,
+    "downstream_error": downstream_error,
     "growth": growth,
     "kaplan": kaplan,
+    "learning_rate": learning_rate,
     "overfitting_penalty": overfitting_penalty,
+    "overtraining": overtraining,
     "power_law": power_law,
+    "rectified": rectified,
     "routed": routed,
+    "steps_to_target": steps_to_target,
+    "time_compute": time_compute,
+    "vanilla": vanilla,
 }
 """What makes each law, by name, for the command line and for reading a fit's JSON."""
 

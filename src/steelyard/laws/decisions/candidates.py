@@ -1,0 +1,101 @@
+"""Models that could be fine-tuned, what an example costs with each, and the losses measured so far."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from steelyard.errors import FitError
+from steelyard.laws.fitting.terms import Array
+
+__all__ = ["Candidate", "LossAt", "Measurements"]
+
+LossAt = Callable[[str, int], float] | Mapping[str, Mapping[int, float]]
+"""What gives the loss of a model after tuning on a number of examples: a function that trains, or a table."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A pretrained model.
+
+    Attributes:
+        name: as `losses` knows it.
+        parameters: count; ranks models by size, and prices an example when `flops_per_example` is not given.
+        tokens_per_example: prices an example.
+        flops_per_example: of one tuning step on one example; 0 for 6 * parameters * tokens_per_example.
+        tokenizer: name of its vocabulary; losses per token compare only within one.
+    """
+
+    name: str
+    parameters: float
+    tokens_per_example: float = 1.0
+    flops_per_example: float = 0.0
+    tokenizer: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse counts that are not positive."""
+        if not (math.isfinite(self.parameters) and self.parameters > 0 and self.tokens_per_example > 0 and self.flops_per_example >= 0):
+            raise FitError(f"candidate {self.name}: parameters and tokens per example must be positive and FLOP not negative")
+
+    @property
+    def cost_flops(self) -> float:
+        """FLOP of tuning on one example, a forward and a backward pass."""
+        return self.flops_per_example or 6.0 * self.parameters * self.tokens_per_example
+
+
+@dataclass(slots=True)
+class Measurements:
+    """Losses by model and data size, filled on demand; remembers what they cost and which models failed.
+
+    Attributes:
+        candidates: by name.
+        losses: the function that trains, or the table.
+        known: losses so far, by model and size.
+        failed: why a model was given up, by name.
+    """
+
+    candidates: Mapping[str, Candidate]
+    losses: LossAt
+    known: dict[str, dict[int, float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> list[str]:
+        """Models that have not failed, in the order given."""
+        return [name for name in self.candidates if name not in self.failed]
+
+    def measure(self, names: Iterable[str], examples: int) -> None:
+        """Get the loss of some models at one size; one that diverged is marked failed and the others go on.
+
+        Args:
+            names: of models; those that failed are left out.
+            examples: data size, 0 for the model before tuning.
+        """
+        for name in names:
+            own = self.known.setdefault(name, {})
+            if name in self.failed or examples in own:
+                continue
+            value = self._look_up(name, examples)
+            if value is None:
+                continue
+            own[examples] = value
+            if not (math.isfinite(value) and value > 0):
+                self.failed[name] = f"loss {value:g} at {examples} examples"
+
+    def _look_up(self, name: str, examples: int) -> float | None:
+        """Train, or read the table; None where the table has no such size."""
+        if callable(self.losses):
+            return float(self.losses(name, examples))
+        value = self.losses[name].get(examples)
+        return None if value is None else float(value)
+
+    def curve(self, name: str) -> tuple[Array, Array]:
+        """Give a model's tuned sizes, rising, and its losses, [n] each."""
+        sizes = sorted(size for size in self.known.get(name, {}) if size > 0)
+        return np.array(sizes, dtype=np.float64), np.array([self.known[name][size] for size in sizes])
+
+    def flops(self, names: Sequence[str] | None = None) -> float:
+        """Add up what the measured sizes cost, FLOP; all models when none are named, failed ones included."""
+        chosen = self.known if names is None else names
+        return sum(self.candidates[name].cost_flops * sum(self.known.get(name, {})) for name in chosen)

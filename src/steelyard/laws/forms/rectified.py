@@ -1,0 +1,254 @@
+"""Fine-tuning loss over data size: flat while the examples add less than the model already knows, then a power law with a floor."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steelyard.errors import FitError
+from steelyard.laws.fitting.estimate import Estimate
+from steelyard.laws.fitting.fit import PriorChoice, fit
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.inversion import input_for
+from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
+
+__all__ = ["fit_rectified", "fit_vanilla", "rectified", "rectified_starts", "required_data", "transition", "vanilla"]
+
+_ZERO_SHOT_EXAMPLES = 1e-10
+_LOG_NONE = -7.0
+"""The log of a D_l or E that is none at all."""
+
+_EXPONENTS = np.geomspace(0.05, 2.0, 16)
+_LOG_TRANSITIONS = np.concatenate([[-150.0], np.linspace(0.0, math.log(1e6), 21)])
+_KEPT_STARTS = 2
+
+
+@dataclass(frozen=True)
+class _Rectified(Term):
+    """B / (D_l + examples^beta): a power that is flat until examples^beta reaches the pre-learned data size D_l.
+
+    Attributes:
+        of: name of the input.
+    """
+
+    of: str
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Coefficient and pre-learned data size by their log, the exponent as it is."""
+        return {"B": "log", "D_l": "log", "beta": "identity"}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The one input."""
+        return (self.of,)
+
+    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
+        """Give ln B - ln(D_l + examples^beta), [S, n]; see `Term.evaluate`."""
+        log_input = np.log(inputs[self.of])
+        total = np.logaddexp(theta["D_l"], theta["beta"] * log_input)
+        known = np.exp(theta["D_l"] - total)
+        return theta["B"] - total, {"B": 1.0, "D_l": -known, "beta": -(1 - known) * log_input}
+
+
+def _parameters(*names: str) -> tuple[Parameter, ...]:
+    """Declare the parameters; D_l of e^-7 is none at all, E of e^-7 no floor."""
+    known = {
+        "B": Parameter(name="B", transform="log", low=-20.0, high=60.0, starts=(1.0, 4.0, 7.0)),
+        "D_l": Parameter(name="D_l", transform="log", low=_LOG_NONE, high=60.0, starts=(0.0, 2.5, 5.0)),
+        "beta": Parameter(name="beta", transform="identity", low=0.01, high=4.0, starts=(0.2, 0.5, 0.8)),
+        "E": Parameter(name="E", transform="log", low=_LOG_NONE, high=5.0, starts=(-1.5, 0.0)),
+    }
+    return tuple(known[name] for name in names)
+
+
+def rectified(of: str = "examples") -> Law:
+    """Loss = B / (D_l + examples^beta) + E.
+
+    Args:
+        of: name of the input, positive; a loss before any tuning may stand at 1e-10 examples.
+
+    Returns:
+        The law with one input and 4 parameters; D_l is the pre-learned data size in units of examples^beta, E the floor.
+
+    Source: Lin et al. 2024 (arXiv 2402.02314), equation 4.
+    """
+    term = Sum((_Rectified(of), Constant("E")))
+    return Law(name=f"rectified:{of}", term=term, parameters=_parameters("B", "D_l", "beta", "E"), formula="B / (D_l + D^beta) + E")
+
+
+def vanilla(of: str = "examples") -> Law:
+    """Loss = B / examples^beta + E, the rectified law without pre-learned data.
+
+    Args:
+        of: name of the input.
+
+    Returns:
+        The law with one input and 3 parameters.
+
+    Source: Hestness et al. 2017 (arXiv 1712.00409); Lin et al. 2024 (arXiv 2402.02314), equation 1.
+    """
+    term = Sum((Power("B", "beta", of), Constant("E")))
+    return Law(name=f"vanilla:{of}", term=term, parameters=_parameters("B", "beta", "E"), formula="B / D^beta + E")
+
+
+def rectified_starts(examples: Array, loss: Array) -> Array:
+    """Give starts near the optimum: the best of a grid of exponents and transitions, each with the B and E that suit it.
+
+    For a given exponent and transition the law is linear in B and E, so these follow from least squares of the relative errors.
+    The grid holds exponents from .05 to 2 and transitions from 1 to 1e6 examples, and no transition at all.
+
+    Args:
+        examples: data sizes, [n], positive.
+        loss: at each of them, [n], positive.
+
+    Returns:
+        The two best in the coordinates of `rectified`, [2, 4].
+    """
+    return _starts(examples, loss, _LOG_TRANSITIONS)
+
+
+def _starts(examples: Array, loss: Array, log_transitions: Array) -> Array:
+    """Give the best of a grid as [2, 4]; see `rectified_starts`."""
+    exponents, transitions = np.meshgrid(_EXPONENTS, log_transitions, indexing="ij")
+    beta, known = exponents.reshape(-1, 1), (exponents * transitions).reshape(-1, 1).clip(_LOG_NONE)
+    total = np.logaddexp(known, beta * np.log(examples))
+    top = total.min(axis=1, keepdims=True)
+    shape, level = np.exp(top - total) / loss, np.broadcast_to(1 / loss, total.shape)
+    height, floor = _line(shape, level)
+    misfit = ((height[:, None] * shape + floor[:, None] * level - 1) ** 2).sum(axis=1)
+    best = np.argsort(misfit, kind="stable")[:_KEPT_STARTS]
+    columns = (np.log(height) + top[:, 0], known[:, 0], beta[:, 0], np.log(floor))
+    return np.stack(columns, axis=1)[best]
+
+
+def _line(shape: Array, level: Array) -> tuple[Array, Array]:
+    """Solve height * shape + floor * level = 1 by least squares with a positive height and floor, [S] each."""
+    smallest = math.exp(_LOG_NONE)
+    ss, sl, ll = (shape * shape).sum(axis=1), (shape * level).sum(axis=1), (level * level).sum(axis=1)
+    s1, l1 = shape.sum(axis=1), level.sum(axis=1)
+    floor = (l1 * ss - s1 * sl) / np.maximum(ss * ll - sl * sl, 1e-12)
+    floor = np.maximum(floor, smallest)
+    return np.maximum((s1 - floor * sl) / ss, smallest), floor
+
+
+def fit_rectified(
+    examples: ArrayLike,
+    loss: ArrayLike,
+    *,
+    delta: float = math.inf,
+    bootstraps: int = 300,
+    seed: int = 0,
+    prior: PriorChoice = None,
+    source: str = "",
+) -> Fit:
+    """Fit the rectified law to one model's fine-tuning curve.
+
+    Args:
+        examples: data sizes, [n]; 0 stands for the model before tuning and is taken as 1e-10.
+        loss: after tuning on each, [n], natural units.
+        delta: where the Huber loss turns linear, log units; infinite for least squares, as published.
+        bootstraps: resampled fits for the intervals; 0 for none.
+        seed: of the resampling.
+        prior: beliefs; see `steelyard.laws.fit`.
+        source: where the points come from.
+
+    Returns:
+        The fit of `rectified("examples")`. Where `at_bounds` names E the floor is not reached; where it names D_l there is no flat
+        phase.
+
+    Raises:
+        FitError: sizes or losses that cannot be fitted; rows are named.
+
+    Example:
+        >>> transition(fit_rectified([200, 400, 800, 1600, 3200, 6400], loss)).value  # doctest: +SKIP
+        2150.0
+
+    Source: Lin et al. 2024 (arXiv 2402.02314), sections 3.3 and appendix on the fit; starts are ours.
+    """
+    sizes = np.atleast_1d(np.asarray(examples, dtype=np.float64))
+    sizes = np.where(sizes == 0, _ZERO_SHOT_EXAMPLES, sizes)
+    values = np.atleast_1d(np.asarray(loss, dtype=np.float64))
+    starts = rectified_starts(sizes, values) if _is_usable(sizes, values) else "auto"
+    return fit(
+        rectified(), {"examples": sizes}, values, starts=starts, bootstraps=bootstraps, seed=seed, delta=delta, prior=prior, source=source
+    )  # fmt: skip
+
+
+def fit_vanilla(
+    examples: ArrayLike, loss: ArrayLike, *, delta: float = math.inf, bootstraps: int = 300, seed: int = 0, source: str = ""
+) -> Fit:
+    """Fit the vanilla law, to compare with `fit_rectified`.
+
+    Args:
+        examples: data sizes, [n], positive.
+        loss: after tuning on each, [n], natural units.
+        delta: where the Huber loss turns linear, log units; infinite for least squares.
+        bootstraps: resampled fits for the intervals; 0 for none.
+        seed: of the resampling.
+        source: where the points come from.
+
+    Returns:
+        The fit of `vanilla("examples")`.
+
+    Raises:
+        FitError: sizes or losses that cannot be fitted; rows are named.
+    """
+    sizes, values = np.atleast_1d(np.asarray(examples, dtype=np.float64)), np.atleast_1d(np.asarray(loss, dtype=np.float64))
+    starts = _starts(sizes, values, _LOG_TRANSITIONS[:1])[:, [0, 2, 3]] if _is_usable(sizes, values) else "auto"
+    return fit(
+        vanilla(), {"examples": sizes}, values, starts=starts, bootstraps=bootstraps, seed=seed, delta=delta, prior=None, source=source
+    )
+
+
+def _is_usable(sizes: Array, values: Array) -> bool:
+    """Say whether starts can be derived; if not, `fit` says what is wrong."""
+    return bool(sizes.shape == values.shape and sizes.size and np.isfinite(values).all() and (values > 0).all() and (sizes > 0).all())
+
+
+def transition(fit: Fit, level: float = 0.8) -> Estimate:
+    """Give the data size where the flat phase turns into the power law: examples^beta = D_l.
+
+    Args:
+        fit: of `rectified`.
+        level: probability inside the interval, 0..1.
+
+    Returns:
+        Examples with the bootstrap interval.
+
+    Raises:
+        FitError: the fit is of another law.
+
+    Source: Lin et al. 2024 (arXiv 2402.02314), section 4.2.
+    """
+    _require(fit, "D_l")
+    return fit.derive(lambda params: params["D_l"] ** (1 / params["beta"]), level)
+
+
+def required_data(fit: Fit, loss: float, level: float = 0.8, *, extrapolate: bool = False) -> Estimate:
+    """Give the data size that reaches a loss.
+
+    Args:
+        fit: of `rectified` or `vanilla`.
+        loss: wanted, natural units.
+        level: probability inside the interval, 0..1.
+        extrapolate: whether an answer more than two decades beyond the points is allowed.
+
+    Returns:
+        Examples; low is where a lucky run gets there, high where a run reaches it almost surely (infinite when the floor's
+        interval holds the loss).
+
+    Raises:
+        FitError: the law's floor or the largest allowed size does not reach the loss.
+    """
+    _require(fit, "beta")
+    return input_for(fit, loss, level, extrapolate=extrapolate)
+
+
+def _require(fit: Fit, parameter: str) -> None:
+    """Refuse fits of other laws."""
+    if parameter not in fit.law.names or len(fit.law.inputs) != 1:
+        raise FitError(f"law {fit.law.name} has no {parameter}", hint="fit `rectified()` to the curve first")
