@@ -4,6 +4,8 @@ from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
 from steelyard.laws.decisions.compare import Comparison, compare
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
 from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
+from steelyard.laws.decisions.isoflop import BudgetMinimum, IsoFlop, isoflop
+from steelyard.laws.decisions.learning_rate import LearningRate, Transfer, recommend_learning_rate, transfer_learning_rate
 from steelyard.laws.decisions.next_cell import NextCell, next_cell
 from steelyard.laws.decisions.optima import Optima, optima
 from steelyard.laws.decisions.optimum import Optimum, optimum
@@ -45,16 +47,8 @@ from steelyard.laws.forms.growth import (
     growth_per_year,
     last_residual,
 )
-from steelyard.laws.forms.learning_rate import (
-    HorizonError,
-    LearningRate,
-    Transfer,
-    fit_learning_rate,
-    learning_rate,
-    leave_one_horizon_out,
-    recommend_learning_rate,
-    transfer_learning_rate,
-)
+from steelyard.laws.forms.learning_rate import HorizonError, fit_learning_rate, learning_rate, leave_one_horizon_out
+from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.repetition import (
     RepetitionConstants,
     data_constrained,
@@ -73,11 +67,13 @@ from steelyard.laws.forms.time_compute import (
     tradeoff,
 )
 from steelyard.laws.registry import PublishedLaw, published
+from steelyard.laws.table import RunTable
 
 __all__ = [
     "FORMS",
     "Allocation",
     "Bottleneck",
+    "BudgetMinimum",
     "Comparison",
     "Constant",
     "CostOptimalBatch",
@@ -90,6 +86,7 @@ __all__ = [
     "HorizonError",
     "Influence",
     "Input",
+    "IsoFlop",
     "Law",
     "LearningRate",
     "Limits",
@@ -109,6 +106,7 @@ __all__ = [
     "Raised",
     "RepeatedAllocation",
     "RepetitionConstants",
+    "RunTable",
     "SourceComparison",
     "Sum",
     "Term",
@@ -136,6 +134,7 @@ __all__ = [
     "data_constrained",
     "decimal_year",
     "doubling_time_years",
+    "downstream_error",
     "effective_parameters",
     "effective_tokens",
     "fit",
@@ -151,6 +150,7 @@ __all__ = [
     "growth_per_two_years",
     "growth_per_year",
     "huber",
+    "isoflop",
     "kaplan",
     "last_residual",
     "law_named",
@@ -160,7 +160,9 @@ __all__ = [
     "optima",
     "optimum",
     "overfitting_penalty",
+    "overtraining",
     "power_law",
+    "predict_error",
     "published",
     "rank_at_publication",
     "recommend_learning_rate",

@@ -10,6 +10,7 @@ from steelyard.laws.forms.contrastive import contrastive
 from steelyard.laws.forms.growth import growth
 from steelyard.laws.forms.learning_rate import learning_rate
 from steelyard.laws.forms.overtraining import downstream_error, overtraining
+from steelyard.laws.forms.powers import monomial, powers
 from steelyard.laws.forms.rectified import rectified, vanilla
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
 from steelyard.laws.forms.routed import routed
@@ -28,9 +29,11 @@ FORMS: dict[str, Callable[..., Law]] = {
     "growth": growth,
     "kaplan": kaplan,
     "learning_rate": learning_rate,
+    "monomial": monomial,
     "overfitting_penalty": overfitting_penalty,
     "overtraining": overtraining,
     "power_law": power_law,
+    "powers": powers,
     "rectified": rectified,
     "routed": routed,
     "steps_to_target": steps_to_target,
