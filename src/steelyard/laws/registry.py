@@ -1,16 +1,32 @@
 """Parameter sets as published, in full precision, with source, units and what counts as a parameter."""
 
+import difflib
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from steelyard.laws.fitting.fitted import Fit
+from steelyard.errors import CatalogError, FitError
+from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.forms.chinchilla import chinchilla, kaplan
+from steelyard.laws.forms import law_named
 
-__all__ = ["PublishedLaw", "published"]
+if TYPE_CHECKING:
+    from steelyard.laws.counts import EmbeddingParts
+    from steelyard.laws.table import RunTable
+
+__all__ = ["PublishedLaw", "published", "require_same_conventions"]
+
+Counts = Literal["total", "non-embedding", "non-embedding+head", "active", "active-non-embedding", ""]
+
+_FILE = "published.toml"
+_EXAMPLE_SCHEDULE = (24_000, 3e-4, 2160)
+"""Steps, peak and warm-up of the constant schedule that stands in a multi-power law until another one is predicted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,91 +36,182 @@ class PublishedLaw:
     Attributes:
         name: key in `published`.
         title: what it was fitted on.
-        law: the form.
+        form: name of the law, see `law_named`.
         params: by parameter, natural units, as printed or in the fullest precision the source gives.
-        counts: which parameters "parameters" counts: "total" or "non-embedding".
-        loss_unit: unit of the predicted loss.
+        counts: which parameters "parameters" counts, as input or as target; empty when the law has nothing to do with them.
+        target: what the law predicts, such as "loss", "error" or "batch".
+        unit: of the target.
+        tokenizer: behind losses per token; empty where it does not matter or is not known.
         source: paper and place in it.
         standard_errors: by parameter, natural units, where the paper gives them; empty otherwise.
     """
 
     name: str
     title: str
-    law: Law
+    form: str
     params: dict[str, float]
-    counts: Literal["total", "non-embedding"]
-    loss_unit: str
+    counts: Counts = ""
+    target: str = "loss"
+    unit: str
+    tokenizer: str = ""
     source: str
-    standard_errors: dict[str, float]
+    standard_errors: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def law(self) -> Law:
+        """The form; a multi-power law holds a constant schedule of the paper's length, which `predict_curve` replaces."""
+        if self.form != "multi_power":
+            return law_named(self.form)
+        from steelyard.laws.forms.schedule import multi_power
+        from steelyard.laws.forms.schedule_rates import LearningRates
+
+        return multi_power((LearningRates.constant(*_EXAMPLE_SCHEDULE),))
+
+    @property
+    def loss_unit(self) -> str:
+        """Unit of the loss that the law predicts or reads; empty for laws without one."""
+        return self.unit if self.target in ("loss", "error") else "nat/token" if self.form == "batch_of_loss" else ""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Parameters of the form that the source does not print."""
+        return tuple(name for name in self.law.names if name not in self.params)
 
     def fit(self) -> Fit:
-        """Give a fit that predicts and allocates; its intervals have no width, because no joint uncertainty was published."""
-        theta = self.law.coordinates(self.params)
-        return Fit(law=self.law, theta=theta, samples=np.zeros((0, len(theta))), provenance="published", source=self.source)
+        """Give a fit that predicts and allocates; its intervals have no width, because no joint uncertainty was published.
+
+        Returns:
+            The law at the published numbers.
+
+        Raises:
+            FitError: the source prints only some of the parameters.
+        """
+        if self.missing:
+            raise FitError(
+                f"{self.source} does not print {', '.join(self.missing)} of {self.name}",
+                hint=f"fit the rest to points of your own: fit(published[{self.name!r}].law.fix(**published[{self.name!r}].params), ...)",
+            )
+        law = self.law
+        theta = law.coordinates(self.params)
+        return Fit(law=law, theta=theta, samples=np.zeros((0, len(theta))), provenance="published", source=self.source)
+
+    def predict(
+        self,
+        inputs: "Mapping[str, ArrayLike] | RunTable",
+        *,
+        counts: Counts = "",
+        parts: "EmbeddingParts | float | None" = None,
+    ) -> Prediction:
+        """Predict, after checking or converting what the given parameters count.
+
+        Args:
+            inputs: per input of the law its values in natural units, [n]; of a table of runs the conventions are known.
+            counts: which parameters `inputs["parameters"]` counts; needed when the law reads them and `inputs` is no table.
+            parts: embedding and head of each model, or the scale of their estimate, to convert counts that differ; see
+                `steelyard.laws.counts.convert_counts`.
+
+        Returns:
+            Values in `unit`, without interval, [n].
+
+        Raises:
+            FitError: the counts are not stated or differ and cannot be converted, or an input is missing.
+        """
+        fitted = self.fit()
+        columns: dict[str, Any] = {name: inputs[name] for name in fitted.law.inputs if name in inputs}
+        if self.counts and "parameters" in columns:
+            stated = counts or _counts_of_table(inputs)
+            if stated != self.counts:
+                columns["parameters"] = self._converted(columns["parameters"], stated, parts)
+        return fitted.predict(columns)
+
+    def _converted(self, parameters: ArrayLike, counts: str, parts: "EmbeddingParts | float | None") -> ArrayLike:
+        """Count parameters as the law does, or say why that cannot be done."""
+        from steelyard.laws.counts import convert_counts
+
+        if not counts:
+            raise FitError(f"{self.name} counts {self.counts} parameters; say what yours count", hint=f"counts={self.counts!r}, or another")
+        if parts is None:
+            raise FitError(
+                f"{self.name} counts {self.counts} parameters, these are {counts}: the loss would be wrong by percents",
+                hint="convert them: parts=embedding_parts(architectures), or a scale such as CHINCHILLA_EMBEDDING_SCALE",
+            )
+        return convert_counts(np.atleast_1d(np.asarray(parameters, dtype=np.float64)), counts, self.counts, parts)
 
 
-_SETS = (
-    PublishedLaw(
-        name="hoffmann2022",
-        title="Chinchilla, MassiveText, 70M-16B parameters",
-        law=chinchilla(),
-        params={"A": 406.4, "B": 410.7, "E": 1.6934, "alpha": 0.3392, "beta": 0.2849},
-        counts="total",
-        loss_unit="nat/token",
-        source="Hoffmann et al. 2022 (arXiv 2203.15556), approach 3, digits of its TeX source as given by Besiroglu et al. 2024",
-        standard_errors={},
-    ),
-    PublishedLaw(
-        name="hoffmann2022_rounded",
-        title="Chinchilla as printed in the body of the paper; rounding moves tokens per parameter by tens of percent",
-        law=chinchilla(),
-        params={"A": 406.4, "B": 410.7, "E": 1.69, "alpha": 0.34, "beta": 0.28},
-        counts="total",
-        loss_unit="nat/token",
-        source="Hoffmann et al. 2022 (arXiv 2203.15556), equation 10",
-        standard_errors={},
-    ),
-    PublishedLaw(
-        name="besiroglu2024",
-        title="Chinchilla refitted on 240 points read from its figures",
-        law=chinchilla(),
-        params={"A": 482.01, "B": 2085.43, "E": 1.8172, "alpha": 0.3478, "beta": 0.3658},
-        counts="total",
-        loss_unit="nat/token",
-        source="Besiroglu et al. 2024 (arXiv 2404.10102), table 1",
-        standard_errors={"A": 124.58, "B": 1293.23, "E": 0.03, "alpha": 0.02, "beta": 0.02},
-    ),
-    PublishedLaw(
-        name="muennighoff2023_c4",
-        title="GPT-2 style models on C4, single epoch, alpha and beta tied",
-        law=chinchilla(tied=True),
-        params={"A": math.exp(6.255414), "B": math.exp(7.3049974), "E": math.exp(0.6254804), "alpha": 0.3526596},
-        counts="total",
-        loss_unit="nat/token",
-        source="Muennighoff et al. 2023 (arXiv 2305.16264), its notebook",
-        standard_errors={},
-    ),
-    PublishedLaw(
-        name="muennighoff2023_c4_untied",
-        title="GPT-2 style models on C4, the same 54 points with two exponents",
-        law=chinchilla(),
-        params={"A": math.exp(5.9577184), "B": math.exp(7.9145365), "E": math.exp(0.63032365), "alpha": 0.33480313, "beta": 0.38289225},
-        counts="total",
-        loss_unit="nat/token",
-        source="Muennighoff et al. 2023 (arXiv 2305.16264), its notebook",
-        standard_errors={},
-    ),
-    PublishedLaw(
-        name="kaplan2020",
-        title="WebText2, 768 to 1.5e9 non-embedding parameters, no floor",
-        law=kaplan(),
-        params={"Nc": 6.4e13, "Dc": 1.8e13, "alpha_N": 0.076, "alpha_D": 0.103},
-        counts="non-embedding",
-        loss_unit="nat/token",
-        source="Kaplan et al. 2020 (arXiv 2001.08361), table 2",
-        standard_errors={},
-    ),
-)
+def require_same_conventions(*laws: PublishedLaw) -> None:
+    """Refuse published laws whose numbers do not compare: other parameter counts, units or tokenizers.
 
-published: dict[str, PublishedLaw] = {item.name: item for item in _SETS}
+    Args:
+        *laws: of `published`.
+
+    Raises:
+        FitError: the convention that differs, with each law's.
+    """
+    for name in ("counts", "target", "unit", "tokenizer"):
+        said = {law.name: getattr(law, name) for law in laws if getattr(law, name) or name != "counts"}
+        if len(set(said.values())) > 1:
+            shown = ", ".join(f"{law} {value or 'unknown'}" for law, value in said.items())
+            raise FitError(f"published laws of different {name}: {shown}", hint="compare laws of one convention, or convert with predict()")
+
+
+def _counts_of_table(inputs: "Mapping[str, ArrayLike] | RunTable") -> str:
+    """Read what a table of runs counts; empty for a plain mapping and where the table does not say."""
+    conventions: Any = getattr(inputs, "conventions", None)
+    if conventions is None:
+        return ""
+    from steelyard.laws.conventions import UNSTATED
+
+    word = conventions.one("counts", getattr(inputs, "rows", None))
+    return "" if word == UNSTATED else word
+
+
+class _Registry(Mapping[str, PublishedLaw]):
+    """Published sets by name, read when first needed."""
+
+    @cached_property
+    def _sets(self) -> dict[str, PublishedLaw]:
+        import tomllib
+
+        data = tomllib.loads(Path(__file__).with_name(_FILE).read_text(encoding="utf-8"))
+        return {name: _read(name, entry) for name, entry in data.items()}
+
+    def __getitem__(self, name: str) -> PublishedLaw:
+        if name not in self._sets:
+            near = difflib.get_close_matches(name, self._sets, n=3, cutoff=0.3)
+            raise CatalogError(f"no published law {name!r}", hint=f"near names: {', '.join(near or self._sets)}")
+        return self._sets[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._sets
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sets)
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+
+def _read(name: str, entry: Mapping[str, Any]) -> PublishedLaw:
+    """Make one set of its entry."""
+    values = {key: _value(text) for key, text in entry["params"].items()}
+    plain = {key: value for key, value in entry.items() if key != "params"}
+    item = PublishedLaw(name=name, params=values, **plain)
+    if item.counts not in get_args(Counts):
+        raise CatalogError(f"{_FILE}: {name} counts {item.counts!r} parameters", hint=f"known: {', '.join(get_args(Counts))}")
+    return item
+
+
+def _value(text: str | float) -> float:
+    """Read a number, or a product of numbers and powers such as "93.2*1e6^-0.47" or "e^6.25"."""
+    if not isinstance(text, str):
+        return float(text)
+    total = 1.0
+    for factor in text.split("*"):
+        base, _, power = factor.partition("^")
+        exponent = float(power) if power else 1.0
+        total *= math.exp(exponent) if base == "e" else float(base) ** exponent
+    return total
+
+
+published: Mapping[str, PublishedLaw] = _Registry()
 """Published parameter sets by name. Losses of different tokenizers and contexts do not compare."""
