@@ -369,7 +369,7 @@ class RunTable(Mapping[str, Array]):
             FitError: a convention differs, or the table does not state it.
         """
         for name, wanted, owner in (("counts", law.counts, "parameters"), ("loss_unit", law.loss_unit, "loss")):
-            word = self.conventions.one(name, self.rows) if owner in self else wanted
+            word = self.conventions.one(name, self.rows) if wanted and owner in self else wanted
             if word != wanted:
                 verb = "to_counts" if name == "counts" else "to_loss_unit"
                 hint = f"state {name}= when reading" if word == UNSTATED else f"convert with table.{verb}({wanted!r}, ...)"
