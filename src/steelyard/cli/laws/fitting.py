@@ -1,0 +1,238 @@
+"""The verbs that read a table of runs: fit, compare, isoflop."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import cyclopts
+
+from steelyard.cli.laws.options import JSON, TableOptions, dump, law_from, save_chart
+
+if TYPE_CHECKING:
+    from steelyard.laws import Comparison, Fit
+    from steelyard.laws.decisions.isoflop import IsoFlop
+
+__all__ = ["compare", "fit", "isoflop"]
+
+_MANY = cyclopts.Parameter(consume_multiple=True, negative=())
+
+
+def fit(
+    file: Path,
+    *,
+    law: str = "chinchilla",
+    target: str = "loss",
+    table: TableOptions | None = None,
+    fix: Annotated[tuple[str, ...], _MANY] = (),
+    profile: Annotated[tuple[str, ...], _MANY] = (),
+    bootstraps: int = 300,
+    seed: int = 0,
+    delta: float = 1e-3,
+    out: Path | None = None,
+    report: Path | None = None,
+    chart: Path | None = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Fit a law to the runs of a table.
+
+    Args:
+        file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
+        law: chinchilla, kaplan, power_law:tokens, ...; an unknown name lists them all.
+        target: what to fit, one of the columns by its new name.
+        table: which columns and rows to read.
+        fix: parameters to hold, NAME=VALUE.
+        profile: parameters whose profile interval to give; "all" for all.
+        bootstraps: resampled fits for the intervals.
+        seed: of the resampling.
+        delta: where the Huber loss turns linear, in log units.
+        out: file to keep the fit in, for `laws predict --fit` and `laws allocate --fit`.
+        report: HTML page with the fit, its charts, residuals and outliers.
+        chart: file for the picture of the fit, .html, .svg, .png or .json.
+        json: print the whole fit as JSON.
+    """
+    from steelyard import laws
+    from steelyard.files import write_bytes
+
+    wanted = law_from(law, fixed=fix)
+    points = (table or TableOptions()).read(file)
+    fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
+    profiles = [fitted.profile(name) for name in (fitted.law.names if profile == ("all",) else profile)]
+    if chart is not None:
+        from steelyard.laws.charts import fit_chart
+
+        save_chart(fit_chart(fitted, target=target), chart)
+    if report is not None:
+        from steelyard.laws.report import fit_report
+
+        fit_report(fitted, target=target).write_html(report)
+    if out is not None:
+        write_bytes(out, fitted.to_json().encode())
+    if json:
+        print(fitted.to_json())
+    else:
+        _print_fit(fitted, [str(item) for item in profiles])
+
+
+def compare(
+    file: Path,
+    *,
+    law: Annotated[tuple[str, ...], _MANY] = ("chinchilla", "chinchilla_tied", "kaplan"),
+    target: str = "loss",
+    along: str = "",
+    table: TableOptions | None = None,
+    chart: Path | None = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Find the law that foretells large runs from small ones best.
+
+    Args:
+        file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
+        law: names of the laws to compare.
+        target: what to fit, one of the columns by its new name.
+        along: input that measures size; the product of all inputs (compute) unless given.
+        table: which columns and rows to read.
+        chart: file for the picture of the errors, .html, .svg, .png or .json.
+        json: print JSON instead of a table.
+    """
+    from steelyard import laws
+
+    names = [name for item in law for name in item.split(",")]
+    points = (table or TableOptions()).read(file)
+    found = laws.compare(points, target, [law_from(name) for name in names], along=along)
+    if chart is not None:
+        from steelyard.laws.charts import compare_chart
+
+        save_chart(compare_chart(found), chart)
+    if json:
+        rows = [
+            {
+                "law": form.law.name,
+                "extrapolation_error": form.extrapolation_error,
+                "errors": form.errors,
+                "noise": form.noise,
+                "aic": form.aic,
+            }
+            for form in found.forms
+        ]
+        print(dump({"best": found.best.name, "cuts": found.sizes, "forms": rows}))
+    else:
+        _print_comparison(found, points.source)
+
+
+def isoflop(
+    file: Path,
+    *,
+    flops: str = "",
+    at: str = "",
+    edges: str = "drop",
+    table: TableOptions | None = None,
+    chart: Path | None = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Find the best model size of each compute budget, and how it grows with compute.
+
+    Args:
+        file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
+        flops: column with the budgets; the one called flops, else 6 x parameters x tokens.
+        at: budget to give the best size for, such as 1e21FLOP.
+        edges: what to do with budgets whose best size lies at the edge of the sizes, drop or extend.
+        table: which columns and rows to read.
+        chart: file for the picture, .html, .svg, .png or .json.
+        json: print JSON instead of a table.
+    """
+    from dataclasses import asdict, replace
+
+    from steelyard.errors import ConfigError
+    from steelyard.laws import isoflop as find
+    from steelyard.units import parse
+
+    if edges not in ("drop", "extend"):
+        raise ConfigError(f"--edges {edges!r} is not known", hint="drop or extend")
+    options = table or TableOptions()
+    points = (replace(options, column=(*options.column, f"flops={flops}")) if flops else options).read(file)
+    found = find(points, edges=edges)
+    budget = parse(at, "FLOP", where="--at") if at else 0.0
+    if chart is not None:
+        from steelyard.laws.charts import isoflop_chart
+
+        save_chart(isoflop_chart(found, points), chart)
+    if json:
+        said = {"parameters": asdict(found.parameters(budget)), "tokens": asdict(found.tokens(budget))} if budget else None
+        budgets = [asdict(item) for item in found.budgets]
+        exponents = {"exponent": asdict(found.exponent), "token_exponent": asdict(found.token_exponent)}
+        print(dump({**exponents, "level": found.level, "noise": found.noise, "budgets": budgets, "at": said}))
+    else:
+        _print_isoflop(found, budget)
+
+
+def _print_fit(fitted: "Fit", profiles: list[str]) -> None:
+    """Print parameters with intervals and what the reader should know about them."""
+    from steelyard.runs.report import Column, Report, Section, Table, Text
+
+    rows: list[list[Any]] = []
+    for name, value in fitted.params.items():
+        low, high = fitted.interval(name)
+        rows.append([name, f"{value:.5g}", f"{low:.5g}", f"{high:.5g}", "at its bound" if name in fitted.at_bounds else ""])
+    heads = [Column("parameter"), *(Column(word, align="right") for word in ("fitted", "low", "high")), Column("note")]
+    outliers = fitted.outliers()
+    shown = "; ".join(map(str, outliers[:5])) + (f" and {len(outliers) - 5} more" if len(outliers) > 5 else "")
+    notes = [
+        f"- {fitted.num_points} points, residual noise {100 * fitted.noise:.2g} %, sum of Huber losses {fitted.objective:.6g}",
+        f"- beyond the points the error grows by {100 * fitted.drift:.2g} % per factor e ({fitted.drift_source})",
+        f"- condition number {fitted.condition_number:.3g}; nearly free: {'; '.join(map(str, fitted.flat_directions)) or 'nothing'}",
+        f"- weak priors on {', '.join(fitted.prior)}, because the points are few" if fitted.prior else "- no priors",
+        f"- far from the law: {shown}" if outliers else "- no outliers",
+        *(f"- profile of {text}" for text in profiles),
+    ]
+    table = Table(heads, rows, f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})")
+    formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
+    Report(
+        f"Law {fitted.law.name}", f"{formula}fitted to {fitted.source}", [Section("Parameters", [table, Text("\n".join(notes))])]
+    ).print()
+
+
+def _print_comparison(found: "Comparison", source: str) -> None:
+    """Print the laws by how well they extrapolated."""
+    from steelyard.runs.report import Column, Report, Section, Table
+
+    rows: list[list[Any]] = [
+        [
+            form.law.name,
+            f"{100 * form.extrapolation_error:.2f} %",
+            " ".join(f"{100 * error:.1f}" for error in form.errors),
+            f"{100 * form.noise:.2f} %",
+            f"{form.aic:.1f}",
+        ]
+        for form in found.forms
+    ]
+    heads = [Column("law"), *(Column(word, align="right") for word in ("error beyond", "per cut, %", "noise inside", "AIC"))]
+    caption = f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law extrapolates best."
+    Report("Which law to trust", source, [Section("Rolling extrapolation", [Table(heads, rows, caption)])]).print()
+
+
+def _print_isoflop(found: "IsoFlop", budget: float) -> None:
+    """Print the minima, the exponents and the size for a budget."""
+    from steelyard import units
+    from steelyard.runs.report import Column, Report, Section, Table, Text
+
+    rows: list[list[Any]] = [
+        [
+            units.pretty(item.flops, "FLOP"),
+            *(units.pretty(value, "parameter") for value in (item.parameters.value, item.parameters.low, item.parameters.high)),
+            units.pretty(item.tokens, "token"),
+            f"{item.loss:.4f}",
+            item.reason or item.state,
+        ]
+        for item in found.budgets
+    ]
+    heads = [Column("budget"), *(Column(word, align="right") for word in ("best size", "low", "high", "tokens", "loss")), Column("")]
+    lines = [
+        f"- best size grows as compute^{item.value:.3f} ({item.low:.3f} to {item.high:.3f}), {100 * found.level:.0f} % interval"
+        if what == "size"
+        else f"- tokens grow as compute^{item.value:.3f} ({item.low:.3f} to {item.high:.3f})"
+        for what, item in (("size", found.exponent), ("tokens", found.token_exponent))
+    ]
+    lines.append(f"- noise of one run {100 * found.noise:.2g} % ({found.noise_source})")
+    if budget:
+        size, tokens = found.parameters(budget), found.tokens(budget)
+        lines.append(f"- at {units.pretty(budget, 'FLOP')}: {units.pretty(size.value, 'parameter')}, {units.pretty(tokens.value, 'token')}")
+    Report("IsoFLOP", found.source, [Section("Minima", [Table(heads, rows), Text("\n".join(lines))])]).print()

@@ -1,0 +1,115 @@
+"""The verbs about what is known without points: published laws, and a model of learning that is solved exactly."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from steelyard.cli.laws.options import JSON, dump, save_chart
+
+if TYPE_CHECKING:
+    from steelyard.laws.theory.random_features import RandomFeatureModel
+
+__all__ = ["registry", "theory"]
+
+
+def registry(name: str = "", *, json: Annotated[bool, JSON] = False) -> None:
+    """List the published laws, or show one.
+
+    Args:
+        name: of one law; all unless given.
+        json: print JSON instead of a table.
+    """
+    import difflib
+
+    from steelyard.errors import CatalogError
+    from steelyard.laws import published as sets
+
+    if name and name not in sets:
+        near = difflib.get_close_matches(name, sets, n=3, cutoff=0.3)
+        raise CatalogError(f"no published law {name!r}", hint=f"near names: {', '.join(near or sets)}")
+    chosen = [sets[name]] if name else list(sets.values())
+    if json:
+        keys = ("name", "title", "params", "standard_errors", "counts", "loss_unit", "source")
+        print(dump([{key: getattr(item, key) for key in keys} | {"law": item.law.name, "formula": item.law.formula} for item in chosen]))
+        return
+    from steelyard.runs.report import Column, Report, Section, Table
+
+    rows: list[list[Any]] = [
+        [item.name, item.law.name, ", ".join(f"{key} {value:.6g}" for key, value in item.params.items()), item.counts, item.source]
+        for item in chosen
+    ]
+    heads = [Column("name"), Column("law"), Column("numbers"), Column("parameters counted"), Column("source")]
+    caption = "Natural units; losses of different tokenizers do not compare."
+    Report("Published laws", "", [Section("As the papers give them", [Table(heads, rows, caption)])]).print()
+
+
+def theory(
+    *,
+    a: float = 2.0,
+    b: float = 1.5,
+    modes: int = 1000,
+    learning_rate: float = 0.4,
+    steps: int = 100,
+    width: float = float("inf"),
+    samples: float = float("inf"),
+    budget: float = 0.0,
+    chart: Path | None = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
+    """Solve a model of learning exactly: loss over steps, width and samples, its exponents, and what binds.
+
+    Args:
+        a: source exponent, power of the target along mode k ~ k^-a, above 1.
+        b: capacity exponent, variance of mode k ~ k^-b.
+        modes: features of the task.
+        learning_rate: step size over the largest variance.
+        steps: training steps.
+        width: features of the student; endless unless given.
+        samples: training examples; endless unless given.
+        budget: width times steps to split best; none unless given.
+        chart: file for the picture of the learning curve, .html, .svg, .png or .json.
+        json: print JSON instead of a table.
+    """
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from steelyard.laws.theory.random_features import RandomFeatureModel
+
+    model = RandomFeatureModel(a=a, b=b, modes=modes, learning_rate=learning_rate)
+    when = np.unique(np.geomspace(1, max(steps, 1), 25).round().astype(np.int64))
+    curve = model.loss(when, width, samples)
+    best = asdict(model.compute_optimal(budget, samples)) if budget else None
+    binding = asdict(model.bottleneck(steps, width, samples)) if steps > 1 else None
+    if chart is not None:
+        from steelyard.runs.charts import loss_curves
+
+        lines = {"test": (curve.steps.tolist(), curve.test.tolist()), "train": (curve.steps.tolist(), curve.train.tolist())}
+        title = f"Random features, a = {a:g}, b = {b:g}"
+        save_chart(loss_curves(lines, title, x_title="Steps", y_title="Mean squared error", log_x=True), chart)
+    if json:
+        losses = {"steps": curve.steps, "test_loss": curve.test, "train_loss": curve.train, "truncation": curve.truncation}
+        print(dump({**losses, "exponents": asdict(model.exponents()), "slopes": binding, "compute_optimal": best}))
+    else:
+        _print_theory(model, curve, binding, best)
+
+
+def _print_theory(model: "RandomFeatureModel", curve: Any, binding: dict[str, Any] | None, best: dict[str, Any] | None) -> None:
+    """Print the learning curve and what follows from the exponents."""
+    from steelyard.runs.report import Column, Report, Section, Table, Text
+
+    shown = range(0, len(curve.steps), max(len(curve.steps) // 8, 1))
+    rows: list[list[Any]] = [[str(curve.steps[index]), f"{curve.test[index]:.5g}", f"{curve.train[index]:.5g}"] for index in shown]
+    heads = [Column(word, align="right") for word in ("steps", "test loss", "train loss")]
+    known = model.exponents()
+    lines = [
+        f"- loss ~ steps^-{known.steps:.3g}, width^-{known.width:.3g}, samples^-{known.samples:.3g} where each binds",
+        f"- compute-optimal width ~ compute^{known.optimal_width:.3g}, steps ~ compute^{known.optimal_steps:.3g}",
+    ]
+    if binding:
+        lines.append(f"- at the end {binding['binding']} bind: d ln loss / d ln {binding['binding']} = {binding[binding['binding']]:.3f}")
+    if best:
+        lines.append(
+            f"- {best['budget']:.4g} width x steps: width {best['width']:.4g}, {best['steps']} steps, test loss {best['loss']:.4g}"
+        )
+    title = f"Random features, a = {model.a:g}, b = {model.b:g}"
+    Report(title, "Exact for large sizes, not measured", [Section("Learning curve", [Table(heads, rows), Text("\n".join(lines))])]).print()

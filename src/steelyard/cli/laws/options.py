@@ -1,0 +1,224 @@
+"""Options that several verbs share: which columns and rows of a file to read, and which law to ask."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import cyclopts
+
+if TYPE_CHECKING:
+    from steelyard.laws import Fit, Law, RunTable
+
+__all__ = ["JSON", "LawOptions", "TableOptions", "dump", "law_from", "numbers", "pairs", "save_chart", "source_fit"]
+
+JSON = cyclopts.Parameter(negative=())
+_FLAG = cyclopts.Parameter(negative=())
+_MANY = cyclopts.Parameter(consume_multiple=True, negative=())
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Which columns and rows of a table to read, and what they mean.
+
+    Attributes:
+        loss: column with the loss.
+        parameters: column with the model sizes; the one called parameters unless given.
+        tokens: column with the training tokens; the one called tokens unless given.
+        column: further inputs as NAME=COLUMN, such as unique_tokens=unique.
+        where: rows to keep as COLUMN=VALUE or COLUMN=LOW..HIGH.
+        counts: which parameters are counted: total, non-embedding, non-embedding+head; or a column that says it per row.
+        loss_unit: nat/token, bit/token, bit/byte, nat/byte or "error fraction"; or a column.
+        tokenizer: its name, or a column.
+        schedule: finished or unfinished learning-rate schedules, or a column.
+        kind: of the runs to take when the table is a run store; empty for all.
+        drop_invalid: leave out rows whose loss or size is not a positive number.
+    """
+
+    loss: str = ""
+    parameters: str = ""
+    tokens: str = ""
+    column: Annotated[tuple[str, ...], _MANY] = ()
+    where: Annotated[tuple[str, ...], _MANY] = ()
+    counts: str = ""
+    loss_unit: str = ""
+    tokenizer: str = ""
+    schedule: str = ""
+    kind: str = "train"
+    drop_invalid: Annotated[bool, _FLAG] = False
+
+    def read(self, file: Path) -> "RunTable":
+        """Read the table; a folder is a run store.
+
+        Raises:
+            DataError: the file, a column or a condition is wrong.
+            FitError: rows that cannot be fitted together.
+        """
+        from steelyard.laws import RunTable
+
+        named = {"loss": self.loss, "parameters": self.parameters, "tokens": self.tokens, **pairs(self.column, "--column", "NAME=COLUMN")}
+        columns: dict[str, Any] = {role: name for role, name in named.items() if name}
+        stated: dict[str, Any] = {name: getattr(self, name) for name in ("counts", "loss_unit", "tokenizer", "schedule")}
+        stated = {name: word for name, word in stated.items() if word}
+        if file.is_dir():
+            from steelyard.runs import RunStore
+
+            own = {name: word for name, word in stated.items() if name in ("tokenizer", "schedule")}
+            table = RunTable.from_store(RunStore(file), kind=self.kind, drop_invalid=self.drop_invalid, **own, **columns)
+        else:
+            table = RunTable.read(file, drop_invalid=self.drop_invalid, **stated, **columns)
+        called = {name: role for role, name in columns.items()}
+        conditions = pairs(self.where, "--where", "COLUMN=VALUE")
+        return table.where(**{called.get(name, name): _condition(text) for name, text in conditions.items()})
+
+
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LawOptions:
+    """Which law to ask.
+
+    Attributes:
+        fit: file made by `laws fit --out`.
+        published: name of a published law; see `laws registry`.
+        extrapolate: allow runs more than two decades beyond the fitted points.
+    """
+
+    fit: Path | None = None
+    published: str = ""
+    extrapolate: Annotated[bool, _FLAG] = False
+
+    def law(self) -> "Fit":
+        """Take the law from exactly one of the two options.
+
+        Raises:
+            ConfigError: both or neither were given.
+        """
+        from steelyard.errors import ConfigError
+
+        if bool(self.published) == (self.fit is not None):
+            raise ConfigError("give either --published NAME or --fit FILE", hint="names: steelyard laws registry")
+        return source_fit(self.published or str(self.fit), is_file=self.fit is not None)
+
+
+def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
+    """Read a stored fit, or take a published law.
+
+    Args:
+        name: of a file or a published law.
+        is_file: which of the two; None to look.
+
+    Returns:
+        The fit.
+
+    Raises:
+        DataError: no such file.
+        CatalogError: no such published law; near names are given.
+        FitError: the file is not a stored fit.
+    """
+    from steelyard import laws
+    from steelyard.errors import CatalogError, DataError
+
+    path = Path(name)
+    if is_file or (is_file is None and (path.is_file() or path.suffix == ".json")):
+        if not path.is_file():
+            raise DataError(f"no such file: {path}", hint="make one with: steelyard laws fit ... --out FILE")
+        return laws.Fit.from_json(path.read_text(encoding="utf-8", errors="replace"))
+    if name not in laws.published:
+        import difflib
+
+        near = difflib.get_close_matches(name, laws.published, n=3, cutoff=0.3)
+        raise CatalogError(f"no published law {name!r}", hint=f"near names: {', '.join(near or laws.published)}")
+    return laws.published[name].fit()
+
+
+def law_from(name: str, *, fixed: tuple[str, ...] = ()) -> "Law":
+    """Make a law by name, some of its parameters held.
+
+    Args:
+        name: such as chinchilla or power_law:tokens.
+        fixed: NAME=VALUE, natural values.
+
+    Returns:
+        The law.
+
+    Raises:
+        FitError: no such law or parameter.
+        ConfigError: a value is not a number.
+    """
+    from steelyard import laws
+
+    law = laws.law_named(name)
+    return law.fix(**numbers(fixed, "--fix")) if fixed else law
+
+
+def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
+    """Split NAME=VALUE texts; one text may hold several, separated by commas.
+
+    Raises:
+        ConfigError: a text has no equals sign.
+    """
+    from steelyard.errors import ConfigError
+
+    found = {}
+    for text in (part for item in texts for part in item.split(",")):
+        name, sign, value = text.partition("=")
+        if not (sign and name.strip() and value.strip()):
+            raise ConfigError(f"{option} {text!r} is not of the form {form}", hint=f"write {option} {form}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
+    """Read NAME=NUMBER texts; counts may have a suffix, such as parameters=7B.
+
+    Raises:
+        ConfigError: a value is not a number.
+    """
+    from steelyard.units import parse
+
+    units = {"parameters": "parameter", "tokens": "token", "unique_tokens": "token", "flops": "FLOP"}
+    return {
+        name: parse(value, units.get(name, ""), where=f"{option} {name}") for name, value in pairs(texts, option, "NAME=NUMBER").items()
+    }
+
+
+def _condition(text: str) -> Any:
+    """Read a condition of `RunTable.where`: a value, or a range LOW..HIGH with either end left out."""
+
+    def value(part: str) -> Any:
+        try:
+            return float(part)
+        except ValueError:
+            return part
+
+    low, dots, high = text.partition("..")
+    return (value(low) if low else None, value(high) if high else None) if dots else value(text)
+
+
+def save_chart(chart: dict[str, Any], path: Path | None) -> None:
+    """Write a chart when a path was given; its ending says the kind: .html, .svg, .png or .json.
+
+    Raises:
+        ConfigError: an ending that is not one of these.
+    """
+    if path is not None:
+        from steelyard.laws.charts import save
+
+        save(chart, path)
+
+
+def dump(value: Any) -> str:
+    """Write JSON for a machine to read; numbers that are not finite become null."""
+    import json
+    import math
+
+    def plain(item: Any) -> Any:
+        if hasattr(item, "tolist"):
+            item = item.tolist()
+        if isinstance(item, dict):
+            return {str(key): plain(part) for key, part in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(part) for part in item]
+        return None if isinstance(item, float) and not math.isfinite(item) else item
+
+    return json.dumps(plain(value), indent=1, allow_nan=False)
