@@ -2,6 +2,7 @@
 
 from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
 from steelyard.laws.decisions.compare import Comparison, compare
+from steelyard.laws.decisions.curate import Crossing, Curation, PoolFrontier, best_weights, curate, pool_frontier
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
 from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
 from steelyard.laws.decisions.isoflop import BudgetMinimum, IsoFlop, isoflop
@@ -49,6 +50,8 @@ from steelyard.laws.forms.growth import (
 )
 from steelyard.laws.forms.learning_rate import HorizonError, fit_learning_rate, learning_rate, leave_one_horizon_out
 from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
+from steelyard.laws.forms.pool_fit import PoolFit, fit_pools
+from steelyard.laws.forms.pools import binomial_weights, effective_pool, pool_utility
 from steelyard.laws.forms.repetition import (
     RepetitionConstants,
     data_constrained,
@@ -78,6 +81,8 @@ __all__ = [
     "Constant",
     "CostOptimalBatch",
     "CriticalBatch",
+    "Crossing",
+    "Curation",
     "Envelope",
     "Estimate",
     "Fit",
@@ -97,6 +102,8 @@ __all__ = [
     "Outlier",
     "Parameter",
     "Penalty",
+    "PoolFit",
+    "PoolFrontier",
     "Power",
     "Prediction",
     "Prior",
@@ -120,6 +127,8 @@ __all__ = [
     "batch_for_exchange_rate",
     "batch_law",
     "batch_of_loss",
+    "best_weights",
+    "binomial_weights",
     "bottleneck",
     "chinchilla",
     "chip_trend",
@@ -131,11 +140,13 @@ __all__ = [
     "critical_batch",
     "critical_batch_at_loss",
     "crossing_year",
+    "curate",
     "data_constrained",
     "decimal_year",
     "doubling_time_years",
     "downstream_error",
     "effective_parameters",
+    "effective_pool",
     "effective_tokens",
     "fit",
     "fit_censored",
@@ -144,6 +155,7 @@ __all__ = [
     "fit_growth",
     "fit_learning_rate",
     "fit_penalty",
+    "fit_pools",
     "fit_steps",
     "forecast_growth",
     "growth",
@@ -161,6 +173,8 @@ __all__ = [
     "optimum",
     "overfitting_penalty",
     "overtraining",
+    "pool_frontier",
+    "pool_utility",
     "power_law",
     "predict_error",
     "published",

@@ -83,7 +83,8 @@ def _law(data: dict[str, Any], law: Law | None) -> Law:
     law = law or law_named(data["law"])
     if data["groups"]:
         law = law.grouped(tuple(data["groups"]["vary"]), tuple(data["groups"]["names"]))
-    return law.fix(**data["fixed"]) if data["fixed"] else law
+    more = {name: value for name, value in data["fixed"].items() if name not in law.fixed}
+    return law.fix(**more) if more else law
 
 
 def _parameter_to_plain(item: Parameter) -> dict[str, Any]:

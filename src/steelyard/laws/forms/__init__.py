@@ -10,6 +10,7 @@ from steelyard.laws.forms.contrastive import contrastive
 from steelyard.laws.forms.growth import growth
 from steelyard.laws.forms.learning_rate import learning_rate
 from steelyard.laws.forms.overtraining import downstream_error, overtraining
+from steelyard.laws.forms.pools import effective_pool, pool_utility
 from steelyard.laws.forms.powers import monomial, powers
 from steelyard.laws.forms.rectified import rectified, vanilla
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
@@ -26,12 +27,14 @@ FORMS: dict[str, Callable[..., Law]] = {
     "contrastive": contrastive,
     "data_constrained": data_constrained,
     "downstream_error": downstream_error,
+    "effective_pool": effective_pool,
     "growth": growth,
     "kaplan": kaplan,
     "learning_rate": learning_rate,
     "monomial": monomial,
     "overfitting_penalty": overfitting_penalty,
     "overtraining": overtraining,
+    "pool_utility": pool_utility,
     "power_law": power_law,
     "powers": powers,
     "rectified": rectified,
