@@ -80,3 +80,15 @@ def test_one_disturbed_run_does_not_move_step_time_or_memory():
     laws = fit_laws(points, seed=0)
     pairs = zip(*(training_forecasts(laws, each, target=TARGET, steps=800, machine=MACHINE) for each in (points, disturbed)), strict=True)
     assert all(before.value == pytest.approx(after.value) for before, after in pairs)
+
+
+def test_the_ladder_is_a_table_that_laws_reads(tmp_path):
+    from steelyard import laws
+    from steelyard.weigh.table import write_table
+
+    points = ladder(1e-4)
+    write_table(points, tmp_path / "ladder.csv", "2048 tokens of a test")
+    table = laws.RunTable.read(tmp_path / "ladder.csv", counts="counts", loss_unit="loss_unit", tokenizer="tokenizer", schedule="schedule")
+    assert table.num_runs == len(points) and "counts total" in table.source and "schedule finished" in table.source
+    fitted = laws.fit(laws.chinchilla(), table, "loss", bootstraps=0)
+    assert fitted.predict({"parameters": 1e5, "tokens": 1e6}).value[0] == pytest.approx(loss(1e5, 1e6), rel=0.02)

@@ -25,6 +25,7 @@ from steelyard.weigh.progress import StageBar, silent_bar
 from steelyard.weigh.serving import ServingOutcome, weigh_serving
 from steelyard.weigh.settings import QuickstartConfig
 from steelyard.weigh.stages import Stages
+from steelyard.weigh.table import write_table
 from steelyard.weigh.training import climb, model_directory, probe_step_times, train_target
 
 __all__ = ["Quickstart", "TextFacts", "run_quickstart"]
@@ -225,7 +226,9 @@ def _climb(stages: Stages, ladder: Ladder, shards: Any, config: QuickstartConfig
         with bar("ladder") as advance:
             return climb(ladder, shards, config, advance)
 
-    return convert(stages.run("climb", {"ladder": ladder, "seed": config.seed}, work), list[RungPoint])
+    points = convert(stages.run("climb", {"ladder": ladder, "seed": config.seed}, work), list[RungPoint])
+    write_table(points, config.out / "ladder.csv", f"{VOCAB_SIZE} tokens of {config.out.name}")
+    return points
 
 
 def _forecast(
