@@ -63,6 +63,21 @@ def test_a_flat_valley_is_said_to_be_one():
     assert "flat" in str(found)
 
 
+def test_bounds_given_as_whole_numbers_do_not_round_the_pins():
+    law = laws.Law(
+        name="whole",
+        term=laws.Power("A", "alpha", "tokens"),
+        parameters=(
+            laws.Parameter(name="A", transform="log", low=-20, high=60, starts=(1,)),
+            laws.Parameter(name="alpha", transform="identity", low=0, high=2, starts=(1,)),
+        ),
+    )
+    tokens = np.geomspace(1e6, 1e9, 20)
+    target = 5 / tokens**0.3 * np.exp(0.01 * np.random.default_rng(0).standard_normal(20))
+    found = laws.fit(law, {"tokens": tokens}, target, bootstraps=0).profile("alpha")
+    assert found.low < 0.3 < found.high and found.high - found.low < 0.05
+
+
 def test_unknown_names_and_published_sets_are_refused():
     points, target = runs()
     fit = laws.fit(LAW, points, target, bootstraps=0)

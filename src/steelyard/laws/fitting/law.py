@@ -102,7 +102,8 @@ class Law:
     @property
     def bounds(self) -> tuple[Array, Array]:
         """Lower and upper bounds in fitted coordinates, [P] each."""
-        return np.array([item.low for item in self.parameters]), np.array([item.high for item in self.parameters])
+        ends = np.array([(item.low, item.high) for item in self.parameters], dtype=np.float64)
+        return ends[:, 0], ends[:, 1]
 
     @property
     def axes(self) -> tuple[str, ...]:
