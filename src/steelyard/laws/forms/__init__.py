@@ -16,6 +16,7 @@ from steelyard.laws.forms.rectified import rectified, vanilla
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
 from steelyard.laws.forms.routed import routed
 from steelyard.laws.forms.time_compute import time_compute
+from steelyard.laws.forms.updates import updates_setting, updates_to_data
 
 __all__ = ["FORMS", "law_named"]
 
@@ -41,6 +42,8 @@ FORMS: dict[str, Callable[..., Law]] = {
     "routed": routed,
     "steps_to_target": steps_to_target,
     "time_compute": time_compute,
+    "updates_setting": updates_setting,
+    "updates_to_data": updates_to_data,
     "vanilla": vanilla,
 }
 """What makes each law, by name, for the command line and for reading a fit's JSON."""
