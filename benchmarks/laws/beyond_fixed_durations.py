@@ -116,7 +116,7 @@ def _decisions(model: str, fit: Fit, curves: Mapping[str, Curve]) -> list[Check]
     """Check the gain of a cooldown against the measured one, and the searched schedule against its rivals under the law."""
     trunk, cooled = curves["constant_24000"], curves["wsdld_20000_24000"]
     measured = float(trunk.loss[-8:].mean() - cooled.loss[-1])
-    said = cooldown_gain(fit, trunk.rates, cooled.rates).gain
+    said = cooldown_gain(fit, trunk.rates, cooled.rates).gain.value
     found = best_schedule(fit, 24000, _PEAK, warmup=_WARMUP, final=0.1)
     print(f"{model} cooldown gain {said:.4f}, measured {measured:.4f}")
     print(f"{model} best schedule {found.loss:.4f}, best rival {found.best_rival} {found.loss + found.gain:.4f}")

@@ -133,8 +133,27 @@ def test_planted_curves_predict_other_schedules_and_bootstrap_brackets_them(fitt
         assert (said.low < said.value).all() and (said.value < said.high).all()
     gain = cooldown_gain(fitted, RATES["constant_24000"], RATES["wsdld_20000_24000"])
     ends = [exact(PUBLISHED, RATES[name].rates, [23999])[0] for name in ("constant_24000", "wsdld_20000_24000")]
-    assert gain.gain == pytest.approx(ends[0] - ends[1], rel=0.1)
-    assert gain.trunk - gain.cooled == pytest.approx(gain.gain)
+    assert gain.gain.value == pytest.approx(ends[0] - ends[1], rel=0.1)
+    assert gain.trunk.value - gain.cooled.value == pytest.approx(gain.gain.value)
+    assert gain.gain.low < gain.gain.value < gain.gain.high
+    once = LearningRates.constant(9000, PEAK, WARMUP)
+    assert cooldown_gain(fitted, once, once).gain.value == 0
+
+
+def test_fixed_parameters_stay_fixed_in_predictions(fitted):
+    law = fitted.law.fix(gamma=fitted.params["gamma"], beta=fitted.params["beta"])
+    held = fit_curves(planted(), law=law)
+    assert "gamma" not in held.params
+    same = predict_curve(held, RATES["wsd_20000_24000"], [23000]).value
+    assert same == pytest.approx(predict_curve(fitted, RATES["wsd_20000_24000"], [23000]).value, abs=2e-3)
+    assert best_schedule(held, 6000, PEAK, warmup=WARMUP, iterations=20).gain >= 0
+    with pytest.raises(FitError, match="per group"):
+        predict_curve(laws.Fit(law=law.grouped(("L0",), ("a",)), theta=held.theta, samples=held.samples), RATES["wsdcon_9"], [100])
+
+
+def test_fit_survives_json(fitted):
+    again = laws.Fit.from_json(fitted.to_json(), law=multi_power([curve.rates for curve in planted()]))
+    assert again.params == fitted.params
 
 
 def test_published_parameters_reproduce_the_published_error():

@@ -1,13 +1,14 @@
 """Loss as a function of the learning-rate schedule: the multi-power law, its curves, and what a cooldown gains."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter, Prior
@@ -222,21 +223,27 @@ def predict_curve(fit: Fit, rates: LearningRates, steps: ArrayLike, level: float
     Raises:
         FitError: a step lies outside the schedule, or the level is not between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise FitError(f"level {level} must lie between 0 and 1", hint="0.8 gives an 80 % interval")
-    law = multi_power((rates,)) if fit.law.name == "multi_power" else fit.law
+    ends = tails(level)
+    law = _for_schedules(fit, (rates,)) if fit.law.name == "multi_power" else fit.law
     step = np.atleast_1d(np.asarray(steps, dtype=np.float64))
     inputs = {"schedule": np.ones_like(step), "step": step}
     center = law.predict(fit.theta[None], inputs)[0]
-    tails = np.array([0.5 - level / 2, 0.5 + level / 2])
     below = above = np.zeros_like(center)
     if len(fit.samples):
-        low, high = np.quantile(law.predict(fit.samples, inputs), tails, axis=0)
+        low, high = np.quantile(law.predict(fit.samples, inputs), ends, axis=0)
         below, above = np.maximum(center - low, 0.0), np.maximum(high - center, 0.0)
     from scipy.special import ndtri
 
-    noise = float(ndtri(tails[1])) * fit.noise
+    noise = float(ndtri(ends[1])) * fit.noise
     return Prediction(np.exp(center), np.exp(center - np.hypot(below, noise)), np.exp(center + np.hypot(above, noise)))
+
+
+def _for_schedules(fit: Fit, schedules: Sequence[LearningRates]) -> Law:
+    """Give the fitted law with other schedules."""
+    if fit.law.groups:
+        raise FitError("a grouped law has a set of parameters per group", hint="fit the curves of one group alone")
+    law = multi_power(schedules)
+    return law.fix(**fit.law.fixed) if fit.law.fixed else law
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,18 +258,19 @@ class CooldownGain:
     """
 
     steps: int
-    trunk: float
-    cooled: float
-    gain: float
+    trunk: Estimate
+    cooled: Estimate
+    gain: Estimate
 
 
-def cooldown_gain(fit: Fit, trunk: LearningRates, cooled: LearningRates) -> CooldownGain:
+def cooldown_gain(fit: Fit, trunk: LearningRates, cooled: LearningRates, level: float = 0.8) -> CooldownGain:
     """Predict the gain of a cooldown over its trunk from the law, without running it.
 
     Args:
         fit: of the multi-power law.
         trunk: the run that is not cooled down.
         cooled: the run that is; of the same length.
+        level: probability inside the intervals, 0..1; they hold the parameters' spread.
 
     Returns:
         Losses at the last step and their difference, in the unit of the fitted losses.
@@ -276,6 +284,9 @@ def cooldown_gain(fit: Fit, trunk: LearningRates, cooled: LearningRates) -> Cool
             "and two runs of one length",
             hint="fit with fit_curves and cut the trunk with until(steps)",
         )
-    last = trunk.steps - 1
-    ends = [float(predict_curve(replace(fit, samples=fit.samples[:0]), rates, [last]).value[0]) for rates in (trunk, cooled)]
-    return CooldownGain(steps=trunk.steps, trunk=ends[0], cooled=ends[1], gain=ends[0] - ends[1])
+    theta = np.concatenate([fit.theta[None], fit.samples])
+    inputs = {"schedule": np.array([1.0, 2.0]), "step": np.full(2, trunk.steps - 1.0)}
+    losses = np.exp(_for_schedules(fit, (trunk, cooled)).predict(theta, inputs))
+    ends = (losses[:, 0], losses[:, 1], losses[:, 0] - losses[:, 1])
+    first, second, gain = (Estimate.of(float(column[0]), column[1:], level) for column in ends)
+    return CooldownGain(steps=trunk.steps, trunk=first, cooled=second, gain=gain)
