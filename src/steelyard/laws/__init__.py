@@ -1,6 +1,7 @@
 """Scaling laws: measured points in, a fitted law with honest intervals out, and a decision from it."""
 
 from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
+from steelyard.laws.decisions.best_schedule import BestSchedule, best_schedule
 from steelyard.laws.decisions.compare import Comparison, compare
 from steelyard.laws.decisions.curate import Crossing, Curation, PoolFrontier, best_weights, curate, pool_frontier
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
@@ -13,6 +14,8 @@ from steelyard.laws.decisions.optimum import Optimum, optimum
 from steelyard.laws.decisions.penalty import Penalty, fit_penalty
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.sources import SourceComparison, compare_sources
+from steelyard.laws.decisions.study import StudyPlan, branch_tokens, cheapest_study, plan_study
+from steelyard.laws.decisions.updates_budget import BestUpdates, BudgetLaw, best_updates_to_data, budget_law
 from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate
@@ -48,6 +51,7 @@ from steelyard.laws.forms.growth import (
     growth_per_year,
     last_residual,
 )
+from steelyard.laws.forms.learning_curves import DataNeeds, LearningCurve, data_needs, return_thresholds
 from steelyard.laws.forms.learning_rate import HorizonError, fit_learning_rate, learning_rate, leave_one_horizon_out
 from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.pool_fit import PoolFit, fit_pools
@@ -61,6 +65,16 @@ from steelyard.laws.forms.repetition import (
     value_of_next_epoch,
 )
 from steelyard.laws.forms.routed import effective_parameters, routed
+from steelyard.laws.forms.schedule import (
+    CooldownGain,
+    Curve,
+    chinchilla_in_steps,
+    cooldown_gain,
+    fit_curves,
+    multi_power,
+    predict_curve,
+)
+from steelyard.laws.forms.schedule_rates import LearningRates
 from steelyard.laws.forms.time_compute import (
     CostOptimalBatch,
     Tradeoff,
@@ -69,20 +83,28 @@ from steelyard.laws.forms.time_compute import (
     time_compute,
     tradeoff,
 )
+from steelyard.laws.forms.updates import UpdatesLaw, fit_hyperparameters, updates_to_data
+from steelyard.laws.forms.updates_fit import fit_updates
 from steelyard.laws.registry import PublishedLaw, published
 from steelyard.laws.table import RunTable
 
 __all__ = [
     "FORMS",
     "Allocation",
+    "BestSchedule",
+    "BestUpdates",
     "Bottleneck",
+    "BudgetLaw",
     "BudgetMinimum",
     "Comparison",
     "Constant",
+    "CooldownGain",
     "CostOptimalBatch",
     "CriticalBatch",
     "Crossing",
     "Curation",
+    "Curve",
+    "DataNeeds",
     "Envelope",
     "Estimate",
     "Fit",
@@ -93,7 +115,9 @@ __all__ = [
     "Input",
     "IsoFlop",
     "Law",
+    "LearningCurve",
     "LearningRate",
+    "LearningRates",
     "Limits",
     "Minimum",
     "NextCell",
@@ -115,10 +139,12 @@ __all__ = [
     "RepetitionConstants",
     "RunTable",
     "SourceComparison",
+    "StudyPlan",
     "Sum",
     "Term",
     "Tradeoff",
     "Transfer",
+    "UpdatesLaw",
     "Wall",
     "above_trend",
     "allocate",
@@ -127,21 +153,29 @@ __all__ = [
     "batch_for_exchange_rate",
     "batch_law",
     "batch_of_loss",
+    "best_schedule",
+    "best_updates_to_data",
     "best_weights",
     "binomial_weights",
     "bottleneck",
+    "branch_tokens",
+    "budget_law",
+    "cheapest_study",
     "chinchilla",
+    "chinchilla_in_steps",
     "chip_trend",
     "compare",
     "compare_sources",
     "contrastive",
     "contrastive_gmacs",
+    "cooldown_gain",
     "cost_optimal_batch",
     "critical_batch",
     "critical_batch_at_loss",
     "crossing_year",
     "curate",
     "data_constrained",
+    "data_needs",
     "decimal_year",
     "doubling_time_years",
     "downstream_error",
@@ -150,13 +184,16 @@ __all__ = [
     "effective_tokens",
     "fit",
     "fit_censored",
+    "fit_curves",
     "fit_each",
     "fit_envelope",
     "fit_growth",
+    "fit_hyperparameters",
     "fit_learning_rate",
     "fit_penalty",
     "fit_pools",
     "fit_steps",
+    "fit_updates",
     "forecast_growth",
     "growth",
     "growth_per_two_years",
@@ -168,19 +205,23 @@ __all__ = [
     "law_named",
     "learning_rate",
     "leave_one_horizon_out",
+    "multi_power",
     "next_cell",
     "optima",
     "optimum",
     "overfitting_penalty",
     "overtraining",
+    "plan_study",
     "pool_frontier",
     "pool_utility",
     "power_law",
+    "predict_curve",
     "predict_error",
     "published",
     "rank_at_publication",
     "recommend_learning_rate",
     "repetition_constants",
+    "return_thresholds",
     "routed",
     "steps_to_reach",
     "steps_to_target",
@@ -188,6 +229,7 @@ __all__ = [
     "top_at_publication",
     "tradeoff",
     "transfer_learning_rate",
+    "updates_to_data",
     "value_of_next_epoch",
     "wall",
 ]
