@@ -102,6 +102,20 @@ def test_envelope_recovers_a_known_law_under_starved_runs():
     assert found.low < -0.12 < found.high and found.high - found.low < 0.03
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_runs", "starved"), [(27, 0.33), (60, 0.5), (200, 0.5)])
+def test_intervals_hold_the_true_exponent(num_runs, starved):
+    hits = []
+    for seed in range(120):
+        generator = np.random.default_rng(seed)
+        compute = 10 ** generator.uniform(9, 12.5, num_runs)
+        excess = np.where(generator.random(num_runs) < starved, generator.exponential(0.25, num_runs), 0.0)
+        error = 0.95 * (compute / 1e9) ** -0.11 * np.exp(excess + 0.02 * generator.standard_normal(num_runs))
+        found = fit_envelope({"total_gmacs": compute}, np.minimum(error, 0.999), at="point", bootstraps=120).exponent(0.9)
+        hits.append(found.low <= -0.11 <= found.high)
+    assert 0.8 <= np.mean(hits) <= 0.97
+
+
 def test_fit_of_an_envelope_is_kept_as_json():
     envelope = fit_envelope({"gmacs": [7.4, 7.4, 20.57, 20.57], "samples": [2e9, 3e10, 2e9, 3e10]}, [0.5, 0.4, 0.45, 0.35], stat="line")
     assert envelope.fit.resampling == "noise"

@@ -109,8 +109,8 @@ def fit_envelope(
         stat: "min", or with fewer outliers in mind "quantile" of each bin; "expectile" fits an asymmetric line to all runs without
             bins; "line" fits a plain line to all runs.
         share: of the runs that lie below a quantile line, or the weight of those above an expectile line, 0..0.5.
-        at: pair the minimum with the "center" of its bin (as published) or with the compute of the run itself ("point"), which
-            moves exponents by about .005.
+        at: pair the minimum with the "center" of its bin (as published; flattens the slope by about .003, because the last bin
+            ends before its edge) or with the compute of the run itself ("point"), whose intervals hold the truth more often.
         bootstraps: of the runs; 0 for none.
         seed: of the bootstrap.
         source: where the runs come from.
