@@ -179,6 +179,8 @@ def test_unstated_conventions_matter_only_where_tables_meet():
     with pytest.raises(FitError, match="besiroglu2024 has counts total") as caught:
         stated.for_published(laws.published["besiroglu2024"])
     assert "to_counts('total'" in caught.value.hint
+    with pytest.raises(FitError, match="kaplan2020 has tokenizer gpt2"):
+        read(counts="non-embedding", loss_unit="nat/token", tokenizer="bpe").for_published(laws.published["kaplan2020"])
     other = read(counts="non-embedding", loss_unit="nat/token", tokenizer="bpe", schedule="finished")
     with pytest.raises(FitError, match="different or unstated tokenizer"):
         RunTable.concat([stated, other])

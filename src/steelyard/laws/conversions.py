@@ -11,9 +11,10 @@ from steelyard.laws.conventions import ALLOWED, UNSTATED, Conventions, name_rows
 from steelyard.laws.fitting.terms import Array
 
 if TYPE_CHECKING:
+    from steelyard.laws.registry import PublishedLaw
     from steelyard.laws.table import RunTable
 
-__all__ = ["concat", "convert_loss", "to_loss_unit"]
+__all__ = ["concat", "convert_loss", "refuse_other_conventions", "to_loss_unit"]
 
 
 def convert_loss(loss: Array, source: str, target: str, bytes_per_token: Array | None) -> Array:
@@ -129,3 +130,25 @@ def _refuse_different(tables: "Sequence[RunTable]") -> None:
                 f"tables with different or unstated {name} cannot be put together: {shown}",
                 hint=f"state {name}= when reading each; convert with to_counts or to_loss_unit where they differ",
             )
+
+
+def refuse_other_conventions(table: "RunTable", law: "PublishedLaw") -> None:
+    """Refuse a table that does not state the conventions of a published law.
+
+    Args:
+        table: whose conventions are asked for.
+        law: of `published`; tokenizers matter only to losses per token.
+
+    Raises:
+        FitError: a convention differs, or the table does not state it.
+    """
+    tokenizer = law.tokenizer if law.loss_unit.endswith("/token") else ""
+    for name, wanted, owner, hint in (
+        ("counts", law.counts, "parameters", f"convert with table.to_counts({law.counts!r}, ...)"),
+        ("loss_unit", law.loss_unit, "loss", f"convert with table.to_loss_unit({law.loss_unit!r}, ...)"),
+        ("tokenizer", tokenizer, "loss", "losses per token of two tokenizers do not compare; fit a law of your own"),
+    ):
+        word = table.conventions.one(name, table.rows) if wanted and owner in table else wanted
+        if word != wanted:
+            hint = f"state {name}= when reading" if word == UNSTATED else hint
+            raise FitError(f"{law.name} has {name} {wanted}, {table.origin} has {word}", hint=hint)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steelyard.errors import DataError, FitError
+from steelyard.errors import DataError
 from steelyard.laws import conversions
 from steelyard.laws import counts as counting
 from steelyard.laws.conditions import Condition, labels, meets, range_of
@@ -357,7 +357,7 @@ class RunTable(Mapping[str, Array]):
         return conversions.concat(tables)
 
     def for_published(self, law: "PublishedLaw") -> "RunTable":
-        """Give the table if it may be compared with a published law: same parameters counted, same unit of loss.
+        """Give the table if it may be compared with a published law: same parameters counted, unit of loss and, per token, tokenizer.
 
         Args:
             law: of `published`.
@@ -368,12 +368,7 @@ class RunTable(Mapping[str, Array]):
         Raises:
             FitError: a convention differs, or the table does not state it.
         """
-        for name, wanted, owner in (("counts", law.counts, "parameters"), ("loss_unit", law.loss_unit, "loss")):
-            word = self.conventions.one(name, self.rows) if wanted and owner in self else wanted
-            if word != wanted:
-                verb = "to_counts" if name == "counts" else "to_loss_unit"
-                hint = f"state {name}= when reading" if word == UNSTATED else f"convert with table.{verb}({wanted!r}, ...)"
-                raise FitError(f"{law.name} has {name} {wanted}, {self.origin} has {word}", hint=hint)
+        conversions.refuse_other_conventions(self, law)
         return self
 
     def _any_column(self, name: str) -> Array | Words:
