@@ -12,8 +12,9 @@ import numpy as np
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
 
+from steelyard import laws
 from steelyard.laws.decisions.best_schedule import best_schedule
-from steelyard.laws.decisions.study import plan_study
+from steelyard.laws.decisions.study import cheapest_study, plan_study
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.schedule import Curve, chinchilla_in_steps, cooldown_gain, fit_curves, multi_power, predict_curve
@@ -33,7 +34,7 @@ _PRINTED = {
 
 def run(quick: bool) -> list[Check]:
     """Check the account of branches, then the law on both models."""
-    checks = _costs()
+    checks = [*_costs(), *_width(20 if quick else 100)]
     for model in _MODELS:
         checks += _schedules(model, quick)
     return checks
@@ -45,6 +46,25 @@ def _costs() -> list[Check]:
     sizes = np.geomspace(44e6, 16e9, 9).tolist()
     shares = [plan_study(sizes, ratios, cooldown=cooldown).ratio / printed - 1 for ratios, cooldown, printed in rows]
     return [Check("3 study cost against the paper's share, largest relative error", float(np.abs(shares).max()), 0.02, "lower")]
+
+
+def _width(repeats: int) -> list[Check]:
+    """Choose the cheapest study for a wanted interval; draw its losses again and again, fit them, and measure the real spread."""
+    law, noise, wanted = laws.chinchilla(), 0.002, 0.03
+    theta = law.coordinates(laws.published["besiroglu2024"].params)
+    known = Fit(law=law, theta=theta, samples=np.zeros((0, len(theta))), noise=noise, provenance="published")
+    sizes, ratios, target = np.geomspace(1e7, 6e8, 6).tolist(), [5, 10, 20, 30, 40], {"parameters": [3e9], "tokens": [6e10]}
+    plan = cheapest_study(known, 3e9, 6e10, wanted, sizes, ratios)
+    cells = {"parameters": plan.cells()[0], "tokens": plan.cells()[1]}
+    generator, said = np.random.default_rng(0), []
+    for _ in range(repeats):
+        loss = np.exp(law.predict(theta[None], cells)[0] + noise * generator.standard_normal(len(cells["tokens"])))
+        drawn = laws.fit(law, cells, loss, starts=theta[None], bootstraps=0, prior=None, delta=np.inf)
+        said.append(float(np.log(drawn.predict(target, extrapolate=True).value[0])))
+    width = float(np.diff(np.quantile(said, [0.1, 0.9]))[0])
+    whole = plan_study(sizes, ratios, method="cosine").flops
+    print(f"wanted 80 % width {wanted}, measured {width:.4f}; {len(cells['tokens'])} cells, {plan.flops / whole:.2%} of the grid as cosine")
+    return [Check("3 measured width over the wanted one, cheapest study", width / wanted, 1.25, "lower")]
 
 
 def _rates(name: str) -> LearningRates:

@@ -69,6 +69,7 @@ def test_cheapest_study_meets_the_width_and_simulated_fits_agree():
     target = {"parameters": np.array([3e9]), "tokens": np.array([6e10])}
     plan = cheapest_study(fit, 3e9, 6e10, 0.05, sizes, ratios)
     assert plan.flops < plan_study(sizes, ratios).flops
+    assert cheapest_study(fit, 3e9, 6e10, 0.02, sizes, ratios).flops > plan.flops
     cells = dict(zip(("parameters", "tokens"), plan.cells(), strict=True))
     generator = np.random.default_rng(0)
     said = []

@@ -227,8 +227,8 @@ def cheapest_study(
         parameters: target model size.
         tokens: target token count.
         width: wanted width of the interval of the target's expected loss, as a fraction of it.
-        sizes: model sizes to choose from, up to 10.
-        ratios: tokens-per-parameter ratios to choose from, up to 10.
+        sizes: model sizes to choose from, up to 8.
+        ratios: tokens-per-parameter ratios to choose from, up to 8.
         cooldown: fraction of each length that cools down.
         level: probability inside the interval, 0..1.
 
@@ -239,46 +239,54 @@ def cheapest_study(
         ConfigError: the law has other inputs, or there is too much to choose from.
         InfeasibleError: even all sizes and ratios give a wider interval; the message says how wide.
     """
-    if set(fit.law.axes) != {"parameters", "tokens"} or max(len(sizes), len(ratios)) > 10 or not width > 0 or not 0 < level < 1:
+    if set(fit.law.inputs) != {"parameters", "tokens"} or max(len(sizes), len(ratios)) > 8 or not width > 0 or not 0 < level < 1:
         raise ConfigError(
             f"law {fit.law.name} with {len(sizes)} sizes, {len(ratios)} ratios and width {width:g}: a study is chosen for a law of "
-            "parameters and tokens, from up to 10 sizes and 10 ratios",
+            "parameters and tokens, from up to 8 sizes and 8 ratios",
             hint="give a fit such as of chinchilla(), a positive width and a level between 0 and 1",
         )
-    whole = plan_study(sizes, ratios, cooldown=cooldown)
-    best_width = _width(fit, whole, parameters, tokens, level)
-    if best_width > width:
+    plan_study(sizes, ratios, cooldown=cooldown)
+    precision = _Precision(fit, np.sort(sizes), np.sort(ratios), parameters, tokens, level)
+    best = precision.width(tuple(range(len(sizes))), tuple(range(len(ratios))))
+    if best > width:
         raise InfeasibleError(
-            f"all {len(whole.cells()[0])} cells give an interval of {best_width:.3g} of the loss, wider than {width:.3g}",
+            f"all {len(sizes) * len(ratios)} cells give an interval of {best:.3g} of the loss, wider than {width:.3g}",
             hint="offer larger sizes or ratios, or repeat runs to lower the noise",
         )
-    found = whole
-    for some in _subsets(sorted(sizes)):
-        for lengths in _subsets(sorted(ratios)):
-            plan = plan_study(some, lengths, cooldown=cooldown)
-            if plan.flops < found.flops and _width(fit, plan, parameters, tokens, level) <= width:
-                found = plan
-    return found
+    choices = [(rows, columns) for rows in _subsets(len(sizes)) for columns in _subsets(len(ratios))]
+    choices.sort(key=lambda choice: precision.cost(*choice, cooldown))
+    rows, columns = next(choice for choice in choices if precision.width(*choice) <= width)
+    return plan_study(precision.sizes[list(rows)].tolist(), precision.ratios[list(columns)].tolist(), cooldown=cooldown)
 
 
-def _subsets(values: Sequence[float]) -> list[tuple[float, ...]]:
-    """List all choices of at least two values, or the only one."""
-    return [some for count in range(min(2, len(values)), len(values) + 1) for some in combinations(values, count)]
+def _subsets(size: int) -> list[tuple[int, ...]]:
+    """List all choices of at least two of `size` things, or of the only one."""
+    return [some for count in range(min(2, size), size + 1) for some in combinations(range(size), count)]
 
 
-def _width(fit: Fit, plan: StudyPlan, parameters: float, tokens: float, level: float) -> float:
-    """Give the width of the interval of a target's log loss after fitting a plan's cells; infinite with too few or degenerate cells."""
-    from scipy.special import ndtri
+class _Precision:
+    """The slopes of a law at every cell of a grid and at a target, from which the width of any choice of cells follows."""
 
-    sizes, lengths = plan.cells()
-    if len(sizes) < 2 * len(fit.law.parameters):
-        return np.inf
-    columns = {"parameters": np.append(sizes, parameters), "tokens": np.append(lengths, tokens)}
-    slopes = fit.law.evaluate(fit.theta[None], columns)[1][0]
-    cells, target = slopes[:, :-1], slopes[:, -1]
-    information = cells @ cells.T
-    scale = np.sqrt(np.diag(information))
-    if not (scale > 0).all() or np.linalg.cond(information / np.outer(scale, scale)) > 1e12:
-        return np.inf
-    variance = max(fit.noise, 1e-3) ** 2 * target @ np.linalg.solve(information, target)
-    return float(2 * ndtri(0.5 + level / 2) * np.sqrt(variance))
+    def __init__(self, fit: Fit, sizes: Array, ratios: Array, parameters: float, tokens: float, level: float) -> None:
+        from scipy.special import ndtri
+
+        self.sizes, self.ratios = sizes, ratios
+        cells = np.repeat(sizes, len(ratios)), np.outer(sizes, ratios).ravel()
+        columns = {"parameters": np.append(cells[0], parameters), "tokens": np.append(cells[1], tokens)}
+        slopes = fit.law.evaluate(fit.theta[None], columns)[1][0]
+        self.cells, self.target = slopes[:, :-1].reshape(-1, len(sizes), len(ratios)), slopes[:, -1]
+        self.factor = float(2 * ndtri(0.5 + level / 2)) * max(fit.noise, 1e-3)
+
+    def cost(self, rows: tuple[int, ...], columns: tuple[int, ...], cooldown: float) -> float:
+        """Give the cost of branches at some sizes and ratios, in units of 6 FLOP."""
+        return float((self.sizes[list(rows)] ** 2).sum()) * branch_tokens(self.ratios[list(columns)].tolist(), cooldown)
+
+    def width(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> float:
+        """Give the width of the target's interval after fitting some cells; infinite with too few or degenerate ones."""
+        cells = self.cells[:, list(rows)][:, :, list(columns)].reshape(len(self.target), -1)
+        information = cells @ cells.T
+        scale = np.sqrt(np.diag(information))
+        enough = cells.shape[1] >= 2 * len(self.target) and (scale > 0).all()
+        if not enough or np.linalg.cond(information / np.outer(scale, scale)) > 1e12:
+            return np.inf
+        return self.factor * float(np.sqrt(self.target @ np.linalg.solve(information, self.target)))

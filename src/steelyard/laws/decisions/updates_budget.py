@@ -139,5 +139,5 @@ def best_updates_to_data(law: UpdatesLaw, budget: float, delta: float) -> BestUp
     best = int(reached[-1]) if len(reached) else 0
     return BestUpdates(
         utd=utd, threshold=float(returns[best]), data=float(steps[best]), flops=float(steps[best] * price),
-        is_extrapolated=budget > line.budgets[-1],
+        is_extrapolated=bool(budget > line.budgets[-1]),
     )  # fmt: skip
