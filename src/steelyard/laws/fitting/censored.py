@@ -19,8 +19,9 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["fit_censored"]
 
 _ROUNDS = 300
-_STEPS = 8
+_STEPS = 4
 _TOLERANCE = 1e-6
+_DRAW_TOLERANCE = 1e-3
 _SMALLEST_NOISE = 1e-6
 
 
@@ -59,12 +60,13 @@ def fit_censored(
     rough = minimize(replace(problem, weights=np.where(censored, 0.0, 1.0)), law.start_grid())
     start = rough.theta[rough.objective.argmin()]
     log_cap = np.log(np.where(np.isinf(limit), 1e300, limit))
-    theta, noise = _climb(problem, start[None], problem.target[None], censored[None])
+    theta, noise = _climb(problem, start[None], problem.target[None], censored[None], _TOLERANCE)
     center = law.predict(theta, data.inputs)
     filled = np.where(censored, center + noise[:, None] * _hazard(problem.target[None], center, noise)[1], problem.target)
-    count, freedom = len(given), max(len(given) - len(law.parameters), 1)
-    corrected = float(noise[0] * math.sqrt(count / freedom))
-    samples = _redraw(problem, theta[0], corrected, log_cap, bootstraps, np.random.default_rng(seed))
+    seen = int((~censored).sum())
+    freedom = max(seen - len(law.parameters), 1)
+    corrected = float(noise[0] * math.sqrt(seen / freedom))
+    samples = _redraw(problem, theta[0], corrected, freedom, log_cap, bootstraps, np.random.default_rng(seed))
     complete = replace(problem, target=filled[0])
     drift, drift_source = measure_drift(complete, theta, corrected)
     residual = filled[0] - law.predict(theta, data.inputs)[0]
@@ -90,7 +92,7 @@ def _check(law: Law, limit: Array, censored: NDArray[np.bool_]) -> None:
         )
 
 
-def _climb(problem: Problem, theta: Array, target: Array, censored: NDArray[np.bool_]) -> tuple[Array, Array]:
+def _climb(problem: Problem, theta: Array, target: Array, censored: NDArray[np.bool_], tolerance: float) -> tuple[Array, Array]:
     """Alternate between working targets and least squares for S problems at once; give theta [S, P] and noise [S].
 
     A censored row acts like a target above its cap with a weight below one, those of the likelihood's Newton step.
@@ -111,7 +113,7 @@ def _climb(problem: Problem, theta: Array, target: Array, censored: NDArray[np.b
         wide = np.maximum(np.sqrt(np.where(cut, 0.0, residual**2).sum(axis=1) / count), _SMALLEST_NOISE)
         moved = np.maximum(np.abs(after - theta[rows]).max(axis=1), np.abs(np.log(wide / size)))
         theta[rows], noise[rows] = after, wide
-        rows = rows[moved > _TOLERANCE]
+        rows = rows[moved > tolerance]
         if not len(rows):
             break
     return theta, noise
@@ -125,17 +127,18 @@ def _hazard(goal: Array, center: Array, noise: Array) -> tuple[Array, Array]:
     return z, np.exp(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-z))
 
 
-def _redraw(problem: Problem, theta: Array, noise: float, log_cap: Array, count: int, generator: np.random.Generator) -> Array:
+def _redraw(
+    problem: Problem, theta: Array, noise: float, freedom: int, log_cap: Array, count: int, generator: np.random.Generator
+) -> Array:
     """Fit targets drawn from the fit and cut at their caps, [count, P]; draws with fewer seen targets than parameters are left out.
 
     The size of the noise is redrawn too, as few points tell it only roughly.
     """
     if not count:
         return np.zeros((0, len(theta)))
-    freedom = max(len(log_cap) - len(theta), 1)
     size = noise * np.sqrt(freedom / generator.chisquare(freedom, count))
     drawn = problem.law.predict(theta[None], problem.inputs)[0] + size[:, None] * generator.standard_normal((count, len(log_cap)))
     censored = drawn >= log_cap
     usable = (~censored).sum(axis=1) >= len(theta)
     drawn, censored = np.minimum(drawn, log_cap)[usable], censored[usable]
-    return _climb(problem, np.tile(theta, (len(drawn), 1)), drawn, censored)[0]
+    return _climb(problem, np.tile(theta, (len(drawn), 1)), drawn, censored, _DRAW_TOLERANCE)[0]
