@@ -43,7 +43,7 @@ def test_a_known_exponent_is_found_within_its_interval(method):
     assert exact.parameters(1e24).value == pytest.approx(1e10, rel=0.03)
     assert exact.tokens(1e24).value == pytest.approx(1e24 / 6 / exact.parameters(1e24).value, rel=1e-6)
     inside = [low.low <= 0.5 <= low.high for low in (isoflop(grid(noise=0.003, seed=seed), method=method).exponent for seed in range(30))]
-    assert 0.6 <= np.mean(inside) <= 1.0
+    assert 0.6 <= np.mean(inside) <= 0.97
 
 
 def test_a_parabola_through_all_points_is_the_obvious_fit():
