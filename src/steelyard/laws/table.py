@@ -208,7 +208,9 @@ class RunTable(Mapping[str, Array]):
         return len(self.numbers)
 
     def __repr__(self) -> str:
-        return f"RunTable({self.source}; columns {', '.join([*self.numbers, *self.words])})"
+        columns = [*self.numbers, *self.words]
+        more = f" and {len(columns) - 12} more" if len(columns) > 12 else ""
+        return f"RunTable({self.source}; columns {', '.join(columns[:12])}{more})"
 
     @property
     def num_runs(self) -> int:
