@@ -177,6 +177,7 @@ def test_planted_truth_lies_in_the_intervals(settings):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:more updates needed more data")
 def test_planted_intervals_cover_in_100_repeats(settings):
     covered = 0
     for seed in range(100):
