@@ -4,10 +4,11 @@ Charts are drawn in the light colours; the page's style sheet maps each light co
 serves both, and switches with the reader's system without being drawn again.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DARK", "FONT", "LIGHT", "PROVENANCE", "SERIES", "SIZES", "colour_map", "css_variables", "with_theme"]
+__all__ = ["DARK", "FONT", "LIGHT", "PROVENANCE", "SERIES", "SIZES", "colour_map", "css_variables", "ordered_colours", "with_theme"]
 
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 """Type of charts: faces a reader's machine has, with like widths."""
@@ -65,9 +66,38 @@ SIZES = (
 """(light, dark) colours of ordered series, small to large."""
 
 
+def _blend(first: str, second: str, share: float) -> str:
+    """Mix two colours in steps of their three channels."""
+    channels = zip(bytes.fromhex(first[1:]), bytes.fromhex(second[1:]), strict=True)
+    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in channels)
+
+
+def _fine_sizes() -> list[tuple[str, str]]:
+    """Give twice as many (light, dark) colours of ordered series, less one, along the line of `SIZES`."""
+    fine = [SIZES[0]]
+    for (light, dark), (next_light, next_dark) in itertools.pairwise(SIZES):
+        fine += [(_blend(light, next_light, 0.5), _blend(dark, next_dark, 0.5)), (next_light, next_dark)]
+    return fine
+
+
+def ordered_colours(count: int) -> list[str]:
+    """Give light colours for ordered series, small to large.
+
+    Args:
+        count: series, up to 11; beyond that neighbors share a colour.
+
+    Returns:
+        One colour per series, evenly from the whole range.
+    """
+    fine = [light for light, _ in _fine_sizes()]
+    if count == 1:
+        return [SIZES[3][0]]
+    return [fine[round(index * (len(fine) - 1) / (count - 1))] for index in range(count)]
+
+
 def colour_map() -> dict[str, str]:
     """Give the dark colour of every light colour a chart may use, hex to hex."""
-    pairs = [*SERIES, *SIZES, *((mark.light, mark.dark) for mark in PROVENANCE.values())]
+    pairs = [*SERIES, *_fine_sizes(), *((mark.light, mark.dark) for mark in PROVENANCE.values())]
     pairs += [(LIGHT[name], DARK[name]) for name in LIGHT]
     return dict(pairs)
 

@@ -26,6 +26,7 @@ __all__ = [
     "fit_growth",
     "forecast_growth",
     "growth",
+    "growth_in",
     "growth_per_two_years",
     "growth_per_year",
     "is_far",
@@ -215,12 +216,12 @@ def growth_per_year(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -
     Returns:
         The factor; 1 is no growth, below 1 it shrinks.
     """
-    return _growth_in(fit, 1.0, level, intervals)
+    return growth_in(fit, 1.0, level, intervals)
 
 
 def growth_per_two_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
     """Give the factor by which the value grows in two years; see `growth_per_year`."""
-    return _growth_in(fit, 2.0, level, intervals)
+    return growth_in(fit, 2.0, level, intervals)
 
 
 def doubling_time_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
@@ -336,8 +337,8 @@ def last_residual(fit: Fit) -> Estimate:
     return Estimate(float(np.exp(fit.residuals[last])), float(np.exp(-half)), float(np.exp(half)))
 
 
-def _growth_in(fit: Fit, years: float, level: float, intervals: Intervals) -> Estimate:
-    """Give the growth factor over some years."""
+def growth_in(fit: Fit, years: float, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
+    """Give the factor by which the value grows in some years; see `growth_per_year`."""
     slope = _slope(fit, level, intervals)
     return Estimate(*(float(np.exp(years * end)) for end in (slope.value, slope.low, slope.high)))
 

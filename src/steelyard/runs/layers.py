@@ -1,0 +1,196 @@
+"""Pieces that charts are put together from: axes, end labels that never overlap, shaded regions, and files of a chart."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import DataError
+from steelyard.files import write_bytes
+from steelyard.runs.axes import Scale
+from steelyard.runs.theme import LIGHT, with_theme
+
+__all__ = ["PLOT_WIDTH", "end_labels", "finish", "save_chart", "shaded", "spread", "values", "x_of", "y_of"]
+
+PLOT_WIDTH = 900
+"""Pixels of a chart with everything beside it."""
+
+_LINE = 14.0
+_PNG_SCALE = 2.0
+
+
+def finish(chart: Any) -> dict[str, Any]:
+    """Give an Altair chart as a plain dict without the defaults that the theme sets, the data of `values` unpacked."""
+    spec = {key: value for key, value in chart.to_dict().items() if key not in ("config", "$schema")}
+    return spec | {"datasets": {name: json.loads(packed) for name, packed in spec.get("datasets", {}).items()}}
+
+
+def values(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Give rows as inline data for an Altair chart; packed as text for `finish`, because Altair is slow to check many rows."""
+    import altair as alt
+
+    return alt.InlineData(values=json.dumps([dict(row) for row in rows], allow_nan=False))
+
+
+def x_of(field: str, scale: Scale) -> Any:
+    """Give the x channel of a field on an axis; layers of one chart must give the same axis."""
+    import altair as alt
+
+    return alt.X(f"{field}:Q", title=scale.title or None, scale=alt.Scale(**scale.scale()), axis=alt.Axis(**scale.axis()))
+
+
+def y_of(field: str, scale: Scale) -> Any:
+    """Give the y channel of a field on an axis; layers of one chart must give the same axis."""
+    import altair as alt
+
+    return alt.Y(f"{field}:Q", title=scale.title or None, scale=alt.Scale(**scale.scale()), axis=alt.Axis(**scale.axis()))
+
+
+def spread(places: Sequence[float], gap: float) -> list[float]:
+    """Move places apart until neighbors are at least `gap` away, as little as that takes, all within 0..1 when they fit.
+
+    Args:
+        places: any numbers, in any order.
+        gap: least distance, such as a line's height over the plot's.
+
+    Returns:
+        The places in the order given.
+    """
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    blocks: list[list[float]] = []  # center, members
+    for index in order:
+        blocks.append([places[index], 1.0])
+        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2:
+            last = blocks.pop()
+            first = blocks.pop()
+            count = first[1] + last[1]
+            blocks.append([(first[0] * first[1] + last[0] * last[1]) / count, count])
+        blocks[-1][0] = _inside(blocks[-1], gap)
+    found = [center + (rank - (count - 1) / 2) * gap for center, count in blocks for rank in range(int(count))]
+    moved = [0.0] * len(places)
+    for place, index in zip(_pushed(found, gap), order, strict=True):
+        moved[index] = place
+    return moved
+
+
+def _inside(block: Sequence[float], gap: float) -> float:
+    """Move a block's center so that the block lies within 0..1, when it fits."""
+    half = (block[1] - 1) / 2 * gap
+    return min(max(block[0], half), 1 - half) if half <= 0.5 else 0.5
+
+
+def _pushed(places: list[float], gap: float) -> list[float]:
+    """Push rising places apart once more, first upward, then downward from the top, after blocks were moved inside."""
+    for index in range(1, len(places)):
+        places[index] = max(places[index], places[index - 1] + gap)
+    if places and places[-1] > 1:
+        places[-1] = 1.0
+        for index in range(len(places) - 2, -1, -1):
+            places[index] = min(places[index], places[index + 1] - gap)
+    return places
+
+
+def end_labels(labels: Sequence[tuple[str, float, str]], x: float, x_scale: Scale, y_scale: Scale, height: float) -> list[Any]:
+    """Write labels beside the right ends of curves, moved apart so that none overlaps; a thin line leads to a label that moved.
+
+    Args:
+        labels: (text, the curve's last value on y, colour) each.
+        x: where the curves end.
+        x_scale: the chart's x axis.
+        y_scale: the chart's y axis.
+        height: of the plot in pixels.
+
+    Returns:
+        Layers of an Altair chart.
+    """
+    import altair as alt
+
+    ends = [y_scale.clip(value) for _, value, _ in labels]
+    places = spread([y_scale.place(end) for end in ends], _LINE / height)
+    rows = [
+        {"x": x, "end": end, "y": y_scale.value(place), "text": text, "color": colour}
+        for (text, _, colour), end, place in zip(labels, ends, places, strict=True)
+    ]
+    base = alt.Chart(values(rows)).encode(x=x_of("x", x_scale), y=y_of("y", y_scale), color=alt.Color("color:N", scale=None, legend=None))
+    text = base.mark_text(align="left", baseline="middle", dx=16, fontSize=11.5, fontWeight=500).encode(text="text:N")
+    lead = base.mark_rule(strokeWidth=0.8, opacity=0.55, xOffset=4, x2Offset=13).encode(y=y_of("end", y_scale), y2="y:Q", x2="x:Q")
+    return [lead, text]
+
+
+def shaded(first: float, last: float, words: str, x_scale: Scale, y_scale: Scale) -> list[Any]:
+    """Shade a range of x behind everything else and write at its top what it is.
+
+    Args:
+        first: where it begins.
+        last: where it ends.
+        words: written at its upper left; empty for nothing.
+        x_scale: the chart's x axis.
+        y_scale: the chart's y axis.
+
+    Returns:
+        Layers of an Altair chart; none when the range is empty.
+    """
+    import altair as alt
+
+    if not last > first:
+        return []
+    base = alt.Chart(values([{"first": first, "last": last, "top": y_scale.high, "words": words}]))
+    x = x_of("first", x_scale)
+    layers: list[Any] = [base.mark_rect(color=LIGHT["wash"], opacity=0.8).encode(x=x, x2="last:Q")]
+    wide = abs(x_scale.place(last) - x_scale.place(first)) * PLOT_WIDTH
+    if words and wide > 6.2 * len(words) + 16:
+        layers.append(
+            base.mark_text(align="left", baseline="top", dx=8, dy=5, color=LIGHT["faint"], fontSize=11, fontStyle="italic").encode(
+                x=x, y=y_of("top", y_scale), text="words:N"
+            )
+        )
+    return layers
+
+
+def save_chart(spec: Mapping[str, Any], path: Path | str, *, title: str = "") -> None:
+    """Write a chart to a file in the form its name ends on: .html (a page that answers the pointer), .svg, .png or .json (the spec).
+
+    Args:
+        spec: Vega-Lite with its data inside.
+        path: the file; written beside and renamed.
+        title: of the HTML page; empty for the chart's own.
+
+    Raises:
+        DataError: another ending, or a spec that cannot be drawn.
+        CapacityError: the disk is full; `path` is left as it was.
+    """
+    from steelyard.runs.drawing import chart_svg
+
+    target = Path(path)
+    plain = dict(spec)
+    match target.suffix.lower():
+        case ".html":
+            write_bytes(target, _page(plain, title).encode())
+        case ".svg":
+            write_bytes(target, chart_svg(plain).encode())
+        case ".png":
+            write_bytes(target, _png(plain))
+        case ".json":
+            write_bytes(target, json.dumps(with_theme(plain), indent=1, allow_nan=False).encode())
+        case other:
+            raise DataError(f"cannot draw to {target.name}: unknown ending {other!r}", hint="end it on .html, .svg, .png or .json")
+
+
+def _page(spec: dict[str, Any], title: str) -> str:
+    """Give a chart as a page of its own."""
+    from steelyard.runs.report import Chart, Report, Section
+
+    own = spec.get("title")
+    words = title or (own if isinstance(own, str) else (own or {}).get("text", "")) or "Chart"
+    return Report(words, "", [Section("", [Chart(spec)])]).to_html()
+
+
+def _png(spec: dict[str, Any]) -> bytes:
+    """Draw a chart in the light colours on white, twice as dense as the screen."""
+    import vl_convert
+
+    from steelyard.runs.drawing import chart_svg
+
+    svg = chart_svg(spec)
+    head, _, rest = svg.partition(">")
+    return vl_convert.svg_to_png(f'{head}><rect width="100%" height="100%" fill="{LIGHT["card"]}"/>{rest}', scale=_PNG_SCALE)
