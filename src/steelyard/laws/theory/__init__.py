@@ -1,1 +1,30 @@
 """Models of learning that can be solved exactly, and tables of runs whose truth is known."""
+
+from steelyard.laws.theory.answers import Bottleneck, ComputeOptimal, LearningCurve, TheoryExponents
+from steelyard.laws.theory.coverage import Coverage, coverage
+from steelyard.laws.theory.generators import GeneratedRuns, draw, random_feature_runs
+from steelyard.laws.theory.grids import chinchilla_grid, crossed, isoflop_grid, learning_curve_grid, repeated_data_grid, routed_grid
+from steelyard.laws.theory.kernel import from_kernel
+from steelyard.laws.theory.random_features import RandomFeatureModel
+from steelyard.laws.theory.spectrum import Spectrum
+
+__all__ = [
+    "Bottleneck",
+    "ComputeOptimal",
+    "Coverage",
+    "GeneratedRuns",
+    "LearningCurve",
+    "RandomFeatureModel",
+    "Spectrum",
+    "TheoryExponents",
+    "chinchilla_grid",
+    "coverage",
+    "crossed",
+    "draw",
+    "from_kernel",
+    "isoflop_grid",
+    "learning_curve_grid",
+    "random_feature_runs",
+    "repeated_data_grid",
+    "routed_grid",
+]
