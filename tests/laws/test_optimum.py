@@ -175,6 +175,9 @@ def test_optima_of_cells():
     assert columns["rate"] == pytest.approx(BEST * (columns["parameters"] / 1e6) ** -0.5, rel=1e-6)
     assert found.weights() == pytest.approx(np.ones(3), rel=1e-3)
     assert len(found.where(columns["tokens"] == 4e8)) == 2
+    schedules = {**points, "schedule": np.where(points["rate"] > 1e-2, "cosine", "linear")}
+    with pytest.raises(FitError, match=r"schedule is mixed in the cell parameters 1e\+06, tokens 1e\+08: cosine, linear"):
+        laws.optima(schedules, "rate", "loss", ("parameters", "tokens"), same=("schedule",))
     with pytest.raises(FitError, match="no column batch"):
         laws.optima(points, "rate", "loss", ("batch",))
     with pytest.raises(FitError, match="none of the 4 cells"):
@@ -203,7 +206,7 @@ def test_published_penalty_recommends_a_low_quantile():
 
 
 def test_penalty_is_measured_on_both_sides():
-    ratio = np.array([0.3, 0.5, 0.7, 1.0, 1.4, 2.0, 2.2, 8.0])
+    ratio = np.array([0.3, 0.4, 0.5, 1.0, 1.4, 2.0, 2.2, 8.0])
     truth = laws.Penalty(0.01, 0.02)
     found = laws.fit_penalty(ratio, truth.at(ratio) + (ratio > 4))
     assert (found.below, found.above) == pytest.approx((0.01, 0.02))

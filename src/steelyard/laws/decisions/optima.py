@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
 from steelyard.laws.decisions.optimum import Optimum, optimum
@@ -52,7 +52,7 @@ class Optima:
         return Optima(self.x, cells, tuple(self.found[row] for row in chosen), self.refused)
 
 
-def optima(table: Mapping[str, ArrayLike], x: str, target: str, by: Sequence[str], **options: Any) -> Optima:
+def optima(table: Mapping[str, ArrayLike], x: str, target: str, by: Sequence[str], *, same: Sequence[str] = (), **options: Any) -> Optima:
     """Find the optimum of each cell of a sweep.
 
     Args:
@@ -60,15 +60,17 @@ def optima(table: Mapping[str, ArrayLike], x: str, target: str, by: Sequence[str
         x: name of the swept column, such as "learning_rate".
         target: name of the column to be least, such as "loss".
         by: names of the columns whose values make a cell.
+        same: names of columns that must have one value in a cell, such as "schedule" or "final_fraction"; runs of mixed schedules
+            have no common optimum.
         **options: of `optimum`; an edge is refused unless `at_edge="keep"`.
 
     Returns:
         The optima, and the cells that have none with the reason.
 
     Raises:
-        FitError: a column is missing, or no cell has an optimum.
+        FitError: a column is missing, a cell mixes what must be the same, or no cell has an optimum.
     """
-    missing = [name for name in (x, target, *by) if name not in table]
+    missing = [name for name in (x, target, *by, *same) if name not in table]
     if missing:
         raise FitError(f"the table has no column {', '.join(missing)}", hint=f"it has {', '.join(table)}")
     columns = {name: np.asarray(table[name], dtype=np.float64) for name in (x, target, *by)}
@@ -77,6 +79,7 @@ def optima(table: Mapping[str, ArrayLike], x: str, target: str, by: Sequence[str
     kept, found, refused = [], [], []
     for index, cell in enumerate(cells):
         rows = member.ravel() == index
+        _refuse_mixed(table, same, rows, dict(zip(by, cell.tolist(), strict=True)))
         try:
             found.append(optimum(columns[x][rows], columns[target][rows], **options))
             kept.append(cell)
@@ -86,3 +89,13 @@ def optima(table: Mapping[str, ArrayLike], x: str, target: str, by: Sequence[str
         raise FitError(f"none of the {len(cells)} cells has an optimum; the first: {refused[0][1]}")
     values = np.array(kept)
     return Optima(x, {name: values[:, index] for index, name in enumerate(by)}, tuple(found), tuple(refused))
+
+
+def _refuse_mixed(table: Mapping[str, ArrayLike], same: Sequence[str], rows: NDArray[np.bool_], cell: dict[str, float]) -> None:
+    """Refuse a cell whose runs differ in more than the swept column."""
+    for name in same:
+        values = np.unique(np.asarray(table[name])[rows])
+        if len(values) > 1:
+            where = ", ".join(f"{key} {value:g}" for key, value in cell.items())
+            shown = ", ".join(str(value) for value in values[:4])
+            raise FitError(f"{name} is mixed in the cell {where}: {shown}", hint=f"make {name} one of the columns of a cell, or drop runs")
