@@ -15,7 +15,7 @@ from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.series import Series, Split, axis_words, formula_words, greek, split, unit_of
-from steelyard.runs.axes import Scale
+from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.layers import PLOT_WIDTH, end_labels, finish, shaded, values, x_of, y_of
 from steelyard.runs.layers import save_chart as save
 from steelyard.runs.theme import LIGHT, SERIES, ordered_colours
@@ -26,7 +26,6 @@ _HEIGHT = 380
 _CURVE_POINTS = 60
 _AHEAD = 0.2
 _MOST_LABELS = 12
-_PER_ROW = 3
 _EACH = {"parameters": "number of parameters", "tokens": "number of training tokens", "unique_tokens": "number of unique tokens"}
 
 
@@ -47,7 +46,7 @@ def fit_chart(
         fit: with its points; of a holdout, the fit of the smaller points with the held ones as open diamonds.
         title: heading; empty for the name of the law.
         target: words along y.
-        along: input along x; empty for the one with the most different values.
+        along: input along x; empty for training tokens, samples or examples, else the one with the most different values.
         by: input that colours tell apart; empty for groups, else the input that moves the law most.
         unseen: columns of the inputs and "target" of measured runs that the fit did not see, drawn as open diamonds.
         until: how far along x the curves are drawn; None for a fifth of the points' range beyond them.
@@ -77,15 +76,16 @@ def fit_chart(
     layers = shaded(float(chosen.x.max()), x_scale.high, "beyond the points", x_scale, y_scale)
     layers += _curve_layers(curves, x_scale, y_scale)
     layers += _point_layers(points, fresh, x_scale, y_scale)
-    labels = [
-        (item.label, [row["y"] for row in curves if row["series"] == index][-1], colours[index])
-        for index, item in enumerate(chosen.series)
-        if item.label
-    ]
-    if len(labels) <= _MOST_LABELS:
-        layers += end_labels(labels, last, x_scale, y_scale, _HEIGHT)
+    layers += _labels(chosen, curves, colours, x_scale, y_scale)
     heading = alt.TitleParams(title or f"Law {fit.law.name}", subtitle=_subtitle(fit, chosen, bool(fresh), level))
     return finish(alt.layer(*layers).properties(width=PLOT_WIDTH, height=_HEIGHT, title=heading))
+
+
+def _labels(chosen: Split, curves: Sequence[Mapping[str, Any]], colours: Sequence[str], x_scale: Scale, y_scale: Scale) -> list[Any]:
+    """Write at the end of each curve what it holds, unless there are too many."""
+    ends = {row["series"]: row for row in curves}
+    labels = [(item.label, ends[index]["y"], colours[index]) for index, item in enumerate(chosen.series) if item.label]
+    return end_labels(labels, x_scale.high, x_scale, y_scale, _HEIGHT) if len(labels) <= _MOST_LABELS else []
 
 
 def _subtitle(fit: Fit, chosen: Split, has_unseen: bool, level: float) -> list[str]:
@@ -301,7 +301,7 @@ def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
     """Draw profiles: how much worse the best fit gets when one parameter is held; a flat valley stays below the line.
 
     Args:
-        *profiles: one panel each, three to a row.
+        *profiles: one panel each, three or four to a row.
         title: heading; empty for a plain one.
 
     Returns:
@@ -310,7 +310,7 @@ def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
     import altair as alt
 
     alone = len(profiles) == 1
-    across = min(len(profiles), _PER_ROW)
+    across = _across(len(profiles))
     width = PLOT_WIDTH if alone else (PLOT_WIDTH - 48 * across) // across
     panels = [_profile_panel(item, width, 300 if alone else 200, not alone) for item in profiles]
     heading = title or ("Profile of the objective" if alone else "Profiles of the objective")
@@ -318,8 +318,13 @@ def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
     head = alt.TitleParams(heading, subtitle=words)
     if alone:
         return finish(panels[0].properties(title=alt.TitleParams(heading, subtitle=[words, str(profiles[0])])))
-    chart = finish(alt.concat(*panels, columns=_PER_ROW, spacing=26).properties(title=head))
+    chart = finish(alt.concat(*panels, columns=across, spacing=26).properties(title=head))
     return chart | {"autosize": {"type": "pad"}}
+
+
+def _across(count: int) -> int:
+    """Give the panels per row: three, or four where that leaves fewer alone."""
+    return count if count <= 3 else 4 if count in (4, 7, 8) else 3
 
 
 def _profile_panel(item: Profile, width: float, height: float, many: bool) -> Any:
@@ -369,5 +374,7 @@ def _is_wide(item: Profile, shown: NDArray[np.bool_]) -> bool:
 
 def _ends(item: Profile) -> str:
     """Write the interval, open where the valley does not end."""
-    low, high = (f"{end:.3g}" if np.isfinite(end) else "∞" if end > 0 else "−∞" for end in (item.low, item.high))
-    return f"{item.value:.3g}, {100 * item.level:.0f} % {low} to {high}"
+    value, low, high = (
+        tick_text(float(f"{end:.3g}")) if np.isfinite(end) else "∞" if end > 0 else "−∞" for end in (item.value, item.low, item.high)
+    )
+    return f"{value}, {100 * item.level:.0f} % {low} to {high}"

@@ -194,18 +194,9 @@ def growth_chart(
     shown += [] if threshold is None else [threshold]
     x_scale = Scale.over([first, end], "year", title="Year", kind="linear", margin=0.02, most_ticks=9).ending(end)
     y_scale = Scale.over(shown, title=target, kind="log", margin=0.04, most_ticks=8)
-    color = alt.Color("color:N", scale=None, legend=None)
-    clipped = [{**row, "low": y_scale.clip(row["low"]), "high": y_scale.clip(row["high"])} for row in curves]
-    base = alt.Chart(values(clipped)).encode(x=x_of("x", x_scale), color=color, detail="series:N")
-    dots = alt.Chart(values(points)).mark_point(filled=True, size=46, stroke=LIGHT["card"], strokeWidth=0.7)
     layers = [
         *shaded(last, end, "beyond the points", x_scale, y_scale),
-        base.mark_area(opacity=0.13).encode(y=y_of("low", y_scale), y2="high:Q"),
-        base.mark_line(strokeWidth=1.9).transform_filter("datum.is_inside").encode(y=y_of("y", y_scale)),
-        base.mark_line(strokeWidth=1.7, strokeDash=[5, 4], strokeCap="butt")
-        .transform_filter("datum.is_beyond")
-        .encode(y=y_of("y", y_scale)),
-        dots.encode(x=x_of("x", x_scale), y=y_of("y", y_scale), color=color, tooltip=["name:N", "x:Q", "y:Q"]),
+        *_growth_layers(points, curves, x_scale, y_scale),
         *_crossing_layers(crossings, x_scale, y_scale),
         *end_labels(_growth_labels(trends, curves), end, x_scale, y_scale, _HEIGHT),
     ]
@@ -233,6 +224,23 @@ def _growth_rows(
             row = {"x": float(year), "y": value, "low": low, "high": high, "color": colour, "series": index}
             curves.append(row | {"is_inside": bool(year <= line.last), "is_beyond": bool(year >= line.last)})
     return points, curves
+
+
+def _growth_layers(points: Sequence[Mapping[str, Any]], curves: Sequence[Mapping[str, Any]], x_scale: Scale, y_scale: Scale) -> list[Any]:
+    """Give bands, lines, dashed beyond the points of their series, and dots."""
+    import altair as alt
+
+    color = alt.Color("color:N", scale=None, legend=None)
+    x, y = x_of("x", x_scale), y_of("y", y_scale)
+    clipped = [{**row, "low": y_scale.clip(row["low"]), "high": y_scale.clip(row["high"])} for row in curves]
+    base = alt.Chart(values(clipped)).encode(x=x, color=color, detail="series:N")
+    dots = alt.Chart(values(points)).mark_point(filled=True, size=46, stroke=LIGHT["card"], strokeWidth=0.7)
+    return [
+        base.mark_area(opacity=0.13).encode(y=y_of("low", y_scale), y2="high:Q"),
+        base.mark_line(strokeWidth=1.9).transform_filter("datum.is_inside").encode(y=y),
+        base.mark_line(strokeWidth=1.7, strokeDash=[5, 4], strokeCap="butt").transform_filter("datum.is_beyond").encode(y=y),
+        dots.encode(x=x, y=y, color=color, tooltip=["name:N", "x:Q", "y:Q"]),
+    ]
 
 
 def _growth_labels(trends: Mapping[str, Fit], curves: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:

@@ -14,6 +14,7 @@ from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.series import formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
+from steelyard.runs.wording import number_text
 
 if TYPE_CHECKING:
     from steelyard.laws.decisions.compare import Comparison
@@ -111,12 +112,12 @@ def _parameters(fit: Fit, found: Mapping[str, Profile], level: float, profile_le
     columns += [Column("Note")]
     rows: list[list[Cell]] = []
     for name, value in fit.params.items():
-        row: list[Cell] = [greek(name), f"{value:.5g}"]
+        row: list[Cell] = [greek(name), number_text(value)]
         row += [_interval(*fit.interval(name, level))] if len(fit.samples) else []
         row += [_interval(found[name].low, found[name].high) if name in found else None] if found else []
         rows.append([*row, _note(fit, found.get(name), name)])
     for name, value in fit.law.fixed.items():
-        rows.append([greek(name), f"{value:.5g}", *([""] * (len(columns) - 3)), "held at this value"])
+        rows.append([greek(name), number_text(value), *([""] * (len(columns) - 3)), "held at this value"])
     caption = "Natural values. " + (f"Bootstrap: {len(fit.samples)} resampled fits ({fit.resampling}). " if len(fit.samples) else "")
     caption += "Profile: all other parameters at their best for each value of this one." if found else ""
     return Section("Parameters", [Table(columns, rows, caption.strip())])
@@ -124,8 +125,7 @@ def _parameters(fit: Fit, found: Mapping[str, Profile], level: float, profile_le
 
 def _interval(low: float, high: float) -> str:
     """Write an interval, open where an end is missing."""
-    first, last = (f"{end:.4g}" if math.isfinite(end) else "∞" if end > 0 else "−∞" for end in (low, high))
-    return f"{first} – {last}"
+    return f"{number_text(low)} – {number_text(high)}"
 
 
 def _note(fit: Fit, profile: Profile | None, name: str) -> str:
@@ -160,7 +160,8 @@ def _points(fit: Fit) -> Section:
     outliers = fit.outliers()
     if outliers:
         rows: list[list[Cell]] = [
-            [item.row + 1, f"{item.measured:.4g}", f"{item.predicted:.4g}", f"{item.deviations:+.1f}"] for item in outliers[:_MOST_OUTLIERS]
+            [item.row + 1, number_text(item.measured), number_text(item.predicted), f"{item.deviations:+.1f}"]
+            for item in outliers[:_MOST_OUTLIERS]
         ]
         heads = [
             Column("Row", align="left"),
@@ -180,8 +181,8 @@ def _points(fit: Fit) -> Section:
     for row in influence.strongest(_STRONGEST):
         index = int(np.abs(influence.shift[row]).argmax())
         name = influence.names[index]
-        without = f"{influence.parameters[row, index]:.4g}"
-        rows.append([row + 1, greek(name), f"{fit.params[name]:.4g}", without, f"{influence.shift[row, index]:+.2f}"])
+        without = number_text(float(influence.parameters[row, index]))
+        rows.append([row + 1, greek(name), number_text(fit.params[name]), without, f"{influence.shift[row, index]:+.2f}"])
     heads = [
         Column("Row", align="left"),
         Column("Moves most"),

@@ -22,6 +22,7 @@ _GREEK = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eta": "η", "theta": "θ", "kappa": "κ", "lambda": "λ",
     "mu": "μ", "rho": "ρ", "sigma": "σ", "tau": "τ", "omega": "ω",
 }  # fmt: skip
+_TRAINING = ("tokens", "samples", "examples", "steps")
 _MOST = 9
 _BINS = 6
 _SAME = 0.03
@@ -123,7 +124,8 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
 
     Args:
         fit: with its points.
-        along: input along the axis; empty for the one with the most different values.
+        along: input along the axis; empty for training tokens, samples, examples or steps where the law has one, else for the input with
+            the most different values.
         by: input that colours tell apart; empty for groups, else the input that moves the law most.
 
     Returns:
@@ -156,8 +158,11 @@ def _without_zero(column: Array) -> tuple[Array, float | None]:
 
 
 def _main(fit: Fit, by: str) -> str:
-    """Give the axis with the most different values, the wider one of two alike."""
+    """Give the input that counts training where it varies, else the axis with the most different values, the wider one of two alike."""
     axes = [name for name in fit.law.axes or fit.law.inputs if name not in (by, "group")] or [fit.law.inputs[0]]
+    counts = [name for name in _TRAINING if name in axes and len(_clusters(np.log(fit.inputs[name]))) > 2]
+    if counts:
+        return counts[0]
     return max(axes, key=lambda name: (len(_clusters(np.log(fit.inputs[name]))), float(np.ptp(np.log(fit.inputs[name])))))
 
 
