@@ -128,6 +128,11 @@ def test_transfer_by_rule_and_by_fit():
     best = truth("smooth", parameters=[1e9, 1e9], tokens=[1e10, 8e10], batch_tokens=[2e6, 2e6])
     assert carried.value == pytest.approx(2e-3 * best[1] / best[0], rel=1e-4)
     assert carried.beta < 0 and not carried.is_rule_of_thumb
+    assert laws.transfer_learning_rate(2e-3, 1e10, 1e10, 2e6, fitted=fit).value == 2e-3
+    with pytest.raises(FitError, match="not a learning-rate law"):
+        laws.transfer_learning_rate(2e-3, 1e10, 8e10, 1e5, fitted=laws.published["kaplan2020"].fit())
+    with pytest.raises(FitError, match="positive"):
+        laws.recommend_learning_rate(fit, 5e8, 1e11, 1e6, stable_to=0.0)
     with pytest.raises(FitError, match="positive"):
         laws.transfer_learning_rate(2e-3, 0.0, 1e10, 1e5)
 

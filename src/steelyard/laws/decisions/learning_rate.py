@@ -77,8 +77,9 @@ def recommend_learning_rate(
     """
     from scipy.special import ndtr, ndtri
 
-    if not fitted.law.name.startswith("learning_rate") or not (stable_to > 0):
-        raise FitError(f"law {fitted.law.name} is not a learning-rate law, or stable_to {stable_to:g} is not positive")
+    _refuse_other_law(fitted)
+    if not stable_to > 0:
+        raise FitError(f"stable_to {stable_to:g} must be positive", hint="leave it out when no run diverged")
     inputs = {"parameters": parameters, "tokens": tokens, "batch_tokens": batch_tokens}
     said = fitted.predict(inputs, level, extrapolate=extrapolate)
     if not extrapolate:
@@ -123,7 +124,7 @@ class Transfer:
 
 
 def transfer_learning_rate(
-    learning_rate: float, tokens_from: float, tokens_to: float, batch_tokens: float, *, fitted: Fit | None = None, parameters: float = 1e9
+    learning_rate: float, tokens_from: float, tokens_to: float, batch_tokens: float, *, fitted: Fit | None = None
 ) -> Transfer:
     """Carry a good learning rate from one training length to another at the same batch.
 
@@ -133,28 +134,20 @@ def transfer_learning_rate(
         tokens_to: training tokens of the other run.
         batch_tokens: tokens per step of both.
         fitted: of a law of `learning_rate`; None for the rule of thumb, beta = .32.
-        parameters: of the model; matters only to laws in which size and length interact, none of those here.
 
     Returns:
         The learning rate with the exponent used. The rule of thumb warns above the best batch of the shorter training, where
         published sweeps show the optimum rising with training length.
 
     Raises:
-        FitError: a number is not positive.
+        FitError: a number is not positive, or the fit is of another law.
 
     Source: Bjorck et al. 2024 (arXiv 2409.19913); limits of the rule from the sweep of Li et al. 2025 (arXiv 2503.04715).
     """
     if not all(0 < number < math.inf for number in (learning_rate, tokens_from, tokens_to, batch_tokens)):
         raise FitError("learning rate, tokens and batch must be positive and finite")
-    if fitted is not None and tokens_from != tokens_to:
-        inputs = {
-            "parameters": np.full(2, parameters),
-            "tokens": np.array([tokens_from, tokens_to]),
-            "batch_tokens": np.full(2, batch_tokens),
-        }
-        logs = fitted.law.predict(fitted.theta[None], inputs)[0]
-        change = float(logs[1] - logs[0])
-        return Transfer(learning_rate * math.exp(change), -change / math.log(tokens_to / tokens_from), False, True)
+    if fitted is not None:
+        return _transfer_by_fit(fitted, learning_rate, (tokens_from, tokens_to), batch_tokens)
     best = PUBLISHED_BATCH[0] * min(tokens_from, tokens_to) ** PUBLISHED_BATCH[1]
     is_valid = batch_tokens <= best
     if not is_valid:
@@ -164,3 +157,19 @@ def transfer_learning_rate(
         )
         warnings.warn(message, SteelyardWarning, stacklevel=2)
     return Transfer(learning_rate * (tokens_from / tokens_to) ** _RULE_OF_THUMB, _RULE_OF_THUMB, True, is_valid)
+
+
+def _transfer_by_fit(fitted: Fit, learning_rate: float, tokens: tuple[float, float], batch_tokens: float) -> Transfer:
+    """Change the learning rate as the law does; model size cancels, because it enters these laws as a factor."""
+    _refuse_other_law(fitted)
+    inputs = {"parameters": np.ones(2), "tokens": np.array(tokens), "batch_tokens": np.full(2, batch_tokens)}
+    logs = fitted.law.predict(fitted.theta[None], inputs)[0]
+    change = float(logs[1] - logs[0])
+    beta = -change / math.log(tokens[1] / tokens[0]) if tokens[0] != tokens[1] else 0.0
+    return Transfer(learning_rate * math.exp(change), beta, False, True)
+
+
+def _refuse_other_law(fitted: Fit) -> None:
+    """Refuse a fit that says nothing about learning rates."""
+    if not fitted.law.name.startswith("learning_rate"):
+        raise FitError(f"law {fitted.law.name} is not a learning-rate law", hint="fit one with fit_learning_rate")
