@@ -198,7 +198,7 @@ def _trend(factor, seed=0):
 
 
 def test_growth_chart_names_growth_and_crossing():
-    trends = {"compute": _trend(2.0), "bandwidth": _trend(1.5, 1)}
+    trends = {"compute": _trend(2.0), "bandwidth": _trend(1.2, 1)}
     spec = growth_chart(trends, threshold=1e5, until=2030)
     labels = [text for text in _texts(spec) if text.startswith(("compute 1.9", "compute 2"))]
     assert labels and any("/ year" in text for text in _texts(spec))
@@ -274,6 +274,13 @@ def test_report_of_few_points_says_why_nothing_was_left_out():
     assert said.startswith("The largest points cannot be left out")
     plain = fit_report(fit, profiles=False, holdout=False)
     assert [column.name for column in plain.sections[1].blocks[0].columns] == ["Parameter", "Fitted", "Note"]
+
+
+def test_report_of_growth_leaves_the_latest_years_out():
+    report = fit_report(_trend(2.0), target="Compute", profiles=False)
+    said = " ".join(getattr(block, "text", "") for section in report.sections for block in section.blocks)
+    assert "Compute = c · g^(year − 2017)" in said
+    assert "the law predicts the" in said and "Least squares" in said
 
 
 def test_formulas_are_written_with_greek_letters():

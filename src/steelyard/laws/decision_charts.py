@@ -3,13 +3,14 @@
 Each function gives a Vega-Lite spec with its data inside, as those of `steelyard.laws.charts` do.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steelyard.errors import FitError
+from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
@@ -269,7 +270,9 @@ def _crossings(trends: Mapping[str, Fit], threshold: float, level: float, end: f
     """Give the crossings that lie on the chart."""
     rows = []
     for index, (name, trend) in enumerate(trends.items()):
-        found: Estimate = crossing_year(trend, threshold, level)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SteelyardWarning)  # a crossing beyond the chart is not drawn
+            found: Estimate = crossing_year(trend, threshold, level)
         if found.low < end:
             row = {"name": name, "x": min(found.value, end), "low": found.low, "high": min(found.high, end), "y": threshold}
             rows.append(row | {"color": SERIES[index][0], "is_inside": found.value <= end})

@@ -83,7 +83,7 @@ def _profiles(fit: Fit, level: float) -> dict[str, Profile]:
 def _hold_out(fit: Fit) -> Holdout | str:
     """Leave the largest points out, or say why that cannot be done."""
     try:
-        return fit.holdout()
+        return fit.holdout(along="" if fit.law.axes else fit.law.inputs[0])
     except FitError as error:
         return f"The largest points cannot be left out: {error}."
 

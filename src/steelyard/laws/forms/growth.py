@@ -94,7 +94,7 @@ def growth(year0: float | str = 2020.0, period_years: float | str = 1.0) -> Law:
         Parameter(name="c", transform="log", low=-700.0, high=700.0, starts=(0.0,)),
         Parameter(name="g", transform="log", low=-50.0, high=50.0, starts=(0.0,)),
     )
-    exponent = f"(year - {term.year0:.10g})" + ("" if term.period_years == 1 else f" / {term.period_years:.10g}")
+    exponent = f"year - {term.year0:.10g}" if term.period_years == 1 else f"(year - {term.year0:.10g}) / {term.period_years:.10g}"
     name = f"growth:{term.year0:.17g}:{term.period_years:.17g}"
     return Law(name=name, term=term, parameters=parameters, formula=f"c * g^({exponent})", conditions=("year",))
 
@@ -202,7 +202,9 @@ def line_of(fit: Fit) -> Line:
     slope = float(fit.theta[1]) / term.period_years
     level = float(fit.theta[0]) + slope * (center - term.year0)
     used = years[weights > 0]
-    return Line(slope, center, level, noise, noise / np.sqrt(spread), noise / np.sqrt(total), freedom, float(used.min()), float(used.max()))
+    return Line(
+        slope, center, level, noise, noise / math.sqrt(spread), noise / math.sqrt(total), freedom, float(used.min()), float(used.max())
+    )
 
 
 def growth_per_year(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
@@ -308,8 +310,7 @@ def forecast_growth(fit: Fit, year: ArrayLike, level: float = 0.8) -> Prediction
         Values with low and high, [n].
     """
     line, years = line_of(fit), np.atleast_1d(np.asarray(year, dtype=np.float64))
-    for item in years:
-        _warn_if_far(fit, float(item))
+    _warn_if_far(fit, float(years[np.abs(years - (line.first + line.last) / 2).argmax()]))
     middle = line.level + line.slope * (years - line.center)
     sd = np.sqrt(line.noise**2 + line.level_sd**2 + (line.slope_sd * (years - line.center)) ** 2)
     half = line.quantile(level) * sd
