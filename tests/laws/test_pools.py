@@ -152,6 +152,7 @@ def test_intervals_hold_the_truth(noisy):
     assert laws.Fit.from_json(noisy.fit.to_json()).params == noisy.fit.params
 
 
+@pytest.mark.slow
 def test_the_profile_of_the_floor_shows_how_little_is_known(noisy):
     profile = noisy.fit.profile("d", 0.9)
     assert profile.low < FLOOR < profile.high and profile.high > 2 * profile.low

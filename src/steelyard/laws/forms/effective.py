@@ -60,10 +60,11 @@ class Repeated(Term):
         ratio = np.exp(np.clip(whole - part, 0.0, _LARGEST_LOG))
         log_constant = theta[self.constant]
         worth, by_repeats, by_constant = saturation(ratio - 1.0, np.exp(log_constant), self.decay)
-        elasticity = np.where(whole < part, 1.0, by_repeats * ratio / worth)
         slopes: Derivatives = {}
-        for name in {**whole_slopes, **part_slopes}:
-            slopes[name] = elasticity * whole_slopes.get(name, 0.0) + (1.0 - elasticity) * part_slopes.get(name, 0.0)
+        if whole_slopes or part_slopes:
+            elasticity = np.where(whole < part, 1.0, by_repeats * ratio / worth)
+            for name in {**whole_slopes, **part_slopes}:
+                slopes[name] = elasticity * whole_slopes.get(name, 0.0) + (1.0 - elasticity) * part_slopes.get(name, 0.0)
         slopes[self.constant] = slopes.get(self.constant, 0.0) + by_constant / worth
         return np.minimum(whole, part) + np.log(worth), slopes
 

@@ -258,11 +258,11 @@ def _check_pool(name: str, rows: NDArray[np.bool_], columns: Mapping[str, Array]
 def _starts(law: Law, pools: tuple[str, ...], samples: Array, error: Array, labels: NDArray[np.str_]) -> Array:
     """Start from straight lines of log excess over log samples, one per pool, for several floors and half-lives, [S, P]."""
     starts = []
-    for share in (0.02, 0.3, 0.6, 0.9):
-        excess = np.log(np.maximum(error - share * error.min(), 1e-9))
+    for floor in [law.fixed["d"]] if "d" in law.fixed else error.min() * np.array([0.02, 0.3, 0.6, 0.9]):
+        excess = np.log(np.maximum(error - floor, 1e-3 * error))
         lines = np.array([np.polyfit(np.log(samples[labels == name]), excess[labels == name], 1) for name in pools])
         slopes, heights = np.minimum(lines[:, 0], -0.01), lines[:, 1]
-        meets = {"d": np.log(share * error.min()), "a": 0.0, "n0": 0.0}
+        meets = {"d": float(np.log(floor)), "a": 0.0, "n0": 0.0}
         if "a" in law.fixed:
             meets["n0"] = float(-(heights @ slopes) / (slopes @ slopes))
         else:
