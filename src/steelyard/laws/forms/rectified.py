@@ -14,6 +14,7 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.inversion import input_for
 from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
+from steelyard.laws.forms.curve_starts import NO_TRANSITION, curve_starts
 
 __all__ = ["fit_rectified", "fit_vanilla", "rectified", "rectified_starts", "required_data", "transition", "vanilla"]
 
@@ -21,9 +22,7 @@ _ZERO_SHOT_EXAMPLES = 1e-10
 _LOG_NONE = -7.0
 """The log of a D_l or E that is none at all."""
 
-_EXPONENTS = np.geomspace(0.05, 2.0, 16)
-_LOG_TRANSITIONS = np.concatenate([[-150.0], np.linspace(0.0, math.log(1e6), 21)])
-_KEPT_STARTS = 2
+_LOG_TRANSITIONS = np.concatenate([NO_TRANSITION, np.linspace(0.0, math.log(1e6), 21)])
 
 
 @dataclass(frozen=True)
@@ -108,31 +107,7 @@ def rectified_starts(examples: Array, loss: Array) -> Array:
     Returns:
         The two best in the coordinates of `rectified`, [2, 4].
     """
-    return _starts(examples, loss, _LOG_TRANSITIONS)
-
-
-def _starts(examples: Array, loss: Array, log_transitions: Array) -> Array:
-    """Give the best of a grid as [2, 4]; see `rectified_starts`."""
-    exponents, transitions = np.meshgrid(_EXPONENTS, log_transitions, indexing="ij")
-    beta, known = exponents.reshape(-1, 1), (exponents * transitions).reshape(-1, 1).clip(_LOG_NONE)
-    total = np.logaddexp(known, beta * np.log(examples))
-    top = total.min(axis=1, keepdims=True)
-    shape, level = np.exp(top - total) / loss, np.broadcast_to(1 / loss, total.shape)
-    height, floor = _line(shape, level)
-    misfit = ((height[:, None] * shape + floor[:, None] * level - 1) ** 2).sum(axis=1)
-    best = np.argsort(misfit, kind="stable")[:_KEPT_STARTS]
-    columns = (np.log(height) + top[:, 0], known[:, 0], beta[:, 0], np.log(floor))
-    return np.stack(columns, axis=1)[best]
-
-
-def _line(shape: Array, level: Array) -> tuple[Array, Array]:
-    """Solve height * shape + floor * level = 1 by least squares with a positive height and floor, [S] each."""
-    smallest = math.exp(_LOG_NONE)
-    ss, sl, ll = (shape * shape).sum(axis=1), (shape * level).sum(axis=1), (level * level).sum(axis=1)
-    s1, l1 = shape.sum(axis=1), level.sum(axis=1)
-    floor = (l1 * ss - s1 * sl) / np.maximum(ss * ll - sl * sl, 1e-12)
-    floor = np.maximum(floor, smallest)
-    return np.maximum((s1 - floor * sl) / ss, smallest), floor
+    return curve_starts(examples, loss, _LOG_TRANSITIONS, _LOG_NONE)
 
 
 def fit_rectified(
@@ -198,7 +173,7 @@ def fit_vanilla(
         FitError: sizes or losses that cannot be fitted; rows are named.
     """
     sizes, values = np.atleast_1d(np.asarray(examples, dtype=np.float64)), np.atleast_1d(np.asarray(loss, dtype=np.float64))
-    starts = _starts(sizes, values, _LOG_TRANSITIONS[:1])[:, [0, 2, 3]] if _is_usable(sizes, values) else "auto"
+    starts = curve_starts(sizes, values, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]] if _is_usable(sizes, values) else "auto"
     return fit(
         vanilla(), {"examples": sizes}, values, starts=starts, bootstraps=bootstraps, seed=seed, delta=delta, prior=None, source=source
     )

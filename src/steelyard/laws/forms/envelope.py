@@ -1,0 +1,113 @@
+"""The best error over model sizes at each number of training samples: what obeys the learning curve's law."""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.fitting.terms import Array
+
+__all__ = ["Envelope", "best_over_sizes"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Envelope:
+    """One point per shard, by rising samples.
+
+    Attributes:
+        samples: of each shard, [n].
+        error: least error over sizes, the mean of its seeds in log space, [n].
+        size: parameters of the smallest model within the tolerance of it, [n].
+        at_largest: samples of the shards whose best model is the largest one tried, so that a larger one may do better.
+        at_smallest: samples of the shards whose best model is the smallest one tried.
+    """
+
+    samples: Array
+    error: Array
+    size: Array
+    at_largest: tuple[float, ...]
+    at_smallest: tuple[float, ...]
+
+
+def best_over_sizes(
+    samples: ArrayLike, size: ArrayLike, error: ArrayLike, seed: ArrayLike | None = None, *, tolerance: float = 0.01
+) -> Envelope:
+    """Reduce a grid of runs to the best error and the smallest model that reaches it, shard by shard.
+
+    One model's own curve ends on a floor of its capacity; only the best over sizes shows the irreducible one.
+
+    Args:
+        samples: of each run, [n].
+        size: parameters, [n].
+        error: validation error or loss at its minimum, [n], positive.
+        seed: labels of repetitions of one cell, [n]; without them each cell may be given once.
+        tolerance: relative error above the best within which a smaller model counts as equal.
+
+    Returns:
+        The envelope; it warns of shards whose best model is the largest tried.
+
+    Raises:
+        FitError: columns of different lengths, values that are not positive, or cells given twice.
+
+    Source: Hestness et al. 2017 (arXiv 1712.00409), section 3 (the training procedure's best-fit models).
+    """
+    amount, parameters, value = _columns(samples, size, error)
+    cells = np.stack([amount, parameters], axis=1)
+    _refuse_repeats(cells, seed)
+    unique, row = np.unique(cells, axis=0, return_inverse=True)
+    row = row.reshape(-1)
+    mean = np.exp(np.bincount(row, np.log(value)) / np.bincount(row))
+    shards = np.unique(unique[:, 0])
+    best, chosen, largest, smallest = [], [], [], []
+    for shard in shards:
+        inside = unique[:, 0] == shard
+        sizes, errors = unique[inside, 1], mean[inside]
+        best.append(float(errors.min()))
+        chosen.append(float(sizes[errors <= (1 + tolerance) * errors.min()][0]))
+        if len(sizes) > 1 and chosen[-1] == sizes[-1]:
+            largest.append(float(shard))
+        elif len(sizes) > 1 and chosen[-1] == sizes[0]:
+            smallest.append(float(shard))
+    if largest:
+        shown = ", ".join(f"{shard:g}" for shard in largest)
+        message = f"the best model of {shown} samples is the largest tried: these errors may be bound by capacity, try larger ones"
+        warnings.warn(message, SteelyardWarning, stacklevel=2)
+    return Envelope(
+        samples=shards, error=np.array(best), size=np.array(chosen), at_largest=tuple(largest), at_smallest=tuple(smallest)
+    )  # fmt: skip
+
+
+def _columns(samples: ArrayLike, size: ArrayLike, error: ArrayLike) -> tuple[Array, Array, Array]:
+    """Turn the columns into positive float64 of one length."""
+    columns = {
+        name: np.atleast_1d(np.asarray(values, dtype=np.float64))
+        for name, values in {"samples": samples, "size": size, "error": error}.items()
+    }
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) != 1:
+        raise FitError(f"columns have different lengths: {lengths}", hint="give one row per run")
+    for name, column in columns.items():
+        bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
+        if len(bad):
+            raise FitError(
+                f"{name} of row {int(bad[0]) + 1} is {column[bad[0]]:g}; it must be positive and finite",
+                hint="drop diverged runs; an error of 0 needs a larger validation set",
+            )
+    return columns["samples"], columns["size"], columns["error"]
+
+
+def _refuse_repeats(cells: Array, seed: ArrayLike | None) -> None:
+    """Refuse runs that stand for the same cell."""
+    keys = [tuple(cell) for cell in cells.tolist()]
+    if seed is not None:
+        keys = [(*key, label) for key, label in zip(keys, np.asarray(seed).astype(str).tolist(), strict=True)]
+    first: dict[tuple[object, ...], int] = {}
+    for row, key in enumerate(keys):
+        if key in first:
+            raise FitError(
+                f"rows {first[key] + 1} and {row + 1} are the same cell: {key[0]:g} samples, {key[1]:g} parameters",
+                hint="drop one of them, or name the repetitions with seed=",
+            )
+        first[key] = row
