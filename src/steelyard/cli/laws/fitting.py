@@ -99,7 +99,7 @@ def compare(
     points = (table or TableOptions()).read(file)
     found = laws.compare(points, target, [law_from(name) for name in names], along=along)
     if chart is not None:
-        from steelyard.laws.charts import compare_chart
+        from steelyard.laws.decision_charts import compare_chart
 
         save_chart(compare_chart(found), chart)
     if json:
@@ -152,7 +152,7 @@ def isoflop(
     found = find(points, edges=edges)
     budget = parse(at, "FLOP", where="--at") if at else 0.0
     if chart is not None:
-        from steelyard.laws.charts import isoflop_chart
+        from steelyard.laws.decision_charts import isoflop_chart
 
         save_chart(isoflop_chart(found, points), chart)
     if json:

@@ -202,7 +202,7 @@ def save_chart(chart: dict[str, Any], path: Path | None) -> None:
         ConfigError: an ending that is not one of these.
     """
     if path is not None:
-        from steelyard.laws.charts import save
+        from steelyard.runs.layers import save_chart as save
 
         save(chart, path)
 
