@@ -19,7 +19,7 @@ from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.drawing import chart_svg
 from steelyard.runs.layers import spread
 from steelyard.runs.report import Chart, Report
-from steelyard.runs.theme import colour_map, ordered_colours
+from steelyard.runs.theme import SERIES, colour_map, ordered_colours
 
 SIZES = np.array([1e7, 3e7, 1e8, 3e8])
 
@@ -110,7 +110,10 @@ def test_groups_are_colored_by_name():
     fit = laws.fit(law, {**inputs, "group": labels}, loss, bootstraps=0)
     chosen = split(fit)
     assert chosen.by == "group" and [series.label for series in chosen.series] == ["small", "large"]
-    assert {"small", "large"} <= set(_texts(fit_chart(fit)))
+    unseen = {"tokens": [3e10], "group": ["large"], "target": [2.5]}
+    spec = fit_chart(fit, unseen=unseen, until=1e9)
+    assert {"small", "large"} <= set(_texts(spec))
+    assert next(row for row in _rows(spec, "measured") if "row" not in row)["color"] == SERIES[1][0]
 
 
 @pytest.mark.slow
@@ -232,6 +235,13 @@ def test_unknown_inputs_are_refused(fitted):
         fit_chart(fitted, along="width")
     with pytest.raises(FitError, match="cannot draw"):
         fit_chart(fitted, along="tokens", by="tokens")
+
+
+def test_unseen_points_need_a_target(fitted):
+    with pytest.raises(FitError, match="need a positive column target"):
+        fit_chart(fitted, unseen={"parameters": [3e8], "tokens": [1e11]})
+    with pytest.raises(FitError, match="missing: tokens"):
+        fit_chart(fitted, unseen={"parameters": [3e8], "target": [2.0]})
 
 
 def test_save_writes_by_the_ending_of_the_name(small, tmp_path, monkeypatch):

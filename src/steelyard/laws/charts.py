@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
-from steelyard.laws.fitting.profile import Profile
+from steelyard.laws.fitting.points import check_inputs
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.series import Series, Split, axis_words, formula_words, greek, split, unit_of
-from steelyard.runs.axes import Scale, tick_text
+from steelyard.laws.profile_chart import profile_chart
+from steelyard.laws.series import Series, Split, axis_words, formula_words, split, unit_of
+from steelyard.runs.axes import Scale
 from steelyard.runs.layers import PLOT_WIDTH, end_labels, finish, shaded, values, x_of, y_of
 from steelyard.runs.layers import save_chart as save
 from steelyard.runs.theme import LIGHT, SERIES, ordered_colours
@@ -56,7 +58,7 @@ def fit_chart(
         Vega-Lite spec.
 
     Raises:
-        FitError: a fit without points, or no such input.
+        FitError: a fit without points, no such input, or unseen points without a target.
     """
     import altair as alt
 
@@ -135,8 +137,12 @@ def _unseen(fit: Fit, chosen: Split, colours: Sequence[str], columns: Mapping[st
     """Give one row per point that the fit did not see, in the colour of the nearest curve and moved to it unless it has its own."""
     if columns is None:
         return []
-    inputs = {name: np.atleast_1d(np.asarray(columns[name], dtype=np.float64)) for name in fit.law.inputs}
-    target = np.atleast_1d(np.asarray(columns["target"], dtype=np.float64))
+    inputs = check_inputs(fit.law, columns)
+    target = np.atleast_1d(np.asarray(columns.get("target", ()), dtype=np.float64))
+    if len(target) != len(inputs[chosen.along]) or not (np.isfinite(target) & (target > 0)).all():
+        raise FitError(
+            f"unseen points need a positive column target, {len(inputs[chosen.along])} values", hint=f"given: {', '.join(columns)}"
+        )
     rows = []
     for row in range(len(target)):
         own = {name: column[row : row + 1] for name, column in inputs.items()}
@@ -161,7 +167,7 @@ def _x_scale(fit: Fit, chosen: Split, fresh: Sequence[Mapping[str, Any]], until:
     unit = unit_of(chosen.along)
     inside = Scale.over(column, unit, margin=0.0)
     ends = [float(column.max()), *(row["x"] for row in fresh)]
-    last = until if until is not None else max(inside.value(1 + _AHEAD), *ends)
+    last = max(inside.value(1 + _AHEAD) if until is None else until, *ends)
     kind = "log" if inside.is_log else "linear"
     shown = [float(column.min()), *ends, last]
     return Scale.over(shown, unit, title=axis_words(chosen.along), kind=kind, margin=0.03, most_ticks=8).ending(last, chosen.zero), last
@@ -295,86 +301,3 @@ def _is_apart(row: Mapping[str, Any], other: Mapping[str, Any], x_scale: Scale, 
     """Say whether two names would not overlap."""
     across = abs(x_scale.place(row["x"]) - x_scale.place(other["x"])) * PLOT_WIDTH
     return across > 52 or abs(y_scale.place(row["y"]) - y_scale.place(other["y"])) * 240 > 14
-
-
-def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
-    """Draw profiles: how much worse the best fit gets when one parameter is held; a flat valley stays below the line.
-
-    Args:
-        *profiles: one panel each, three or four to a row.
-        title: heading; empty for a plain one.
-
-    Returns:
-        Vega-Lite spec; 1 on y is where the interval ends.
-    """
-    import altair as alt
-
-    alone = len(profiles) == 1
-    across = _across(len(profiles))
-    width = PLOT_WIDTH if alone else (PLOT_WIDTH - 48 * across) // across
-    panels = [_profile_panel(item, width, 300 if alone else 200, not alone) for item in profiles]
-    heading = title or ("Profile of the objective" if alone else "Profiles of the objective")
-    words = f"All other parameters at their best; the {100 * profiles[0].level:.0f} % interval is where the curve stays below the line"
-    head = alt.TitleParams(heading, subtitle=words)
-    if alone:
-        return finish(panels[0].properties(title=alt.TitleParams(heading, subtitle=[words, str(profiles[0])])))
-    chart = finish(alt.concat(*panels, columns=across, spacing=26).properties(title=head))
-    return chart | {"autosize": {"type": "pad"}}
-
-
-def _across(count: int) -> int:
-    """Give the panels per row: three, or four where that leaves fewer alone."""
-    return count if count <= 3 else 4 if count in (4, 7, 8) else 3
-
-
-def _profile_panel(item: Profile, width: float, height: float, many: bool) -> Any:
-    """Draw one profile."""
-    import altair as alt
-
-    shown = _shown(item)
-    rows = [{"x": float(x), "y": min(float(y), 2.4)} for x, y in zip(item.values, item.excess, strict=True)]
-    x_scale = Scale.over(
-        item.values[shown],
-        title="" if many else greek(item.name),
-        kind="log" if _is_wide(item, shown) else "linear",
-        margin=0.02,
-        most_ticks=max(int(width) // 50, 3),
-    )
-    y_scale = Scale(-0.1, 2.0, False, (0.0, 0.5, 1.0, 1.5, 2.0), "1", "" if many else "Objective above its least")
-    rows = [row for row in rows if x_scale.low <= row["x"] <= x_scale.high]
-    colour = LIGHT["bad"] if item.is_flat else SERIES[0][0]
-    title = alt.TitleParams(
-        f"{greek(item.name)}: flat" if item.is_flat else greek(item.name), subtitle=_ends(item), fontSize=12.5, offset=8
-    )
-    x, y = x_of("x", x_scale), y_of("y", y_scale)
-    low, high = (x_scale.clip(end) if np.isfinite(end) else x_scale.low if end < 0 else x_scale.high for end in (item.low, item.high))
-    base = alt.Chart(values(rows)).encode(x=x)
-    ends = alt.Chart(values([{"low": low, "high": high, "line": 1.0, "x": x_scale.clip(item.value), "y": 0.0}]))
-    layers = [
-        ends.mark_rect(color=LIGHT["wash"]).encode(x=x_of("low", x_scale), x2="high:Q"),
-        ends.mark_rule(strokeDash=[4, 3], strokeWidth=1.2, color=LIGHT["faint"]).encode(y=y_of("line", y_scale)),
-        base.mark_line(strokeWidth=2, clip=True, color=colour).encode(y=y),
-        ends.mark_point(filled=True, size=70, color=colour, stroke=LIGHT["card"], strokeWidth=1).encode(x=x, y=y),
-    ]
-    return alt.layer(*layers).properties(width=width, height=height, title=title)
-
-
-def _shown(item: Profile) -> NDArray[np.bool_]:
-    """Mark the values worth drawing: those with a small excess, at most a thousandfold from the optimum on an open side."""
-    shown = item.excess < 4.0
-    if (item.values > 0).all():
-        shown &= (item.values < 1e3 * item.value) & (item.values > 1e-3 * item.value)
-    return shown
-
-
-def _is_wide(item: Profile, shown: NDArray[np.bool_]) -> bool:
-    """Say whether the values need a logarithmic axis."""
-    return bool((item.values[shown] > 0).all() and item.values[shown].max() > 4 * item.values[shown].min())
-
-
-def _ends(item: Profile) -> str:
-    """Write the interval, open where the valley does not end."""
-    value, low, high = (
-        tick_text(float(f"{end:.3g}")) if np.isfinite(end) else "∞" if end > 0 else "−∞" for end in (item.value, item.low, item.high)
-    )
-    return f"{value}, {100 * item.level:.0f} % {low} to {high}"

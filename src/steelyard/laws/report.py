@@ -46,7 +46,7 @@ def fit_report(
         target: words for what is predicted.
         unseen: columns of the inputs and "target" of measured runs that the fit did not see.
         comparison: of this law with others, from `compare`.
-        profiles: whether the objective is profiled, which takes a fraction of a second per parameter.
+        profiles: whether the objective is profiled, which takes up to a second per parameter.
         holdout: whether the largest points are left out once and predicted.
         level: probability inside bootstrap intervals and bands.
         profile_level: probability inside profile intervals.
@@ -140,7 +140,7 @@ def _freedom(fit: Fit, found: Mapping[str, Profile]) -> Section:
     """Say which combinations the points leave free, and show the profiles."""
     directions = [f"- {greek(str(direction))}" for direction in fit.flat_directions]
     flat = [greek(name) for name, profile in found.items() if profile.is_flat]
-    lead = f"Condition number **{fit.condition_number:.3g}** (1 is ideal). "
+    lead = f"Condition number **{number_text(float(f'{fit.condition_number:.3g}'))}** (1 is ideal). "
     lead += (
         "These move together while the predictions hardly change:"
         if directions
