@@ -72,7 +72,7 @@ def _valleys(found: "IsoFlop", size: Array, loss: Array, flops: Array, colours: 
     import altair as alt
 
     highest, lowest = (end([item.loss for item in found.budgets]) for end in (max, min))
-    top = highest + _HEADROOM * (highest - lowest)
+    top = min(highest + _HEADROOM * (highest - lowest), float(loss.max()))
     runs: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     for index, budget in enumerate(found.budgets):
@@ -95,9 +95,12 @@ def _valleys(found: "IsoFlop", size: Array, loss: Array, flops: Array, colours: 
         alt.Chart(values(runs)).mark_point(filled=True, size=20).encode(x=x, y=y, color=color, tooltip=["FLOP:N", "x:Q", "y:Q"]),
         alt.Chart(values(bottoms)).mark_point(**marks).encode(x=x, y=y, color=color, shape=alt.Shape("shape:N", scale=None, legend=None)),
     ]
-    for row, shift in ((0, -17), (-1, 17)):
-        named = bottoms[row] | {"text": tick_text(found.budgets[row].flops, "FLOP")}
-        label = alt.Chart(values([named])).mark_text(dy=shift, fontSize=11, fontWeight=500)
+    first = max((row for row in runs if row["color"] == colours[0]), key=lambda row: row["x"])
+    for named, budget, place in (
+        (first, found.budgets[0], {"align": "right", "dx": -9}),
+        (bottoms[-1], found.budgets[-1], {"baseline": "top", "dy": 11}),
+    ):
+        label = alt.Chart(values([named | {"text": tick_text(budget.flops, "FLOP")}])).mark_text(fontSize=11, fontWeight=500, **place)
         layers.append(label.encode(x=x, y=y, color=color, text="text:N"))
     return alt.layer(*layers).properties(width=_PANEL, height=_HEIGHT, title=_panel_title("Loss at each budget, smallest to largest FLOP"))
 
@@ -160,6 +163,7 @@ def growth_chart(
     *,
     title: str = "Growth over the years",
     target: str = "Value",
+    unit: str = "1",
     until: float | None = None,
     threshold: float | None = None,
     normalized: bool = False,
@@ -171,6 +175,7 @@ def growth_chart(
         trends: fits of `growth` by the name written at their line, at most six.
         title: heading.
         target: words along y.
+        unit: of the values at the marks of y: "USD", "FLOP", "parameter", or "1" for plain numbers.
         until: last year shown; None for a quarter of the years beyond the points.
         threshold: a value whose crossing is marked with its interval; None for none.
         normalized: divide each series by its trend in its first year, so that different units share the chart.
@@ -194,7 +199,7 @@ def growth_chart(
     shown = [row["y"] for row in (*points, *curves)] + [row[key] for row in curves if row["is_inside"] for key in ("low", "high")]
     shown += [] if threshold is None else [threshold]
     x_scale = Scale.over([first, end], "year", title="Year", kind="linear", margin=0.02, most_ticks=9).ending(end)
-    y_scale = Scale.over(shown, title=target, kind="log", margin=0.04, most_ticks=8)
+    y_scale = Scale.over(shown, unit, title=target, kind="log", margin=0.04, most_ticks=8)
     layers = [
         *shaded(last, end, "beyond the points", x_scale, y_scale),
         *_growth_layers(points, curves, x_scale, y_scale),
