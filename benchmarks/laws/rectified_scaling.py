@@ -182,7 +182,7 @@ def _extrapolation(tasks: dict[str, _Task], quick: bool) -> list[Check]:
 def _transition(count: int) -> list[Check]:
     """Find the transition of generated curves with half a percent of noise."""
     law, generator = rectified(), np.random.default_rng(0)
-    sizes = 200.0 * 2 ** np.arange(14)
+    sizes = np.array([200.0 * 2**step for step in range(14)])
     doublings, covered = [], 0
     for seed in range(count):
         beta, where = generator.uniform(0.35, 0.8), np.exp(generator.uniform(np.log(1e3), np.log(1e5)))

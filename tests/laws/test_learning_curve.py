@@ -7,7 +7,7 @@ import scipy.optimize
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.debug_run import debug_run
-from steelyard.laws.forms.envelope import best_over_sizes
+from steelyard.laws.forms.best_over_sizes import best_over_sizes
 from steelyard.laws.forms.learning_curve import fit_learning_curve, model_size_law, power_law_floor
 from steelyard.laws.forms.smooth_transition import smooth_transition
 

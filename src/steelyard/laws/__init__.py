@@ -2,8 +2,10 @@
 
 from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
 from steelyard.laws.decisions.best_schedule import BestSchedule, best_schedule
+from steelyard.laws.decisions.candidates import Candidate
 from steelyard.laws.decisions.compare import Comparison, compare
 from steelyard.laws.decisions.curate import Crossing, Curation, PoolFrontier, best_weights, curate, pool_frontier
+from steelyard.laws.decisions.debug_run import Diagnosis, debug_run
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
 from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
 from steelyard.laws.decisions.isoflop import BudgetMinimum, IsoFlop, isoflop
@@ -13,6 +15,7 @@ from steelyard.laws.decisions.optima import Optima, optima
 from steelyard.laws.decisions.optimum import Optimum, optimum
 from steelyard.laws.decisions.penalty import Penalty, fit_penalty
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
+from steelyard.laws.decisions.selection import Selection, relative_accuracy, score_correlation, select_model
 from steelyard.laws.decisions.sources import SourceComparison, compare_sources
 from steelyard.laws.decisions.study import StudyPlan, branch_tokens, cheapest_study, plan_study
 from steelyard.laws.decisions.updates_budget import BestUpdates, BudgetLaw, best_updates_to_data, budget_law
@@ -39,6 +42,7 @@ from steelyard.laws.forms.batch_size import (
     steps_to_reach,
     steps_to_target,
 )
+from steelyard.laws.forms.best_over_sizes import BestOverSizes, best_over_sizes
 from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
 from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
 from steelyard.laws.forms.growth import (
@@ -51,11 +55,13 @@ from steelyard.laws.forms.growth import (
     growth_per_year,
     last_residual,
 )
+from steelyard.laws.forms.learning_curve import CurveFit, fit_learning_curve, model_size_law, power_law_floor
 from steelyard.laws.forms.learning_curves import DataNeeds, LearningCurve, data_needs, return_thresholds
 from steelyard.laws.forms.learning_rate import HorizonError, fit_learning_rate, learning_rate, leave_one_horizon_out
 from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools import binomial_weights, effective_pool, pool_utility
+from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla, rectified, required_data, transition, vanilla
 from steelyard.laws.forms.repetition import (
     RepetitionConstants,
     data_constrained,
@@ -75,6 +81,7 @@ from steelyard.laws.forms.schedule import (
     predict_curve,
 )
 from steelyard.laws.forms.schedule_rates import LearningRates
+from steelyard.laws.forms.smooth_transition import smooth_transition
 from steelyard.laws.forms.time_compute import (
     CostOptimalBatch,
     Tradeoff,
@@ -91,11 +98,13 @@ from steelyard.laws.table import RunTable
 __all__ = [
     "FORMS",
     "Allocation",
+    "BestOverSizes",
     "BestSchedule",
     "BestUpdates",
     "Bottleneck",
     "BudgetLaw",
     "BudgetMinimum",
+    "Candidate",
     "Comparison",
     "Constant",
     "CooldownGain",
@@ -104,7 +113,9 @@ __all__ = [
     "Crossing",
     "Curation",
     "Curve",
+    "CurveFit",
     "DataNeeds",
+    "Diagnosis",
     "Envelope",
     "Estimate",
     "Fit",
@@ -138,6 +149,7 @@ __all__ = [
     "RepeatedAllocation",
     "RepetitionConstants",
     "RunTable",
+    "Selection",
     "SourceComparison",
     "StudyPlan",
     "Sum",
@@ -153,6 +165,7 @@ __all__ = [
     "batch_for_exchange_rate",
     "batch_law",
     "batch_of_loss",
+    "best_over_sizes",
     "best_schedule",
     "best_updates_to_data",
     "best_weights",
@@ -176,6 +189,7 @@ __all__ = [
     "curate",
     "data_constrained",
     "data_needs",
+    "debug_run",
     "decimal_year",
     "doubling_time_years",
     "downstream_error",
@@ -189,11 +203,14 @@ __all__ = [
     "fit_envelope",
     "fit_growth",
     "fit_hyperparameters",
+    "fit_learning_curve",
     "fit_learning_rate",
     "fit_penalty",
     "fit_pools",
+    "fit_rectified",
     "fit_steps",
     "fit_updates",
+    "fit_vanilla",
     "forecast_growth",
     "growth",
     "growth_per_two_years",
@@ -205,6 +222,7 @@ __all__ = [
     "law_named",
     "learning_rate",
     "leave_one_horizon_out",
+    "model_size_law",
     "multi_power",
     "next_cell",
     "optima",
@@ -215,21 +233,30 @@ __all__ = [
     "pool_frontier",
     "pool_utility",
     "power_law",
+    "power_law_floor",
     "predict_curve",
     "predict_error",
     "published",
     "rank_at_publication",
     "recommend_learning_rate",
+    "rectified",
+    "relative_accuracy",
     "repetition_constants",
+    "required_data",
     "return_thresholds",
     "routed",
+    "score_correlation",
+    "select_model",
+    "smooth_transition",
     "steps_to_reach",
     "steps_to_target",
     "time_compute",
     "top_at_publication",
     "tradeoff",
     "transfer_learning_rate",
+    "transition",
     "updates_to_data",
     "value_of_next_epoch",
+    "vanilla",
     "wall",
 ]

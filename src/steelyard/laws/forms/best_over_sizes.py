@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Envelope", "best_over_sizes"]
+__all__ = ["BestOverSizes", "best_over_sizes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Envelope:
+class BestOverSizes:
     """One point per shard, by rising samples.
 
     Attributes:
@@ -33,7 +33,7 @@ class Envelope:
 
 def best_over_sizes(
     samples: ArrayLike, size: ArrayLike, error: ArrayLike, seed: ArrayLike | None = None, *, tolerance: float = 0.01
-) -> Envelope:
+) -> BestOverSizes:
     """Reduce a grid of runs to the best error and the smallest model that reaches it, shard by shard.
 
     One model's own curve ends on a floor of its capacity; only the best over sizes shows the irreducible one.
@@ -74,7 +74,7 @@ def best_over_sizes(
         shown = ", ".join(f"{shard:g}" for shard in largest)
         message = f"the best model of {shown} samples is the largest tried: these errors may be bound by capacity, try larger ones"
         warnings.warn(message, SteelyardWarning, stacklevel=2)
-    return Envelope(
+    return BestOverSizes(
         samples=shards, error=np.array(best), size=np.array(chosen), at_largest=tuple(largest), at_smallest=tuple(smallest)
     )  # fmt: skip
 
