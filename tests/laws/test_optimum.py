@@ -61,13 +61,13 @@ def test_interval_equals_the_textbook_delta_method():
 @pytest.mark.parametrize("interval", ["delta", "bootstrap"])
 def test_coverage_of_synthetic_quadratics(interval):
     inside = []
-    for seed in range(150):
+    for seed in range(60):
         generator = np.random.default_rng(seed)
         best = math.log(BEST) + generator.uniform(-1, 1)
         loss = valley(RATES, math.exp(best)) + 2e-3 * generator.standard_normal(9)
         found = laws.optimum(RATES, loss, level=0.9, interval=interval, at_edge="keep", seed=seed)
         inside.append(math.log(found.low) <= best <= math.log(found.high))
-    assert 0.82 < np.mean(inside) <= 0.97
+    assert 0.8 < np.mean(inside) < 0.99
 
 
 def test_cubic_is_taken_when_it_predicts_better():
