@@ -267,7 +267,7 @@ def _coverage(rounds: int) -> list[Check]:
         for name, value in names.items():
             profile = fit.profile(name, 0.9)
             held, total = held + (profile.low <= value <= profile.high), total + 1
-    return [Check("5 coverage of 90 % profile intervals of d, b and tau", held / total, 0.85, "higher")]
+    return [Check("5 coverage of 90 % profile intervals of d, b and tau", float(held / total), 0.85, "higher")]
 
 
 def _speed(quick: bool) -> list[Check]:
