@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from steelyard.laws.theory.mean_field import Dynamics, fluctuations, learning_rate_limit, mean_field, ridge_losses
+from steelyard.laws.theory.dynamics import Dynamics, learning_rate_limit
+from steelyard.laws.theory.mean_field import error_covariance, fluctuations, mean_field, ridge_losses
 from steelyard.laws.theory.random_features import RandomFeatureModel
 from steelyard.laws.theory.spectrum import Spectrum
 
@@ -53,6 +54,7 @@ def test_losses_equal_iterated_matrices(width, samples):
     test, train = iterated(dynamics, 36)
     np.testing.assert_allclose(losses.test, np.diag(test), rtol=1e-8)
     np.testing.assert_allclose(losses.train, np.diag(train), rtol=1e-8)
+    np.testing.assert_allclose(error_covariance(dynamics, 36), test, rtol=1e-7)
 
 
 def test_momentum_equals_iterated_matrices():

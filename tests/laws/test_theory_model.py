@@ -81,7 +81,20 @@ def test_exponents_of_the_paper():
     assert known.optimal_width == pytest.approx(1 / 2.25)
     assert known.optimal_steps == pytest.approx(1.25 / 2.25)
     assert known.compute == pytest.approx(0.75 / 2.25)
-    assert RandomFeatureModel(a=5.0, b=1.0).exponents().width == 2.0
+    smooth = RandomFeatureModel(a=5.0, b=1.0).exponents()
+    assert (smooth.width, smooth.samples) == (1.0, 2.0)
+
+
+def test_late_width_loss_equals_drawn_projections():
+    """At the end of training a student leaves what random directions do not span."""
+    model = RandomFeatureModel(a=4.5, b=1.25, modes=300)
+    variance, power = model.spectrum.expanded()
+    for width in (15, 30):
+        left = []
+        for generator in generators(10):
+            basis, _ = np.linalg.qr(np.sqrt(variance)[:, None] * generator.standard_normal((len(variance), width)))
+            left.append(power.sum() - np.sum((basis.T @ np.sqrt(power)) ** 2))
+        assert np.mean(left) == pytest.approx(model.ridge_loss(1e-20, width=width)[0][0], rel=0.1)
 
 
 def test_compute_optimal_beats_its_neighbors():

@@ -69,12 +69,12 @@ def from_kernel(
     labeled, goal, everything = _checked(features, targets, unlabeled)
     if not 0 <= unlearnable <= 1:
         raise DataError(f"unlearnable {unlearnable:g} is a share, it must lie between 0 and 1")
-    variance, count = _modes(everything)
+    values, _ = _principal(everything)
+    variance, count = _modes(values, len(everything))
     capacity, loss = _loss_by_capacity(labeled, goal, variance, count)
     power, noise, slope = _power(capacity, loss, variance, unlearnable)
-    b = _capacity_exponent(everything)
-    bins, grid_power = power
-    spectrum = _merged(variance, count, bins, grid_power)
+    b = _capacity_exponent(values)
+    spectrum = _merged(variance, count, *power)
     return RandomFeatureModel(
         a=1 + slope * b,
         b=b,
@@ -108,19 +108,23 @@ def _checked(features: ArrayLike, targets: ArrayLike, unlabeled: ArrayLike | Non
     return labeled, goal, everything
 
 
-def _eigenvalues(features: Array) -> Array:
-    """Give the variances of a sample along its own directions, falling, without those that are round-off."""
+def _principal(features: Array) -> tuple[Array, Array]:
+    """Give a sample's variances along its own directions, falling, without round-off, and the directions as columns.
+
+    Directions are those of the features, [d, K], or with fewer rows than features those of the rows, [n, K].
+    """
     rows, columns = features.shape
     square = features @ features.T if rows < columns else features.T @ features
-    values = np.asarray(np.linalg.eigvalsh(square / rows)[::-1], dtype=np.float64)
-    return values[values > 1e-10 * values[0]]
+    values, directions = np.linalg.eigh(square / rows)
+    values, directions = values[::-1], directions[:, ::-1]
+    kept = values > 1e-10 * values[0]
+    return values[kept], directions[:, kept]
 
 
-def _modes(features: Array) -> tuple[Array, Array]:
+def _modes(values: Array, rows: int) -> tuple[Array, Array]:
     """Estimate variance and count of the population's modes from the effective dimension of the sample, [K] each."""
     from scipy.optimize import nnls
 
-    values, rows = _eigenvalues(features), len(features)
     penalty = 1 / np.geomspace(0.01 / values[0], 1e3 / values[-1], 240)
     dimension = (values / (penalty[:, None] + values)).sum(axis=1)
     residual = 1 - dimension / rows
@@ -136,11 +140,14 @@ def _modes(features: Array) -> tuple[Array, Array]:
 def _ridge_fits(features: Array, targets: Array, penalty: Array) -> _Sample:
     """Fit ridge regression for every penalty at once."""
     rows = len(features)
-    directions, sizes, _ = np.linalg.svd(features / np.sqrt(rows), full_matrices=False)
-    aligned = ((directions.T @ targets) ** 2).sum(axis=1)
-    left = penalty[:, None] / (penalty[:, None] + sizes**2)
+    values, directions = _principal(features)
+    seen = targets if rows < features.shape[1] else features.T @ targets
+    scale = 1.0 if rows < features.shape[1] else np.sqrt(rows * values)[:, None]
+    along = directions.T @ seen / scale
+    aligned = (along**2).sum(axis=1)
+    left = penalty[:, None] / (penalty[:, None] + values)
     rest = max(float((targets**2).sum() - aligned.sum()), 0.0)
-    residual = (left.sum(axis=1) + rows - len(sizes)) / rows
+    residual = (left.sum(axis=1) + rows - len(values)) / rows
     return _Sample(residual / penalty, residual, (left**2 @ aligned + rest) / rows)
 
 
@@ -187,9 +194,8 @@ def _merged(variance: Array, count: Array, grid: Array, power: Array) -> Spectru
     )
 
 
-def _capacity_exponent(features: Array) -> float:
+def _capacity_exponent(values: Array) -> float:
     """Fit b of variance ~ k^-b over the middle of the sample's spectrum."""
-    values = _eigenvalues(features)
     last = max(len(values) // 2, min(len(values), 4))
     rank = np.arange(1, last + 1)[min(last // 10, 10) :]
     if len(rank) < 2:

@@ -16,18 +16,15 @@ Talbot's contours for the inversion of the Laplace transform, equation 1.5 and t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.spectrum import Spectrum
+from steelyard.laws.theory.dynamics import Complex, Dynamics, largest_curvature
 
-__all__ = ["Dynamics", "Losses", "fluctuations", "learning_rate_limit", "mean_field", "ridge_losses"]
-
-Complex = NDArray[np.complex128]
+__all__ = ["Losses", "circle", "error_covariance", "fluctuations", "mean_field", "ridge_losses"]
 
 _FIRST_LATE = 33
 """From this step on a contour fitted to the step is used; before, one circle serves all steps."""
@@ -53,39 +50,6 @@ class Losses(NamedTuple):
     shared_samples: Array
     shared_features: Array
     bias: Array
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dynamics:
-    """Who learns, from how much, and how.
-
-    Attributes:
-        spectrum: of the task.
-        width: features of the student N, positive; inf for the features themselves.
-        samples: different examples P, positive; inf for fresh ones in every step.
-        learning_rate: eta.
-        momentum: beta, 0 for none.
-        label_noise: variance of the noise on the training labels.
-    """
-
-    spectrum: Spectrum
-    width: float
-    samples: float
-    learning_rate: float
-    momentum: float = 0.0
-    label_noise: float = 0.0
-
-    def drive(self, z: Complex) -> Complex:
-        """Give s(z): how far past unit gradients have moved the weights."""
-        return self.learning_rate * z / ((1 - z) * (1 - self.momentum * z))
-
-    def follow(self, drives: Complex) -> Complex:
-        """Solve the scalar equation along paths of s, [paths, nodes]."""
-        from steelyard.laws.theory.resolvent import follow
-
-        if np.isinf(self.width) and np.isinf(self.samples):
-            return drives
-        return follow(drives, self.spectrum.variance, self.spectrum.count, 1 / self.samples, 1 / self.width)
 
 
 class _Pairs(NamedTuple):
@@ -156,33 +120,38 @@ def ridge_losses(dynamics: Dynamics, ridge: Array) -> tuple[Array, Array]:
     Returns:
         Test and train loss, [r] each.
     """
-    x = dynamics.follow((1 / ridge)[:, None].astype(np.complex128))
+    x = dynamics.follow((1 / np.maximum(ridge, _least_ridge(dynamics)))[:, None].astype(np.complex128))
     test, train = _losses(dynamics, _pairs(dynamics, x, x, 1.0))[:2]
     return test.real[:, 0, 0], train.real[:, 0, 0]
 
 
-def learning_rate_limit(dynamics: Dynamics) -> float:
-    """Give the learning rate from which on gradient descent diverges: 2 (1 + momentum) / largest curvature.
+def _least_ridge(dynamics: Dynamics) -> float:
+    """Give the penalty below which less makes no difference: 1e-10 of the variance of the last mode that can be learned."""
+    learned = np.searchsorted(np.cumsum(dynamics.spectrum.count), min(dynamics.width, dynamics.samples))
+    return 1e-10 * float(dynamics.spectrum.variance[learned]) if learned < len(dynamics.spectrum.count) else 0.0
 
-    The curvature of a finite student on finite data reaches above lambda_1: its edge is where 1 / s turns back as x goes down
-    the negative axis.
+
+def error_covariance(dynamics: Dynamics, last: int) -> Array:
+    """Give how the errors on new examples after t and after t' steps go together; the test losses are its diagonal.
 
     Args:
         dynamics: the student.
+        last: largest step, at most a few hundred.
 
     Returns:
-        The limit of eta.
+        C0(t, t') for t, t' = 0 .. last, [last + 1, last + 1].
+
+    Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 3.
     """
-    return 2 * (1 + dynamics.momentum) / _largest_curvature(dynamics)
-
-
-def _largest_curvature(dynamics: Dynamics) -> float:
-    """Give the upper edge of the spectrum of gradient descent's matrix."""
-    variance, count = dynamics.spectrum.variance, dynamics.spectrum.count
-    share = np.concatenate([np.geomspace(1e-6, 0.5, 200), 1 - np.geomspace(0.5, 1e-9, 200)])
-    x = -share / variance.max()
-    h = (count * variance * x[:, None] / (1 + variance * x[:, None])).sum(axis=1)
-    return float((-(1 - h / dynamics.samples) * (1 - h / dynamics.width) / x).min())
+    z, x, radius = circle(dynamics, last)
+    n, rows = len(z), len(z) // 2 + 1
+    source = np.asarray(1 / ((1 - z[:rows, None]) * (1 - z)), dtype=np.complex128)
+    values = _losses(dynamics, _pairs(dynamics, x[None, :rows], x[None], source))[0][0]
+    weight = np.r_[1.0, np.full(rows - 2, 2.0), 1.0]
+    steps = np.arange(last + 1)
+    turns = np.exp(-2j * np.pi * np.outer(steps, np.arange(n)) / n)
+    total = (turns[:, :rows] * weight) @ values @ turns.T
+    return total.real / (float(n) ** 2 * radius ** (steps[:, None] + steps))
 
 
 def _losses(dynamics: Dynamics, pairs: _Pairs) -> tuple[Complex, ...]:
@@ -240,18 +209,32 @@ def _first_late(dynamics: Dynamics) -> int:
     return max(_FIRST_LATE, int(np.ceil(2 * np.log(_ROUND_OFF) / np.log(dynamics.momentum))))
 
 
+def circle(dynamics: Dynamics, last: int) -> tuple[Complex, Complex, float]:
+    """Give nodes on a circle that serve steps up to `last`.
+
+    Args:
+        dynamics: the student.
+        last: largest step.
+
+    Returns:
+        z and x, [n] each with n even, the second half the conjugate of the first; and the radius.
+    """
+    n = 2 * (_CIRCLE_NODES_PER_STEP * last // 2 + 8)
+    radius = _ROUND_OFF ** (1 / n)
+    z = radius * np.exp(2j * np.pi * np.arange(n // 2 + 1) / n)
+    x = dynamics.follow(dynamics.drive(1 - z)[None])[0]
+    z, x = (np.concatenate([values, values[-2:0:-1].conj()]) for values in (z, x))
+    return z, x, radius
+
+
 def _on_circle(dynamics: Dynamics, steps: NDArray[np.int64], function: _Function) -> Array:
     """Take coefficients from a circle: sum over pairs of nodes along anti-diagonals, then one Fourier transform."""
-    n = 2 * (_CIRCLE_NODES_PER_STEP * int(steps.max()) // 2 + 8)
-    radius = _ROUND_OFF ** (1 / n)
-    half = n // 2 + 1
-    z = radius * np.exp(2j * np.pi * np.arange(half) / n)
-    x = dynamics.follow(dynamics.drive(z)[None])[0]
-    z, x = (np.concatenate([values, values[half - 2 : 0 : -1].conj()]) for values in (z, x))
+    z, x, radius = circle(dynamics, int(steps.max()))
+    n = len(z)
     total: Any = None
     block = max(_PAIRS_AT_ONCE // n, 1)
-    for begin in range(0, half, block):
-        rows = np.arange(begin, min(begin + block, half))
+    for begin in range(0, n // 2 + 1, block):
+        rows = np.arange(begin, min(begin + block, n // 2 + 1))
         source = np.asarray(1 / ((1 - z[rows])[:, None] * (1 - z)), dtype=np.complex128)
         values = np.stack(function(dynamics, _pairs(dynamics, x[None, rows], x[None], source)))
         weight = np.where((rows == 0) | (rows == n // 2), 1.0, 2.0)[:, None]
@@ -271,18 +254,18 @@ def _on_contours(dynamics: Dynamics, steps: NDArray[np.int64], function: _Functi
     p = scale * (0.5017 * theta / np.tan(0.6407 * theta) - 0.6122 + 0.2645j * theta)
     slope = scale * (0.5017 / np.tan(0.6407 * theta) - 0.5017 * 0.6407 * theta / np.sin(0.6407 * theta) ** 2 + 0.2645j)
     weight = -1j / _NODES * np.exp(p * steps[:, None]) * slope
-    z = np.exp(-p)
-    x = dynamics.follow(dynamics.drive(z))
+    gap = -np.expm1(-p)
+    x = dynamics.follow(dynamics.drive(gap))
     overshoot = (1 + np.sqrt(dynamics.momentum)) ** 2
-    if dynamics.learning_rate * _largest_curvature(dynamics) > overshoot:
-        x = np.concatenate([x, dynamics.follow(dynamics.drive(-z))], axis=1)
-        z, weight = np.concatenate([z, -z], axis=1), np.concatenate([weight, (-1.0) ** steps[:, None] * weight], axis=1)
+    if dynamics.learning_rate * largest_curvature(dynamics) > overshoot:
+        x = np.concatenate([x, dynamics.follow(dynamics.drive(2 - gap))], axis=1)
+        gap, weight = np.concatenate([gap, 2 - gap], axis=1), np.concatenate([weight, (-1.0) ** steps[:, None] * weight], axis=1)
     results = []
-    block = max(_PAIRS_AT_ONCE // (2 * z.shape[1] ** 2), 1)
+    block = max(_PAIRS_AT_ONCE // (2 * gap.shape[1] ** 2), 1)
     for begin in range(0, len(steps), block):
         part = slice(begin, begin + block)
-        columns, others = (np.concatenate([values[part], values[part].conj()], axis=1) for values in (x, z))
-        source = np.asarray(1 / ((1 - z[part])[:, :, None] * (1 - others)[:, None, :]), dtype=np.complex128)
+        columns, others = (np.concatenate([values[part], values[part].conj()], axis=1) for values in (x, gap))
+        source = np.asarray(1 / (gap[part][:, :, None] * others[:, None, :]), dtype=np.complex128)
         values = function(dynamics, _pairs(dynamics, x[part], columns, source))
         both = weight[part][:, :, None] * np.concatenate([weight[part], weight[part].conj()], axis=1)[:, None, :]
         results.append([2 * (both * value).sum(axis=(1, 2)).real for value in values])

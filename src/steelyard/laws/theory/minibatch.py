@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.mean_field import Dynamics, fluctuations, mean_field
+from steelyard.laws.theory.dynamics import Dynamics
+from steelyard.laws.theory.mean_field import fluctuations, mean_field
 
 __all__ = ["minibatch_losses"]
 

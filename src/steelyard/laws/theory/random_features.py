@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from steelyard.errors import ConfigError, SteelyardWarning
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.theory.answers import Bottleneck, ComputeOptimal, LearningCurve, TheoryExponents
-from steelyard.laws.theory.mean_field import Dynamics, learning_rate_limit, mean_field, ridge_losses
+from steelyard.laws.theory.dynamics import Dynamics, learning_rate_limit
+from steelyard.laws.theory.mean_field import mean_field, ridge_losses
 from steelyard.laws.theory.simulation import SimulatedCurves, simulate_run
 from steelyard.laws.theory.spectrum import Spectrum
 
@@ -179,17 +180,24 @@ class RandomFeatureModel:
     def exponents(self) -> TheoryExponents:
         """Give the exponents that theory predicts from a and b.
 
-        Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 4 and table 1.
+        The late exponent of the samples is min(a - 1, 2 b). That of the width is min(a - 1, b): the paper gives 2 b there too,
+        but its own equations and drawn projections fall as N^-b once a - 1 is above b. Below, both are a - 1.
+
+        Returns:
+            All exponents, positive.
+
+        Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 4; the width's from the limit of endless steps of
+            its section 3, loss = sum of lambda w^2 / (1 + lambda x) with h(x) = N.
         """
-        steps, size = (self.a - 1) / self.b, min(self.a - 1, 2 * self.b)
+        steps, width, samples = (self.a - 1) / self.b, min(self.a - 1, self.b), min(self.a - 1, 2 * self.b)
         return TheoryExponents(
             steps=steps,
-            width=size,
-            samples=size,
+            width=width,
+            samples=samples,
             early=1.0,
-            optimal_width=steps / (steps + size),
-            optimal_steps=size / (steps + size),
-            compute=steps * size / (steps + size),
+            optimal_width=steps / (steps + width),
+            optimal_steps=width / (steps + width),
+            compute=steps * width / (steps + width),
         )
 
     def compute_optimal(self, budget: float, samples: float = np.inf) -> ComputeOptimal:
