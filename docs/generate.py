@@ -100,6 +100,15 @@ def reference_page(module: str, title: str) -> str:
     return text
 
 
+def room_entry(room: str) -> dict[str, Any]:
+    """Give a room's place in the navigation: its page, and those of its folder under their headings."""
+    pages = sorted((DOCS / "rooms" / room).glob("*.md"))
+    if not pages:
+        return {room: f"rooms/{room}.md"}
+    headed = [{page.read_text().partition("\n")[0].removeprefix("# "): str(page.relative_to(DOCS))} for page in pages]
+    return {room: [{"Overview": f"rooms/{room}.md"}, *headed]}
+
+
 def generate() -> None:
     """Write all generated pages."""
     write("papers.md", papers_page())
@@ -116,11 +125,12 @@ def generate() -> None:
 def on_config(config: Any) -> Any:
     """Build the navigation; called by MkDocs."""
     generate()
-    written = [room for room in rooms() if (DOCS / "rooms" / f"{room}.md").exists()]
+    written = [room_entry(room) for room in rooms() if (DOCS / "rooms" / f"{room}.md").exists()]
     config.nav = [
         {"Home": "index.md"},
         {"Quickstart": "quickstart.md"},
-        *([{"Rooms": [{room: f"rooms/{room}.md"} for room in written]}] if written else []),
+        {"Tutorial": "tutorial.md"},
+        {"Rooms": written},
         {"Evidence": [{"Papers": "papers.md"}, {"Benchmarks": "benchmarks.md"}, {"Quantities": "quantities.md"}]},
         {"Reference": [{name: f"reference/{name}.md"} for name in (*GROUND, *rooms())]},
     ]

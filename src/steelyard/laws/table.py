@@ -284,7 +284,7 @@ class RunTable(Mapping[str, Array]):
         Raises:
             DataError: no such column, or one part would be empty.
         """
-        values = self[column]
+        values = np.asarray(self._any_column(column), dtype=np.float64)
         if not values.min() <= at < values.max():
             raise DataError(f"{column} runs from {values.min():g} to {values.max():g}; a split at {at:g} leaves one side empty")
         return self._take(values <= at), self._take(values > at)
@@ -374,9 +374,11 @@ class RunTable(Mapping[str, Array]):
         return self
 
     def _any_column(self, name: str) -> Array | Words:
-        """Find a column of numbers, of words, or a convention."""
+        """Find a column of numbers, of words, or a convention; FLOPs that are not given are 6 N D."""
         if name in self.words:
             return self.words[name]
+        if name == "flops" and name not in self.numbers and {"parameters", "tokens"} <= set(self.numbers):
+            return 6.0 * self["parameters"] * self["tokens"]
         return (
             getattr(self.conventions, name)
             if name in ALLOWED and name not in self.numbers

@@ -209,6 +209,13 @@ def _print_comparison(found: "Comparison", source: str) -> None:
     Report("Which law to trust", source, [Section("Rolling extrapolation", [Table(heads, rows, caption)])]).print()
 
 
+def _count(value: float, unit: str) -> str:
+    """Print a count without its noun, which the head of the column says."""
+    from steelyard import units
+
+    return units.pretty(value, unit).partition(" ")[0]
+
+
 def _print_isoflop(found: "IsoFlop", budget: float) -> None:
     """Print the minima, the exponents and the size for a budget."""
     from steelyard import units
@@ -217,8 +224,8 @@ def _print_isoflop(found: "IsoFlop", budget: float) -> None:
     rows: list[list[Any]] = [
         [
             units.pretty(item.flops, "FLOP"),
-            *(units.pretty(value, "parameter") for value in (item.parameters.value, item.parameters.low, item.parameters.high)),
-            units.pretty(item.tokens, "token"),
+            *(_count(value, "parameter") for value in (item.parameters.value, item.parameters.low, item.parameters.high)),
+            _count(item.tokens, "token"),
             f"{item.loss:.4f}",
             item.reason or item.state,
         ]
