@@ -142,7 +142,7 @@ def _outliers() -> list[Check]:
     rows = {item.row for item in fitted.outliers() if item.deviations > 0}
     _print_both("240 drawn runs, least squares", fitted, sorted(rows))
     robust = laws.fit(law, inputs, loss, bootstraps=0)
-    shift = abs(robust.params["E"] / law.values(truth)[law.names.index("E")] - 1)
+    shift = abs(robust.params["E"] / float(law.values(truth)[law.names.index("E")]) - 1)
     real = laws.fit(law, _overtrained().where(train_set="c4"), "loss", bootstraps=0)
     high = [item for item in real.outliers(3.0) if item.deviations > 0]
     _print_both("overtrained-lm, c4", real, [item.row for item in high])
