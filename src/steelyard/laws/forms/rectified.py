@@ -27,7 +27,9 @@ _LOG_TRANSITIONS = np.concatenate([NO_TRANSITION, np.linspace(0.0, math.log(1e6)
 
 @dataclass(frozen=True)
 class _Rectified(Term):
-    """B / (D_l + examples^beta): a power that is flat until examples^beta reaches the pre-learned data size D_l.
+    """B / (D_l + examples^beta) + E: flat until examples^beta reaches the pre-learned data size D_l, then a power, then the floor.
+
+    One class rather than a sum of terms, because fits of whole families of curves spend their time here.
 
     Attributes:
         of: name of the input.
@@ -37,8 +39,8 @@ class _Rectified(Term):
 
     @property
     def transforms(self) -> dict[str, Transform]:
-        """Coefficient and pre-learned data size by their log, the exponent as it is."""
-        return {"B": "log", "D_l": "log", "beta": "identity"}
+        """Coefficient, pre-learned data size and floor by their log, the exponent as it is."""
+        return {"B": "log", "D_l": "log", "beta": "identity", "E": "log"}
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -46,11 +48,14 @@ class _Rectified(Term):
         return (self.of,)
 
     def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give ln B - ln(D_l + examples^beta), [S, n]; see `Term.evaluate`."""
+        """Give the log loss, [S, n]; see `Term.evaluate`."""
         log_input = np.log(inputs[self.of])
-        total = np.logaddexp(theta["D_l"], theta["beta"] * log_input)
-        known = np.exp(theta["D_l"] - total)
-        return theta["B"] - total, {"B": 1.0, "D_l": -known, "beta": -(1 - known) * log_input}
+        learned = np.logaddexp(theta["D_l"], theta["beta"] * log_input)
+        falling = theta["B"] - learned
+        total = np.logaddexp(falling, theta["E"])
+        share, known = np.exp(falling - total), np.exp(theta["D_l"] - learned)
+        slope = -share * known
+        return total, {"B": share, "D_l": slope, "beta": -(share + slope) * log_input, "E": 1 - share}
 
 
 def _parameters(*names: str) -> tuple[Parameter, ...]:
@@ -75,7 +80,7 @@ def rectified(of: str = "examples") -> Law:
 
     Source: Lin et al. 2024 (arXiv 2402.02314), equation 4.
     """
-    term = Sum((_Rectified(of), Constant("E")))
+    term = _Rectified(of)
     return Law(name=f"rectified:{of}", term=term, parameters=_parameters("B", "D_l", "beta", "E"), formula="B / (D_l + D^beta) + E")
 
 
