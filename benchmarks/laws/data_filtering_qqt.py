@@ -50,7 +50,7 @@ def run(quick: bool) -> list[Check]:
             *_judge("training runs, floor known", trained, laws.pool_utility().fix(d=TRAINED_FLOOR)),
             *_judge("training runs, floor fitted", trained),
             *_monotone(2 if quick else 8),
-            *_coverage(15 if quick else 40),
+            *_coverage(10 if quick else 40),
             *_speed(quick),
             *_clip(),
         ]
