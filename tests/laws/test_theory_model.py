@@ -156,6 +156,7 @@ def test_few_modes_are_reported():
         (lambda: MODEL.ensemble_loss(5, 0), "0 students"),
         (lambda: MODEL.compute_optimal(1), "budget"),
         (lambda: MODEL.bottleneck(1), "2 steps"),
+        (lambda: MODEL.simulate(5, 10, generators=[]), "one generator per run"),
         (lambda: MODEL.simulate(5, 10.5, generators=generators(1)), "whole number of width"),
         (lambda: RandomFeatureModel(modes=10**8).simulate(5, 10, generators=generators(1)), "too many to simulate"),
     ],

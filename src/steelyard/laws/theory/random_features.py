@@ -166,13 +166,15 @@ class RandomFeatureModel:
             Losses after 0 .. T steps of every run.
 
         Raises:
-            ConfigError: as for `loss`, or too many modes for memory.
+            ConfigError: as for `loss`, no generators, or too many modes for memory.
         """
         dynamics = self._dynamics(width, samples)
         self._stable(dynamics)
         if batch is not None:
             _check_batch(batch, samples)
         last = int(_steps(steps).max())
+        if not generators:
+            raise ConfigError("a simulation needs one generator per run, none is given", hint="numpy.random.default_rng(seed) makes one")
         runs = [simulate_run(dynamics, last, batch, generator) for generator in generators]
         test, train = (np.array(column) for column in zip(*runs, strict=True))
         return SimulatedCurves(np.arange(last + 1), test, train)
@@ -225,7 +227,9 @@ class RandomFeatureModel:
             low, high = np.log(steps[max(best - 1, 0)]), np.log(steps[min(best + 1, len(steps) - 1)])
             if len(steps) <= 3 or high - low < 0.02:
                 break
-        return ComputeOptimal(budget=budget, width=budget / int(steps[best]), steps=int(steps[best]), loss=float(losses[best]))
+        return ComputeOptimal(
+            budget=float(budget), width=float(budget) / int(steps[best]), steps=int(steps[best]), loss=float(losses[best])
+        )
 
     def bottleneck(self, steps: int, width: float = np.inf, samples: float = np.inf) -> Bottleneck:
         """Say which resource binds.
