@@ -79,6 +79,19 @@ def test_endless_student_follows_the_diagonal_formula():
         np.testing.assert_allclose(mean_field(student(learning_rate=rate), steps).test, exact, rtol=0, atol=1e-10)
 
 
+def test_momentum_follows_the_heavy_ball_recursion_at_all_steps():
+    """Early steps come from the circle, late ones from contours around both signs of z; the largest rate overshoots."""
+    wanted = np.array([1, 40, 99, 101, 250, 1000])
+    for rate, momentum in ((0.3, 0.5), (2.9, 0.5), (0.05, 0.9)):
+        error, moved, losses = np.sqrt(SPECTRUM.power), np.zeros(30), []
+        for _ in range(1001):
+            losses.append(error @ error)
+            moved = momentum * moved + SPECTRUM.variance * error
+            error = error - rate * moved
+        found = mean_field(student(learning_rate=rate, momentum=momentum), wanted).test
+        np.testing.assert_allclose(found, np.array(losses)[wanted], rtol=1e-6, atol=1e-9)
+
+
 def test_early_and_late_steps_join():
     """The circle and the fitted contour give the same function of the step."""
     dynamics = student(15, 20, learning_rate=0.3)
