@@ -17,8 +17,8 @@ from steelyard.laws.decisions.best_schedule import best_schedule
 from steelyard.laws.decisions.study import cheapest_study, plan_study
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.schedule import Curve, chinchilla_in_steps, cooldown_gain, fit_curves, multi_power, predict_curve
-from steelyard.laws.forms.schedule_rates import LearningRates
+from steelyard.laws.forms.schedules.schedule import Curve, chinchilla_in_steps, cooldown_gain, fit_curves, multi_power, predict_curve
+from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 PAPER = ["40-beyond-fixed-durations"]
 

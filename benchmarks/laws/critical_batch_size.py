@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from steelyard import laws
 from steelyard.errors import DataError, SteelyardWarning
-from steelyard.laws.decisions.optima import optima
+from steelyard.laws.decisions.optima.sweeps import optima
 from steelyard.laws.forms.batch_size import batch_law, critical_batch, fit_steps
 from steelyard.laws.theory.least_squares import LeastSquares, StepsTable
 

@@ -26,7 +26,7 @@ from scipy.integrate import solve_ivp
 from steelyard import laws
 from steelyard.errors import SteelyardWarning
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.pools import error_with_floor_inside, log_mixture_excess
+from steelyard.laws.forms.pools.pool_utility import error_with_floor_inside, log_mixture_excess
 
 Rows = NDArray[np.int64]
 PAPER = ["43-data-filtering-qqt"]

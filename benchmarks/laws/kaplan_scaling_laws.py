@@ -42,7 +42,7 @@ _SETS = ("c4", "rpj", "rw")
 
 def run(quick: bool) -> list[Check]:
     """Check the four bullets of the card that rest on published points and draws."""
-    return [*_isoflop(), *recovery(quick), *_peer(quick), *_outliers(), *_extrapolation()]
+    return [*_isoflop(), *recovery(quick), *_peer(quick), *_outliers(), *_extrapolation(100 if quick else 300)]
 
 
 def _isoflop() -> list[Check]:
@@ -171,7 +171,7 @@ def _overtrained() -> laws.RunTable:
     )
 
 
-def _extrapolation() -> list[Check]:
+def _extrapolation(bootstraps: int) -> list[Check]:
     """Fit small runs and predict the eight above 1e20 FLOP, from below 2e19 (66) and 5e18 (48); choose the form beforehand."""
     table = _overtrained()
     flops = 6 * table["parameters"] * table["tokens"]
@@ -179,8 +179,8 @@ def _extrapolation() -> list[Check]:
     checks, right = [], []
     for limit, bar in ((2e19, 0.015), (5e18, 0.04)):
         small = table.where(flops < limit)
-        apart = {law.name: _apart(law, small, large) for law in (laws.chinchilla(), laws.overtraining())}
-        together = _together(small, large)
+        apart = {law.name: _apart(law, small, large, bootstraps) for law in (laws.chinchilla(), laws.overtraining())}
+        together = _together(small, large, bootstraps)
         chosen = _chosen(small)
         right.append(chosen == min(apart, key=lambda name: apart[name][0]))
         for name, (error, inside) in (*apart.items(), ("chinchilla, exponents shared by the train sets", together)):
@@ -195,24 +195,24 @@ def _extrapolation() -> list[Check]:
     return [*checks, Check("4 better form chosen from the small runs, fraction of two cuts", float(np.mean(right)), 1.0, "higher")]
 
 
-def _apart(law: laws.Law, small: laws.RunTable, large: laws.RunTable) -> tuple[float, float]:
+def _apart(law: laws.Law, small: laws.RunTable, large: laws.RunTable, bootstraps: int) -> tuple[float, float]:
     """Fit each train set on its own, without priors; give the mean relative error and the fraction inside 80 % intervals."""
     errors, inside = [], []
     for name in _SETS:
         part = large.where(train_set=name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SteelyardWarning)
-            fitted = laws.fit(law, small.where(train_set=name), "loss", prior=None)
+            fitted = laws.fit(law, small.where(train_set=name), "loss", prior=None, bootstraps=bootstraps)
         said = fitted.predict(part, extrapolate=True)
         errors.extend(np.abs(said.value / part["loss"] - 1))
         inside.extend((said.low <= part["loss"]) & (part["loss"] <= said.high))
     return float(np.mean(errors)), float(np.mean(inside))
 
 
-def _together(small: laws.RunTable, large: laws.RunTable) -> tuple[float, float]:
+def _together(small: laws.RunTable, large: laws.RunTable, bootstraps: int) -> tuple[float, float]:
     """Fit all train sets at once with shared exponents."""
     law = laws.chinchilla().grouped(("A", "B", "E"), _SETS)
-    fitted = laws.fit(law, _with_group(small), small["loss"])
+    fitted = laws.fit(law, _with_group(small), small["loss"], bootstraps=bootstraps)
     said = fitted.predict(_with_group(large), extrapolate=True)
     inside = (said.low <= large["loss"]) & (large["loss"] <= said.high)
     return float(np.mean(np.abs(said.value / large["loss"] - 1))), float(inside.mean())

@@ -15,7 +15,7 @@ import scipy.optimize
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
 
-from steelyard.laws.decisions.selection import Candidate, Selection, relative_accuracy, score_correlation, select_model
+from steelyard.laws.decisions.selection.select import Candidate, Selection, relative_accuracy, score_correlation, select_model
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla, rectified, transition
 

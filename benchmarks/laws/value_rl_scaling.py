@@ -23,9 +23,9 @@ from steelyard.errors import SteelyardWarning
 from steelyard.laws.decisions.updates_budget import budget_law
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.learning_curves import DataNeeds, data_needs, return_thresholds
-from steelyard.laws.forms.updates import UpdatesLaw, fit_hyperparameters, hyperparameter_law, updates_to_data
-from steelyard.laws.forms.updates_fit import fit_updates
+from steelyard.laws.forms.updates.return_curves import DataNeeds, data_needs, return_thresholds
+from steelyard.laws.forms.updates.updates_fit import fit_updates
+from steelyard.laws.forms.updates.updates_to_data import UpdatesLaw, fit_hyperparameters, hyperparameter_law, updates_to_data
 from steelyard.laws.theory.planted_returns import PlantedReturns
 
 PAPER = ["45-value-rl-scaling"]

@@ -54,16 +54,6 @@ def test_refuses_what_cannot_be_allocated():
         laws.allocate(laws.fit(laws.power_law("samples"), {"samples": size}, 3 / size**0.5 + 1, bootstraps=0), 1e20)
 
 
-def test_every_published_law_names_its_source_and_makes_a_fit():
-    for name, item in laws.published.items():
-        assert item.name == name and "arXiv" in item.source
-        fit = item.fit()
-        assert fit.params == pytest.approx(item.params, rel=1e-12)
-        assert fit.interval(fit.law.names[0]) == (fit.params[fit.law.names[0]],) * 2
-        assert laws.Fit.from_json(fit.to_json()).to_json() == fit.to_json()
-        assert np.isnan(fit.condition_number) and fit.flat_directions == ()
-
-
 def brute_force(fit, flops, limits):
     sizes = np.geomspace(1e6, 1e13, 200_001)
     tokens = np.minimum((flops / sizes - 2 * limits.inference_tokens) / 6, limits.max_tokens)

@@ -8,9 +8,9 @@ import pytest
 import scipy.interpolate
 
 from steelyard.errors import FitError
-from steelyard.laws.decisions.isoflop import isoflop
-from steelyard.laws.decisions.valley import curve_noise, valleys
-from steelyard.laws.table import RunTable
+from steelyard.laws.decisions.optima.isoflop import isoflop
+from steelyard.laws.decisions.optima.valley import curve_noise, valleys
+from steelyard.laws.tables.table import RunTable
 
 ROOT = Path(__file__).resolve().parents[2]
 POINTS = Path(os.environ.get("STEELYARD_SHARED", ROOT.parent / "shared")) / "data/isoflop-refinedweb/isoflop_points.csv"

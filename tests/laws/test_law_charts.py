@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from steelyard import laws
 from steelyard.errors import DataError, FitError, SteelyardWarning
-from steelyard.laws.charts import fit_chart, profile_chart, residual_chart, save
-from steelyard.laws.decision_charts import compare_chart, growth_chart, isoflop_chart
-from steelyard.laws.report import fit_report
-from steelyard.laws.series import formula_words, split
+from steelyard.laws.pictures.charts import fit_chart, profile_chart, residual_chart, save
+from steelyard.laws.pictures.decision_charts import compare_chart, growth_chart, isoflop_chart
+from steelyard.laws.pictures.report import fit_report
+from steelyard.laws.pictures.series import formula_words, split
 from steelyard.runs import html
 from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.drawing import chart_svg

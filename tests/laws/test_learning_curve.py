@@ -7,9 +7,9 @@ import scipy.optimize
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.debug_run import debug_run
-from steelyard.laws.forms.best_over_sizes import best_over_sizes
-from steelyard.laws.forms.learning_curve import fit_learning_curve, model_size_law, power_law_floor
-from steelyard.laws.forms.smooth_transition import smooth_transition
+from steelyard.laws.forms.learning_curves.best_over_sizes import best_over_sizes
+from steelyard.laws.forms.learning_curves.learning_curve import fit_learning_curve, model_size_law, power_law_floor
+from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 
 SAMPLES = 1000.0 * 2 ** np.arange(10)
 MANY = 10**7

@@ -7,7 +7,7 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
-from steelyard.laws.table import RunTable
+from steelyard.laws.tables.table import RunTable
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = Path(os.environ.get("STEELYARD_SHARED", ROOT.parent / "shared")) / "data/overtrained-lm/runs.csv"

@@ -7,8 +7,8 @@ from scipy.integrate import solve_ivp
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.curate import best_weights, curate, pool_frontier
-from steelyard.laws.forms.pool_fit import PoolFit, fit_pools
-from steelyard.laws.forms.pools import (
+from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
+from steelyard.laws.forms.pools.pool_utility import (
     binomial_weights,
     effective_pool,
     error_with_floor_inside,

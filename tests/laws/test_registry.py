@@ -7,12 +7,12 @@ import pytest
 
 from steelyard import laws
 from steelyard.errors import CatalogError, FitError
-from steelyard.laws.counts import CHINCHILLA_EMBEDDING_SCALE, estimated_embedding
 from steelyard.laws.forms.powers import monomial, powers
-from steelyard.laws.forms.schedule import predict_curve
-from steelyard.laws.forms.schedule_rates import LearningRates
+from steelyard.laws.forms.schedules.schedule import predict_curve
+from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 from steelyard.laws.registry import require_same_conventions
-from steelyard.laws.table import RunTable
+from steelyard.laws.tables.counts import CHINCHILLA_EMBEDDING_SCALE, estimated_embedding
+from steelyard.laws.tables.table import RunTable
 
 SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "data"
 PF_DAY = 8.64e19

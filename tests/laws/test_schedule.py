@@ -8,9 +8,9 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.best_schedule import best_schedule, final_loss, rival_schedules
-from steelyard.laws.forms.schedule import Curve, chinchilla_in_steps, cooldown_gain, fit_curves, multi_power, predict_curve
-from steelyard.laws.forms.schedule_kernel import collect_drops
-from steelyard.laws.forms.schedule_rates import LearningRates
+from steelyard.laws.forms.schedules.schedule import Curve, chinchilla_in_steps, cooldown_gain, fit_curves, multi_power, predict_curve
+from steelyard.laws.forms.schedules.schedule_kernel import collect_drops
+from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "data/lr-schedule-curves"
 PUBLISHED = {

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from steelyard.errors import FitError, InfeasibleError, SteelyardWarning
-from steelyard.laws.decisions.accept_then_stop import accept_then_stop
-from steelyard.laws.decisions.candidates import Candidate, Measurements
-from steelyard.laws.decisions.racing import error_growth, race
-from steelyard.laws.decisions.selection import relative_accuracy, score_correlation, select_model
+from steelyard.laws.decisions.selection.accept_then_stop import accept_then_stop
+from steelyard.laws.decisions.selection.candidates import Candidate, Measurements
+from steelyard.laws.decisions.selection.racing import error_growth, race
+from steelyard.laws.decisions.selection.select import relative_accuracy, score_correlation, select_model
 
 SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 TARGET = 102_400

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from steelyard.laws.theory.dynamics import Dynamics, learning_rate_limit
-from steelyard.laws.theory.mean_field import error_covariance, fluctuations, mean_field, ridge_losses
+from steelyard.laws.theory.mean_field.dynamics import Dynamics, learning_rate_limit
+from steelyard.laws.theory.mean_field.losses import error_covariance, fluctuations, mean_field, ridge_losses
 from steelyard.laws.theory.random_features import RandomFeatureModel
 from steelyard.laws.theory.spectrum import Spectrum
 

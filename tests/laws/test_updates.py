@@ -9,9 +9,16 @@ from scipy.optimize import isotonic_regression
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.updates_budget import best_updates_to_data, budget_law
-from steelyard.laws.forms.learning_curves import DataNeeds, LearningCurve, best_setting, data_needs, first_crossings, return_thresholds
-from steelyard.laws.forms.updates import UpdatesLaw, fit_hyperparameters, hyperparameter_law, updates_to_data
-from steelyard.laws.forms.updates_fit import fit_updates
+from steelyard.laws.forms.updates.return_curves import (
+    DataNeeds,
+    LearningCurve,
+    best_setting,
+    data_needs,
+    first_crossings,
+    return_thresholds,
+)
+from steelyard.laws.forms.updates.updates_fit import fit_updates
+from steelyard.laws.forms.updates.updates_to_data import UpdatesLaw, fit_hyperparameters, hyperparameter_law, updates_to_data
 from steelyard.laws.theory.planted_returns import PlantedReturns
 
 SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "data/rl-utd-scaling"

@@ -2,20 +2,20 @@
 
 from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
 from steelyard.laws.decisions.best_schedule import BestSchedule, best_schedule
-from steelyard.laws.decisions.candidates import Candidate
 from steelyard.laws.decisions.compare import Comparison, compare
 from steelyard.laws.decisions.curate import Crossing, Curation, PoolFrontier, best_weights, curate, pool_frontier
 from steelyard.laws.decisions.debug_run import Diagnosis, debug_run
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
 from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
-from steelyard.laws.decisions.isoflop import BudgetMinimum, IsoFlop, isoflop
-from steelyard.laws.decisions.learning_rate import LearningRate, Transfer, recommend_learning_rate, transfer_learning_rate
 from steelyard.laws.decisions.next_cell import NextCell, next_cell
-from steelyard.laws.decisions.optima import Optima, optima
-from steelyard.laws.decisions.optimum import Optimum, optimum
-from steelyard.laws.decisions.penalty import Penalty, fit_penalty
+from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop, isoflop
+from steelyard.laws.decisions.optima.learning_rate import LearningRate, Transfer, recommend_learning_rate, transfer_learning_rate
+from steelyard.laws.decisions.optima.optimum import Optimum, optimum
+from steelyard.laws.decisions.optima.penalty import Penalty, fit_penalty
+from steelyard.laws.decisions.optima.sweeps import Optima, optima
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
-from steelyard.laws.decisions.selection import Selection, relative_accuracy, score_correlation, select_model
+from steelyard.laws.decisions.selection.candidates import Candidate
+from steelyard.laws.decisions.selection.select import Selection, relative_accuracy, score_correlation, select_model
 from steelyard.laws.decisions.sources import SourceComparison, compare_sources
 from steelyard.laws.decisions.study import StudyPlan, branch_tokens, cheapest_study, plan_study
 from steelyard.laws.decisions.updates_budget import BestUpdates, BudgetLaw, best_updates_to_data, budget_law
@@ -42,7 +42,6 @@ from steelyard.laws.forms.batch_size import (
     steps_to_reach,
     steps_to_target,
 )
-from steelyard.laws.forms.best_over_sizes import BestOverSizes, best_over_sizes
 from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
 from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
 from steelyard.laws.forms.growth import (
@@ -55,12 +54,13 @@ from steelyard.laws.forms.growth import (
     growth_per_year,
     last_residual,
 )
-from steelyard.laws.forms.learning_curve import CurveFit, fit_learning_curve, model_size_law, power_law_floor
-from steelyard.laws.forms.learning_curves import DataNeeds, LearningCurve, data_needs, return_thresholds
+from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
+from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve, model_size_law, power_law_floor
+from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 from steelyard.laws.forms.learning_rate import HorizonError, fit_learning_rate, learning_rate, leave_one_horizon_out
 from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
-from steelyard.laws.forms.pool_fit import PoolFit, fit_pools
-from steelyard.laws.forms.pools import binomial_weights, effective_pool, pool_utility
+from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
+from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla, rectified, required_data, transition, vanilla
 from steelyard.laws.forms.repetition import (
     RepetitionConstants,
@@ -71,7 +71,7 @@ from steelyard.laws.forms.repetition import (
     value_of_next_epoch,
 )
 from steelyard.laws.forms.routed import effective_parameters, routed
-from steelyard.laws.forms.schedule import (
+from steelyard.laws.forms.schedules.schedule import (
     CooldownGain,
     Curve,
     chinchilla_in_steps,
@@ -80,8 +80,7 @@ from steelyard.laws.forms.schedule import (
     multi_power,
     predict_curve,
 )
-from steelyard.laws.forms.schedule_rates import LearningRates
-from steelyard.laws.forms.smooth_transition import smooth_transition
+from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 from steelyard.laws.forms.time_compute import (
     CostOptimalBatch,
     Tradeoff,
@@ -90,10 +89,11 @@ from steelyard.laws.forms.time_compute import (
     time_compute,
     tradeoff,
 )
-from steelyard.laws.forms.updates import UpdatesLaw, fit_hyperparameters, updates_to_data
-from steelyard.laws.forms.updates_fit import fit_updates
+from steelyard.laws.forms.updates.return_curves import DataNeeds, LearningCurve, data_needs, return_thresholds
+from steelyard.laws.forms.updates.updates_fit import fit_updates
+from steelyard.laws.forms.updates.updates_to_data import UpdatesLaw, fit_hyperparameters, updates_to_data
 from steelyard.laws.registry import PublishedLaw, published
-from steelyard.laws.table import RunTable
+from steelyard.laws.tables.table import RunTable
 
 __all__ = [
     "FORMS",

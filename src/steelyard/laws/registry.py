@@ -17,8 +17,8 @@ from steelyard.laws.fitting.law import Law
 from steelyard.laws.forms import law_named
 
 if TYPE_CHECKING:
-    from steelyard.laws.counts import EmbeddingParts
-    from steelyard.laws.table import RunTable
+    from steelyard.laws.tables.counts import EmbeddingParts
+    from steelyard.laws.tables.table import RunTable
 
 __all__ = ["PublishedLaw", "published", "require_same_conventions"]
 
@@ -62,8 +62,8 @@ class PublishedLaw:
         """The form; a multi-power law holds a constant schedule of the paper's length, which `predict_curve` replaces."""
         if self.form != "multi_power":
             return law_named(self.form)
-        from steelyard.laws.forms.schedule import multi_power
-        from steelyard.laws.forms.schedule_rates import LearningRates
+        from steelyard.laws.forms.schedules.schedule import multi_power
+        from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
         return multi_power((LearningRates.constant(*_EXAMPLE_SCHEDULE),))
 
@@ -108,7 +108,7 @@ class PublishedLaw:
             inputs: per input of the law its values in natural units, [n]; of a table of runs the conventions are known.
             counts: which parameters `inputs["parameters"]` counts; needed when the law reads them and `inputs` is no table.
             parts: embedding and head of each model, or the scale of their estimate, to convert counts that differ; see
-                `steelyard.laws.counts.convert_counts`.
+                `steelyard.laws.tables.counts.convert_counts`.
 
         Returns:
             Values in `unit`, without interval, [n].
@@ -126,7 +126,7 @@ class PublishedLaw:
 
     def _converted(self, parameters: ArrayLike, counts: str, parts: "EmbeddingParts | float | None") -> ArrayLike:
         """Count parameters as the law does, or say why that cannot be done."""
-        from steelyard.laws.counts import convert_counts
+        from steelyard.laws.tables.counts import convert_counts
 
         if not counts:
             raise FitError(f"{self.name} counts {self.counts} parameters; say what yours count", hint=f"counts={self.counts!r}, or another")
@@ -159,7 +159,7 @@ def _counts_of_table(inputs: "Mapping[str, ArrayLike] | RunTable") -> str:
     conventions: Any = getattr(inputs, "conventions", None)
     if conventions is None:
         return ""
-    from steelyard.laws.conventions import UNSTATED
+    from steelyard.laws.tables.conventions import UNSTATED
 
     word = conventions.one("counts", getattr(inputs, "rows", None))
     return "" if word == UNSTATED else word

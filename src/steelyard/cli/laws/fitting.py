@@ -9,7 +9,7 @@ from steelyard.cli.laws.options import JSON, TableOptions, dump, law_from, save_
 
 if TYPE_CHECKING:
     from steelyard.laws import Comparison, Fit
-    from steelyard.laws.decisions.isoflop import IsoFlop
+    from steelyard.laws.decisions.optima.isoflop import IsoFlop
 
 __all__ = ["compare", "fit", "isoflop"]
 
@@ -57,11 +57,11 @@ def fit(
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
     profiles = [fitted.profile(name) for name in (fitted.law.names if profile == ("all",) else profile)]
     if chart is not None:
-        from steelyard.laws.charts import fit_chart
+        from steelyard.laws.pictures.charts import fit_chart
 
         save_chart(fit_chart(fitted, target=target), chart)
     if report is not None:
-        from steelyard.laws.report import fit_report
+        from steelyard.laws.pictures.report import fit_report
 
         fit_report(fitted, target=target).write_html(report)
     if out is not None:
@@ -99,7 +99,7 @@ def compare(
     points = (table or TableOptions()).read(file)
     found = laws.compare(points, target, [law_from(name) for name in names], along=along)
     if chart is not None:
-        from steelyard.laws.decision_charts import compare_chart
+        from steelyard.laws.pictures.decision_charts import compare_chart
 
         save_chart(compare_chart(found), chart)
     if json:
@@ -152,7 +152,7 @@ def isoflop(
     found = find(points, edges=edges)
     budget = parse(at, "FLOP", where="--at") if at else 0.0
     if chart is not None:
-        from steelyard.laws.decision_charts import isoflop_chart
+        from steelyard.laws.pictures.decision_charts import isoflop_chart
 
         save_chart(isoflop_chart(found, points), chart)
     if json:

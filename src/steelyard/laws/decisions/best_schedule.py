@@ -8,7 +8,7 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.schedule_rates import LearningRates
+from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 __all__ = ["BestSchedule", "best_schedule", "final_loss", "rival_schedules"]
 

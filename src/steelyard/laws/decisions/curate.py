@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.pool_fit import PoolFit
+from steelyard.laws.forms.pools.pool_fit import PoolFit
 
 __all__ = ["Candidates", "Crossing", "Curation", "PoolFrontier", "best_weights", "curate", "pool_frontier"]
 

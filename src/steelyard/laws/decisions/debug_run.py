@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.errors import FitError
-from steelyard.laws.forms.learning_curve import CurveFit
+from steelyard.laws.forms.learning_curves.learning_curve import CurveFit
 
 __all__ = ["Diagnosis", "debug_run"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.updates import UpdatesLaw
+from steelyard.laws.forms.updates.updates_to_data import UpdatesLaw
 
 __all__ = ["BestUpdates", "BudgetLaw", "best_updates_to_data", "budget_law"]
 

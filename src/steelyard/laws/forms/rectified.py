@@ -14,7 +14,7 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.inversion import input_for
 from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
-from steelyard.laws.forms.curve_starts import NO_TRANSITION, curve_starts
+from steelyard.laws.forms.learning_curves.curve_starts import NO_TRANSITION, curve_starts
 
 __all__ = ["fit_rectified", "fit_vanilla", "rectified", "rectified_starts", "required_data", "transition", "vanilla"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.learning_curves import LearningCurve
+from steelyard.laws.forms.updates.return_curves import LearningCurve
 
 __all__ = ["PlantedReturns"]
 

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import ConfigError, SteelyardWarning
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.answers import Bottleneck, ComputeOptimal, LearningCurve, TheoryExponents
-from steelyard.laws.theory.dynamics import Dynamics, learning_rate_limit
-from steelyard.laws.theory.mean_field import mean_field, ridge_losses
+from steelyard.laws.theory.mean_field.answers import Bottleneck, ComputeOptimal, LearningCurve, TheoryExponents
+from steelyard.laws.theory.mean_field.dynamics import Dynamics, learning_rate_limit
+from steelyard.laws.theory.mean_field.losses import mean_field, ridge_losses
 from steelyard.laws.theory.simulation import SimulatedCurves, simulate_run
 from steelyard.laws.theory.spectrum import Spectrum
 
@@ -87,7 +87,7 @@ class RandomFeatureModel:
         if batch is None:
             test, train = mean_field(dynamics, when)[:2]
         else:
-            from steelyard.laws.theory.minibatch import minibatch_losses
+            from steelyard.laws.theory.mean_field.minibatch import minibatch_losses
 
             _check_batch(batch, samples)
             test, train = minibatch_losses(dynamics, when, batch)

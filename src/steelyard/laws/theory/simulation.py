@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.dynamics import Dynamics
+from steelyard.laws.theory.mean_field.dynamics import Dynamics
 
 __all__ = ["SimulatedCurves", "simulate_run"]
 

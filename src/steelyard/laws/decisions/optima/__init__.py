@@ -1,0 +1,1 @@
+"""The best setting of a sweep, and how it moves with scale: valleys, local polynomials, learning rates, isoFLOP."""

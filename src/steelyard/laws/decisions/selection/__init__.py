@@ -1,0 +1,1 @@
+"""Which pretrained model to fine-tune, from a fraction of the data."""

@@ -1,0 +1,1 @@
+"""Error over samples: regions, the best of all sizes, and smooth transitions."""

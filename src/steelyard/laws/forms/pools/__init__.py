@@ -1,0 +1,1 @@
+"""Pools of data with a utility and a half-life, and their mixtures."""

@@ -1,0 +1,1 @@
+"""Loss over a learning-rate schedule."""

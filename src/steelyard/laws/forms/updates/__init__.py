@@ -1,0 +1,1 @@
+"""Updates to data in value-based reinforcement learning."""

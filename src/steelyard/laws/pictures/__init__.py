@@ -1,0 +1,1 @@
+"""Charts of laws and decisions, and the report of a fit."""

@@ -1,0 +1,224 @@
+"""The report of a fit: the law, its parameters with two kinds of intervals, what the points leave free, and how it extrapolates."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steelyard.errors import FitError
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.holdout import Holdout
+from steelyard.laws.fitting.profile import Profile
+from steelyard.laws.pictures.charts import fit_chart, profile_chart, residual_chart
+from steelyard.laws.pictures.series import formula_words, greek
+from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
+from steelyard.runs.wording import number_text
+
+if TYPE_CHECKING:
+    from steelyard.laws.decisions.compare import Comparison
+
+__all__ = ["fit_report"]
+
+_MOST_PROFILES = 9
+_STRONGEST = 5
+_MOST_OUTLIERS = 10
+
+
+def fit_report(
+    fit: Fit,
+    *,
+    title: str = "",
+    target: str = "Loss",
+    unseen: Mapping[str, ArrayLike] | None = None,
+    comparison: "Comparison | None" = None,
+    profiles: bool = True,
+    holdout: bool = True,
+    level: float = 0.8,
+    profile_level: float = 0.9,
+) -> Report:
+    """Tell all there is to know about a fit on one page.
+
+    Args:
+        fit: with its points.
+        title: heading; empty for the name of the law.
+        target: words for what is predicted.
+        unseen: columns of the inputs and "target" of measured runs that the fit did not see.
+        comparison: of this law with others, from `compare`.
+        profiles: whether the objective is profiled, which takes up to a second per parameter.
+        holdout: whether the largest points are left out once and predicted.
+        level: probability inside bootstrap intervals and bands.
+        profile_level: probability inside profile intervals.
+
+    Returns:
+        The report, for the terminal, JSON and HTML.
+
+    Raises:
+        FitError: a published set, which has no points.
+    """
+    if not len(fit.target):
+        raise FitError(f"the law of {fit.source or 'this set'} was published without its points", hint="fit the law to points first")
+    found = _profiles(fit, profile_level) if profiles else {}
+    held = _hold_out(fit) if holdout else "The largest points were not left out."
+    sections = [
+        _law(fit, target, unseen, level, held),
+        _parameters(fit, found, level, profile_level),
+        _freedom(fit, found),
+        _points(fit),
+        _beyond(held, target, comparison),
+        _method(fit),
+    ]
+    subtitle = f"{fit.num_points} points" + (f", {fit.source}" if fit.source else "")
+    return Report(title or f"Law {fit.law.name}", subtitle, sections)
+
+
+def _profiles(fit: Fit, level: float) -> dict[str, Profile]:
+    """Profile every parameter, or the first nine of a law with more; none for a law that has only one."""
+    if len(fit.law.names) < 2:
+        return {}
+    return {name: fit.profile(name, level) for name in fit.law.names[:_MOST_PROFILES]}
+
+
+def _hold_out(fit: Fit) -> Holdout | str:
+    """Leave the largest points out, or say why that cannot be done."""
+    try:
+        return fit.holdout(along="" if fit.law.axes else fit.law.inputs[0])
+    except FitError as error:
+        return f"The largest points cannot be left out: {error}."
+
+
+def _law(fit: Fit, target: str, unseen: Mapping[str, ArrayLike] | None, level: float, held: Holdout | str) -> Section:
+    """Lead with the formula, the few numbers that judge it, and the picture."""
+    facts = [
+        ("Points", f"{fit.num_points}", "measured"),
+        ("Residual noise", f"{100 * fit.noise:.2g} %", "fitted"),
+        ("Error beyond the points, per factor e", f"{100 * fit.drift:.2g} %", "assumed" if fit.drift_source == "assumed" else "fitted"),
+    ]
+    if isinstance(held, Holdout):
+        facts.append(("Mean error on the largest, left out", f"{100 * held.mean_relative_error:.2g} %", "measured"))
+    said = f"**{target} = {formula_words(fit.law.formula)}**" if fit.law.formula else f"**{fit.law.name}** of {', '.join(fit.law.inputs)}"
+    return Section(
+        "The law",
+        [Text(said), Facts(facts), Chart(fit_chart(fit, title=f"{target} and the law", target=target, unseen=unseen, level=level))],
+    )
+
+
+def _parameters(fit: Fit, found: Mapping[str, Profile], level: float, profile_level: float) -> Section:
+    """List the parameters with both intervals and a note where one needs care."""
+    columns = [Column("Parameter"), Column("Fitted", align="right")]
+    columns += [Column(f"Bootstrap {100 * level:.0f} %", align="right")] if len(fit.samples) else []
+    columns += [Column(f"Profile {100 * profile_level:.0f} %", align="right")] if found else []
+    columns += [Column("Note")]
+    rows: list[list[Cell]] = []
+    for name, value in fit.params.items():
+        row: list[Cell] = [greek(name), number_text(value)]
+        row += [_interval(*fit.interval(name, level))] if len(fit.samples) else []
+        row += [_interval(found[name].low, found[name].high) if name in found else None] if found else []
+        rows.append([*row, _note(fit, found.get(name), name)])
+    for name, value in fit.law.fixed.items():
+        rows.append([greek(name), number_text(value), *([""] * (len(columns) - 3)), "held at this value"])
+    caption = "Natural values. " + (f"Bootstrap: {len(fit.samples)} resampled fits ({fit.resampling}). " if len(fit.samples) else "")
+    caption += "Profile: all other parameters at their best for each value of this one." if found else ""
+    return Section("Parameters", [Table(columns, rows, caption.strip())])
+
+
+def _interval(low: float, high: float) -> str:
+    """Write an interval, open where an end is missing."""
+    return f"{number_text(low)} – {number_text(high)}"
+
+
+def _note(fit: Fit, profile: Profile | None, name: str) -> str:
+    """Say what the reader should know about a parameter."""
+    notes = ["at its bound"] if name in fit.at_bounds else []
+    notes += ["flat: the points do not determine it"] if profile is not None and profile.is_flat else []
+    notes += ["weak prior"] if name in fit.prior else []
+    return "; ".join(notes)
+
+
+def _freedom(fit: Fit, found: Mapping[str, Profile]) -> Section:
+    """Say which combinations the points leave free, and show the profiles."""
+    directions = [f"- {greek(str(direction))}" for direction in fit.flat_directions]
+    flat = [greek(name) for name, profile in found.items() if profile.is_flat]
+    lead = f"Condition number **{number_text(float(f'{fit.condition_number:.3g}'))}** (1 is ideal). "
+    lead += (
+        "These move together while the predictions hardly change:"
+        if directions
+        else "The points determine every combination of parameters."
+    )
+    blocks: list[Block] = [Text("\n".join([lead, *directions]))]
+    if flat:
+        blocks.append(Text(f"Flat valleys: **{', '.join(flat)}**. Quote an interval for these, never the fitted value alone."))
+    if found:
+        blocks.append(Chart(profile_chart(*found.values()), "1 is where an interval ends; a curve that stays below it does not end."))
+    return Section("What the points determine", blocks)
+
+
+def _points(fit: Fit) -> Section:
+    """Show residuals, outliers and the points that decide the fit."""
+    blocks: list[Block] = [Chart(residual_chart(fit))]
+    outliers = fit.outliers()
+    if outliers:
+        rows: list[list[Cell]] = [
+            [item.row + 1, number_text(item.measured), number_text(item.predicted), f"{item.deviations:+.1f}"]
+            for item in outliers[:_MOST_OUTLIERS]
+        ]
+        heads = [
+            Column("Row", align="left"),
+            Column("Measured", align="right"),
+            Column("Law", align="right"),
+            Column("Robust deviations", align="right"),
+        ]
+        blocks.append(
+            Table(
+                heads,
+                rows,
+                f"Outliers: {len(outliers)} point{'s' * (len(outliers) > 1)} more than four robust standard deviations from the law.",
+            )
+        )
+    influence = fit.influence()
+    rows = []
+    for row in influence.strongest(_STRONGEST):
+        index = int(np.abs(influence.shift[row]).argmax())
+        name = influence.names[index]
+        without = number_text(float(influence.parameters[row, index]))
+        rows.append([row + 1, greek(name), number_text(fit.params[name]), without, f"{influence.shift[row, index]:+.2f}"])
+    heads = [
+        Column("Row", align="left"),
+        Column("Moves most"),
+        *(Column(word, align="right") for word in ("Fitted", "Without the row", "Shift")),
+    ]
+    unit = "standard deviations of the bootstrap" if len(fit.samples) > 1 else "fitted coordinates"
+    blocks.append(Table(heads, rows, f"The points that decide the fit: what leaving each out does, shift in {unit}."))
+    return Section("The points", blocks)
+
+
+def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -> Section:
+    """Show how the law does on points larger than those it was fitted on."""
+    from steelyard.laws.pictures.decision_charts import compare_chart
+
+    blocks: list[Block] = []
+    if isinstance(held, Holdout):
+        said = (
+            f"Fitted to the {held.fit.num_points} smaller points, the law predicts the {len(held.measured)} largest with a mean error of "
+            f"**{100 * held.mean_relative_error:.2g} %**; {100 * held.coverage:.0f} % of them lie inside their 80 % interval."
+        )
+        blocks += [Text(said), Chart(fit_chart(held, title="The largest points, left out and predicted", target=target))]
+    else:
+        blocks.append(Text(held))
+    if comparison is not None:
+        blocks.append(Chart(compare_chart(comparison), "All laws see the same points; none sees a larger one."))
+    return Section("Beyond the points", blocks)
+
+
+def _method(fit: Fit) -> Section:
+    """Say how the numbers were made."""
+    loss = "Least squares" if math.isinf(fit.delta) else f"Sum of Huber losses (δ = {fit.delta:g})"
+    starts = len(fit.law.start_grid())
+    lines = [
+        f"- {loss} of the log residuals: {fit.objective:.6g} at the optimum; {starts} starts in float64.",
+        f"- Intervals: {len(fit.samples)} bootstraps, resampling {fit.resampling}, seed {fit.seed}.",
+        f"- Beyond the points the error grows by {100 * fit.drift:.2g} % per factor e ({fit.drift_source}).",
+        f"- Weak priors on {', '.join(greek(name) for name in fit.prior)}, because the points are few." if fit.prior else "- No priors.",
+    ]
+    return Section("How it was fitted", [Text("\n".join(lines))])

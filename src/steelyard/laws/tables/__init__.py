@@ -1,0 +1,1 @@
+"""Tables of runs whose columns know their units and conventions."""

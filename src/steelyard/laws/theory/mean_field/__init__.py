@@ -1,0 +1,1 @@
+"""The mean-field theory of random-feature training in the frequency domain."""
