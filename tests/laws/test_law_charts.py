@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from steelyard import laws
 from steelyard.errors import DataError, FitError, SteelyardWarning
-from steelyard.laws.pictures.charts import fit_chart, profile_chart, residual_chart, save
+from steelyard.laws.pictures.charts import fit_chart, residual_chart
 from steelyard.laws.pictures.decision_charts import compare_chart, growth_chart, isoflop_chart
+from steelyard.laws.pictures.profile_chart import profile_chart
 from steelyard.laws.pictures.report import fit_report
 from steelyard.laws.pictures.series import formula_words, split
 from steelyard.runs import html
@@ -19,6 +20,7 @@ from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.drawing import chart_svg
 from steelyard.runs.layers import spread
 from steelyard.runs.report import Chart, Report
+from steelyard.runs.save import save_chart
 from steelyard.runs.theme import SERIES, colour_map, ordered_colours
 
 SIZES = np.array([1e7, 3e7, 1e8, 3e8])
@@ -248,10 +250,10 @@ def test_save_writes_by_the_ending_of_the_name(small, tmp_path, monkeypatch):
     monkeypatch.setattr(html, "_runtime", lambda: "")  # takes seconds to pack, and is tested with the reports
     spec = residual_chart(small)
     for name, start in (("a.svg", b"<svg"), ("a.png", b"\x89PNG"), ("a.html", b"<!doctype html>"), ("a.json", b"{")):
-        save(spec, tmp_path / name)
+        save_chart(spec, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
     with pytest.raises(DataError, match=r"unknown ending '\.pdf'"):
-        save(spec, tmp_path / "a.pdf")
+        save_chart(spec, tmp_path / "a.pdf")
     assert not (tmp_path / "a.pdf").exists()
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
-from steelyard.cli.laws.options import JSON, TableOptions, dump, law_from, save_chart
+from steelyard.cli.laws.options import JSON, TableOptions, chart_file, dump, law_from
 
 if TYPE_CHECKING:
     from steelyard.laws import Comparison, Fit
@@ -52,12 +52,14 @@ def fit(
     from steelyard import laws
     from steelyard.files import write_bytes
 
+    chart_file(chart)
     wanted = law_from(law, fixed=fix)
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
     profiles = [fitted.profile(name) for name in (fitted.law.names if profile == ("all",) else profile)]
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
+        from steelyard.runs.save import save_chart
 
         save_chart(fit_chart(fitted, target=target), chart)
     if report is not None:
@@ -95,11 +97,13 @@ def compare(
     """
     from steelyard import laws
 
+    chart_file(chart)
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
     found = laws.compare(points, target, [law_from(name) for name in names], along=along)
     if chart is not None:
         from steelyard.laws.pictures.decision_charts import compare_chart
+        from steelyard.runs.save import save_chart
 
         save_chart(compare_chart(found), chart)
     if json:
@@ -147,12 +151,14 @@ def isoflop(
 
     if edges not in ("drop", "extend"):
         raise ConfigError(f"--edges {edges!r} is not known", hint="drop or extend")
+    chart_file(chart)
     options = table or TableOptions()
     points = (replace(options, column=(*options.column, f"flops={flops}")) if flops else options).read(file)
     found = find(points, edges=edges)
     budget = parse(at, "FLOP", where="--at") if at else 0.0
     if chart is not None:
         from steelyard.laws.pictures.decision_charts import isoflop_chart
+        from steelyard.runs.save import save_chart
 
         save_chart(isoflop_chart(found, points), chart)
     if json:

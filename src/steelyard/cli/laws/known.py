@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from steelyard.cli.laws.options import JSON, dump, save_chart
+from steelyard.cli.laws.options import JSON, chart_file, dump
 
 if TYPE_CHECKING:
+    from steelyard.laws.registry import PublishedLaw
     from steelyard.laws.theory.random_features import RandomFeatureModel
 
 __all__ = ["registry", "theory"]
@@ -28,18 +29,37 @@ def registry(name: str = "", *, json: Annotated[bool, JSON] = False) -> None:
         raise CatalogError(f"no published law {name!r}", hint=f"near names: {', '.join(near or sets)}")
     chosen = [sets[name]] if name else list(sets.values())
     if json:
-        keys = ("name", "title", "params", "standard_errors", "counts", "loss_unit", "source")
+        keys = ("name", "title", "form", "params", "missing", "standard_errors", "counts", "target", "unit", "tokenizer", "source")
         print(dump([{key: getattr(item, key) for key in keys} | {"law": item.law.name, "formula": item.law.formula} for item in chosen]))
         return
     from steelyard.runs.report import Column, Report, Section, Table
 
-    rows: list[list[Any]] = [
-        [item.name, item.law.name, ", ".join(f"{key} {value:.6g}" for key, value in item.params.items()), item.counts, item.source]
-        for item in chosen
-    ]
-    heads = [Column("name"), Column("law"), Column("numbers"), Column("parameters counted"), Column("source")]
-    caption = "Natural units; losses of different tokenizers do not compare."
+    if name:
+        _print_law(chosen[0])
+        return
+    rows: list[list[Any]] = [[item.name, item.law.formula or item.form, item.title] for item in chosen]
+    heads = [Column("name"), Column("law"), Column("about")]
+    caption = "steelyard laws registry NAME shows numbers, conventions and source."
     Report("Published laws", "", [Section("As the papers give them", [Table(heads, rows, caption)])]).print()
+
+
+def _print_law(law: "PublishedLaw") -> None:
+    """Print one published law with its numbers and conventions."""
+    from steelyard.runs.report import Column, Report, Section, Table, Text
+
+    rows: list[list[Any]] = [
+        [key, f"{value:.8g}", f"{law.standard_errors[key]:.3g}" if key in law.standard_errors else ""] for key, value in law.params.items()
+    ]
+    rows += [[key, "not printed", ""] for key in law.missing]
+    heads = [Column("parameter"), Column("value", align="right"), Column("standard error", align="right")]
+    facts = [
+        ("predicts", f"{law.target}, {law.unit}" if law.unit else law.target),
+        ("parameters counted", law.counts),
+        ("tokenizer", law.tokenizer),
+        ("source", law.source),
+    ]
+    lines = "\n".join(f"- {label}: {words}" for label, words in facts if words)
+    Report(law.name, law.title, [Section(law.law.formula or law.form, [Table(heads, rows, "Natural units."), Text(lines)])]).print()
 
 
 def theory(
@@ -75,6 +95,7 @@ def theory(
 
     from steelyard.laws.theory.random_features import RandomFeatureModel
 
+    chart_file(chart)
     model = RandomFeatureModel(a=a, b=b, modes=modes, learning_rate=learning_rate)
     when = np.unique(np.geomspace(1, max(steps, 1), 25).round().astype(np.int64))
     curve = model.loss(when, width, samples)
@@ -82,6 +103,7 @@ def theory(
     binding = asdict(model.bottleneck(steps, width, samples)) if steps > 1 else None
     if chart is not None:
         from steelyard.runs.charts import loss_curves
+        from steelyard.runs.save import save_chart
 
         lines = {"test": (curve.steps.tolist(), curve.test.tolist()), "train": (curve.steps.tolist(), curve.train.tolist())}
         title = f"Random features, a = {a:g}, b = {b:g}"

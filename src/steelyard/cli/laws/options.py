@@ -9,7 +9,7 @@ import cyclopts
 if TYPE_CHECKING:
     from steelyard.laws import Fit, Law, RunTable
 
-__all__ = ["JSON", "LawOptions", "TableOptions", "dump", "law_from", "numbers", "pairs", "save_chart", "source_fit"]
+__all__ = ["JSON", "LawOptions", "TableOptions", "chart_file", "dump", "law_from", "numbers", "pairs", "source_fit"]
 
 JSON = cyclopts.Parameter(negative=())
 _FLAG = cyclopts.Parameter(negative=())
@@ -195,16 +195,17 @@ def _condition(text: str) -> Any:
     return (value(low) if low else None, value(high) if high else None) if dots else value(text)
 
 
-def save_chart(chart: dict[str, Any], path: Path | None) -> None:
-    """Write a chart when a path was given; its ending says the kind: .html, .svg, .png or .json.
+def chart_file(path: Path | None) -> None:
+    """Refuse a chart's path before any work is done.
 
     Raises:
-        ConfigError: an ending that is not one of these.
+        ConfigError: its ending is not one of .html, .svg, .png and .json.
     """
-    if path is not None:
-        from steelyard.runs.layers import save_chart as save
+    from steelyard.errors import ConfigError
+    from steelyard.runs.save import CHART_ENDINGS
 
-        save(chart, path)
+    if path is not None and path.suffix.lower() not in CHART_ENDINGS:
+        raise ConfigError(f"--chart {path.name}: unknown ending {path.suffix!r}", hint=f"end it on {', '.join(CHART_ENDINGS)}")
 
 
 def dump(value: Any) -> str:

@@ -79,8 +79,9 @@ def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
     power = Power("A", "alpha", of)
     parameters = (_coefficient("A", 1.0, 4.0, 8.0), _exponent("alpha", 0.1, 0.3, 0.6))
     if floor in (False, "nofloor"):
-        return Law(name=f"power_law:{of}:nofloor", term=power, parameters=parameters)
-    return Law(name=f"power_law:{of}", term=Sum((power, Constant("E"))), parameters=(*parameters, _floor("E", -2.0, 0.5)))
+        return Law(name=f"power_law:{of}:nofloor", term=power, parameters=parameters, formula=f"A / {of}^alpha")
+    law = Sum((power, Constant("E")))
+    return Law(name=f"power_law:{of}", term=law, parameters=(*parameters, _floor("E", -2.0, 0.5)), formula=f"A / {of}^alpha + E")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Charts of fitted laws: points and curves, residuals, profiles, and files of them.
+"""Charts of fitted laws: points and curves with their band, and residuals.
 
-Each function gives a Vega-Lite spec with its data inside, for `runs.report.Chart` or `save`. Charts of decisions (isoFLOP
-valleys, growth over the years, comparisons of laws) stand in `steelyard.laws.pictures.decision_charts`.
+Each function gives a Vega-Lite spec with its data inside, for `runs.report.Chart` or `runs.save.save_chart`. Charts of decisions
+(isoFLOP valleys, growth over the years, comparisons of laws) stand in `steelyard.laws.pictures.decision_charts`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,12 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.points import check_inputs
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.pictures.profile_chart import profile_chart
 from steelyard.laws.pictures.series import Series, Split, axis_words, formula_words, split, unit_of
 from steelyard.runs.axes import Scale
 from steelyard.runs.layers import PLOT_WIDTH, end_labels, finish, shaded, values, x_of, y_of
-from steelyard.runs.layers import save_chart as save
 from steelyard.runs.theme import LIGHT, SERIES, ordered_colours
 
-__all__ = ["fit_chart", "profile_chart", "residual_chart", "save"]
+__all__ = ["fit_chart", "residual_chart"]
 
 _HEIGHT = 380
 _CURVE_POINTS = 60

@@ -11,7 +11,8 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.profile import Profile
-from steelyard.laws.pictures.charts import fit_chart, profile_chart, residual_chart
+from steelyard.laws.pictures.charts import fit_chart, residual_chart
+from steelyard.laws.pictures.profile_chart import profile_chart
 from steelyard.laws.pictures.series import formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.wording import number_text
