@@ -1,7 +1,7 @@
 """How often 90 % intervals hold the truth: laws with known numbers, drawn again and again, fitted with the defaults.
 
 Every generator draws tables of a published or plausible law with log-normal noise of 0.3 to 2 %. `fit` sees the points and nothing
-else; a parameter's interval is its bootstrap percentile. With `quick`, 40 tables per generator in place of 200, too few to tell 0.95
+else; a parameter's interval is its bootstrap percentile. With `quick`, 40 tables per generator in place of 400, too few to tell 0.95
 from 1: then only the lower end is checked, two binomial errors wider.
 """
 
@@ -24,7 +24,7 @@ def run(quick: bool) -> list[Check]:
     """Measure the coverage of each generator's parameters and their mean."""
     checks, inside = [], 0
     for name, generator in _generators().items():
-        found = _measure(generator, 40 if quick else 200)
+        found = _measure(generator, 40 if quick else 400)
         shares = {key: found.fraction(key) for key in found.held}
         mean = float(np.mean(list(shares.values())))
         error = found.binomial_error()

@@ -19,7 +19,8 @@ from steelyard.laws.fitting.terms import Array
 
 __all__ = ["Minimum", "Problem", "huber", "minimize"]
 
-_CHUNK = 32
+_CHUNK_NUMBERS = 100_000
+"""Derivatives that advance together: few enough to stay in the cache, many enough that numpy's calls cost little."""
 _CONTINUATION = 30.0
 
 
@@ -100,9 +101,10 @@ def minimize(problem: Problem, starts: Array, *, far: bool = True, max_iteration
         The S minima; without the wider stage never worse than the objective at their starts.
     """
     parts = []
-    for begin in range(0, len(starts), _CHUNK):
-        part = problem.take(slice(begin, begin + _CHUNK))
-        theta = np.clip(starts[begin : begin + _CHUNK], *part.bounds)
+    chunk = int(np.clip(_CHUNK_NUMBERS // max(problem.target.shape[-1] * starts.shape[1], 1), 16, 512))
+    for begin in range(0, len(starts), chunk):
+        part = problem.take(slice(begin, begin + chunk))
+        theta = np.clip(starts[begin : begin + chunk], *part.bounds)
         if far and np.isfinite(part.delta):
             theta = _descend(replace(part, delta=part.delta * _CONTINUATION), theta, max_iterations, tolerance=1e-3).theta
         parts.append(_descend(part, theta, max_iterations, tolerance=1e-10))
