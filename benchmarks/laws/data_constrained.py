@@ -199,10 +199,10 @@ def _chosen_sizes(paper: Runs) -> list[Check]:
 def _wins(fit: laws.Fit, truth: laws.Fit, flops: float, unique: float) -> bool:
     """Say whether the chosen size truly loses less than Chinchilla's and than the single-epoch size."""
     chosen = laws.allocate_repeated(fit, flops, unique, extrapolate=True)
-    sizes = np.array([chosen.parameters.value, chosen.chinchilla_parameters, flops / 6 / unique])
+    sizes = np.array([chosen.best.parameters.value, chosen.chinchilla_parameters, flops / 6 / unique])
     runs = {"parameters": sizes, "tokens": flops / 6 / sizes, "unique_tokens": np.full(3, unique)}
     loss = truth.predict(runs, extrapolate=True).value
-    said = f"{sizes[0]:.2e} parameters, {chosen.epochs.value:.1f} epochs"
+    said = f"{sizes[0]:.2e} parameters, {chosen.best.tokens.value / unique:.1f} epochs"
     print(f"  {flops:.0e} FLOP, {unique:.1e} unique: {said} {loss[0]:.4f}, Chinchilla's size {loss[1]:.4f}, one epoch {loss[2]:.4f}")
     return bool(loss[0] <= loss[1:].min())
 

@@ -164,25 +164,25 @@ def test_allocation_beats_every_other_size():
     sizes = np.exp(np.linspace(np.log(1e8), np.log(1e11), 4000))
     runs = {"parameters": sizes, "tokens": 9.3e21 / 6 / sizes, "unique_tokens": np.full(4000, 25e9)}
     brute = published().predict(runs).value
-    assert chosen.loss.value <= brute.min() * (1 + 1e-7)
-    assert chosen.parameters.value == pytest.approx(sizes[brute.argmin()], rel=0.01)
-    assert chosen.parameters.value * chosen.tokens.value * 6 == pytest.approx(9.3e21)
+    assert chosen.best.loss.value <= brute.min() * (1 + 1e-7)
+    assert chosen.best.parameters.value == pytest.approx(sizes[brute.argmin()], rel=0.01)
+    assert chosen.best.parameters.value * chosen.best.tokens.value * 6 == pytest.approx(9.3e21)
     # the paper trains 6.34e9 instead of 8.67e9 parameters, 27 % fewer; its law's own optimum is 23 % below Chinchilla's
-    assert 0.7 < chosen.parameters.value / chosen.chinchilla_parameters < 0.8
+    assert 0.7 < chosen.best.parameters.value / chosen.chinchilla_parameters < 0.8
     assert chosen.regret_chinchilla.value > 0 and chosen.regret_single_epoch.value > 0.1
 
 
 def test_allocation_with_plenty_of_data_is_chinchillas():
     chosen = allocate_repeated(published(), 9.3e21, 1e13)
-    assert chosen.parameters.value == pytest.approx(chosen.chinchilla_parameters, rel=1e-3)
+    assert chosen.best.parameters.value == pytest.approx(chosen.chinchilla_parameters, rel=1e-3)
     assert chosen.regret_chinchilla.value == pytest.approx(0, abs=1e-8)
 
 
 def test_allocation_has_intervals(fitted):
     chosen = allocate_repeated(fitted, 1e21, 3e9)
-    assert chosen.parameters.low < chosen.parameters.value < chosen.parameters.high
+    assert chosen.best.parameters.low < chosen.best.parameters.value < chosen.best.parameters.high
     assert chosen.regret_chinchilla.low <= chosen.regret_chinchilla.value <= chosen.regret_chinchilla.high
-    assert chosen.provenance == "fitted" and chosen.distance == 0
+    assert chosen.best.provenance == "fitted" and chosen.best.distance == 0
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def _print_allocation(chosen: "Allocation") -> None:
     from steelyard.runs.report import Column, Report, Section, Table
 
     def row(label: str, item: "Estimate", unit: str) -> list[Any]:
-        words = (units.pretty(value, unit) if unit else f"{value:.4g}" for value in (item.value, item.low, item.high))
+        words = (units.pretty(value, unit).partition(" ")[0] if unit else f"{value:.4g}" for value in (item.value, item.low, item.high))
         return [label, *words, chosen.provenance]
 
     rows = [row("parameters", chosen.parameters, "parameter"), row("tokens", chosen.tokens, "token")]

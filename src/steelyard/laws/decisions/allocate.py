@@ -55,7 +55,7 @@ class Allocation:
         training_flops: what training at the best size spends of it; the rest serves, or is left over where limits bind.
         parameters: best model size, counted as the fit's points were.
         tokens: training tokens, repeats counted.
-        epochs: passes over the unique tokens; None when their number was not given.
+        epochs: passes over the unique tokens, below 1 when not all are used; None when their number was not given.
         loss: predicted loss of that run.
         recipe: what the laws of the recipe say for that run, such as its batch and learning rate, in their units.
         binding: limits that hold the optimum back: "max_parameters", "max_tokens", both, or none.
@@ -153,7 +153,7 @@ def allocate(
     tokens = budget.tokens(sizes)
     best = budget.runs(fit.law, sizes[:1])
     said = fit.predict(best, level, extrapolate=extrapolate)
-    epochs = tokens / np.minimum(limits.unique_tokens, tokens)
+    epochs = tokens / limits.unique_tokens
     return Allocation(
         flops=float(flops),
         training_flops=float(flops_per_parameter_token * sizes[0] * tokens[0]),

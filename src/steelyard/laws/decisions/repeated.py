@@ -5,50 +5,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.errors import FitError
+from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.terms import Array
-from steelyard.quantity import Provenance
 
 __all__ = ["RepeatedAllocation", "allocate_repeated"]
 
-_GRID = 1200
 _INPUTS = {"parameters", "tokens", "unique_tokens"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepeatedAllocation:
-    """The best use of a training budget on limited unique data.
+    """The best use of a training budget on limited unique data, and what the usual splits would lose.
 
     Attributes:
-        flops: the budget, FLOP.
+        best: size, tokens, epochs and loss with intervals.
         unique_tokens: tokens at hand.
-        parameters: best model size, counted as the fit's points were.
-        tokens: training tokens that spend the budget at that size.
-        epochs: tokens over unique tokens; below 1 the data are not used up.
-        loss: predicted loss of that run.
         chinchilla_parameters: the size that the base law alone would take.
         regret_chinchilla: loss that size would add, over the fit's bootstrap; below 0 where a parameter set prefers it.
         regret_single_epoch: loss added by the size that spends the budget in exactly one epoch.
-        distance: how far the run lies outside the fitted points, in factors of e; 0 inside, and for published laws.
-        level: probability inside the intervals.
-        provenance: of the numbers, that of the fit.
-        source: of the fit.
     """
 
-    flops: float
+    best: Allocation
     unique_tokens: float
-    parameters: Estimate
-    tokens: Estimate
-    epochs: Estimate
-    loss: Estimate
     chinchilla_parameters: float
     regret_chinchilla: Estimate
     regret_single_epoch: Estimate
-    distance: float
-    level: float
-    provenance: Provenance
-    source: str
 
 
 def allocate_repeated(
@@ -76,78 +58,35 @@ def allocate_repeated(
 
     Source: Muennighoff et al. 2023 (arXiv 2305.16264), section 5 (allocation under a fixed budget of unique data).
     """
-    _check(fit, flops, unique_tokens, flops_per_parameter_token)
-    log_product = float(np.log(flops) - np.log(flops_per_parameter_token))
-    thetas = np.concatenate([fit.theta[None], fit.samples])
-    sizes = np.exp(_best_log_sizes(fit, thetas, log_product, unique_tokens))
-    tokens = np.exp(log_product) / sizes
-    run = {"parameters": sizes[:1], "tokens": tokens[:1], "unique_tokens": np.array([unique_tokens])}
-    said = fit.predict(run, level, extrapolate=extrapolate)
-    usual = _chinchilla_size(fit, log_product)
-    rivals = np.array([sizes[0], usual, np.exp(log_product) / unique_tokens])
-    losses = np.exp(fit.law.predict(thetas, _runs(np.log(rivals), log_product, unique_tokens)))
+    _check(fit, unique_tokens)
+    best = allocate(
+        fit, flops, limits=Limits(unique_tokens=unique_tokens), flops_per_parameter_token=flops_per_parameter_token, level=level,
+        extrapolate=extrapolate,
+    )  # fmt: skip
+    product = flops / flops_per_parameter_token
+    usual = _chinchilla_size(fit, float(np.log(product)))
+    sizes = np.array([best.parameters.value, usual, product / unique_tokens])
+    runs = {"parameters": sizes, "tokens": product / sizes, "unique_tokens": np.minimum(unique_tokens, product / sizes)}
+    losses = np.exp(fit.law.predict(np.concatenate([fit.theta[None], fit.samples]), runs))
     regrets = losses[:, 1:] - losses[:, :1]
     return RepeatedAllocation(
-        flops=float(flops),
+        best=best,
         unique_tokens=float(unique_tokens),
-        parameters=_estimate(sizes, level),
-        tokens=_estimate(tokens, level),
-        epochs=_estimate(tokens / unique_tokens, level),
-        loss=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
-        chinchilla_parameters=float(usual),
-        regret_chinchilla=_estimate(regrets[:, 0], level),
-        regret_single_epoch=_estimate(regrets[:, 1], level),
-        distance=float(fit.distance(run)[0]),
-        level=level,
-        provenance=fit.provenance,
-        source=fit.source,
+        chinchilla_parameters=usual,
+        regret_chinchilla=Estimate.of(float(regrets[0, 0]), regrets[1:, 0], level),
+        regret_single_epoch=Estimate.of(float(regrets[0, 1]), regrets[1:, 1], level),
     )
 
 
-def _check(fit: Fit, flops: float, unique_tokens: float, flops_per_parameter_token: float) -> None:
-    """Refuse laws without unique tokens and amounts that buy nothing."""
+def _check(fit: Fit, unique_tokens: float) -> None:
+    """Refuse laws without unique tokens, and amounts that are not positive."""
     if set(fit.law.inputs) != _INPUTS:
         raise FitError(
             f"law {fit.law.name} has inputs {', '.join(fit.law.inputs)}; needed are parameters, tokens and unique_tokens",
             hint="fit data_constrained(), or use allocate() where data do not repeat",
         )
-    if not (np.isfinite(flops) and flops > flops_per_parameter_token > 0):
-        raise FitError(f"a budget of {flops:g} FLOP cannot train one parameter on one token", hint="give the budget like 1e22")
     if not (np.isfinite(unique_tokens) and unique_tokens > 0):
         raise FitError(f"unique_tokens {unique_tokens:g} must be positive and finite", hint="count the tokens of the deduplicated data")
-
-
-def _runs(log_sizes: Array, log_product: float, unique_tokens: float) -> dict[str, Array]:
-    """Give the runs that spend the budget at these sizes."""
-    return {
-        "parameters": np.exp(log_sizes),
-        "tokens": np.exp(log_product - log_sizes),
-        "unique_tokens": np.full(len(log_sizes), unique_tokens),
-    }
-
-
-def _best_log_sizes(fit: Fit, thetas: Array, log_product: float, unique_tokens: float) -> Array:
-    """Find each parameter set's best size, [S]; that of the fit itself once more on a finer grid.
-
-    A grid, because excess parameters can make the curve bend twice.
-    """
-    grid = np.linspace(0.0, log_product, _GRID)
-    best = _lowest(fit, thetas, grid, log_product, unique_tokens)
-    step = grid[1]
-    near = np.linspace(max(best[0] - step, 0.0), min(best[0] + step, log_product), 201)
-    best[0] = _lowest(fit, thetas[:1], near, log_product, unique_tokens)[0]
-    return best
-
-
-def _lowest(fit: Fit, thetas: Array, grid: Array, log_product: float, unique_tokens: float) -> Array:
-    """Find the lowest point of a grid of log sizes and go on to the vertex of the parabola through its neighbors, [S]."""
-    runs = _runs(grid, log_product, unique_tokens)
-    losses = np.concatenate([fit.law.predict(thetas[begin : begin + 64], runs) for begin in range(0, len(thetas), 64)])
-    rows, best = np.arange(len(thetas)), losses.argmin(axis=1).clip(1, len(grid) - 2)
-    left, middle, right = losses[rows, best - 1], losses[rows, best], losses[rows, best + 1]
-    bend = left - 2 * middle + right
-    shift = np.where(bend > 0, 0.5 * (left - right) / np.where(bend > 0, bend, 1.0), np.sign(left - right))
-    return grid[best] + np.clip(shift, -1.0, 1.0) * (grid[1] - grid[0])
 
 
 def _chinchilla_size(fit: Fit, log_product: float) -> float:
@@ -157,8 +96,3 @@ def _chinchilla_size(fit: Fit, log_product: float) -> float:
     beta = numbers.get("beta", alpha)
     log_ratio = np.log(alpha * numbers["A"] / (beta * numbers["B"]))
     return float(np.exp((log_ratio + beta * log_product) / (alpha + beta)))
-
-
-def _estimate(values: Array, level: float) -> Estimate:
-    """Take the first value as the estimate and the rest as its bootstrap samples."""
-    return Estimate.of(float(values[0]), values[1:], level)
