@@ -5,7 +5,7 @@ log-sum-exp, so a prediction never underflows and never turns negative. A new ki
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -138,8 +138,8 @@ class Power(Term):
 
 
 @dataclass(frozen=True)
-class Product(Term):
-    """The product of terms.
+class _Several(Term):
+    """What sums, products and minima share.
 
     Attributes:
         terms: at least one.
@@ -150,12 +150,20 @@ class Product(Term):
     @property
     def transforms(self) -> dict[str, Transform]:
         """Those of all terms."""
-        return _all_transforms(self.terms)
+        joined: dict[str, Transform] = {}
+        for term in self.terms:
+            joined |= term.transforms
+        return joined
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Those of all terms, each once, in order."""
-        return _all_inputs(self.terms)
+        return tuple(dict.fromkeys(name for term in self.terms for name in term.inputs))
+
+
+@dataclass(frozen=True)
+class Product(_Several):
+    """The product of terms."""
 
     def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
         """Give the sum of the logs, [S, n]; see `Term.evaluate`."""
@@ -170,24 +178,8 @@ class Product(Term):
 
 
 @dataclass(frozen=True)
-class Minimum(Term):
-    """The smallest of terms, such as a cap; its derivative is that of the smallest one.
-
-    Attributes:
-        terms: at least one.
-    """
-
-    terms: tuple[Term, ...]
-
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Those of all terms."""
-        return _all_transforms(self.terms)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Those of all terms, each once, in order."""
-        return _all_inputs(self.terms)
+class Minimum(_Several):
+    """The smallest of terms, such as a cap; its derivative is that of the smallest one."""
 
     def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
         """Give the smallest log, [S, n]; see `Term.evaluate`."""
@@ -202,24 +194,8 @@ class Minimum(Term):
 
 
 @dataclass(frozen=True)
-class Sum(Term):
-    """The sum of terms, by log-sum-exp.
-
-    Attributes:
-        terms: at least one.
-    """
-
-    terms: tuple[Term, ...]
-
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Those of all terms."""
-        return _all_transforms(self.terms)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Those of all terms, each once, in order."""
-        return _all_inputs(self.terms)
+class Sum(_Several):
+    """The sum of terms, by log-sum-exp."""
 
     def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
         """Give the log of the sum, [S, n]; see `Term.evaluate`."""
@@ -267,16 +243,3 @@ class Raised(Term):
         derivatives: Derivatives = {name: power * slope for name, slope in slopes.items()}
         derivatives[self.exponent] = derivatives.get(self.exponent, 0.0) + log
         return power * log, derivatives
-
-
-def _all_transforms(terms: Sequence[Term]) -> dict[str, Transform]:
-    """Join the parameters of terms."""
-    joined: dict[str, Transform] = {}
-    for term in terms:
-        joined |= term.transforms
-    return joined
-
-
-def _all_inputs(terms: Sequence[Term]) -> tuple[str, ...]:
-    """Join the inputs of terms, each once, in order."""
-    return tuple(dict.fromkeys(name for term in terms for name in term.inputs))
