@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.holdout import measure_drift
+from steelyard.laws.fitting.holdout import ASSUMED_DRIFT, measure_drift
 from steelyard.laws.fitting.law import Law, Prior
 from steelyard.laws.fitting.points import Points
 from steelyard.laws.fitting.study import Resampling, Study
@@ -46,7 +46,8 @@ def fit(
         points: per input of the law its values in natural units, [n], such as a `RunTable`; further columns are ignored.
         target: positive, [n], such as losses in nats per token, or the name of a column of `points`.
         starts: fitted coordinates [S, P], or "auto" for the law's own grid.
-        bootstraps: resampled fits for the intervals; 0 for none.
+        bootstraps: resampled fits for the intervals; with 0 nothing is resampled or held out, and predictions carry the noise of a run
+            and an assumed drift only.
         seed: of the resampling.
         delta: where the Huber loss turns linear, in log units; infinite for least squares.
         weights: not negative, [n]; none for equal ones.
@@ -74,7 +75,7 @@ def fit(
     study = Study(law, data, delta, beliefs(law, prior, int((data.weights > 0).sum())))
     theta, objective, others = study.optimum(_starts(law, starts, delta, bootstraps))
     noise = study.noise(theta)
-    drift, drift_source = measure_drift(study.problem(), others, noise)
+    drift, drift_source = measure_drift(study.problem(), others, noise) if bootstraps else (ASSUMED_DRIFT, "assumed")
     kind = study.resampling(resampling)
     samples = study.bootstrap(theta, noise, kind, bootstraps, np.random.default_rng(seed))
     return Fit(

@@ -12,10 +12,11 @@ from steelyard.laws.fitting.fitted import Fit, outside
 from steelyard.laws.fitting.minimizer import Problem, minimize
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Holdout", "hold_out", "measure_drift"]
+__all__ = ["ASSUMED_DRIFT", "Holdout", "hold_out", "measure_drift"]
 
-_ASSUMED_DRIFT = 0.02
+ASSUMED_DRIFT = 0.02
 _FRACTIONS = (0.15, 0.3, 0.45, 0.6)
+_ITERATIONS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,10 @@ def measure_drift(problem: Problem, starts: Array, noise: float) -> tuple[float,
     """
     cuts = _cuts(problem)
     if not cuts:
-        return _ASSUMED_DRIFT, "assumed"
+        return ASSUMED_DRIFT, "assumed"
     weights = np.repeat(np.stack([np.where(held, 0.0, problem.weights) for held in cuts]), len(starts), axis=0)
-    found = minimize(replace(problem, weights=weights), np.tile(starts, (len(cuts), 1)), far=False)
+    starts_of_cuts = np.tile(starts, (len(cuts), 1))
+    found = minimize(replace(problem, weights=weights), starts_of_cuts, far=False, max_iterations=_ITERATIONS)
     squares = distances = 0.0
     for index, held in enumerate(cuts):
         rows = slice(index * len(starts), (index + 1) * len(starts))
@@ -113,8 +115,8 @@ def measure_drift(problem: Problem, starts: Array, noise: float) -> tuple[float,
         squares += float((error[beyond] ** 2 - noise**2).sum())
         distances += float((distance[beyond] ** 2).sum())
     if distances <= 0:
-        return _ASSUMED_DRIFT, "assumed"
-    return float(np.sqrt((max(squares, 0.0) + _ASSUMED_DRIFT**2) / (distances + 1.0))), "holdout"
+        return ASSUMED_DRIFT, "assumed"
+    return float(np.sqrt((max(squares, 0.0) + ASSUMED_DRIFT**2) / (distances + 1.0))), "holdout"
 
 
 def _largest(size: Array, fraction: float) -> NDArray[np.bool_]:
