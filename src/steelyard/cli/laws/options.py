@@ -48,7 +48,13 @@ class TableOptions:
     drop_invalid: Annotated[bool, _FLAG] = False
 
     def read(self, file: Path) -> "RunTable":
-        """Read the table; a folder is a run store.
+        """Read the table.
+
+        Args:
+            file: CSV, Parquet or JSON lines; a folder is a run store.
+
+        Returns:
+            The rows that meet all conditions.
 
         Raises:
             DataError: the file, a column or a condition is wrong.
@@ -89,6 +95,9 @@ class LawOptions:
 
     def law(self) -> "Fit":
         """Take the law from exactly one of the two options.
+
+        Returns:
+            The fit, with intervals when it has points.
 
         Raises:
             ConfigError: both or neither were given.
@@ -154,6 +163,14 @@ def law_from(name: str, *, fixed: tuple[str, ...] = ()) -> "Law":
 def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     """Split NAME=VALUE texts; one text may hold several, separated by commas.
 
+    Args:
+        texts: as given.
+        option: they were given with, for the message.
+        form: they should have, for the message.
+
+    Returns:
+        Value by name.
+
     Raises:
         ConfigError: a text has no equals sign.
     """
@@ -170,6 +187,13 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
 
 def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
     """Read NAME=NUMBER texts; counts may have a suffix, such as parameters=7B.
+
+    Args:
+        texts: as given.
+        option: they were given with, for the message.
+
+    Returns:
+        Number by name.
 
     Raises:
         ConfigError: a value is not a number.
@@ -197,6 +221,9 @@ def _condition(text: str) -> Any:
 
 def chart_file(path: Path | None) -> None:
     """Refuse a chart's path before any work is done.
+
+    Args:
+        path: of the file; None for no chart.
 
     Raises:
         ConfigError: its ending is not one of .html, .svg, .png and .json.

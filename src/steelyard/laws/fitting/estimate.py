@@ -40,6 +40,12 @@ class Estimate:
 def tails(level: float) -> tuple[float, float]:
     """Turn a level into its two tail probabilities.
 
+    Args:
+        level: probability inside, 0..1.
+
+    Returns:
+        The probabilities below the interval and below its upper end.
+
     Raises:
         FitError: the level is not between 0 and 1.
     """

@@ -200,6 +200,9 @@ class Fit:
     def study(self) -> Study:
         """Give the points with what is computed from them.
 
+        Returns:
+            The study that the fit came from.
+
         Raises:
             FitError: a published set, which has no points.
         """
