@@ -8,11 +8,12 @@ import cyclopts
 from steelyard.cli.laws.options import JSON, TableOptions, chart_file, dump, law_from
 
 if TYPE_CHECKING:
-    from steelyard.laws import Comparison, Fit
+    from steelyard.laws import Comparison, Fit, Profile
     from steelyard.laws.decisions.optima.isoflop import IsoFlop
 
 __all__ = ["compare", "fit", "isoflop"]
 
+_LOOSE_SHARE = 0.5
 _MANY = cyclopts.Parameter(consume_multiple=True, negative=())
 
 
@@ -40,7 +41,7 @@ def fit(
         target: what to fit, one of the columns by its new name.
         table: which columns and rows to read.
         fix: parameters to hold, NAME=VALUE.
-        profile: parameters whose profile interval to give; "all" for all.
+        profile: parameters whose profile interval to give, besides those the points leave nearly free; "all" for all.
         bootstraps: resampled fits for the intervals.
         seed: of the resampling.
         delta: where the Huber loss turns linear, in log units.
@@ -56,7 +57,8 @@ def fit(
     wanted = law_from(law, fixed=fix)
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
-    profiles = [fitted.profile(name) for name in (fitted.law.names if profile == ("all",) else profile)]
+    asked = fitted.law.names if profile == ("all",) else profile
+    profiles = [] if json else [fitted.profile(name) for name in dict.fromkeys((*asked, *_loose(fitted)))]
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
         from steelyard.runs.save import save_chart
@@ -71,7 +73,7 @@ def fit(
     if json:
         print(fitted.to_json())
     else:
-        _print_fit(fitted, [str(item) for item in profiles])
+        _print_fit(fitted, profiles)
 
 
 def compare(
@@ -170,14 +172,21 @@ def isoflop(
         _print_isoflop(found, budget)
 
 
-def _print_fit(fitted: "Fit", profiles: list[str]) -> None:
+def _loose(fitted: "Fit") -> list[str]:
+    """Name parameters that carry a direction the points leave nearly free."""
+    return [name for item in fitted.flat_directions for name, share in item.components.items() if abs(share) >= _LOOSE_SHARE]
+
+
+def _print_fit(fitted: "Fit", profiles: "list[Profile]") -> None:
     """Print parameters with intervals and what the reader should know about them."""
     from steelyard.runs.report import Column, Report, Section, Table, Text
 
     rows: list[list[Any]] = []
+    flat = {item.name for item in profiles if item.is_flat}
     for name, value in fitted.params.items():
         low, high = fitted.interval(name)
-        rows.append([name, f"{value:.5g}", f"{low:.5g}", f"{high:.5g}", "at its bound" if name in fitted.at_bounds else ""])
+        note = "at its bound" if name in fitted.at_bounds else "flat, see its profile" if name in flat else ""
+        rows.append([name, f"{value:.5g}", f"{low:.5g}", f"{high:.5g}", note])
     heads = [Column("parameter"), *(Column(word, align="right") for word in ("fitted", "low", "high")), Column("note")]
     outliers = fitted.outliers()
     shown = "; ".join(map(str, outliers[:5])) + (f" and {len(outliers) - 5} more" if len(outliers) > 5 else "")
@@ -187,7 +196,7 @@ def _print_fit(fitted: "Fit", profiles: list[str]) -> None:
         f"- condition number {fitted.condition_number:.3g}; nearly free: {'; '.join(map(str, fitted.flat_directions)) or 'nothing'}",
         f"- weak priors on {', '.join(fitted.prior)}, because the points are few" if fitted.prior else "- no priors",
         f"- far from the law: {shown}" if outliers else "- no outliers",
-        *(f"- profile of {text}" for text in profiles),
+        *(f"- profile of {item}" for item in profiles),
     ]
     table = Table(heads, rows, f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})")
     formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
