@@ -88,7 +88,7 @@ def test_the_ladder_is_a_table_that_laws_reads(tmp_path):
 
     points = ladder(1e-4)
     write_table(points, tmp_path / "ladder.csv", "2048 tokens of a test")
-    table = laws.RunTable.read(tmp_path / "ladder.csv", counts="counts", loss_unit="loss_unit", tokenizer="tokenizer", schedule="schedule")
+    table = laws.RunTable.read(tmp_path / "ladder.csv")
     assert table.num_runs == len(points) and "counts total" in table.source and "schedule finished" in table.source
     fitted = laws.fit(laws.chinchilla(), table, "loss", bootstraps=0)
     assert fitted.predict({"parameters": 1e5, "tokens": 1e6}).value[0] == pytest.approx(loss(1e5, 1e6), rel=0.02)

@@ -90,7 +90,8 @@ class RunTable(Mapping[str, Array]):
                 "active-non-embedding"; here and below the name of a column in the data says that each row states its own.
             loss_unit: "nat/token", "bit/token", "bit/byte", "nat/byte" or "error fraction".
             tokenizer: any name.
-            schedule: "finished" or "unfinished" learning-rate schedules; a column may also hold true and false.
+            schedule: "finished" or "unfinished" learning-rate schedules; a column may also hold true and false. A column of words
+                that is called like one of these four needs no mention.
             flops_factor: how far flops may lie from 6 parameters * tokens; `math.inf` never minds.
             drop_invalid: leave out rows whose loss or size is not a positive number, such as diverged runs, and count them.
             source: where the runs come from; the file's name unless given.
@@ -168,6 +169,7 @@ class RunTable(Mapping[str, Array]):
         numbers = number_columns(frame, roles, source)
         words = word_columns(frame, numbers)
         rows = np.arange(1, frame.height + 1)
+        stated = {**stated, **{name: name for name in ALLOWED if name in words and stated.get(name, UNSTATED) == UNSTATED}}
         given = {
             name: words.get(value, np.array(numbers[value], dtype=np.str_) if value in numbers else value) for name, value in stated.items()
         }
