@@ -88,9 +88,8 @@ def outliers(study: Study, theta: Array, threshold: float) -> tuple[Outlier, ...
     """
     residuals = study.residuals(theta)
     used = study.data.weights > 0
-    spare = np.sort(np.abs(residuals[used]))[min(len(theta), int(used.sum()) - 1) :]
-    sd = 1.4826 * float(np.median(spare))
-    rows = np.flatnonzero(used & (np.abs(residuals) > threshold * max(sd, 1e-12)))
+    sd = max(study.robust_sd(theta), 1e-12)
+    rows = np.flatnonzero(used & (np.abs(residuals) > threshold * sd))
     said = study.data.target * np.exp(-residuals)
-    found = [Outlier(int(row), float(study.data.target[row]), float(said[row]), float(residuals[row] / max(sd, 1e-12))) for row in rows]
+    found = [Outlier(int(row), float(study.data.target[row]), float(said[row]), float(residuals[row] / sd)) for row in rows]
     return tuple(sorted(found, key=lambda item: -abs(item.deviations)))

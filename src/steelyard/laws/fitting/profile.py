@@ -93,9 +93,7 @@ def _threshold(study: Study, theta: Array, noise: float, level: float) -> float:
     """Give the excess of the objective that ends the interval."""
     from scipy.special import erf, fdtri
 
-    residuals = np.sort(np.abs(study.residuals(theta)[study.data.weights > 0]))
-    robust = 1.4826 * float(np.median(residuals[min(len(theta), len(residuals) - 1) :]))
-    sd = noise if study.delta > 3 * noise else min(noise, max(robust, 1e-9))
+    sd = noise if study.delta > 3 * noise else min(noise, max(study.robust_sd(theta), 1e-9))
     z = min(study.delta / max(sd, 1e-12), 40.0)
     inside = float(erf(z / np.sqrt(2)))
     square = sd**2 * (inside - np.sqrt(2 / np.pi) * z * np.exp(-z * z / 2)) + (z * sd) ** 2 * (1 - inside)

@@ -95,6 +95,11 @@ class Study:
         weights = self.data.weights / self.data.weights[self.data.weights > 0].mean()
         return float(np.sqrt((weights * self.residuals(theta) ** 2).sum() / self.freedom))
 
+    def robust_sd(self, theta: Array) -> float:
+        """Give 1.4826 times the median absolute log residual, without the P smallest, which a fit may pass through."""
+        sizes = np.sort(np.abs(self.residuals(theta)[self.data.weights > 0]))
+        return 1.4826 * float(np.median(sizes[min(len(theta), len(sizes) - 1) :]))
+
     def resampling(self, wanted: Resampling) -> Literal["pairs", "noise"]:
         """Resolve "auto" by the number of points."""
         if wanted != "auto":
