@@ -8,12 +8,12 @@ import torch
 from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.errors import CapacityError, ConfigError, TraceError
 from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, make_request, synthetic_trace
-from steelyard.serve.attention import decode_gathered
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
-from steelyard.serve.kernels import paged_decode, split_rows
 from steelyard.serve.profile import profile
-from steelyard.serve.sampling import sample, uniform
+from steelyard.serve.running.attention import decode_gathered
+from steelyard.serve.running.kernels import paged_decode, split_rows
+from steelyard.serve.running.sampling import sample, uniform
 from steelyard.sim import simulate
 
 

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from steelyard.errors import ConfigError, DataError
 from steelyard.serve import SamplingParams, SchedulerConfig
 from steelyard.serve.engine import LLM
-from steelyard.serve.server import create_app
-from steelyard.serve.text import TextCodec, TextStream
+from steelyard.serve.front.server import create_app
+from steelyard.serve.front.text import TextCodec, TextStream
 
 
 def byte_tokenizer():

@@ -38,12 +38,12 @@ def run(
     try:
         import uvicorn
 
-        from steelyard.serve.server import create_app
+        from steelyard.serve.front.server import create_app
     except ImportError as error:
         from steelyard.errors import BackendError
 
         raise BackendError(f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'") from error
-    from steelyard.serve.text import TextCodec
+    from steelyard.serve.front.text import TextCodec
 
     codec = TextCodec.load(model)
     llm = _engine(model, pool, max_model_len, token_budget, codec.end_tokens)

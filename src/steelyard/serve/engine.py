@@ -10,10 +10,10 @@ import numpy as np
 
 from steelyard.errors import ConfigError, TraceError
 from steelyard.quantity import Measurement
-from steelyard.serve.request import Request, SamplingParams
-from steelyard.serve.runner import TorchRunner
-from steelyard.serve.scheduler import Scheduler, SchedulerConfig
-from steelyard.serve.step import StepPlan
+from steelyard.serve.running.runner import TorchRunner
+from steelyard.serve.scheduling.request import Request, SamplingParams
+from steelyard.serve.scheduling.scheduler import Scheduler, SchedulerConfig
+from steelyard.serve.scheduling.step import StepPlan
 from steelyard.serve.trace import TraceRequest, make_request
 from steelyard.sim.timeline import Timeline
 

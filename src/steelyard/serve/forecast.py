@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steelyard.quantity import Forecast
-from steelyard.serve.scheduler import Scheduler
-from steelyard.serve.step import StepPlan
+from steelyard.serve.scheduling.scheduler import Scheduler
+from steelyard.serve.scheduling.step import StepPlan
 from steelyard.serve.trace import TraceRequest, make_request
 from steelyard.sim.serving import SimulatedReplay, simulate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import ConfigError, TraceError
-from steelyard.serve.request import Request, SamplingParams
+from steelyard.serve.scheduling.request import Request, SamplingParams
 
 __all__ = ["TraceRequest", "load_trace", "make_request", "synthetic_trace"]
 

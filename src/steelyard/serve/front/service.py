@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard.errors import BackendError
-from steelyard.serve.request import Request, SamplingParams
+from steelyard.serve.scheduling.request import Request, SamplingParams
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.serve.request import SamplingParams
+from steelyard.serve.scheduling.request import SamplingParams
 
 __all__ = ["sample", "uniform"]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.serve.blocks import BlockPool
-from steelyard.serve.prefix import PrefixIndex, chain_hash
-from steelyard.serve.request import Request
-from steelyard.serve.step import StepPlan
+from steelyard.serve.kv.blocks import BlockPool
+from steelyard.serve.kv.prefix import PrefixIndex, chain_hash
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.step import StepPlan
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from steelyard.errors import ConfigError
-from steelyard.serve.blocks import BlockTable
+from steelyard.serve.kv.blocks import BlockTable
 
 __all__ = ["Request", "SamplingParams"]
 

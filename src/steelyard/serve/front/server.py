@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from steelyard.errors import BackendError, SteelyardError
 from steelyard.serve.engine import LLM
-from steelyard.serve.metrics import ServerMetrics
-from steelyard.serve.protocol import ChatBody, CompletionBody, error_body
-from steelyard.serve.request import SamplingParams
-from steelyard.serve.service import EngineService, Event
-from steelyard.serve.text import TextCodec, TextStream
+from steelyard.serve.front.metrics import ServerMetrics
+from steelyard.serve.front.protocol import ChatBody, CompletionBody, error_body
+from steelyard.serve.front.service import EngineService, Event
+from steelyard.serve.front.text import TextCodec, TextStream
+from steelyard.serve.scheduling.request import SamplingParams
 
 __all__ = ["create_app"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.serve.attention import StepAttention
-from steelyard.serve.request import SamplingParams
-from steelyard.serve.sampling import sample
-from steelyard.serve.scheduler import SchedulerConfig
-from steelyard.serve.step import StepPlan
+from steelyard.serve.running.attention import StepAttention
+from steelyard.serve.running.sampling import sample
+from steelyard.serve.scheduling.request import SamplingParams
+from steelyard.serve.scheduling.scheduler import SchedulerConfig
+from steelyard.serve.scheduling.step import StepPlan
 
 if TYPE_CHECKING:
     from steelyard.nn.transformer import Transformer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from steelyard.serve.step import StepPlan
+from steelyard.serve.scheduling.step import StepPlan
 
 __all__ = ["StepAttention", "decode_gathered"]
 
@@ -131,7 +131,7 @@ class StepAttention:
         if not self.compiled:
             out[: self.num_decodes] = decode_gathered(query, keys, values, self.device_tables, self.device_contexts, self.block_size)
             return
-        from steelyard.serve.kernels import paged_decode
+        from steelyard.serve.running.kernels import paged_decode
 
         rows = out[: self.num_decodes].numpy()
         arrays = query.contiguous().numpy(), keys.numpy(), values.numpy(), self.tables, self.contexts

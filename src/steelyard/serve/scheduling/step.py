@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from steelyard.cost.step_time import FIRST_TOKENS
-from steelyard.serve.request import SamplingParams
+from steelyard.serve.scheduling.request import SamplingParams
 
 __all__ = ["StepPlan"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from steelyard.errors import CapacityError, ConfigError
 
 if TYPE_CHECKING:
-    from steelyard.serve.prefix import PrefixIndex
+    from steelyard.serve.kv.prefix import PrefixIndex
 
 __all__ = ["BlockPool", "BlockTable"]
 

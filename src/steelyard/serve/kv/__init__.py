@@ -1,0 +1,1 @@
+"""Keys and values: blocks and their users, tables, reuse of prefixes, tiers."""

@@ -1,0 +1,1 @@
+"""The tensor side of a step: kernels, the runner, sampling."""
