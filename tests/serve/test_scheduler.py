@@ -16,7 +16,7 @@ def request(name, prompt, output=4, start=0):
 
 
 def finish_step(scheduler, plan, now_s=0.0):
-    return scheduler.complete(plan, dict.fromkeys(plan.sampled_ids, 7), now_s)
+    return scheduler.complete(plan, plan.blank_output(), now_s)
 
 
 def drain(scheduler, limit=2000):
@@ -38,7 +38,8 @@ def test_decodes_go_first_and_prompts_share_the_rest_of_the_budget():
     plan = scheduler.schedule(0.0)
     assert plan.request_ids == ["a", "b", "c"]
     assert plan.query_lengths.tolist() == [1, 10, 5]
-    assert plan.samples.tolist() == [True, True, False]
+    assert plan.sampled_ids == ["a", "b"]
+    assert plan.sample_rows.tolist() == [0, 10]
     assert plan.num_decodes == 1
     assert plan.features().tolist() == [1, 3, 15, 55 + 15, 1, 5, 8]
 

@@ -22,6 +22,9 @@ class Job:
 class Plan:
     sampled_ids: list[str]
 
+    def blank_output(self):
+        return dict.fromkeys(self.sampled_ids, 0)
+
     def features(self):
         return np.array([1.0, len(self.sampled_ids)])
 

@@ -11,7 +11,8 @@ import numpy as np
 from steelyard.errors import ConfigError, TraceError
 from steelyard.quantity import Measurement
 from steelyard.serve.running.runner import TorchRunner
-from steelyard.serve.scheduling.request import Request, SamplingParams
+from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler, SchedulerConfig
 from steelyard.serve.scheduling.step import StepPlan
 from steelyard.serve.trace import TraceRequest, make_request
@@ -256,9 +257,10 @@ class LLM:
         plan = self.scheduler.schedule(self.clock.now_s())
         if plan is None:
             return None, {}, []
-        tokens = self.runner.execute(plan)
+        output = self.runner.execute(plan)
         self._steps += 1
-        return plan, tokens, self.scheduler.complete(plan, tokens, self.clock.now_s())
+        tokens = dict(zip(plan.sampled_ids, output.tokens.tolist(), strict=True))
+        return plan, tokens, self.scheduler.complete(plan, output, self.clock.now_s())
 
     def stats(self) -> EngineStats:
         """Give the counters."""
@@ -333,9 +335,9 @@ class LLM:
             if plan is None:
                 self.clock.sleep(max(requests[order[arrived]].arrival_s - (self.clock.now_s() - start), 0.0))
                 continue
-            tokens = self.runner.execute(plan)
+            output = self.runner.execute(plan)
             end = self.clock.now_s() - start
-            self.scheduler.complete(plan, tokens, end)
+            self.scheduler.complete(plan, output, end)
             recorder.record(plan, begin, self.clock.now_s() - start, self.scheduler.kv_utilization())
         return recorder.result(requests)
 

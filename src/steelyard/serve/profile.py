@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steelyard.errors import ConfigError
-from steelyard.serve.scheduling.request import SamplingParams
+from steelyard.serve.scheduling.params import SamplingParams
 
 if TYPE_CHECKING:
     from steelyard.cost.step_time import ServeStepTime

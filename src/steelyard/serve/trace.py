@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from steelyard.errors import ConfigError, TraceError
-from steelyard.serve.scheduling.request import Request, SamplingParams
+from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.scheduling.request import Request
 
 __all__ = ["TraceRequest", "load_trace", "make_request", "synthetic_trace"]
 

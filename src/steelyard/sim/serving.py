@@ -1,6 +1,6 @@
 """A serving engine in virtual time: the real scheduler, a cost model instead of the runner."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,9 +18,8 @@ _ARRIVE, _COMPLETE, _START = 0, 1, 2
 class PlanLike(Protocol):
     """What the simulator needs of a step's plan."""
 
-    @property
-    def sampled_ids(self) -> Sequence[str]:
-        """Requests that get a token in this step."""
+    def blank_output(self) -> Any:
+        """Give what the step yields when only lengths matter."""
         ...
 
     def features(self) -> np.ndarray:
@@ -48,7 +47,7 @@ class SchedulerLike(Protocol):
         """Plan the next step, or None without work."""
         ...
 
-    def complete(self, plan: Any, tokens: dict[str, int], now_s: float) -> list[Any]:
+    def complete(self, plan: Any, output: Any, now_s: float) -> list[Any]:
         """Take a step's tokens; give the finished requests."""
         ...
 
@@ -109,7 +108,7 @@ class _Server:
 
     def finish(self, plan: PlanLike) -> None:
         """Hand out the step's tokens and go on."""
-        self.scheduler.complete(plan, dict.fromkeys(plan.sampled_ids, 0), self.loop.now_s)
+        self.scheduler.complete(plan, plan.blank_output(), self.loop.now_s)
         self.utilization.append(self.scheduler.kv_utilization())
         self.loop.after(0.0, self.start, priority=_START)
 

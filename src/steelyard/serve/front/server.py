@@ -23,7 +23,7 @@ from steelyard.serve.front.metrics import ServerMetrics
 from steelyard.serve.front.protocol import ChatBody, CompletionBody, error_body
 from steelyard.serve.front.service import EngineService, Event
 from steelyard.serve.front.text import TextCodec, TextStream
-from steelyard.serve.scheduling.request import SamplingParams
+from steelyard.serve.scheduling.params import SamplingParams
 
 __all__ = ["create_app"]
 

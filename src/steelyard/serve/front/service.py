@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard.errors import BackendError
-from steelyard.serve.scheduling.request import Request, SamplingParams
+from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.scheduling.request import Request
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM

@@ -11,9 +11,9 @@ import torch
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.running.attention import StepAttention
 from steelyard.serve.running.sampling import sample
-from steelyard.serve.scheduling.request import SamplingParams
+from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
-from steelyard.serve.scheduling.step import StepPlan
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 if TYPE_CHECKING:
     from steelyard.nn.transformer import Transformer
@@ -80,14 +80,14 @@ class TorchRunner:
             item[:1] = row
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> dict[str, int]:
+    def execute(self, plan: StepPlan) -> StepOutput:
         """Run one step.
 
         Args:
             plan: from a scheduler of the same config.
 
         Returns:
-            The token of each sampling request.
+            The tokens of the sampled rows.
         """
         if len(plan.copies):
             self._copy_blocks(plan.copies)
@@ -95,13 +95,11 @@ class TorchRunner:
         tokens = torch.from_numpy(plan.token_ids).to(self._device)
         positions = torch.from_numpy(plan.positions).to(self._device)
         hidden = self.model.run(tokens, positions, attend)
-        rows = np.flatnonzero(plan.samples)
-        if not len(rows):
-            return {}
-        last = torch.from_numpy(plan.query_starts[1:][rows] - 1).to(self._device)
-        logits = self.model.head(hidden[last])
-        chosen = sample(logits, [plan.params[row] for row in rows], plan.output_positions[rows].tolist())
-        return dict(zip(plan.sampled_ids, chosen.tolist(), strict=True))
+        if not plan.sampled:
+            return plan.blank_output()
+        logits = self.model.head(hidden[torch.from_numpy(plan.sample_rows).to(self._device)])
+        chosen = sample(logits, [request.params for request in plan.sampled], plan.output_positions.tolist())
+        return StepOutput(tokens=chosen.numpy(force=True))
 
     def _copy_blocks(self, copies: np.ndarray) -> None:
         """Copy whole blocks, all layers."""
@@ -123,7 +121,7 @@ def _one_token_plan(num_decodes: int) -> StepPlan:
         query_lengths=one,
         context_lengths=one,
         block_tables=np.zeros((1, 1), dtype=np.int64),
-        samples=np.ones(1, dtype=bool),
-        params=[SamplingParams()],
+        sample_rows=zero,
+        sampled=[Request(id="warm-up", prompt=[0])],
         output_positions=zero,
     )

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.serve.scheduling.request import SamplingParams
+from steelyard.serve.scheduling.params import SamplingParams
 
 __all__ = ["sample", "uniform"]
 

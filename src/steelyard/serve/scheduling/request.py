@@ -3,49 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from steelyard.errors import ConfigError
 from steelyard.serve.kv.blocks import BlockTable
+from steelyard.serve.scheduling.params import SamplingParams
 
-__all__ = ["Request", "SamplingParams"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SamplingParams:
-    """How the tokens of a request are chosen and when it ends.
-
-    Attributes:
-        max_tokens: most output tokens, at least 1.
-        temperature: 0 takes the most likely token.
-        top_p: keep the likeliest tokens that together reach this probability, in (0, 1].
-        top_k: keep this many likeliest tokens, 0 for all.
-        seed: of the draws; equal seeds give equal outputs, whatever else runs.
-        stop_tokens: token ids that end the output; the one met is not part of it.
-        ignore_end: run to `max_tokens` whatever tokens come, as benchmarks do.
-    """
-
-    max_tokens: int = 16
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-    stop_tokens: tuple[int, ...] = ()
-    ignore_end: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range.
-
-        Raises:
-            ConfigError: names the field, the value and the range.
-        """
-        for name, good, allowed in (
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
-            ("temperature", 0 <= self.temperature < float("inf"), "finite and at least 0"),
-            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
-            ("top_k", self.top_k >= 0, "at least 0, where 0 keeps all"),
-            ("seed", 0 <= self.seed < 2**63, "in [0, 2**63)"),
-        ):
-            if not good:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}")
+__all__ = ["Request"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,6 +18,9 @@ class Request:
         prompt: token ids, at least one.
         params: sampling parameters.
         arrival_s: when it came, on the driver's clock.
+        priority: smaller runs first under the priority policy.
+        client: who pays for it, for fair policies.
+        expected_output: output tokens its sender or a predictor expects, 0 when unknown.
         order: rank of arrival, set by the scheduler; preemption does not change it.
         output: generated token ids.
         num_computed: leading tokens whose keys and values are in the pool.
@@ -73,6 +37,9 @@ class Request:
     prompt: list[int]
     params: SamplingParams = field(default_factory=SamplingParams)
     arrival_s: float = 0.0
+    priority: int = 0
+    client: str = "default"
+    expected_output: int = 0
     order: int = -1
     output: list[int] = field(default_factory=list)
     num_computed: int = 0

@@ -9,7 +9,7 @@ from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.prefix import PrefixIndex, chain_hash
 from steelyard.serve.scheduling.request import Request
-from steelyard.serve.scheduling.step import StepPlan
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 
@@ -170,25 +170,25 @@ class Scheduler:
             budget -= chunks[-1][1]
         return self._plan(chunks, len(decoding)) if chunks else None
 
-    def complete(self, plan: StepPlan, tokens: dict[str, int], now_s: float) -> list[Request]:
+    def complete(self, plan: StepPlan, output: StepOutput, now_s: float) -> list[Request]:
         """Take the results of a step.
 
         Args:
             plan: as `schedule` gave it; requests aborted since are skipped.
-            tokens: sampled token of each sampling request.
+            output: tokens of the plan's sampled rows.
             now_s: time at the step's end.
 
         Returns:
             Requests that ended, their blocks given back.
         """
-        finished = []
-        for name, length, samples in zip(plan.request_ids, plan.query_lengths.tolist(), plan.samples.tolist(), strict=True):
+        finished, tokens = [], dict(zip(plan.sampled_ids, output.tokens.tolist(), strict=True))
+        for name, length in zip(plan.request_ids, plan.query_lengths.tolist(), strict=True):
             request = self._requests.get(name)
             if request is None:
                 continue
             request.num_computed += length
             self._remember(request, length)
-            if samples:
+            if name in tokens:
                 request.take(tokens[name], now_s)
             if request.finish_reason:
                 self._leave(request)
@@ -290,6 +290,7 @@ class Scheduler:
         for row, (request, _) in enumerate(chunks):
             blocks = request.table.blocks[: tables.shape[1]]
             tables[row, : len(blocks)] = blocks
+        sampled = [request for request, length in chunks if length == request.num_pending]
         return StepPlan(
             request_ids=[request.id for request, _ in chunks],
             num_decodes=num_decodes,
@@ -299,7 +300,7 @@ class Scheduler:
             query_lengths=lengths,
             context_lengths=contexts,
             block_tables=tables,
-            samples=np.array([length == request.num_pending for request, length in chunks]),
-            params=[request.params for request, _ in chunks],
-            output_positions=np.array([len(request.output) for request, _ in chunks], dtype=np.int64),
+            sample_rows=(np.cumsum(lengths) - 1)[[length == request.num_pending for request, length in chunks]],
+            sampled=sampled,
+            output_positions=np.array([len(request.output) for request in sampled], dtype=np.int64),
         )

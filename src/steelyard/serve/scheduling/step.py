@@ -7,9 +7,27 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from steelyard.cost.step_time import FIRST_TOKENS
-from steelyard.serve.scheduling.request import SamplingParams
+from steelyard.serve.scheduling.request import Request
 
-__all__ = ["StepPlan"]
+__all__ = ["StepOutput", "StepPlan"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOutput:
+    """What a step gave: one token for each of the plan's R sampled rows.
+
+    Attributes:
+        tokens: int64 [R].
+        logprobs: float32 [R] natural logarithm of each chosen token's probability before temperature and cuts, or None when no
+            request of the step asks for it.
+        top_tokens: int64 [R, K] likeliest tokens, most likely first, K the most any request of the step asks for; or None.
+        top_logprobs: float32 [R, K], or None.
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray | None = None
+    top_tokens: np.ndarray | None = None
+    top_logprobs: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +43,12 @@ class StepPlan:
         query_lengths: int64 [S] tokens of each sequence in this step.
         context_lengths: int64 [S] tokens in the pool after this step.
         block_tables: int64 [S, M] pool blocks, rows padded with 0.
-        samples: bool [S] whether the sequence's last token yields an output token.
-        params: [S] sampling parameters.
-        output_positions: int64 [S] output tokens each sequence already has; with the seed it fixes the draw.
+        sample_rows: int64 [R] rows of the flattened batch whose logits yield an output token, rising; a row that several new
+            sequences share is repeated.
+        sampled: [R] request that gets each token, with its parameters and its tokens so far.
+        output_positions: int64 [R] output tokens each of them will have before this one; with the seed it fixes the draw.
+        feedback: int64 [F, 2] (row of this batch, index in the previous step's output) of tokens not known when the plan was made;
+            their `token_ids` are 0.
         copies: int64 [C, 2] (from, to) blocks to copy first.
     """
 
@@ -39,9 +60,10 @@ class StepPlan:
     query_lengths: np.ndarray
     context_lengths: np.ndarray
     block_tables: np.ndarray
-    samples: np.ndarray
-    params: list[SamplingParams]
+    sample_rows: np.ndarray
+    sampled: list[Request]
     output_positions: np.ndarray
+    feedback: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
     copies: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
 
     @property
@@ -56,8 +78,12 @@ class StepPlan:
 
     @property
     def sampled_ids(self) -> list[str]:
-        """Requests that get a token."""
-        return [name for name, sampled in zip(self.request_ids, self.samples, strict=True) if sampled]
+        """Requests that get a token, [R]."""
+        return [request.id for request in self.sampled]
+
+    def blank_output(self) -> StepOutput:
+        """Give an output of zeros, for a driver that only forces lengths."""
+        return StepOutput(tokens=np.zeros(len(self.sampled), dtype=np.int64))
 
     def features(self) -> np.ndarray:
         """Give what the step's time depends on, in the order of `steelyard.cost.step_time.FEATURES`.
