@@ -6,9 +6,10 @@ The policies here know no tensors. The parts that need PyTorch stay in their mod
 
 from steelyard.serve.kv.blocks import BlockPool, BlockTable
 from steelyard.serve.kv.prefix import PrefixIndex
+from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
-from steelyard.serve.scheduling.scheduler import Scheduler, SchedulerConfig
+from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepPlan
 from steelyard.serve.trace import TraceRequest, load_trace, make_request, synthetic_trace
 

@@ -1,12 +1,19 @@
 """A request for tokens: what was asked, and how far it is."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from steelyard.serve.kv.blocks import BlockTable
 from steelyard.serve.scheduling.params import SamplingParams
 
-__all__ = ["Request"]
+if TYPE_CHECKING:
+    from steelyard.serve.scheduling.family import Family
+
+__all__ = ["Request", "RequestState"]
+
+RequestState = Literal["waiting", "running", "swapping_out", "swapped", "swapping_in"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -31,6 +38,8 @@ class Request:
         first_token_s: time of the first output token, NaN before.
         last_token_s: time of the latest output token, NaN before.
         finish_reason: "stop", "length" or "abort" once it ended.
+        state: where its keys and values are.
+        family: the sequences that run side by side for one request, itself among them; None when it runs alone.
     """
 
     id: str
@@ -50,6 +59,8 @@ class Request:
     first_token_s: float = float("nan")
     last_token_s: float = float("nan")
     finish_reason: Literal["stop", "length", "abort"] | None = None
+    state: RequestState = "waiting"
+    family: Family | None = None
 
     @property
     def num_tokens(self) -> int:

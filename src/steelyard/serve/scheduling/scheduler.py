@@ -1,63 +1,17 @@
 """Iteration-level scheduling: who runs in the next step, under a token budget and a block budget."""
 
 import bisect
-from dataclasses import dataclass
 
 import numpy as np
 
-from steelyard.errors import CapacityError, ConfigError
+from steelyard.errors import ConfigError
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.prefix import PrefixIndex, chain_hash
+from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["Scheduler", "SchedulerConfig"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SchedulerConfig:
-    """Limits of one engine.
-
-    Attributes:
-        num_blocks: blocks in the pool.
-        block_size: token slots per block, a power of two.
-        token_budget: most tokens a step runs.
-        max_num_seqs: most sequences that run at once, at most the token budget.
-        max_model_len: most tokens of a prompt and its output together.
-        watermark_fraction: share of the pool kept free when a request is admitted beside others.
-        prefix_caching: whether equal prefixes share blocks.
-    """
-
-    num_blocks: int
-    block_size: int = 16
-    token_budget: int = 512
-    max_num_seqs: int = 64
-    max_model_len: int = 2048
-    watermark_fraction: float = 0.01
-    prefix_caching: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse limits that contradict each other.
-
-        Raises:
-            ConfigError: a value is out of range.
-            CapacityError: the pool cannot hold one sequence of `max_model_len`.
-        """
-        BlockPool(1, self.block_size)
-        for name, good, allowed in (
-            ("token_budget", self.token_budget >= 1, "at least 1"),
-            ("max_num_seqs", 1 <= self.max_num_seqs <= self.token_budget, f"in [1, token_budget = {self.token_budget}]"),
-            ("max_model_len", self.max_model_len >= 2, "at least 2"),
-            ("watermark_fraction", 0 <= self.watermark_fraction < 1, "in [0, 1)"),
-        ):
-            if not good:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}")
-        needed = -(-self.max_model_len // self.block_size)
-        if self.num_blocks < needed:
-            raise CapacityError(
-                f"{self.num_blocks} blocks of {self.block_size} tokens cannot hold one sequence of max_model_len {self.max_model_len}",
-                hint=f"give num_blocks >= {needed} or max_model_len <= {max(self.num_blocks, 0) * self.block_size}",
-            )
 
 
 class Scheduler:

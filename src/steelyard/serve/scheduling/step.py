@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from steelyard.cost.step_time import FIRST_TOKENS
 from steelyard.serve.scheduling.request import Request
 
-__all__ = ["StepOutput", "StepPlan"]
+__all__ = ["StepOutput", "StepPlan", "Transfer"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """Blocks of one request to copy between the pool and the host tier.
+
+    Attributes:
+        id: names the transfer when it has landed.
+        request_id: whose blocks they are.
+        direction: "out" of the pool or "in" to it.
+        runs: int64 [N, 3] (first device block, first host block, count) of runs that are consecutive on both sides.
+    """
+
+    id: int
+    request_id: str
+    direction: Literal["out", "in"]
+    runs: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +68,7 @@ class StepPlan:
         feedback: int64 [F, 2] (row of this batch, index in the previous step's output) of tokens not known when the plan was made;
             their `token_ids` are 0.
         copies: int64 [C, 2] (from, to) blocks to copy first.
+        transfers: copies between the tiers to start before this step.
     """
 
     request_ids: list[str]
@@ -65,6 +84,7 @@ class StepPlan:
     output_positions: np.ndarray
     feedback: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
     copies: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    transfers: list[Transfer] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
