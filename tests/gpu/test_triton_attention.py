@@ -1,0 +1,65 @@
+"""The Triton kernel against gathered attention: compiled on a GPU, interpreted on the CPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+QUERIES = np.array([1, 1, 7, 33])
+CONTEXTS = np.array([5, 300, 7, 90])
+SHAPES = [(4, 2, 16, 4), (8, 1, 32, 16), (3, 3, 16, 8), (6, 2, 64, 16)]
+
+
+def gathered(query, keys, values, tables):
+    """The slow obvious version, sequence by sequence."""
+    parts, start = [], 0
+    for row, (length, context) in enumerate(zip(QUERIES.tolist(), CONTEXTS.tolist(), strict=True)):
+        slots = (tables[row].cpu()[:, None] * keys.shape[1] + torch.arange(keys.shape[1])).flatten()[:context]
+        k, v = (item.flatten(0, 1)[slots.to(item.device)].transpose(0, 1)[None] for item in (keys, values))
+        q = query[start : start + length].transpose(0, 1)[None]
+        mask = torch.arange(context) <= torch.arange(context - length, context)[:, None]
+        parts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.device), enable_gqa=True)[0].transpose(0, 1))
+        start += length
+    return torch.cat(parts)
+
+
+def check(device, dtype, tolerance):
+    from steelyard.serve.running.triton_attention import paged_attention, query_tiles
+
+    generator = torch.Generator().manual_seed(0)
+    for heads, kv_heads, width, block_size in SHAPES:
+        needed = -(-CONTEXTS // block_size)
+        keys, values = torch.randn(2, int(needed.sum()) + 5, block_size, kv_heads, width, generator=generator).to(device, dtype)
+        tables = torch.zeros(len(CONTEXTS), int(needed.max()), dtype=torch.int64)
+        order = torch.randperm(len(keys), generator=generator).split([*needed.tolist(), 5])
+        for row, blocks in enumerate(order[:-1]):
+            tables[row, : len(blocks)] = blocks
+        query = torch.randn(int(QUERIES.sum()), heads, width, generator=generator).to(device, dtype)
+        expected = gathered(query.float(), keys.float(), values.float(), tables)
+        for splits in (1, 4):
+            out = torch.full_like(query, 7.0)
+            tiles = query_tiles(QUERIES, CONTEXTS, heads // kv_heads, query.device)
+            paged_attention(query, keys, values, tables.to(device), tiles, out, splits=splits)
+            torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_kernel_equals_gathered_attention_on_a_gpu(dtype, tolerance):
+    check("cuda", dtype, tolerance)
+
+
+@pytest.mark.peers
+def test_kernel_equals_gathered_attention_when_interpreted():
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, str(Path(__file__))], env=environment, check=True)
+
+
+if __name__ == "__main__":
+    check("cpu", torch.float32, 1e-5)
