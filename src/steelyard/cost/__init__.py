@@ -8,6 +8,7 @@ from steelyard.cost.layout import Layout
 from steelyard.cost.longcontext import ServePoint, serve_point
 from steelyard.cost.memory import MemoryBreakdown, serving_memory, training_memory
 from steelyard.cost.operators import OperatorTable, kv_bytes_per_token, operators
+from steelyard.cost.optimal import OptimalThroughput, optimal_throughput
 from steelyard.cost.roofline import Efficiencies, Machine, roofline_time_s
 from steelyard.cost.step import StepCost, training_step
 from steelyard.cost.step_time import FEATURES, ServeStepTime
@@ -20,6 +21,7 @@ __all__ = [
     "Machine",
     "MemoryBreakdown",
     "OperatorTable",
+    "OptimalThroughput",
     "ServePoint",
     "ServeStepTime",
     "StepCost",
@@ -30,6 +32,7 @@ __all__ = [
     "kv_bytes_per_token",
     "model_flops_per_token",
     "operators",
+    "optimal_throughput",
     "roofline_time_s",
     "serve_point",
     "serving_memory",

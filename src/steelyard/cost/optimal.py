@@ -1,0 +1,160 @@
+"""The most tokens a second that a serving device can give: which of memory, compute and network binds a full iteration."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.cost.flops import active_matrix_parameters
+from steelyard.cost.memory import parameter_count
+from steelyard.cost.operators import kv_bytes_per_token
+from steelyard.cost.roofline import Machine
+from steelyard.errors import CalibrationError, CapacityError, CatalogError, ConfigError
+
+__all__ = ["Bottleneck", "OptimalThroughput", "optimal_throughput"]
+
+Bottleneck = Literal["memory", "compute", "network"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimalThroughput:
+    """One iteration of a steadily loaded engine, each resource by itself.
+
+    Attributes:
+        bottleneck: the resource that takes longest.
+        memory_s: time to read the weights and every resident key and value once.
+        compute_s: time of the dense products of all tokens at the measured rate.
+        network_s: time of the all-reduces, 0 on one device.
+        requests: resident requests, each decoding one token.
+        dense_tokens: tokens of the iteration: those decoded and the prompt tokens that keep pace with them.
+        tokens_per_s_per_device: prompt and output tokens alike, if the bottleneck is never idle.
+        active_parameters: parameters that multiply each token.
+        gemm_flops_per_s: measured rate of one device.
+    """
+
+    bottleneck: Bottleneck
+    memory_s: float
+    compute_s: float
+    network_s: float
+    requests: float
+    dense_tokens: float
+    tokens_per_s_per_device: float
+    active_parameters: float
+    gemm_flops_per_s: float
+
+    @property
+    def iteration_s(self) -> float:
+        """Shortest iteration: the time of the bottleneck, with the rest hidden under it."""
+        return max(self.memory_s, self.compute_s, self.network_s)
+
+    def fraction(self, tokens_per_s_per_device: float) -> float:
+        """Give what share of the optimum a measured rate is."""
+        return tokens_per_s_per_device / self.tokens_per_s_per_device
+
+
+def optimal_throughput(
+    arch: Architecture,
+    machine: Machine,
+    *,
+    prompt_tokens: float,
+    output_tokens: float,
+    tensor_parallel: int = 1,
+    gemm_flops_per_s: float = 0.0,
+    requests: float = 0.0,
+    max_dense_tokens: float = math.inf,
+    phase: Literal["both", "decode"] = "both",
+    parameters: float = 0.0,
+) -> OptimalThroughput:
+    """Find the bottleneck of serving and the throughput it allows.
+
+    In the steady state prompt and output tokens are processed in the ratio of their lengths, and a request holds its prompt and half
+    of its output on average. Compute-bound, the answer is `gemm_flops_per_s / (2 * parameters)` per device, whatever their number.
+    Attention's own products are left out, as in the source. Every weight is read in each iteration, also those of experts.
+
+    Args:
+        arch: the model; of a mixture of experts the active parameters multiply and all of them are read.
+        machine: one device; memory and link rates are taken as they stand, so `Efficiencies.peak()` gives the published ones.
+        prompt_tokens: mean prompt length, 0 or more.
+        output_tokens: mean output length, positive.
+        tensor_parallel: devices that share each layer.
+        gemm_flops_per_s: measured rate of large matrix products on one device; a calibrated machine brings its own.
+        requests: resident requests; as many as fit the memory when 0.
+        max_dense_tokens: tokens beyond which larger products gain nothing; requests are fewer then.
+        phase: "decode" when prompts run elsewhere.
+        parameters: rounded count to use for both weights and products instead of the architecture's exact ones.
+
+    Returns:
+        The times of one iteration and the throughput.
+
+    Raises:
+        CalibrationError: the rate of matrix products was not measured.
+        CatalogError: several devices, and the machine lacks `scale_up_bytes_per_s`.
+        CapacityError: weights and one request do not fit.
+        ConfigError: a length, count or phase out of range.
+
+    Source: Zhu et al. 2024 (NanoFlow, arXiv 2408.12757), section 3: 260 TFLOP/s and 70 billion parameters give 1,857 tokens/s.
+    """
+    _check(prompt_tokens, output_tokens, tensor_parallel, requests, max_dense_tokens, phase)
+    rate = _measured_rate(machine, gemm_flops_per_s)
+    active = parameters or float(active_matrix_parameters(arch))
+    weights = (parameters or sum(parameter_count(arch))) * machine.dtype_bytes
+    copies = max(1.0, tensor_parallel / (1 if arch.kv_lora_rank else arch.num_kv_heads))
+    held = (prompt_tokens + output_tokens / 2) * kv_bytes_per_token(arch, machine.dtype_bytes) * copies
+    fitting = (machine.memory_bytes * tensor_parallel - weights) / held
+    if fitting < max(requests, 1):
+        least = math.ceil((weights + max(requests, 1) * held) / machine.memory_bytes)
+        message = f"{arch.name} with {max(requests, 1):g} requests does not fit {tensor_parallel} x {machine.name}"
+        raise CapacityError(message, hint=f"it needs at least {least} devices")
+    per_request = 1 + (prompt_tokens / output_tokens if phase == "both" else 0.0)
+    resident = min(requests or fitting, max_dense_tokens / per_request)
+    tokens = resident * per_request
+    times: dict[Bottleneck, float] = {
+        "memory": (weights + resident * held) / (tensor_parallel * machine.memory_bytes_per_s),
+        "compute": 2 * tokens * active / (tensor_parallel * rate),
+        "network": _all_reduces_s(arch, machine, tokens, tensor_parallel),
+    }
+    bottleneck = max(times, key=lambda name: times[name])
+    return OptimalThroughput(
+        bottleneck=bottleneck,
+        memory_s=times["memory"],
+        compute_s=times["compute"],
+        network_s=times["network"],
+        requests=resident,
+        dense_tokens=tokens,
+        tokens_per_s_per_device=tokens / times[bottleneck] / tensor_parallel,
+        active_parameters=active,
+        gemm_flops_per_s=rate,
+    )
+
+
+def _check(prompt: float, output: float, devices: int, requests: float, cap: float, phase: str) -> None:
+    """Refuse sizes that mean nothing."""
+    if not (prompt >= 0 and 0 < output < math.inf and prompt < math.inf):
+        raise ConfigError(f"prompt_tokens {prompt:g} and output_tokens {output:g}: need a prompt of at least 0 and an output above 0")
+    if devices < 1 or requests < 0 or not cap > 0:
+        raise ConfigError(
+            f"tensor_parallel {devices}, requests {requests:g}, max_dense_tokens {cap:g}: need at least 1, at least 0, above 0"
+        )
+    if phase not in ("both", "decode"):
+        raise ConfigError(f"phase {phase!r} is not one of both, decode")
+
+
+def _measured_rate(machine: Machine, given: float) -> float:
+    """Give a measured rate of matrix products, or refuse."""
+    if given < 0:
+        raise ConfigError(f"gemm_flops_per_s is {given:g}, but cannot be negative")
+    rate = given or (machine.peak_flops_per_s if machine.provenance == "measured" else 0.0)
+    if not rate:
+        message = f"no matrix product was measured on {machine.name}, and a datasheet's peak gives no optimum"
+        raise CalibrationError(message, hint="pass gemm_flops_per_s, or run `steelyard calibrate` and use this-machine")
+    return rate
+
+
+def _all_reduces_s(arch: Architecture, machine: Machine, tokens: float, devices: int) -> float:
+    """Time two ring all-reduces per layer, each sending 2 (N - 1) / N of the activations from every device."""
+    if devices == 1:
+        return 0.0
+    if not machine.scale_up_bytes_per_s:
+        raise CatalogError(f"{machine.name} lacks scale_up_bytes_per_s", hint="add it to a record in the user catalog")
+    activations = tokens * arch.hidden_size * machine.dtype_bytes
+    return 2 * arch.num_layers * 2 * (devices - 1) / devices * activations / machine.scale_up_bytes_per_s
