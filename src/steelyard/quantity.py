@@ -51,6 +51,7 @@ _ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] =
     ("serve.ttft_p95", "s", "lower", "95th percentile over requests of arrival to first output token."),
     ("serve.tpot", "s/token", "lower", "(Last - first token time) / (output tokens - 1) per request, mean over requests."),
     ("serve.throughput", "token/s", "higher", "Output tokens per second from the first arrival to the last token."),
+    ("serve.optimal_throughput", "token/s", "higher", "Prompt and output tokens per second and device if the bottleneck never idles."),
     ("serve.request_rate", "request/s", "higher", "Finished requests per second from the first arrival to the last token."),
     ("serve.e2e_latency", "s", "lower", "Time from a request's arrival to its last token, mean over requests."),
     ("serve.kv_utilization", "fraction", "higher", "Token states held over pool slots reserved, mean over steps with work."),

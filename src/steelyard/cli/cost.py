@@ -122,6 +122,50 @@ def serve(*, model: str, machine: str = "this-machine", context: int = 2048, bat
 
 
 @app.command
+def optimal(
+    *, model: str, machine: str = "this-machine", prompt: float = 512, output: float = 512, devices: int = 1, gemm: str = "",
+    requests: float = 0, dtype: str = "", json: bool = False,
+) -> None:  # fmt: skip
+    """Give the most tokens a second that one device can serve, and what binds it.
+
+    Args:
+        model: catalog name of the architecture.
+        machine: catalog name of the accelerator, or this-machine after `steelyard calibrate`.
+        prompt: mean prompt length.
+        output: mean output length.
+        devices: accelerators in tensor parallel.
+        gemm: measured rate of large matrix products, such as "260 TFLOP/s"; this-machine brings its own.
+        requests: resident requests; as many as fit when 0.
+        dtype: of weights and cache; bf16 on a published accelerator and fp32 on this machine when empty.
+        json: print JSON.
+    """
+    from steelyard import catalog
+    from steelyard.cost import Efficiencies, Machine, optimal_throughput
+    from steelyard.quantity import Forecast
+    from steelyard.units import parse, pretty
+
+    peak = Efficiencies.peak()
+    named = machine != "this-machine"
+    device = (
+        Machine.from_accelerator(catalog.accelerator(machine), dtype=dtype or "bf16", efficiencies=peak)
+        if named
+        else _machine(machine, dtype)
+    )
+    options: dict[str, Any] = {"prompt_tokens": prompt, "output_tokens": output, "tensor_parallel": devices, "requests": requests}
+    rate = parse(gemm, "FLOP/s", where="--gemm") if gemm else 0.0
+    found = optimal_throughput(catalog.architecture_by_name(model), device, gemm_flops_per_s=rate, **options)
+    said = f"{pretty(found.gemm_flops_per_s, 'FLOP/s')} over 2 x {pretty(found.active_parameters, 'parameter')} (arXiv 2408.12757)"
+    best = Forecast.about("serve.optimal_throughput", found.tokens_per_s_per_device, relative=0.0, provenance="derived", source=said)
+    parts = [
+        ["bottleneck", found.bottleneck],
+        ["requests", f"{found.requests:,.0f}"],
+        ["tokens per iteration", f"{found.dense_tokens:,.0f}"],
+    ]
+    parts += [[name, pretty(getattr(found, name), "s")] for name in ("memory_s", "compute_s", "network_s")]
+    _print(f"Best serving of {model} on {machine}", f"prompt {prompt:g}, output {output:g}, {devices} devices", [best], parts, json=json)
+
+
+@app.command
 def memory(
     *, model: str, batch: int = 1, sequence_length: int = 2048, tensor: int = 1, pipeline: int = 1, data: int = 1, zero_stage: int = 0,
     recompute: str = "none", json: bool = False,

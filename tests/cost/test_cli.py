@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+from steelyard.cli.main import main
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    return int(caught.value.code or 0)
+
+
+def test_optimal_throughput_of_the_published_machine(capsys):
+    options = ("--model", "llama-2-70b", "--machine", "A100-SXM4-80GB", "--devices", "8", "--gemm", "260 TFLOP/s")
+    assert run("cost", "optimal", *options) == 0
+    out = capsys.readouterr().out
+    assert "compute" in out and "serve.optimal_throughput" in out
+    assert run("cost", "optimal", *options, "--requests", "32", "--json") == 0
+    assert "memory" in json.dumps(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--machine", "A100-SXM4-80GB"), "datasheet"),
+        (("--machine", "A100-SXM4-80GB", "--gemm", "fast"), "--gemm"),
+        (("--machine", "A100-SXM4-80GB", "--gemm", "260 TFLOP/s"), "does not fit"),
+        (("--machine", "A100-SXM4-80GB", "--gemm", "260 TFLOP/s", "--devices", "8", "--output", "0"), "output_tokens"),
+        (
+            (
+                "--machine",
+                "Z9",
+            ),
+            "Z9",
+        ),
+    ],
+)
+def test_optimal_throughput_says_what_is_wrong(options, said, capsys):
+    assert run("cost", "optimal", "--model", "llama-2-70b", *options) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
