@@ -1,0 +1,108 @@
+"""What each client was served, step by step, and how fair that was."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from steelyard.errors import ConfigError
+
+__all__ = ["ServiceRecord", "jain_index", "service_bound"]
+
+
+def jain_index(shares: Iterable[float]) -> float:
+    """Give Jain's fairness index of what each of n parties got.
+
+    Args:
+        shares: at least 0 each.
+
+    Returns:
+        1 when all got the same (also when all got nothing), 1 / n when one got everything.
+
+    Raises:
+        ConfigError: there is no share, or one is negative.
+
+    Source: Jain, Chiu and Hawe 1984 (DEC-TR-301).
+    """
+    values = np.asarray(list(shares), dtype=np.float64)
+    if not len(values) or values.min() < 0:
+        raise ConfigError("fairness needs at least one share, none of them negative", hint="give each client's service")
+    squares = float((values**2).sum())
+    return float(values.sum() ** 2 / (len(values) * squares)) if squares else 1.0
+
+
+def service_bound(*, w_in: float, w_out: float, longest_prompt: int, pool_tokens: int) -> float:
+    """Give how far the service of two backlogged clients may drift apart under `VTC`, in priced tokens.
+
+    Args:
+        w_in: price of a prompt token.
+        w_out: price of an output token.
+        longest_prompt: most prompt tokens of a request.
+        pool_tokens: tokens the pool holds.
+
+    Returns:
+        2 max(w_in L_in, w_out M).
+
+    Source: Sheng et al. 2024 (arXiv 2401.00588), section 4.
+    """
+    return 2 * max(w_in * longest_prompt, w_out * pool_tokens)
+
+
+class ServiceRecord:
+    """Priced tokens of each client per step, and who had requests waiting then."""
+
+    def __init__(self, clients: Iterable[str]) -> None:
+        """Start before the first step.
+
+        Args:
+            clients: who is watched.
+        """
+        self.clients = list(clients)
+        self._service: list[list[float]] = []
+        self._backlogged: list[list[bool]] = []
+
+    def add(self, service: Mapping[str, float], backlogged: Iterable[str]) -> None:
+        """Keep one step.
+
+        Args:
+            service: priced tokens by client; 0 for those not named.
+            backlogged: clients that have a request waiting.
+        """
+        waiting = set(backlogged)
+        self._service.append([service.get(name, 0.0) for name in self.clients])
+        self._backlogged.append([name in waiting for name in self.clients])
+
+    @property
+    def service(self) -> np.ndarray:
+        """Priced tokens, float64 [steps, clients]."""
+        return np.array(self._service, dtype=np.float64).reshape(-1, len(self.clients))
+
+    @property
+    def backlogged(self) -> np.ndarray:
+        """Who had requests waiting, bool [steps, clients]."""
+        return np.array(self._backlogged, dtype=bool).reshape(-1, len(self.clients))
+
+    def jain(self) -> float:
+        """Give Jain's index of the service in steps where all clients had requests waiting; 1 when there is none."""
+        saturated = self.backlogged.all(axis=1)
+        return jain_index(self.service[saturated].sum(axis=0))
+
+    def largest_difference(self) -> float:
+        """Give the most by which one client's service ran ahead of another's in any interval where both had requests waiting.
+
+        Returns:
+            Priced tokens; 0 when no two clients ever waited together.
+        """
+        total, waiting, worst = self.service.cumsum(axis=0), self.backlogged, 0.0
+        for left in range(len(self.clients)):
+            for right in range(left):
+                apart = total[:, left] - total[:, right]
+                for start, stop in _stretches(waiting[:, left] & waiting[:, right]):
+                    part = apart[max(start - 1, 0) : stop]
+                    worst = max(worst, float(part.max() - part.min()))
+        return worst
+
+
+def _stretches(flags: np.ndarray) -> Iterable[tuple[int, int]]:
+    """Give the [start, stop) of each run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
