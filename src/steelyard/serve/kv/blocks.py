@@ -76,6 +76,21 @@ class BlockPool:
         self._users[block] = 1
         return block
 
+    def take(self, count: int, *, after: int = -1) -> list[int]:
+        """Take blocks for one table; the caller has made sure that they are available.
+
+        Args:
+            count: how many.
+            after: the table's last block, -1 when it has none; pools that keep tables consecutive go on from there.
+
+        Returns:
+            Their ids in the order to append them.
+
+        Raises:
+            CapacityError: too few blocks are available.
+        """
+        return [self.allocate() for _ in range(count)]
+
     def retain(self, block: int) -> None:
         """Add a user to a block that is held or idle in the prefix index."""
         if self._users[block] == 0:
@@ -138,8 +153,8 @@ class BlockTable:
         missing = self.missing(num_tokens, pool.block_size)
         if missing > pool.num_available:
             raise CapacityError(f"{missing} blocks are needed and {pool.num_available} available", hint="preempt a sequence first")
-        for _ in range(missing):
-            self.append(pool.allocate())
+        for block in pool.take(missing, after=int(self._blocks[self.num_blocks - 1]) if self.num_blocks else -1):
+            self.append(block)
 
     def slots(self, start: int, stop: int, block_size: int) -> np.ndarray:
         """Give the pool slots of token positions [start, stop), int64."""
