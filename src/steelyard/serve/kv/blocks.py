@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -11,7 +11,62 @@ from steelyard.errors import CapacityError, ConfigError
 if TYPE_CHECKING:
     from steelyard.serve.kv.prefix import PrefixIndex
 
-__all__ = ["BlockPool", "BlockTable"]
+__all__ = ["BlockPool", "BlockTable", "Pool"]
+
+
+class Pool(Protocol):
+    """Where tables take blocks from.
+
+    Attributes:
+        num_blocks: in all.
+        block_size: token slots per block.
+        prefix: index of reusable blocks, or None.
+    """
+
+    num_blocks: int
+    block_size: int
+    prefix: PrefixIndex | None
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that no table holds and that may be handed out."""
+        ...
+
+    @property
+    def num_in_use(self) -> int:
+        """Blocks that may not be handed out."""
+        ...
+
+    def users(self, block: int) -> int:
+        """Give the number of tables that hold a block."""
+        ...
+
+    def can_reserve(self, count: int) -> bool:
+        """Whether `reserve` would succeed."""
+        ...
+
+    def reserve(self, count: int, after: int = -1) -> list[int]:
+        """Take blocks, each with one user; all or none.
+
+        Args:
+            count: how many, at least 0.
+            after: the last block of the table that grows, -1 for a table without any.
+
+        Returns:
+            Their ids in the order in which the table should use them.
+
+        Raises:
+            CapacityError: that many cannot be had; nothing was taken.
+        """
+        ...
+
+    def retain(self, block: int) -> None:
+        """Add a user to a block that is held or idle in the prefix index."""
+        ...
+
+    def release(self, block: int) -> None:
+        """Drop a user; the last one gives the block back."""
+        ...
 
 
 class BlockPool:
@@ -91,6 +146,27 @@ class BlockPool:
         """
         return [self.allocate() for _ in range(count)]
 
+    def can_reserve(self, count: int) -> bool:
+        """Whether `reserve` would succeed."""
+        return count <= self.num_available
+
+    def reserve(self, count: int, after: int = -1) -> list[int]:
+        """Take blocks, each with one user; all or none.
+
+        Args:
+            count: how many, at least 0.
+            after: ignored, as any block is as good as another.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            CapacityError: fewer are available; nothing was taken.
+        """
+        if not self.can_reserve(count):
+            raise CapacityError(f"{count} blocks are needed and {self.num_available} available", hint="preempt a sequence first")
+        return [self.allocate() for _ in range(count)]
+
     def retain(self, block: int) -> None:
         """Add a user to a block that is held or idle in the prefix index."""
         if self._users[block] == 0:
@@ -131,16 +207,28 @@ class BlockTable:
 
     def append(self, block: int) -> None:
         """Add a block at the end."""
-        if self.num_blocks == len(self._blocks):
-            self._blocks = np.concatenate([self._blocks, np.zeros_like(self._blocks)])
-        self._blocks[self.num_blocks] = block
-        self.num_blocks += 1
+        self.extend([block])
+
+    @property
+    def last(self) -> int:
+        """The last block, -1 without any."""
+        return int(self._blocks[self.num_blocks - 1]) if self.num_blocks else -1
+
+    def extend(self, blocks: list[int]) -> None:
+        """Add blocks at the end."""
+        size = self.num_blocks + len(blocks)
+        if size > len(self._blocks):
+            grown = np.zeros(max(size, 2 * len(self._blocks)), dtype=np.int64)
+            grown[: self.num_blocks] = self.blocks
+            self._blocks = grown
+        self._blocks[self.num_blocks : size] = blocks
+        self.num_blocks = size
 
     def missing(self, num_tokens: int, block_size: int) -> int:
         """Count the blocks to add before `num_tokens` fit."""
         return max(0, -(-num_tokens // block_size) - self.num_blocks)
 
-    def grow(self, pool: BlockPool, num_tokens: int) -> None:
+    def grow(self, pool: Pool, num_tokens: int) -> None:
         """Take blocks until `num_tokens` fit; all or none.
 
         Args:
@@ -151,10 +239,8 @@ class BlockTable:
             CapacityError: the pool has too few; nothing was taken.
         """
         missing = self.missing(num_tokens, pool.block_size)
-        if missing > pool.num_available:
-            raise CapacityError(f"{missing} blocks are needed and {pool.num_available} available", hint="preempt a sequence first")
-        for block in pool.take(missing, after=int(self._blocks[self.num_blocks - 1]) if self.num_blocks else -1):
-            self.append(block)
+        if missing:
+            self.extend(pool.reserve(missing, self.last))
 
     def slots(self, start: int, stop: int, block_size: int) -> np.ndarray:
         """Give the pool slots of token positions [start, stop), int64."""
@@ -165,15 +251,19 @@ class BlockTable:
         """Give the pool slot of one token position."""
         return int(self._blocks[position // block_size]) * block_size + position % block_size
 
-    def fork(self, pool: BlockPool) -> BlockTable:
+    def fork(self, pool: Pool) -> BlockTable:
         """Share all blocks with a new table."""
+        return self.fork_head(pool, self.num_blocks)
+
+    def fork_head(self, pool: Pool, num_blocks: int) -> BlockTable:
+        """Share the leading `num_blocks` blocks with a new table."""
         copy = BlockTable()
-        for block in self.blocks.tolist():
+        copy.extend(self._blocks[:num_blocks].tolist())
+        for block in copy.blocks.tolist():
             pool.retain(block)
-            copy.append(block)
         return copy
 
-    def make_writable(self, pool: BlockPool, position: int) -> tuple[int, int] | None:
+    def make_writable(self, pool: Pool, position: int) -> tuple[int, int] | None:
         """Give this table its own copy of the block at a token position (copy-on-write).
 
         Args:
@@ -190,12 +280,12 @@ class BlockTable:
         shared = int(self._blocks[index])
         if pool.users(shared) == 1:
             return None
-        own = pool.allocate()
+        own = pool.reserve(1, shared)[0]
         pool.release(shared)
         self._blocks[index] = own
         return shared, own
 
-    def free(self, pool: BlockPool) -> None:
+    def free(self, pool: Pool) -> None:
         """Give all blocks back, last first, so that the ends of prefixes are forgotten before their beginnings."""
         for block in self.blocks[::-1].tolist():
             pool.release(block)

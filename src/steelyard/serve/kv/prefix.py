@@ -1,7 +1,8 @@
 """Which blocks hold which token prefixes, so that equal prefixes are computed once."""
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -37,11 +38,18 @@ class PrefixIndex:
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
+        self._kept: set[int] = set()
+        self._pins: Counter[bytes] = Counter()
 
     @property
     def num_idle(self) -> int:
-        """Known blocks that no table holds."""
+        """Known blocks that no table holds and no pin keeps."""
         return len(self._idle)
+
+    @property
+    def num_pinned(self) -> int:
+        """Blocks' worth of content that is pinned, computed or not."""
+        return len(self._pins)
 
     def __len__(self) -> int:
         return len(self._block_of)
@@ -51,7 +59,7 @@ class PrefixIndex:
         return block in self._hash_of
 
     def is_idle(self, block: int) -> bool:
-        """Whether no table holds a known block."""
+        """Whether a known block is there to be evicted: no table holds it and no pin keeps it."""
         return block in self._idle
 
     def match(self, hashes: list[bytes]) -> list[int]:
@@ -70,13 +78,40 @@ class PrefixIndex:
             self._block_of[digest] = block
             self._hash_of[block] = digest
 
+    def pin(self, digests: Iterable[bytes]) -> None:
+        """Keep blocks of these contents, from now or from when they are computed, until as many `unpin` as `pin` calls came."""
+        for digest in digests:
+            self._pins[digest] += 1
+            block = self._block_of.get(digest)
+            if block in self._idle:
+                del self._idle[block]
+                self._kept.add(block)
+
+    def unpin(self, digests: Iterable[bytes]) -> None:
+        """Take back one `pin` of each content."""
+        for digest in reversed(list(digests)):
+            self._pins[digest] -= 1
+            if self._pins[digest] > 0:
+                continue
+            del self._pins[digest]
+            block = self._block_of.get(digest)
+            if block in self._kept:
+                self._kept.remove(block)
+                self._idle[block] = None
+
     def park(self, block: int) -> None:
         """Note that a known block has no user any more."""
-        self._idle[block] = None
+        if self._hash_of[block] in self._pins:
+            self._kept.add(block)
+        else:
+            self._idle[block] = None
 
     def unpark(self, block: int) -> None:
-        """Note that an idle block has a user again."""
-        del self._idle[block]
+        """Note that a block without users has one again."""
+        if block in self._kept:
+            self._kept.remove(block)
+        else:
+            del self._idle[block]
 
     def evict(self) -> int:
         """Forget the least recently used idle block and give it away."""

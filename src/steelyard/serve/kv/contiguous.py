@@ -1,0 +1,116 @@
+"""One contiguous reservation per sequence, as engines did before paging: the baselines that paging is measured against."""
+
+from steelyard.errors import CapacityError, ConfigError
+from steelyard.serve.kv.prefix import PrefixIndex
+
+__all__ = ["ContiguousPool", "power_of_two"]
+
+
+def power_of_two(count: int) -> int:
+    """Give the smallest power of two that is at least `count`, for `count` of at least 1."""
+    return 1 << (count - 1).bit_length()
+
+
+class ContiguousPool:
+    """Hands out runs of consecutive blocks with a buddy allocator; a run has a power of two of blocks.
+
+    A pool whose size is no power of two starts as several runs, the largest first. Nothing is shared, so every block has one user.
+
+    Attributes:
+        num_blocks: in all.
+        block_size: token slots per block.
+        prefix: always None.
+
+    Source: Knowlton 1965 (buddy system); used for the baselines of Kwon et al. 2023 (arXiv 2309.06180), section 6.1.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        """Make a pool with every block free.
+
+        Args:
+            num_blocks: blocks in the pool, at least 1.
+            block_size: token slots per block.
+
+        Raises:
+            ConfigError: the pool has no block.
+        """
+        if num_blocks < 1:
+            raise ConfigError(f"num_blocks is {num_blocks}, but must be at least 1", hint="give the pool more memory")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.prefix: PrefixIndex | None = None
+        self._free: dict[int, set[int]] = {1 << power: set() for power in range(num_blocks.bit_length())}
+        self._run_of: dict[int, tuple[int, int]] = {}
+        self._held: dict[int, int] = {}
+        start = 0
+        for size in sorted(self._free, reverse=True):
+            if num_blocks & size:
+                self._free[size].add(start)
+                start += size
+        self._num_free = num_blocks
+
+    @property
+    def num_available(self) -> int:
+        """Blocks of free runs."""
+        return self._num_free
+
+    @property
+    def num_in_use(self) -> int:
+        """Blocks of runs that are held, their rounding included."""
+        return self.num_blocks - self._num_free
+
+    def users(self, block: int) -> int:
+        """Give 1 for a block that a table holds, else 0."""
+        return int(block in self._run_of)
+
+    def can_reserve(self, count: int) -> bool:
+        """Whether a free run of `count` blocks exists."""
+        return count == 0 or any(starts and size >= count for size, starts in self._free.items())
+
+    def reserve(self, count: int, after: int = -1) -> list[int]:
+        """Take the lowest of the smallest runs that hold `count` blocks.
+
+        Args:
+            count: how many, at least 0.
+            after: -1; a run does not grow.
+
+        Returns:
+            Consecutive block ids.
+
+        Raises:
+            CapacityError: no run is long enough, or a table wants a second run.
+        """
+        if after >= 0 or not self.can_reserve(count):
+            message = f"no free run of {count} blocks among {self._num_free}" if after < 0 else "a contiguous reservation cannot grow"
+            raise CapacityError(message, hint="reserve the final length, or wait for a sequence to end")
+        if not count:
+            return []
+        wanted = power_of_two(count)
+        size = min(size for size, starts in self._free.items() if starts and size >= wanted)
+        start = min(self._free[size])
+        self._free[size].remove(start)
+        while size > wanted:
+            size //= 2
+            self._free[size].add(start + size)
+        blocks = list(range(start, start + count))
+        self._run_of.update(dict.fromkeys(blocks, (start, wanted)))
+        self._held[start] = count
+        self._num_free -= wanted
+        return blocks
+
+    def retain(self, block: int) -> None:
+        """Refuse: nothing is shared."""
+        raise CapacityError(f"block {block} of a contiguous reservation cannot be shared", hint="use the paged allocator")
+
+    def release(self, block: int) -> None:
+        """Drop a block; the last one of its run gives the run back."""
+        start, size = self._run_of.pop(block)
+        self._held[start] -= 1
+        if self._held[start]:
+            return
+        del self._held[start]
+        self._num_free += size
+        while size * 2 in self._free and (start ^ size) in self._free[size]:
+            self._free[size].remove(start ^ size)
+            start, size = min(start, start ^ size), size * 2
+        self._free[size].add(start)

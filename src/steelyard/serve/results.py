@@ -1,0 +1,133 @@
+"""What an engine gives back: pieces of outputs while they come, whole outputs at the end, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from steelyard.serve.scheduling.request import Request
+    from steelyard.serve.scheduling.step import StepPlan
+
+__all__ = ["Completion", "Delta", "EngineStats", "Output", "StepResult"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delta:
+    """New tokens of one output.
+
+    Attributes:
+        request_id: of the request as it was asked.
+        index: of the output among those of the request.
+        tokens: new token ids; the stop token that ended it is not among them. Empty when only the end is told.
+        logprobs: of each new token, natural logarithm; empty when not asked for.
+        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each new token; empty when not asked for.
+        finish_reason: "stop", "length" or "abort" when the output ended, else "".
+    """
+
+    request_id: str
+    index: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+    finish_reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """One whole output of a request.
+
+    Attributes:
+        index: among those of the request; the best comes first where they were ranked.
+        tokens: token ids.
+        finish_reason: "stop", "length" or "abort".
+        logprobs: of each token; empty when not asked for.
+        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each token; empty when not asked for.
+        cumulative_logprob: sum over the tokens, 0 when they are not known.
+    """
+
+    index: int
+    tokens: list[int]
+    finish_reason: str
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a request gave.
+
+    Attributes:
+        request_id: of the request.
+        prompt: token ids.
+        outputs: `n` of them.
+        num_cached: prompt tokens whose keys and values were found in the cache.
+    """
+
+    request_id: str
+    prompt: list[int]
+    outputs: list[Output]
+    num_cached: int = 0
+
+    @property
+    def tokens(self) -> list[int]:
+        """Token ids of the first output."""
+        return self.outputs[0].tokens
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the first output ended."""
+        return self.outputs[0].finish_reason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What one call of `LLM.step` brought; it unpacks into plan, tokens and finished.
+
+    Attributes:
+        plan: the step whose results these are; None when none came.
+        tokens: the token sampled for each sequence, by its id, end tokens among them.
+        deltas: new tokens and ends of outputs.
+        finished: requests all of whose outputs ended.
+    """
+
+    plan: StepPlan | None = None
+    tokens: dict[str, int] = field(default_factory=dict)
+    deltas: list[Delta] = field(default_factory=list)
+    finished: list[Request] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.plan, self.tokens, self.finished)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters of an engine.
+
+    Attributes:
+        steps: steps run.
+        running: requests with blocks.
+        waiting: requests without.
+        preemptions: times a request lost its blocks.
+        blocks_in_use: blocks held.
+        num_blocks: blocks in the pool.
+        kv_utilization: token states over slots of held blocks.
+        swapped: requests whose keys and values are on the host or on their way.
+        swaps: preemptions that moved blocks to the host.
+        cached_tokens: prompt tokens found in the prefix cache, over all requests.
+        prompt_tokens: prompt tokens of all requests that were admitted.
+    """
+
+    steps: int
+    running: int
+    waiting: int
+    preemptions: int
+    blocks_in_use: int
+    num_blocks: int
+    kv_utilization: float
+    swapped: int = 0
+    swaps: int = 0
+    cached_tokens: int = 0
+    prompt_tokens: int = 0
