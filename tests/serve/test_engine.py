@@ -1,4 +1,3 @@
-import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,7 +12,6 @@ from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.profile import profile
 from steelyard.serve.running.attention import decode_gathered
 from steelyard.serve.running.kernels import paged_decode, split_rows
-from steelyard.serve.running.sampling import sample, uniform
 from steelyard.sim import simulate
 
 
@@ -109,23 +107,6 @@ def test_rows_are_split_without_loss(contexts):
         runs = split_rows(np.array(contexts), parts)
         assert len(runs) <= parts
         assert [row for first, end in runs for row in range(first, end)] == list(range(len(contexts)))
-
-
-def test_sampling_follows_the_cut_distribution():
-    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
-    draws = 4000
-    for params, expected in (
-        (SamplingParams(temperature=1.0), [0.5, 0.3, 0.15, 0.05]),
-        (SamplingParams(temperature=1.0, top_k=2), [0.625, 0.375, 0, 0]),
-        (SamplingParams(temperature=1.0, top_p=0.7), [0.625, 0.375, 0, 0]),
-        (SamplingParams(temperature=0.5, top_k=2), [0.25 / 0.34, 0.09 / 0.34, 0, 0]),
-        (SamplingParams(temperature=1.0, top_p=1e-9), [1, 0, 0, 0]),
-    ):
-        tokens = sample(logits.expand(draws, 4), [params] * draws, list(range(draws)))
-        share = np.bincount(tokens.numpy(), minlength=4) / draws
-        np.testing.assert_allclose(share, expected, atol=4 * math.sqrt(0.25 / draws))
-    assert sample(logits, [SamplingParams()], [0]).tolist() == [0]
-    assert uniform(3, 4) == uniform(3, 4) != uniform(3, 5)
 
 
 class VirtualClock:

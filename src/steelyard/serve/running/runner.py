@@ -10,7 +10,7 @@ import torch
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.running.attention import StepAttention
-from steelyard.serve.running.sampling import sample
+from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
@@ -27,18 +27,22 @@ class TorchRunner:
     Attributes:
         model: in evaluation mode.
         config: pool and batch limits.
+        sampler: turns logits into tokens.
         keys: per layer [num_blocks * block_size, KV, D].
         values: per layer, the same shape.
         compiled: whether decode attention runs in the numba kernel.
     """
 
-    def __init__(self, model: Transformer, config: SchedulerConfig, *, compiled: bool | None = None) -> None:
+    def __init__(
+        self, model: Transformer, config: SchedulerConfig, *, compiled: bool | None = None, sampler: Sampler | None = None
+    ) -> None:
         """Allocate the pool in the model's dtype, on its device.
 
         Args:
             model: a decoder.
             config: pool and batch limits.
             compiled: use the numba kernel; by default for float32 on the CPU.
+            sampler: chooses tokens; one without grammars by default.
 
         Raises:
             ConfigError: `max_model_len` is beyond the model's positions, or the kernel does not take the dtype or device.
@@ -54,6 +58,7 @@ class TorchRunner:
             raise ConfigError(f"the compiled kernel takes float32 on the CPU, not {weight.dtype} on {weight.device}", hint="compiled=False")
         self.model = model.eval()
         self.config = config
+        self.sampler = sampler or Sampler()
         self.compiled = fits if compiled is None else compiled
         self._device = weight.device
         helpers = torch.get_num_threads() - 1
@@ -98,8 +103,7 @@ class TorchRunner:
         if not plan.sampled:
             return plan.blank_output()
         logits = self.model.head(hidden[torch.from_numpy(plan.sample_rows).to(self._device)])
-        chosen = sample(logits, [request.params for request in plan.sampled], plan.output_positions.tolist())
-        return StepOutput(tokens=chosen.numpy(force=True))
+        return self.sampler.sample(logits, plan)
 
     def _copy_blocks(self, copies: np.ndarray) -> None:
         """Copy whole blocks, all layers."""

@@ -5,8 +5,26 @@ import torch
 from torch import Tensor
 
 from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
-__all__ = ["sample", "uniform"]
+__all__ = ["Sampler", "uniform"]
+
+
+class Sampler:
+    """Chooses the tokens of a step."""
+
+    def sample(self, logits: Tensor, plan: StepPlan) -> StepOutput:
+        """Choose one token per sampled row.
+
+        Args:
+            logits: [R, V], one row per sampled row of the plan.
+            plan: of the step.
+
+        Returns:
+            The tokens.
+        """
+        params = [request.params for request in plan.sampled]
+        return StepOutput(tokens=_sample(logits, params, plan.output_positions.tolist()).numpy(force=True))
 
 
 def uniform(seed: int, position: int) -> float:
@@ -14,7 +32,7 @@ def uniform(seed: int, position: int) -> float:
     return float(np.random.Generator(np.random.Philox(key=[seed, position])).random())
 
 
-def sample(logits: Tensor, params: list[SamplingParams], positions: list[int]) -> Tensor:
+def _sample(logits: Tensor, params: list[SamplingParams], positions: list[int]) -> Tensor:
     """Choose one token per row.
 
     Rows of temperature 0 take the largest logit. Others are divided by their temperature, cut to the likeliest `top_k` and then to

@@ -1,0 +1,5 @@
+"""From logits to tokens: penalties, cuts, draws, grammars and log probabilities of a whole batch."""
+
+from steelyard.serve.running.sampling.sampler import Sampler
+
+__all__ = ["Sampler"]
