@@ -41,11 +41,11 @@ class Pool(Protocol):
         """Give the number of tables that hold a block."""
         ...
 
-    def can_reserve(self, count: int) -> bool:
-        """Whether `reserve` would succeed."""
+    def can_take(self, count: int) -> bool:
+        """Whether `take` would succeed."""
         ...
 
-    def reserve(self, count: int, after: int = -1) -> list[int]:
+    def take(self, count: int, *, after: int = -1) -> list[int]:
         """Take blocks, each with one user; all or none.
 
         Args:
@@ -131,26 +131,11 @@ class BlockPool:
         self._users[block] = 1
         return block
 
-    def take(self, count: int, *, after: int = -1) -> list[int]:
-        """Take blocks for one table; the caller has made sure that they are available.
-
-        Args:
-            count: how many.
-            after: the table's last block, -1 when it has none; pools that keep tables consecutive go on from there.
-
-        Returns:
-            Their ids in the order to append them.
-
-        Raises:
-            CapacityError: too few blocks are available.
-        """
-        return [self.allocate() for _ in range(count)]
-
-    def can_reserve(self, count: int) -> bool:
-        """Whether `reserve` would succeed."""
+    def can_take(self, count: int) -> bool:
+        """Whether `take` would succeed."""
         return count <= self.num_available
 
-    def reserve(self, count: int, after: int = -1) -> list[int]:
+    def take(self, count: int, *, after: int = -1) -> list[int]:
         """Take blocks, each with one user; all or none.
 
         Args:
@@ -163,7 +148,7 @@ class BlockPool:
         Raises:
             CapacityError: fewer are available; nothing was taken.
         """
-        if not self.can_reserve(count):
+        if not self.can_take(count):
             raise CapacityError(f"{count} blocks are needed and {self.num_available} available", hint="preempt a sequence first")
         return [self.allocate() for _ in range(count)]
 
@@ -240,7 +225,7 @@ class BlockTable:
         """
         missing = self.missing(num_tokens, pool.block_size)
         if missing:
-            self.extend(pool.reserve(missing, self.last))
+            self.extend(pool.take(missing, after=self.last))
 
     def slots(self, start: int, stop: int, block_size: int) -> np.ndarray:
         """Give the pool slots of token positions [start, stop), int64."""
@@ -280,7 +265,7 @@ class BlockTable:
         shared = int(self._blocks[index])
         if pool.users(shared) == 1:
             return None
-        own = pool.reserve(1, shared)[0]
+        own = pool.take(1, after=shared)[0]
         pool.release(shared)
         self._blocks[index] = own
         return shared, own

@@ -63,11 +63,11 @@ class ContiguousPool:
         """Give 1 for a block that a table holds, else 0."""
         return int(block in self._run_of)
 
-    def can_reserve(self, count: int) -> bool:
+    def can_take(self, count: int) -> bool:
         """Whether a free run of `count` blocks exists."""
         return count == 0 or any(starts and size >= count for size, starts in self._free.items())
 
-    def reserve(self, count: int, after: int = -1) -> list[int]:
+    def take(self, count: int, *, after: int = -1) -> list[int]:
         """Take the lowest of the smallest runs that hold `count` blocks.
 
         Args:
@@ -80,7 +80,7 @@ class ContiguousPool:
         Raises:
             CapacityError: no run is long enough, or a table wants a second run.
         """
-        if after >= 0 or not self.can_reserve(count):
+        if after >= 0 or not self.can_take(count):
             message = f"no free run of {count} blocks among {self._num_free}" if after < 0 else "a contiguous reservation cannot grow"
             raise CapacityError(message, hint="reserve the final length, or wait for a sequence to end")
         if not count:
