@@ -79,7 +79,7 @@ def replay(
 
     from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
-    from steelyard.serve.trace import load_trace
+    from steelyard.serve.traces import load_trace
 
     llm = _engine(model, pool, max_model_len, token_budget, ())
     generator = np.random.default_rng(seed)

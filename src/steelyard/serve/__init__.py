@@ -11,7 +11,7 @@ from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepPlan
-from steelyard.serve.trace import TraceRequest, load_trace, make_request, synthetic_trace
+from steelyard.serve.traces import TraceRequest, load_trace, make_request, synthetic_trace
 
 __all__ = [
     "BlockPool",

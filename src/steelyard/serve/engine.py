@@ -15,7 +15,7 @@ from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler, SchedulerConfig
 from steelyard.serve.scheduling.step import StepPlan
-from steelyard.serve.trace import TraceRequest, make_request
+from steelyard.serve.traces import TraceRequest, make_request
 from steelyard.sim.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from steelyard.quantity import Forecast
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepPlan
-from steelyard.serve.trace import TraceRequest, make_request
+from steelyard.serve.traces import TraceRequest, make_request
 from steelyard.sim.serving import SimulatedReplay, simulate
 
 if TYPE_CHECKING:

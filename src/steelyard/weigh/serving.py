@@ -9,7 +9,7 @@ import numpy as np
 from steelyard.cost.step_time import FIRST_TOKENS, ServeStepTime
 from steelyard.parallel import torch_threads
 from steelyard.quantity import Forecast, Measurement
-from steelyard.serve.trace import TraceRequest, synthetic_trace
+from steelyard.serve.traces import TraceRequest, synthetic_trace
 from steelyard.weigh.progress import Advance
 
 if TYPE_CHECKING:

@@ -1,0 +1,33 @@
+"""Request traces: files of services, client mixes, conversations, synthetic loads; rows hold lengths, prompts come when needed."""
+
+from steelyard.serve.traces.arrivals import draw_arrivals, gamma_gaps, rate_of, rescale_rate
+from steelyard.serve.traces.clients import ClientStatistics, client_mix, read_clients
+from steelyard.serve.traces.lengths import LengthStatistics
+from steelyard.serve.traces.prompts import PromptMaker, with_prompts
+from steelyard.serve.traces.read import load_rows, load_trace, read_rows
+from steelyard.serve.traces.record import TraceRequest, TraceRow, make_request
+from steelyard.serve.traces.reshape import scale_lengths
+from steelyard.serve.traces.sessions import make_sessions
+from steelyard.serve.traces.synthetic import synthetic_trace
+
+__all__ = [
+    "ClientStatistics",
+    "LengthStatistics",
+    "PromptMaker",
+    "TraceRequest",
+    "TraceRow",
+    "client_mix",
+    "draw_arrivals",
+    "gamma_gaps",
+    "load_rows",
+    "load_trace",
+    "make_request",
+    "make_sessions",
+    "rate_of",
+    "read_clients",
+    "read_rows",
+    "rescale_rate",
+    "scale_lengths",
+    "synthetic_trace",
+    "with_prompts",
+]

@@ -1,0 +1,243 @@
+"""Traces from files: the format is told by the content, rows are read one at a time, errors name file, row and field."""
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import chain, islice
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from steelyard.errors import TraceError
+from steelyard.serve.traces.arrivals import draw_arrivals, rescale_rate
+from steelyard.serve.traces.prompts import with_prompts
+from steelyard.serve.traces.record import TraceRequest, TraceRow
+from steelyard.serve.traces.reshape import scale_lengths
+
+__all__ = ["has_arrivals", "load_rows", "load_trace", "read_rows"]
+
+_INPUT = ("prompt_tokens", "input_tokens", "ContextTokens")
+_OUTPUT = ("output_tokens", "GeneratedTokens")
+_ARRIVAL = ("arrival_s", "TIMESTAMP")
+_FORMATS = (
+    "a CSV with input_tokens, output_tokens and perhaps arrival_s, or JSON lines with timestamp, input_length, output_length, hash_ids"
+)
+_BLOCK_TOKENS = 512
+
+
+class _Line(msgspec.Struct):
+    """One line of a Mooncake trace: `timestamp` in milliseconds, ids of the prompt's blocks of 512 tokens."""
+
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: list[int] = []
+
+
+def _open(path: Path) -> io.TextIOBase:
+    """Open a plain or gzip-compressed text file, told apart by its first bytes."""
+    with path.open("rb") as stream:
+        is_gzip = stream.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rt", encoding="utf-8", newline="") if is_gzip else path.open(encoding="utf-8", newline="")  # pyright: ignore[reportReturnType]
+
+
+def read_rows(path: Path) -> Iterator[TraceRow]:
+    """Read a trace row by row, plain or gzip-compressed; the format is told by the content.
+
+    Known are our CSV (`arrival_s, prompt_tokens, output_tokens`, perhaps `client, session, think_s`), Azure's (`arrival_s` or
+    `TIMESTAMP`, `input_tokens` or `ContextTokens`, `output_tokens` or `GeneratedTokens`), lengths without arrivals
+    (`input_tokens, output_tokens`; all arrive at 0), and Mooncake's JSON lines with prefix hashes.
+
+    Args:
+        path: the file.
+
+    Yields:
+        Rows in the order of the file.
+
+    Raises:
+        TraceError: the file is missing or empty, its format unknown, or a row has a bad value; names file, row and field.
+
+    Source: Splitwise (arXiv 2311.18677) for Azure's columns; Mooncake (arXiv 2407.00079), section 4, for hashed blocks.
+    """
+    count = 0
+    try:
+        with _open(path) as stream:
+            first = stream.readline()
+            lines = chain([first], stream)
+            for row in _json_rows(lines, path) if first.lstrip().startswith("{") else _csv_rows(lines, path):
+                count += 1
+                yield row
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"cannot read {path}: {error}", hint=f"give {_FORMATS}, in UTF-8") from error
+    if not count:
+        raise TraceError(f"{path} has no rows", hint="give at least one request")
+
+
+def has_arrivals(path: Path) -> bool:
+    """Tell whether a trace file says when its requests arrive; a file of lengths only does not.
+
+    Args:
+        path: of a CSV or JSON lines file, plain or gzip-compressed.
+
+    Returns:
+        False for lengths only.
+
+    Raises:
+        TraceError: the file cannot be read.
+    """
+    try:
+        with _open(path) as stream:
+            first = stream.readline()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise TraceError(f"cannot read {path}: {error}", hint=f"give {_FORMATS}, in UTF-8") from error
+    return first.lstrip().startswith("{") or bool(set(_ARRIVAL) & {name.strip() for name in first.split(",")})
+
+
+def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
+    """Read any of the CSV formats."""
+    reader = csv.DictReader(lines)
+    names = [name.strip() for name in reader.fieldnames or ()]
+    reader.fieldnames = names
+    if "input_lo" in names or "mean_rate_rps" in names:
+        raise TraceError(f"{path} holds statistics, not requests", hint="read client statistics with `read_clients`, then `client_mix`")
+    prompt, output = _column(names, _INPUT, path), _column(names, _OUTPUT, path)
+    arrival = next((name for name in _ARRIVAL if name in names), "")
+    when = _arrival_reader(arrival)
+    for row in reader:
+        where = f"{path}, line {reader.line_num}"
+        yield TraceRow(
+            arrival_s=_seconds(row, arrival, where, when) if arrival else 0.0,
+            input_tokens=_count(row, prompt, where),
+            output_tokens=_count(row, output, where),
+            client=row.get("client") or "default",
+            session=row.get("session") or "",
+            think_s=_seconds(row, "think_s", where, float) if row.get("think_s") else 0.0,
+        )
+
+
+def _column(names: list[str], known: tuple[str, ...], path: Path) -> str:
+    """Find a needed column under one of its names."""
+    for name in known:
+        if name in names:
+            return name
+    found = ", ".join(names)[:120] or "none"
+    raise TraceError(f"{path}: no column {known[0]!r}, found were {found}", hint=f"give {_FORMATS}")
+
+
+def _arrival_reader(column: str) -> Callable[[str], float]:
+    """Give the reader of arrival times: seconds, or dates that count from the first."""
+    first: list[float] = []
+
+    def since_first(text: str) -> float:
+        at_s = datetime.fromisoformat(text.strip()[:26]).timestamp()
+        first.append(at_s) if not first else None
+        return at_s - first[0]
+
+    return since_first if column == "TIMESTAMP" else float
+
+
+def _seconds(row: dict[str, str], name: str, where: str, read: Callable[[str], float]) -> float:
+    """Read a time that is finite and not negative."""
+    try:
+        value = read(row[name])
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"{where}: {name} is {row[name]!r}", hint=f"{name} is a number of seconds") from error
+    if not (math.isfinite(value) and value >= 0):
+        raise TraceError(f"{where}: {name} is {value}", hint=f"{name} is finite and at least 0")
+    return value
+
+
+def _count(row: dict[str, str], name: str, where: str) -> int:
+    """Read a whole number of at least 1; an output of 0 tokens counts as 1, since a request always gives one."""
+    try:
+        value = int(row[name])
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"{where}: {name} is {row[name]!r}", hint=f"{name} is a whole number") from error
+    if value < 1:
+        raise TraceError(f"{where}: {name} is {value}", hint=f"{name} is at least 1")
+    return value
+
+
+def _json_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
+    """Read Mooncake's JSON lines; blank lines are skipped."""
+    decoder = msgspec.json.Decoder(_Line)
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            line = decoder.decode(text)
+        except msgspec.DecodeError as error:
+            raise TraceError(f"{where}: {error}", hint="give timestamp (ms), input_length, output_length and hash_ids") from error
+        _check_line(line, where)
+        yield TraceRow(
+            arrival_s=line.timestamp / 1e3,
+            input_tokens=line.input_length,
+            output_tokens=line.output_length,
+            hash_ids=tuple(line.hash_ids),
+            block_tokens=_BLOCK_TOKENS,
+        )
+
+
+def _check_line(line: _Line, where: str) -> None:
+    """Refuse values no request has."""
+    held = len(line.hash_ids) * _BLOCK_TOKENS
+    for name, value, good, allowed in (
+        ("timestamp", line.timestamp, math.isfinite(line.timestamp) and line.timestamp >= 0, "finite and at least 0"),
+        ("input_length", line.input_length, line.input_length >= 1, "at least 1"),
+        ("output_length", line.output_length, line.output_length >= 1, "at least 1"),
+        ("hash_ids", len(line.hash_ids), not held or held >= line.input_length, f"one id per {_BLOCK_TOKENS} tokens of the prompt"),
+        ("hash_ids", min(line.hash_ids, default=0), min(line.hash_ids, default=0) >= 0, "at least 0"),
+    ):
+        if not good:
+            raise TraceError(f"{where}: {name} is {value}", hint=f"{name} must be {allowed}")
+
+
+def load_rows(
+    path: Path, generator: np.random.Generator, *, limit: int = 0, scale: float = 1.0, rate_per_s: float | None = None
+) -> list[TraceRow]:
+    """Read a trace, shortened and brought to a rate.
+
+    Args:
+        path: in any format of `read_rows`.
+        generator: draws arrivals where the file has none.
+        limit: only so many rows from the file's beginning; 0 for all.
+        scale: factor on all lengths, such as 1/8 for a small model.
+        rate_per_s: mean arrivals per second: those of the file are stretched, those of a file of lengths only drawn (Poisson).
+            None leaves them; lengths only then all arrive at 0.
+
+    Returns:
+        Rows by arrival.
+
+    Raises:
+        TraceError: the file cannot be read.
+        ConfigError: a scale or rate is not positive.
+    """
+    rows = list(islice(scale_lengths(read_rows(path), scale), limit or None))
+    if rate_per_s is not None and not has_arrivals(path):
+        return draw_arrivals(rows, generator, rate_per_s=rate_per_s)
+    rows.sort(key=lambda row: row.arrival_s)
+    return rows if rate_per_s is None else rescale_rate(rows, rate_per_s)
+
+
+def load_trace(path: Path, generator: np.random.Generator, *, vocab_size: int, limit: int = 0, scale: float = 1.0) -> list[TraceRequest]:
+    """Read a trace in any format of `read_rows` and give its requests prompts.
+
+    Args:
+        path: the file.
+        generator: draws the prompts' tokens, which no file holds.
+        vocab_size: tokens are uniform in [0, vocab_size).
+        limit: only so many rows from the file's beginning; 0 for all.
+        scale: factor on all lengths.
+
+    Returns:
+        Requests by arrival.
+
+    Raises:
+        TraceError: the file is missing, a column is, or a row has a bad value; the message names file, row and field.
+    """
+    return list(with_prompts(load_rows(path, generator, limit=limit, scale=scale), generator, vocab_size=vocab_size))
