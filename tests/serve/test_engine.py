@@ -1,8 +1,5 @@
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
-import torch
 
 from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.errors import CapacityError, ConfigError, TraceError
@@ -10,8 +7,6 @@ from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, make_req
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.profile import profile
-from steelyard.serve.running.attention import decode_gathered
-from steelyard.serve.running.kernels import paged_decode, split_rows
 from steelyard.sim import simulate
 
 
@@ -85,28 +80,6 @@ def test_stop_tokens_end_the_output(model, greedy):
     )
     assert (done[0].tokens, done[0].finish_reason) == (expected[:upto], "stop")
     assert (done[1].tokens, done[1].finish_reason) == (expected, "length")
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_compiled_kernel_equals_the_gathered_batch(threads):
-    generator = torch.Generator().manual_seed(0)
-    query = torch.randn(5, 6, 16, generator=generator)
-    keys, values = (torch.randn(8000, 2, 16, generator=generator) for _ in range(2))
-    tables = np.random.default_rng(0).permutation(1000).reshape(5, 200)
-    contexts = np.array([1, 8, 9, 1501, 1600])
-    out = np.empty(query.shape, dtype=np.float32)
-    with ThreadPoolExecutor(2) as helpers:
-        paged_decode(query.numpy(), keys.numpy(), values.numpy(), tables, contexts, 8, out, helpers=helpers, threads=threads)
-    expected = decode_gathered(query, keys, values, torch.from_numpy(tables), torch.from_numpy(contexts), 8)
-    np.testing.assert_allclose(out, expected.numpy(), rtol=1e-4, atol=3e-6)
-
-
-@pytest.mark.parametrize("contexts", [[5], [1, 1, 1, 9], [9, 1, 1, 1], [2] * 9])
-def test_rows_are_split_without_loss(contexts):
-    for parts in (1, 2, 3):
-        runs = split_rows(np.array(contexts), parts)
-        assert len(runs) <= parts
-        assert [row for first, end in runs for row in range(first, end)] == list(range(len(contexts)))
 
 
 class VirtualClock:

@@ -1,6 +1,7 @@
-"""Decode attention straight over the block table, compiled with numba; it holds no lock, so threads may share the rows.
+"""Decode attention straight over the block table, compiled with numba; it holds no lock, so threads may share the work.
 
 The kernel is not `parallel=True`: numba's OpenMP layer shares PyTorch's runtime library and would overwrite its number of threads.
+Keys and values come as the bits of their numbers, so one kernel reads float32 and bfloat16 (the upper half of a float32) alike.
 """
 
 import itertools
@@ -9,26 +10,30 @@ from concurrent.futures import Executor
 import numba
 import numpy as np
 
-__all__ = ["paged_decode", "split_rows"]
+__all__ = ["paged_decode", "split_pieces"]
 
 _SMALL = 16384
-"""Tokens times heads below which handing rows to a thread costs more than it saves."""
+"""Tokens times heads below which handing pieces to a thread costs more than it saves."""
+
+_SPLIT = 1024
+"""Tokens of a piece: longer contexts are cut, and their parts combined. A constant, so that a row's result never depends on others."""
 
 
-def split_rows(contexts: np.ndarray, parts: int) -> list[tuple[int, int]]:
-    """Cut rows into runs of about equal context, dropping empty runs.
+def split_pieces(contexts: np.ndarray, split: int = _SPLIT) -> tuple[np.ndarray, np.ndarray]:
+    """Cut contexts into pieces of at most `split` tokens.
 
     Args:
-        contexts: [S] tokens each row attends.
-        parts: runs to make at most.
+        contexts: int64 [S] tokens each row attends, at least 1.
+        split: tokens of a piece.
 
     Returns:
-        (first, end) of each run, covering all rows in order.
+        int64 [P, 3] (row, first token, end) of every piece in order of rows, and int64 [S + 1] where each row's pieces begin.
     """
-    total = np.cumsum(contexts)
-    cuts = np.searchsorted(total, total[-1] * np.arange(1, parts) / parts, side="left") + 1
-    edges = [0, *np.minimum(cuts, len(contexts)).tolist(), len(contexts)]
-    return [(first, end) for first, end in itertools.pairwise(edges) if first < end]
+    counts = -(-contexts // split)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    rows = np.repeat(np.arange(len(contexts)), counts)
+    first = (np.arange(len(rows)) - starts[rows]) * split
+    return np.stack([rows, first, np.minimum(first + split, contexts[rows])], axis=1), starts
 
 
 def paged_decode(
@@ -37,7 +42,6 @@ def paged_decode(
     values: np.ndarray,
     tables: np.ndarray,
     contexts: np.ndarray,
-    block_size: int,
     out: np.ndarray,
     *,
     helpers: Executor | None = None,
@@ -47,23 +51,42 @@ def paged_decode(
 
     Args:
         query: float32 [S, H, D], not yet scaled.
-        keys: float32 [slots, KV, D].
-        values: float32 [slots, KV, D].
+        keys: uint32 (the bits of float32) or uint16 (of bfloat16) [num_blocks, KV, B, D].
+        values: of the same type and shape.
         tables: int64 [S, M] block ids.
         contexts: int64 [S] tokens to attend, at least 1.
-        block_size: slots per block.
         out: float32 [S, H, D], overwritten.
         helpers: threads beside the caller's.
         threads: how many may work, the caller's included.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), equation 4; running softmax of Milakov and Gimelshein 2018 (arXiv 1805.02867).
     """
+    pieces, starts = split_pieces(contexts)
+    parts = np.empty((len(pieces), query.shape[1], query.shape[2] + 2), dtype=np.float32)
     small = helpers is None or int(contexts.sum()) * query.shape[1] < _SMALL
-    runs = [(0, len(contexts))] if small else split_rows(contexts, threads)
-    rest = [helpers.submit(_attend, query, keys, values, tables, contexts, block_size, out, *run) for run in runs[1:]] if helpers else []
-    _attend(query, keys, values, tables, contexts, block_size, out, *runs[0])
+    edges = [0, len(pieces)] if small else _edges(pieces, threads)
+    runs = list(itertools.pairwise(edges))
+    rest = [helpers.submit(_attend, query, keys, values, tables, pieces, parts, *run) for run in runs[1:]] if helpers else []
+    _attend(query, keys, values, tables, pieces, parts, *runs[0])
     for part in rest:
         part.result()
+    _combine(parts, starts, out)
+
+
+def _edges(pieces: np.ndarray, threads: int) -> list[int]:
+    """Cut pieces into runs of about equal tokens."""
+    total = np.cumsum(pieces[:, 2] - pieces[:, 1])
+    cuts = np.searchsorted(total, total[-1] * np.arange(1, threads) / threads, side="left") + 1
+    return sorted({0, *np.minimum(cuts, len(pieces)).tolist(), len(pieces)})
+
+
+@numba.njit(fastmath=True, cache=True, nogil=True)
+def _read(source: np.ndarray, count: int, target: np.ndarray) -> None:
+    """Copy the bits of numbers [count, D] into the bits of float32 [B, D]."""
+    shift = np.uint32(32 - 8 * source.itemsize)
+    for token in range(count):
+        for column in range(source.shape[1]):
+            target[token, column] = np.uint32(source[token, column]) << shift
 
 
 @numba.njit(fastmath=True, cache=True, nogil=True)
@@ -72,50 +95,78 @@ def _attend(
     keys: np.ndarray,
     values: np.ndarray,
     tables: np.ndarray,
-    contexts: np.ndarray,
-    block_size: int,
-    out: np.ndarray,
-    first_row: int,
-    end_row: int,
+    pieces: np.ndarray,
+    parts: np.ndarray,
+    first_piece: int,
+    end_piece: int,
 ) -> None:
-    """Do rows [first_row, end_row) of `paged_decode`."""
+    """Do pieces [first_piece, end_piece): leaves numerators [H, D], peak and denominator of each in `parts`."""
     _, num_heads, width = query.shape
-    num_kv = keys.shape[1]
+    _, num_kv, block_size, _ = keys.shape
     group = num_heads // num_kv
     scale = np.float32(1.0 / np.sqrt(width))
     scores = np.empty(block_size, np.float32)
-    for work in range(first_row * num_kv, end_row * num_kv):
-        row = work // num_kv
+    bits = np.empty((block_size, width), np.uint32)
+    state = bits.view(np.float32)
+    for work in range(first_piece * num_kv, end_piece * num_kv):
+        piece = work // num_kv
         head = work % num_kv
-        context = contexts[row]
-        for member in range(group):
-            q = query[row, head * group + member]
-            total = out[row, head * group + member]
-            total[:] = np.float32(0.0)
-            peak = np.float32(-3.0e38)
-            weight = np.float32(0.0)
-            for block in range((context + block_size - 1) // block_size):
-                first = tables[row, block] * block_size
-                count = min(block_size, context - block * block_size)
-                highest = peak
+        row = pieces[piece, 0]
+        totals = parts[piece, head * group : (head + 1) * group]
+        totals[:, :width] = np.float32(0.0)
+        totals[:, width] = np.float32(-3.0e38)
+        totals[:, width + 1] = np.float32(0.0)
+        shares = np.empty((group, block_size), np.float32)
+        for first in range(pieces[piece, 1], pieces[piece, 2], block_size):
+            block = tables[row, first // block_size]
+            count = min(block_size, pieces[piece, 2] - first)
+            _read(keys[block, head], count, bits)
+            for member in range(group):
+                q = query[row, head * group + member]
+                highest = totals[member, width]
                 for token in range(count):
-                    key = keys[first + token, head]
                     score = np.float32(0.0)
                     for column in range(width):
-                        score += q[column] * key[column]
+                        score += q[column] * state[token, column]
                     score *= scale
                     scores[token] = score
                     highest = max(highest, score)
-                shrink = np.exp(peak - highest)
-                peak = highest
-                weight *= shrink
-                for column in range(width):
-                    total[column] *= shrink
-                for token in range(count):
-                    share = np.exp(scores[token] - peak)
-                    weight += share
-                    value = values[first + token, head]
+                shrink = np.exp(totals[member, width] - highest)
+                totals[member, width] = highest
+                weight = totals[member, width + 1] * shrink
+                if shrink != np.float32(1.0):
                     for column in range(width):
-                        total[column] += share * value[column]
+                        totals[member, column] *= shrink
+                for token in range(count):
+                    share = np.exp(scores[token] - highest)
+                    shares[member, token] = share
+                    weight += share
+                totals[member, width + 1] = weight
+            _read(values[block, head], count, bits)
+            for member in range(group):
+                total = totals[member, :width]
+                for token in range(count):
+                    share = shares[member, token]
+                    for column in range(width):
+                        total[column] += share * state[token, column]
+
+
+@numba.njit(fastmath=True, cache=True, nogil=True)
+def _combine(parts: np.ndarray, starts: np.ndarray, out: np.ndarray) -> None:
+    """Join the pieces of each row and divide by the denominators."""
+    rows, num_heads, width = out.shape
+    for row in range(rows):
+        for head in range(num_heads):
+            peak = np.float32(-3.0e38)
+            for piece in range(starts[row], starts[row + 1]):
+                peak = max(peak, parts[piece, head, width])
+            weight = np.float32(0.0)
+            total = out[row, head]
+            total[:] = np.float32(0.0)
+            for piece in range(starts[row], starts[row + 1]):
+                shrink = np.exp(parts[piece, head, width] - peak)
+                weight += shrink * parts[piece, head, width + 1]
+                for column in range(width):
+                    total[column] += shrink * parts[piece, head, column]
             for column in range(width):
                 total[column] /= weight

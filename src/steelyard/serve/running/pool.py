@@ -1,0 +1,85 @@
+"""The tensor behind the block pool: keys and values of all layers in one allocation."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.errors import CapacityError
+
+__all__ = ["KVPool"]
+
+
+class KVPool:
+    """Keys and values of every block, as the kernels read them.
+
+    Attributes:
+        kv: [L, 2, num_blocks, KV, B, D], B tokens per block; for each layer, and for keys (0) and values (1), a run of consecutive
+            blocks is one contiguous piece. A block holds its tokens head by head, so that a kernel reads B * D values in a row.
+    """
+
+    def __init__(self, arch: Architecture, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Allocate zeros.
+
+        Args:
+            arch: of the model.
+            num_blocks: blocks.
+            block_size: tokens per block.
+            dtype: of keys and values.
+            device: where they stand.
+
+        Raises:
+            CapacityError: the device has no memory for the pool.
+        """
+        shape = (arch.num_layers, 2, num_blocks, arch.num_kv_heads, block_size, arch.head_dim)
+        try:
+            self.kv = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:
+            message = f"no memory for {num_blocks} blocks of {block_size} tokens in {arch.num_layers} layers"
+            raise CapacityError(message, hint="lower num_blocks") from error
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.kv.numel() * self.kv.element_size()
+
+    def arrays(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Give keys and values of a layer as the bits of their numbers: uint32 or uint16 [num_blocks, KV, B, D]; CPU only."""
+        bits = self.kv[layer].view(torch.uint32 if self.kv.element_size() == 4 else torch.uint16).numpy()
+        return bits[0], bits[1]
+
+    def write(self, layer: int, blocks: Tensor, offsets: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store tokens.
+
+        Args:
+            layer: its index.
+            blocks: int64 [T].
+            offsets: int64 [T] place of each token in its block.
+            key: [T, KV, D].
+            value: [T, KV, D].
+        """
+        self.kv[layer, 0][blocks, :, offsets] = key.to(self.kv.dtype)
+        self.kv[layer, 1][blocks, :, offsets] = value.to(self.kv.dtype)
+
+    def gather(self, layer: int, tables: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Read whole blocks in the order of block tables.
+
+        Args:
+            layer: its index.
+            tables: int64 [..., M].
+            dtype: of the result.
+
+        Returns:
+            Keys and values, each [..., KV, M * B, D].
+        """
+        found = self.kv[layer][:, tables].to(dtype).transpose(-4, -3).flatten(-3, -2)
+        return found[0], found[1]
+
+    def copy_blocks(self, copies: np.ndarray) -> None:
+        """Copy whole blocks in all layers at once.
+
+        Args:
+            copies: int64 [C, 2] (from, to); every source is read before any target is written.
+        """
+        source, target = torch.from_numpy(np.ascontiguousarray(copies.T)).to(self.kv.device)
+        self.kv[:, :, target] = self.kv[:, :, source]

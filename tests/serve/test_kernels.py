@@ -1,0 +1,69 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steelyard.serve.running.attention import decode_gathered
+from steelyard.serve.running.kernels import paged_decode, split_pieces
+
+
+class Case:
+    """Queries and a shuffled pool, with the gathered batch as the slow obvious version."""
+
+    def __init__(self, seed, contexts, *, heads=6, kv_heads=2, width=16, block_size=8, dtype=torch.float32):
+        generator = torch.Generator().manual_seed(seed)
+        self.contexts = np.array(contexts, dtype=np.int64)
+        columns = -(-int(self.contexts.max()) // block_size)
+        blocks = len(contexts) * columns + 3
+        self.query = torch.randn(len(contexts), heads, width, generator=generator)
+        self.keys, self.values = torch.randn(2, blocks, kv_heads, block_size, width, generator=generator).to(dtype)
+        self.tables = np.random.default_rng(seed).permutation(blocks)[: len(contexts) * columns].reshape(len(contexts), columns)
+
+    def bits(self):
+        kind = torch.uint32 if self.keys.dtype == torch.float32 else torch.uint16
+        return self.keys.view(kind).numpy(), self.values.view(kind).numpy()
+
+    def expected(self):
+        tables = torch.from_numpy(self.tables)
+        keys, values = (item[tables].float().transpose(1, 2).flatten(2, 3) for item in (self.keys, self.values))
+        return decode_gathered(self.query, keys, values, torch.from_numpy(self.contexts)).numpy()
+
+    def check(self, decode, tolerance=3e-6):
+        out = np.full(self.query.shape, np.nan, dtype=np.float32)
+        decode(self.query.numpy(), *self.bits(), self.tables, self.contexts, out)
+        np.testing.assert_allclose(out, self.expected(), rtol=1e-4, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_numba_kernel_equals_the_gathered_batch(threads, dtype):
+    with ThreadPoolExecutor(2) as helpers:
+
+        def decode(*arrays):
+            paged_decode(*arrays, helpers=helpers, threads=threads)
+
+        Case(0, [1, 8, 9, 1501, 1600], dtype=dtype).check(decode)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 2**16),
+    st.lists(st.integers(1, 70), min_size=1, max_size=5),
+    st.sampled_from([(4, 4), (4, 2), (6, 1)]),
+    st.sampled_from([8, 24]),
+    st.sampled_from([4, 16]),
+)
+def test_the_numba_kernel_takes_any_shape(seed, contexts, heads, width, block_size):
+    Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size).check(paged_decode)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 20))
+def test_pieces_cover_every_context_once(contexts, split):
+    pieces, starts = split_pieces(np.array(contexts), split)
+    tokens = [(row, token) for row, first, end in pieces.tolist() for token in range(first, end)]
+    assert tokens == [(row, token) for row, size in enumerate(contexts) for token in range(size)]
+    assert (pieces[:, 2] - pieces[:, 1]).max() <= split
+    assert (np.diff(starts) == -(-np.array(contexts) // split)).all()
