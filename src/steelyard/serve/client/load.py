@@ -1,0 +1,264 @@
+"""A load on a server: rows of a trace, sent by several processes, in a closed loop or at their arrival times."""
+
+import asyncio
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, cast
+
+from steelyard.errors import BackendError, ConfigError
+from steelyard.serve.client.address import Endpoint
+from steelyard.serve.client.bodies import Form
+from steelyard.serve.client.connection import Answer, ConnectionPool, ProtocolError
+from steelyard.serve.client.record import RequestRecord
+from steelyard.serve.client.worker import Frame, Go, Progress, Ready, Result, WorkerPlan, read_frame, write_frame
+from steelyard.serve.traces.record import TraceRow
+
+__all__ = ["LoadOptions", "LoadResult", "list_models", "run_load"]
+
+_WARM_UP_INDEX = 10**9
+_LEAD_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadOptions:
+    """How a load is sent.
+
+    Attributes:
+        endpoint: the server.
+        model: name that the requests carry; left out when empty.
+        form: "tokens" sends token ids, "text" words, "chat" words as a message.
+        concurrency: requests under way at once (closed loop); 0 sends each at its arrival time (open loop).
+        warm_up: requests sent before the clock starts; they are not recorded.
+        processes: that send; 0 takes one, and another for every 64 concurrent requests, at most one per processor.
+        timeout_s: of one request.
+        retries: how often a request is sent again after 429, after the time it asks for.
+        duration_s: no request starts later; 0 for no limit.
+        seed: of the prompts.
+        vocab_size: token ids lie below it.
+        extra: fields of every body, such as {"top_p": 0.9}; None takes a usual field away, such as {"ignore_eos": None}.
+    """
+
+    endpoint: Endpoint
+    model: str = ""
+    form: Form = "tokens"
+    concurrency: int = 0
+    warm_up: int = 4
+    processes: int = 0
+    timeout_s: float = 600.0
+    retries: int = 0
+    duration_s: float = 0.0
+    seed: int = 0
+    vocab_size: int = 256
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            ConfigError: names the option and its range.
+        """
+        for name, good, allowed in (
+            ("form", self.form in ("tokens", "text", "chat"), "tokens, text or chat"),
+            ("concurrency", self.concurrency >= 0, "at least 0"),
+            ("warm_up", self.warm_up >= 0, "at least 0"),
+            ("processes", self.processes >= 0, "at least 0"),
+            ("timeout_s", self.timeout_s > 0, "above 0"),
+            ("retries", self.retries >= 0, "at least 0"),
+            ("duration_s", self.duration_s >= 0, "at least 0"),
+            ("vocab_size", self.vocab_size >= 1, "at least 1"),
+        ):
+            if not good:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}")
+
+    @property
+    def num_processes(self) -> int:
+        """Processes that send."""
+        wanted = self.processes or min(1 + self.concurrency // 64, os.cpu_count() or 1)
+        return min(wanted, self.concurrency) if self.concurrency else wanted
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadResult:
+    """What a load saw.
+
+    Attributes:
+        records: of all requests sent, by row of the trace.
+        cpu_shares: of each sending process, processor seconds per second.
+        is_open: whether requests were sent at their arrival times.
+        started_at_s: wall clock at the start, seconds since 1970 (UTC).
+    """
+
+    records: list[RequestRecord]
+    cpu_shares: list[float]
+    is_open: bool
+    started_at_s: float
+
+
+def list_models(endpoint: Endpoint, *, timeout_s: float = 10.0) -> list[str]:
+    """Ask a server for its models.
+
+    Args:
+        endpoint: the server.
+        timeout_s: for the answer.
+
+    Returns:
+        Their names; empty when it has no such list.
+
+    Raises:
+        BackendError: the server cannot be reached, refuses the key, or does not speak HTTP.
+    """
+    import msgspec
+
+    answer = Answer()
+
+    async def ask() -> None:
+        pool = ConnectionPool(endpoint)
+        async with asyncio.timeout(timeout_s):
+            await pool.exchange(endpoint.request("GET", "/models"), answer)
+        pool.close()
+
+    try:
+        asyncio.run(ask())
+    except (OSError, ProtocolError) as error:
+        words = str(error) or f"no answer in {timeout_s:g} s"
+        raise BackendError(f"no server answers at {endpoint.url}: {words}", hint="start one with: steelyard serve MODEL_DIR") from error
+    if answer.status in (401, 403):
+        raise BackendError(f"{endpoint.url} refuses the API key ({answer.status})", hint="name its variable with --api-key-env")
+    try:
+        return [str(item["id"]) for item in msgspec.json.decode(answer.body)["data"]] if answer.status == 200 else []
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return []
+
+
+def run_load(options: LoadOptions, rows: Sequence[TraceRow], *, on_progress: Callable[[int], None] | None = None) -> LoadResult:
+    """Send rows to a server and record what came back.
+
+    The turns of a session go one after the other, each when the answer before it came and its sender has thought.
+
+    Args:
+        options: how.
+        rows: by arrival.
+        on_progress: told how many requests are done, now and then.
+
+    Returns:
+        Records of all requests that were sent; failed ones tell their error.
+
+    Raises:
+        ConfigError: there are no rows.
+        BackendError: the server refuses the warm-up, or a sending process died.
+    """
+    if not rows:
+        raise ConfigError("there is nothing to send", hint="give a trace with at least one request")
+    plans = [_plan(options, rows, number) for number in range(min(options.num_processes, len(rows)))]
+    workers = [_Worker(plan) for plan in plans]
+    try:
+        for worker in workers:
+            worker.wait_ready()
+        start_s, started_at_s = time.perf_counter() + _LEAD_S, time.time() + _LEAD_S
+        for worker in workers:
+            worker.send(Go(start_s))
+        results = _gather(workers, on_progress)
+    finally:
+        for worker in workers:
+            worker.close()
+    records = sorted((record for result in results for record in result.records), key=lambda record: record.index)
+    shares = [result.cpu_share for result in results]
+    return LoadResult(records=records, cpu_shares=shares, is_open=not options.concurrency, started_at_s=started_at_s)
+
+
+def _plan(options: LoadOptions, rows: Sequence[TraceRow], number: int) -> WorkerPlan:
+    """Give one process its part."""
+    count = min(options.num_processes, len(rows))
+    chains: dict[str, list[tuple[int, TraceRow]]] = {}
+    for index, row in enumerate(rows):
+        chains.setdefault(row.session or f"\0{index}", []).append((index, row))
+    warm = [rows[index % len(rows)] for index in range(number, options.warm_up, count)]
+    concurrency = options.concurrency // count + (number < options.concurrency % count) if options.concurrency else 0
+    return WorkerPlan(
+        endpoint=options.endpoint,
+        form=options.form,
+        model=options.model,
+        seed=options.seed,
+        vocab_size=options.vocab_size,
+        extra=options.extra,
+        chains=list(chains.values())[number::count],
+        warm_up=[(_WARM_UP_INDEX + number + index * count, replace(row, hash_ids=(), session="")) for index, row in enumerate(warm)],
+        concurrency=concurrency,
+        timeout_s=options.timeout_s,
+        retries=options.retries,
+        duration_s=options.duration_s,
+    )
+
+
+class _Worker:
+    """A sending process and the thread that reads what it writes."""
+
+    def __init__(self, plan: WorkerPlan) -> None:
+        """Start it."""
+        command = [sys.executable, "-m", "steelyard.serve.client.worker"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self.send(plan)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        """Queue frames until the process closes its output."""
+        stream = cast(BinaryIO, self.process.stdout)
+        while (frame := read_frame(stream)) is not None:
+            self.frames.put(frame)
+        self.frames.put(None)
+
+    def send(self, frame: Frame) -> None:
+        """Write a frame to the process; a dead one is noticed by the reader."""
+        try:
+            write_frame(cast(BinaryIO, self.process.stdin), frame)
+        except BrokenPipeError:
+            return
+
+    def wait_ready(self) -> None:
+        """Wait for the end of the warm-up."""
+        frame = self.frames.get()
+        if not isinstance(frame, Ready):
+            raise BackendError("a sending process ended while it warmed up", hint="its message stands above")
+        if frame.message:
+            raise BackendError(f"the server failed a warm-up request: {frame.message}", hint="check the model, --send and --vocab-size")
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for stream in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                cast(BinaryIO, stream).close()
+
+
+def _gather(workers: list[_Worker], on_progress: Callable[[int], None] | None) -> list[Result]:
+    """Wait for the results of all processes."""
+    done = [0] * len(workers)
+    results: dict[int, Result] = {}
+    while len(results) < len(workers):
+        for number, worker in enumerate(workers):
+            if number in results:
+                continue
+            try:
+                frame = worker.frames.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if isinstance(frame, Progress):
+                done[number] = frame.done
+            elif isinstance(frame, Result):
+                results[number], done[number] = frame, len(frame.records)
+            else:
+                raise BackendError("a sending process died in the middle of the load", hint="its message stands above")
+            if on_progress is not None:
+                on_progress(sum(done))
+    return [results[number] for number in range(len(workers))]
