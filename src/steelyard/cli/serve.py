@@ -29,26 +29,23 @@ def run(
         model: folder with config.json, safetensors and, for text, tokenizer.json.
         host: address to listen on; the default is reachable from this machine only.
         port: TCP port.
-        api_key_env: environment variable that holds the key clients must send; none by default.
+        api_key_env: environment variable that holds the keys clients may send, apart by commas; none by default.
         pool: memory for keys and values.
         max_model_len: longest prompt and output together; 0 takes what model and pool allow.
         token_budget: most tokens per step.
     """
-    key = _api_key(api_key_env)
-    try:
-        import uvicorn
+    from steelyard import units
+    from steelyard.serve.front.launch import ServeOptions, serve
 
-        from steelyard.serve.front.server import create_app
-    except ImportError as error:
-        from steelyard.errors import BackendError
-
-        raise BackendError(f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'") from error
-    from steelyard.serve.front.text import TextCodec
-
-    codec = TextCodec.load(model)
-    llm = _engine(model, pool, max_model_len, token_budget, codec.end_tokens)
-    application = create_app(llm, codec, name=model.resolve().name, api_key=key)
-    uvicorn.run(application, host=host, port=port, log_level="info")
+    options = ServeOptions(
+        host=host,
+        port=port,
+        api_key_env=api_key_env,
+        pool_bytes=int(units.parse(pool, "byte")),
+        max_model_len=max_model_len,
+        token_budget=token_budget,
+    )
+    serve(model, options)
 
 
 @app.command
@@ -91,17 +88,6 @@ def replay(
         print(report.to_json())
     else:
         report.print()
-
-
-def _api_key(variable: str) -> str:
-    """Read the key from the environment; a named but empty variable is refused."""
-    import os
-
-    from steelyard.errors import ConfigError
-
-    if variable and not os.environ.get(variable):
-        raise ConfigError(f"the environment variable {variable} is not set", hint="set it to the key, or leave --api-key-env out")
-    return os.environ.get(variable, "") if variable else ""
 
 
 def _engine(model: Path, pool: str, max_model_len: int, token_budget: int, end_tokens: tuple[int, ...]) -> "LLM":

@@ -1,7 +1,7 @@
 """Serving: paged KV cache, continuous batching, an OpenAI-compatible server.
 
 The policies here know no tensors. The parts that need PyTorch stay in their modules: `serve.engine.LLM`,
-`serve.running.runner.TorchRunner`, `serve.running.sampling`, `serve.profile`; the HTTP face is `serve.front.server`.
+`serve.running.runner.TorchRunner`, `serve.running.sampling`, `serve.profile`; the HTTP face is `serve.front.launch.serve`.
 """
 
 from steelyard.serve.kv.blocks import BlockPool, BlockTable

@@ -1,4 +1,4 @@
-"""What a server tells Prometheus."""
+"""What a gateway tells Prometheus."""
 
 from __future__ import annotations
 
@@ -7,47 +7,61 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from steelyard.serve.engine import LLM
+    from steelyard.serve.front.engine.wire import Step
 
-__all__ = ["ServerMetrics"]
+__all__ = ["GatewayMetrics"]
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_STAGE_SECONDS = (0.0001, 0.00025, 0.0005, *_SECONDS)
 
 
-class ServerMetrics:
-    """Counters, gauges and histograms of one server, in a registry of their own.
+class GatewayMetrics:
+    """Counters, gauges and histograms of one gateway, in a registry of their own.
 
     Attributes:
-        requests: by finish reason.
+        requests: by route and status or finish reason.
         prompt_tokens: taken in.
         output_tokens: given out.
-        ttft: arrival to first token, seconds.
+        ttft: arrival to the first text handed to the network, seconds.
         tpot: mean time per further token of a request, seconds.
+        duration: arrival to the end of the answer, seconds.
+        stages: seconds by stage.
+        in_flight: requests.
+        predicted_tokens: prompt and expected output tokens in flight.
+        restarts: times the engine was started again.
     """
 
     def __init__(self) -> None:
         """Start at zero."""
-        self._registry = CollectorRegistry()
-        self.requests = Counter("steelyard_requests", "Requests ended.", ["finish_reason"], registry=self._registry)
-        self.prompt_tokens = Counter("steelyard_prompt_tokens", "Prompt tokens taken in.", registry=self._registry)
-        self.output_tokens = Counter("steelyard_output_tokens", "Output tokens given out.", registry=self._registry)
-        self.ttft = Histogram("steelyard_ttft_seconds", "Arrival to first token.", buckets=_SECONDS, registry=self._registry)
-        self.tpot = Histogram("steelyard_tpot_seconds", "Mean time per further token.", buckets=_SECONDS, registry=self._registry)
-        self._gauges = {
-            name: Gauge(f"steelyard_{name}", text, registry=self._registry)
-            for name, text in (
-                ("running", "Requests with blocks."),
-                ("waiting", "Requests without blocks."),
-                ("preemptions", "Times a request lost its blocks."),
-                ("blocks_in_use", "Blocks held."),
-                ("num_blocks", "Blocks in the pool."),
-                ("steps", "Steps run."),
-            )
-        }
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter("steelyard_requests", "Requests ended.", ["route", "outcome"], registry=registry)
+        self.prompt_tokens = Counter("steelyard_prompt_tokens", "Prompt tokens taken in.", registry=registry)
+        self.output_tokens = Counter("steelyard_output_tokens", "Output tokens of the engine.", registry=registry)
+        self.ttft = Histogram("steelyard_ttft_seconds", "Arrival to first text.", buckets=_SECONDS, registry=registry)
+        self.tpot = Histogram("steelyard_tpot_seconds", "Mean time per further token.", buckets=_SECONDS, registry=registry)
+        self.duration = Histogram("steelyard_request_seconds", "Arrival to end.", buckets=_SECONDS, registry=registry)
+        self.stages = Histogram("steelyard_stage_seconds", "Time by stage.", ["stage"], buckets=_STAGE_SECONDS, registry=registry)
+        self.in_flight = Gauge("steelyard_requests_in_flight", "Requests in flight.", registry=registry)
+        self.predicted_tokens = Gauge("steelyard_predicted_tokens", "Predicted tokens in flight.", registry=registry)
+        self.restarts = Counter("steelyard_engine_restarts", "Times the engine was started again.", registry=registry)
+        self._engine: dict[str, Gauge] = {}
 
-    def render(self, llm: LLM) -> bytes:
-        """Give the text exposition format, gauges as the engine stands now."""
-        stats = llm.stats()
-        for name, gauge in self._gauges.items():
-            gauge.set(getattr(stats, name))
+    def count_step(self, step: Step) -> None:
+        """Count a step's tokens."""
+        self.output_tokens.inc(sum(len(update.tokens) for update in step.updates))
+
+    def render(self, engine: dict[str, float]) -> bytes:
+        """Give the text exposition format.
+
+        Args:
+            engine: its counters by name; empty leaves the last known ones.
+
+        Returns:
+            UTF-8 text.
+        """
+        for name, value in engine.items():
+            gauge = self._engine.get(name)
+            if gauge is None:
+                gauge = self._engine[name] = Gauge(f"steelyard_{name}", f"Engine: {name.replace('_', ' ')}.", registry=self._registry)
+            gauge.set(value)
         return generate_latest(self._registry)

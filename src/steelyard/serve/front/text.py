@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import read_json
@@ -35,6 +36,8 @@ class TextCodec:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.end_tokens = end_tokens
+        self._template: Any = None
+        self._is_byte_level = tokenizer is not None and "ByteLevel" in repr(tokenizer.decoder)
 
     @classmethod
     def load(cls, directory: Path) -> TextCodec:
@@ -102,14 +105,58 @@ class TextCodec:
             lines = [f"{item['role']}: {item['content']}" for item in messages]
             return self.encode("\n".join([*lines, "assistant:"]) if self.tokenizer else " ".join(item["content"] for item in messages))
         from jinja2.exceptions import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         try:
-            text = environment.from_string(self.chat_template).render(messages=messages, add_generation_prompt=True)
-        except TemplateError as error:
+            text = self._compiled().render(messages=messages, add_generation_prompt=True)
+        except (TemplateError, TypeError, ValueError) as error:
             raise ConfigError(f"the chat template refuses the messages: {error}", hint="check the roles and their order") from error
         return self.tokenizer.encode(text, add_special_tokens=False).ids if self.tokenizer else self.encode(text)
+
+    def _compiled(self) -> Any:
+        """Compile the chat template once."""
+        if self._template is None:
+            from jinja2.exceptions import TemplateError
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+            def refuse(message: str) -> None:
+                raise TemplateError(message)
+
+            environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+            environment.globals["raise_exception"] = refuse
+            self._template = environment.from_string(self.chat_template)
+        return self._template
+
+    def decode(self, tokens: list[int]) -> str:
+        """Give the text of token ids."""
+        if self.tokenizer is not None:
+            return self.tokenizer.decode(tokens)
+        return " ".join(map(str, tokens))
+
+    def piece_bytes(self, token: int) -> bytes:
+        """Give the bytes one token stands for; empty for an id outside the vocabulary."""
+        if self.tokenizer is None:
+            return str(token).encode()
+        name = self.tokenizer.id_to_token(token)
+        if name is None:
+            return b""
+        if self._is_byte_level:
+            known = _byte_alphabet()
+            return bytes(known[letter] for letter in name) if all(letter in known for letter in name) else name.encode()
+        if len(name) == 6 and name.startswith("<0x"):
+            return bytes([int(name[3:5], 16)])
+        return name.replace("▁", " ").encode()
+
+    def piece(self, token: int) -> str:
+        """Give the text one token stands for; bytes that are no whole character are replaced."""
+        return self.piece_bytes(token).decode(errors="replace")
+
+
+@cache
+def _byte_alphabet() -> dict[str, int]:
+    """Give the byte that each letter of a byte-level vocabulary stands for."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [value for value in range(256) if value not in shown]
+    return {chr(value): value for value in shown} | {chr(256 + place): value for place, value in enumerate(hidden)}
 
 
 class TextStream:
@@ -141,6 +188,8 @@ class TextStream:
         """Take a token and give the text that is safe to show; nothing after a stop string."""
         if self.stopped:
             return ""
+        if not self._stops:
+            return self._decode(token)
         self._held += self._decode(token)
         found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:

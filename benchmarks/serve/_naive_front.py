@@ -1,31 +1,303 @@
-"""An OpenAI-compatible HTTP server around one engine."""
+"""The naive front: FastAPI with pydantic bodies, the engine in a thread of the same process, one JSON event per token.
+
+It is the baseline the gateway is measured against: what one writes first, well configured (no access log, keep-alive, uvloop and
+httptools where they are installed), over the same engine.
+
+`python -m benchmarks.serve._naive_front MODEL_DIR PORT CORES POOL_BYTES` serves a model.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import json
+import os
+import queue
 import secrets
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
+import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from steelyard.errors import BackendError, SteelyardError
+from steelyard.errors import BackendError, ConfigError, SteelyardError
 from steelyard.serve.engine import LLM
-from steelyard.serve.front.metrics import ServerMetrics
-from steelyard.serve.front.protocol import ChatBody, CompletionBody, error_body
-from steelyard.serve.front.service import EngineService, Event
 from steelyard.serve.front.text import TextCodec, TextStream
+from steelyard.serve.scheduling import request as scheduling_request
 from steelyard.serve.scheduling.params import SamplingParams
 
 __all__ = ["create_app"]
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class ServerMetrics:
+    """Counters, gauges and histograms of one server, in a registry of their own.
+
+    Attributes:
+        requests: by finish reason.
+        prompt_tokens: taken in.
+        output_tokens: given out.
+        ttft: arrival to first token, seconds.
+        tpot: mean time per further token of a request, seconds.
+    """
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._registry = CollectorRegistry()
+        self.requests = Counter("steelyard_requests", "Requests ended.", ["finish_reason"], registry=self._registry)
+        self.prompt_tokens = Counter("steelyard_prompt_tokens", "Prompt tokens taken in.", registry=self._registry)
+        self.output_tokens = Counter("steelyard_output_tokens", "Output tokens given out.", registry=self._registry)
+        self.ttft = Histogram("steelyard_ttft_seconds", "Arrival to first token.", buckets=_SECONDS, registry=self._registry)
+        self.tpot = Histogram("steelyard_tpot_seconds", "Mean time per further token.", buckets=_SECONDS, registry=self._registry)
+        self._gauges = {
+            name: Gauge(f"steelyard_{name}", text, registry=self._registry)
+            for name, text in (
+                ("running", "Requests with blocks."),
+                ("waiting", "Requests without blocks."),
+                ("preemptions", "Times a request lost its blocks."),
+                ("blocks_in_use", "Blocks held."),
+                ("num_blocks", "Blocks in the pool."),
+                ("steps", "Steps run."),
+            )
+        }
+
+    def render(self, llm: LLM) -> bytes:
+        """Give the text exposition format, gauges as the engine stands now."""
+        stats = llm.stats()
+        for name, gauge in self._gauges.items():
+            gauge.set(getattr(stats, name))
+        return generate_latest(self._registry)
+
+
+class _Body(BaseModel):
+    """What both kinds of request share; fields not named here are ignored."""
+
+    model: str = ""
+    temperature: float = Field(default=1.0, ge=0, le=100)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    stop: str | list[str] | None = Field(default=None, max_length=64)
+    stream: bool = False
+    n: int = 1
+    ignore_eos: bool = False
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[str, float] | None = None
+
+    def unsupported(self) -> list[str]:
+        """Name the fields whose value this server cannot honor."""
+        names = [name for name in ("frequency_penalty", "presence_penalty", "logit_bias") if getattr(self, name)]
+        return [*names, *(["n"] if self.n != 1 else [])]
+
+    def refuse_unsupported(self) -> None:
+        """Refuse what would silently change the answer.
+
+        Raises:
+            ConfigError: names the fields.
+        """
+        names = self.unsupported()
+        if names:
+            raise ConfigError(f"not supported: {', '.join(names)}", hint="leave these fields out")
+
+    @property
+    def stops(self) -> list[str]:
+        """Stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+
+class CompletionBody(_Body):
+    """Body of `/v1/completions`."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    max_tokens: int = Field(default=16, ge=1)
+    echo: bool = False
+    logprobs: int | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+    def unsupported(self) -> list[str]:
+        """Name the fields whose value this server cannot honor."""
+        extra = [name for name in ("echo", "suffix") if getattr(self, name)]
+        extra += ["logprobs"] if self.logprobs is not None else []
+        return [*super().unsupported(), *extra, *(["best_of"] if self.best_of not in (None, 1) else [])]
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """One entry per prompt, text or token ids.
+
+        Raises:
+            ConfigError: there is none, or more than 256.
+        """
+        prompt = self.prompt
+        listed = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else prompt
+        if not 1 <= len(listed) <= 256:
+            raise ConfigError(f"{len(listed)} prompts, but 1 to 256 are allowed", hint="split the request")
+        return listed  # pyright: ignore[reportReturnType]
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str
+
+
+class ChatBody(_Body):
+    """Body of `/v1/chat/completions`."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool = False
+    tools: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+    def unsupported(self) -> list[str]:
+        """Name the fields whose value this server cannot honor."""
+        extra = [name for name in ("logprobs", "tools") if getattr(self, name)]
+        form = (self.response_format or {}).get("type", "text")
+        return [*super().unsupported(), *extra, *(["response_format"] if form != "text" else [])]
+
+
+def error_body(message: str, *, kind: str = "invalid_request_error", code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    """Give an error in OpenAI's shape."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a request's caller should know.
+
+    Attributes:
+        token: a new output token, or None.
+        finish_reason: "stop", "length", "abort" or "error" when the request ended, else empty.
+        message: what went wrong when the reason is "error".
+    """
+
+    token: int | None = None
+    finish_reason: str = ""
+    message: str = ""
+
+
+class EngineService:
+    """Drives an engine in a thread of its own.
+
+    Attributes:
+        llm: the engine; only the service's thread may change it while it runs.
+        failure: what stopped the thread, or empty.
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        """Keep the engine; `start` begins."""
+        self.llm = llm
+        self.failure = ""
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._listeners: dict[str, Callable[[Event], None]] = {}
+        self._thread = threading.Thread(target=self._drive, name="steelyard-engine", daemon=True)
+        self._count = 0
+        self._lock = threading.Lock()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine's thread takes requests."""
+        return self._thread.is_alive() and not self.failure
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Abort everything in flight and end the thread."""
+        self._commands.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, prompt: list[int], params: SamplingParams, listener: Callable[[Event], None]) -> str:
+        """Queue a request.
+
+        Args:
+            prompt: token ids.
+            params: sampling parameters.
+            listener: called in the engine's thread with each event; the last one has a finish reason. It must not block.
+
+        Returns:
+            The request's id.
+
+        Raises:
+            ConfigError: the request could never finish.
+            BackendError: the engine's thread has ended.
+        """
+        if not self.is_alive:
+            raise BackendError(f"the engine has stopped: {self.failure or 'shut down'}", hint="start the server again")
+        with self._lock:
+            self._count += 1
+            name = f"request-{self._count}"
+        request = scheduling_request.Request(id=name, prompt=prompt, params=params, arrival_s=self.llm.clock.now_s())
+        self.llm.check(request)
+        self._commands.put(lambda: self._add(request, listener))
+        return name
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request; nothing happens when it has ended."""
+        self._commands.put(lambda: self._abort(request_id))
+
+    def _add(self, request: scheduling_request.Request, listener: Callable[[Event], None]) -> None:
+        """Hand a request to the engine."""
+        self._listeners[request.id] = listener
+        self.llm.add(request, self.llm.clock.now_s())
+
+    def _abort(self, request_id: str) -> None:
+        """Drop a request and tell its listener."""
+        if self.llm.abort(request_id):
+            self._listeners.pop(request_id)(Event(finish_reason="abort"))
+
+    def _drive(self) -> None:
+        """Take commands and run steps until told to stop."""
+        try:
+            while self._take_commands():
+                self._step()
+        except Exception as error:  # a failed step must end every request with a message
+            self.failure = f"{type(error).__name__}: {error}"
+        for listener in self._listeners.values():
+            listener(Event(finish_reason="error", message=self.failure or "the server is shutting down"))
+        self._listeners.clear()
+
+    def _take_commands(self) -> bool:
+        """Run all waiting commands, waiting for one while the engine is idle; False to stop."""
+        while True:
+            try:
+                command = self._commands.get(block=not self.llm.scheduler.has_work)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+
+    def _step(self) -> None:
+        """Run one step and hand out its tokens."""
+        _, tokens, finished = self.llm.step()
+        ended = {request.id: request for request in finished}
+        for name, token in tokens.items():
+            request = ended.get(name)
+            if request is None:
+                self._listeners[name](Event(token=token))
+                continue
+            reason = request.finish_reason or "stop"
+            self._listeners.pop(name)(Event(token=None if reason == "stop" else token, finish_reason=reason))
 
 
 class _Generation:
@@ -311,3 +583,25 @@ def create_app(llm: LLM, codec: TextCodec, *, name: str, api_key: str = "", body
         return Response(server.metrics.render(llm), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return app
+
+
+def main(arguments: list[str]) -> None:
+    """Serve a model folder until killed: folder, port, cores apart by commas, bytes of the pool."""
+    folder, port, cores, pool_bytes = arguments
+    import torch
+
+    from steelyard.nn import checkpoint
+    from steelyard.serve.engine import default_config
+
+    if cores:
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+    torch.set_num_threads(1)
+    model = checkpoint.load(Path(folder))
+    codec = TextCodec.load(Path(folder))
+    llm = LLM(model, default_config(model, pool_bytes=int(pool_bytes)), end_tokens=codec.end_tokens)
+    app = create_app(llm, codec, name=Path(folder).name)
+    uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning", access_log=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

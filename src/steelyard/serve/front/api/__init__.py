@@ -1,0 +1,1 @@
+"""The OpenAI-compatible surface: bodies, answers, errors and their schema."""

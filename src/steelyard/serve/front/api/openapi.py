@@ -1,0 +1,53 @@
+"""The API's own description, derived from the bodies it takes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from steelyard import __version__
+from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody
+
+__all__ = ["schema"]
+
+_POSTS = {
+    "/v1/completions": (CompletionBody, "Complete prompts"),
+    "/v1/chat/completions": (ChatBody, "Continue a conversation"),
+    "/v1/embeddings": (EmbeddingBody, "Give vectors of texts"),
+}
+_GETS = {
+    "/v1/models": "List the model",
+    "/health": "Tell whether the engine takes requests",
+    "/metrics": "Counters and histograms in Prometheus' text format",
+    "/openapi.json": "This description",
+}
+_ERRORS = {
+    "400": "The request is wrong; `error.param` names the field",
+    "401": "The API key is missing or wrong",
+    "404": "There is no such model",
+    "413": "The body is too long",
+    "429": "Too many requests or tokens; `Retry-After` says when to try again",
+    "503": "The engine is starting, or the server shuts down",
+}
+
+
+@cache
+def schema() -> bytes:
+    """Give the OpenAPI 3.1 description as JSON."""
+    kinds = [kind for kind, _ in _POSTS.values()]
+    bodies, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    paths: dict[str, Any] = {path: {"get": {"summary": text, "responses": _responses(text)}} for path, text in _GETS.items()}
+    for (path, (_, text)), body in zip(_POSTS.items(), bodies, strict=True):
+        content = {"application/json": {"schema": body}}
+        paths[path] = {"post": {"summary": text, "requestBody": {"required": True, "content": content}, "responses": _responses(text)}}
+    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    paths["/v1/models/{model}"] = {"get": {"summary": "Give one model", "parameters": [model], "responses": _responses("The model")}}
+    info = {"title": "Steelyard", "version": __version__, "description": "OpenAI-compatible serving."}
+    return msgspec.json.encode({"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components}})
+
+
+def _responses(text: str) -> dict[str, Any]:
+    """Give the answers a path may have."""
+    return {"200": {"description": text}} | {status: {"description": told} for status, told in _ERRORS.items()}

@@ -1,0 +1,1 @@
+"""The gateway's process: who may ask what, when, and how answers go back."""

@@ -1,0 +1,268 @@
+"""Answers to requests for text: from a checked body to the last byte."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from steelyard.errors import SteelyardError
+from steelyard.serve.front.api.bodies import ChatBody, CompletionBody
+from steelyard.serve.front.api.choices import ChatShape, CompletionShape, Shape, usage
+from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.gateway.calls import Call
+from steelyard.serve.scheduling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.serve.front.gateway.dispatch import Dispatcher
+    from steelyard.serve.front.gateway.exchange import Exchange
+    from steelyard.serve.front.gateway.keys import Client
+    from steelyard.serve.front.metrics import GatewayMetrics
+    from steelyard.serve.front.text import TextCodec
+
+__all__ = ["Answers"]
+
+_INLINE_CHARS = 8192
+"""Shorter prompts are encoded on the event loop: a thread's hand-over costs more."""
+
+_JSON_OBJECT = '{"type":"object"}'
+
+
+class Answers:
+    """Runs calls and writes their answers."""
+
+    def __init__(self, name: str, codec: TextCodec, dispatcher: Dispatcher, metrics: GatewayMetrics) -> None:
+        """Keep the parts.
+
+        Args:
+            name: of the model.
+            codec: tokenizer and chat template.
+            dispatcher: runs calls.
+            metrics: told of each call.
+        """
+        self.name = name
+        self._codec = codec
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+
+    async def complete(self, exchange: Exchange, body: CompletionBody) -> None:
+        """Answer `/v1/completions`.
+
+        Raises:
+            ApiError: the request is refused; nothing was sent.
+        """
+        exchange.clock.parsed_s = time.perf_counter()
+        prompts = [item if isinstance(item, list) else await self._encode(item) for item in body.prompts]
+        prefixes = [item if isinstance(item, str) else self._codec.decode(item) for item in body.prompts] if body.echo else []
+        shape = self._shape(CompletionShape, "cmpl", body)
+        await self._run(exchange, body, prompts, prefixes, shape)
+
+    async def chat(self, exchange: Exchange, body: ChatBody) -> None:
+        """Answer `/v1/chat/completions`.
+
+        Raises:
+            ApiError: the request is refused; nothing was sent.
+        """
+        exchange.clock.parsed_s = time.perf_counter()
+        messages = [item.plain() for item in body.messages]
+        size = sum(len(item["content"]) for item in messages)
+        prompt = await self._off_loop(size, lambda: self._codec.encode_chat(messages))
+        await self._run(exchange, body, [prompt], [], self._shape(ChatShape, "chatcmpl", body))
+
+    def _shape(self, kind: type[Shape], prefix: str, body: CompletionBody | ChatBody) -> Shape:
+        """Make an answer's frame."""
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        return kind(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), self.name, self._codec, with_usage=with_usage)
+
+    async def _encode(self, text: str) -> list[int]:
+        """Give a prompt's token ids."""
+        return await self._off_loop(len(text), lambda: self._codec.encode(text))
+
+    async def _off_loop(self, size: int, work: Callable[[], list[int]]) -> list[int]:
+        """Encode here when it is short, else in a thread."""
+        try:
+            return work() if size <= _INLINE_CHARS else await asyncio.to_thread(work)
+        except SteelyardError as error:
+            raise ApiError.refusal(error, "prompt") from error
+
+    async def _run(
+        self, exchange: Exchange, body: CompletionBody | ChatBody, prompts: list[list[int]], prefixes: list[str], shape: Shape
+    ) -> None:
+        """Make the call, let it in, write its answer and count it out."""
+        self._check_prompts(prompts)
+        limit = body.output_limit or max(self._longest - max(len(prompt) for prompt in prompts), 1)
+        params = _params(body, limit)
+        call = Call(shape.id, prompts, params, self._codec, body.stops, streaming=bool(body.stream))
+        self._check_length(call)
+        call.clock = exchange.clock
+        call.clock.tokenized_s = time.perf_counter()
+        call.priority, call.client = body.priority or 0, body.user or exchange.client.name
+        backlog = self._dispatcher.backlog
+        call.expected = backlog.predict(limit, is_forced=params.ignore_end)
+        cost = call.predicted_tokens
+        _charge(exchange.client, cost)
+        backlog.enter(cost)
+        self._dispatcher.submit(call)
+        try:
+            writer = self._stream if call.streaming else self._whole
+            await exchange.until_gone(writer(exchange, call, shape, body, prefixes))
+        finally:
+            self._dispatcher.leave(call)
+            self._count(exchange, call, cost)
+
+    @property
+    def _longest(self) -> int:
+        """Longest prompt and output together."""
+        return self._dispatcher.ready.max_model_len if self._dispatcher.ready else 1
+
+    def _check_prompts(self, prompts: list[list[int]]) -> None:
+        """Refuse token ids outside the vocabulary and prompts without tokens."""
+        ready = self._dispatcher.ready
+        size = ready.vocab_size if ready else 0
+        for prompt in prompts:
+            if not prompt:
+                raise ApiError(400, "the prompt is empty; give at least one token", param="prompt")
+            if min(prompt) < 0 or max(prompt) >= size:
+                raise ApiError(400, f"token ids must be in [0, {size}); encode the prompt with this model's tokenizer", param="prompt")
+
+    def _check_length(self, call: Call) -> None:
+        """Refuse what exceeds the model length."""
+        longest, limit = max(len(prompt) for prompt in call.prompts), call.params.max_tokens
+        if longest + limit > self._longest:
+            text = f"prompt of {longest} tokens and max_tokens {limit} exceed the model length {self._longest}"
+            param = "max_tokens" if longest < self._longest else "prompt"
+            raise ApiError(400, f"{text}; shorten the prompt or lower max_tokens", param=param, code="context_length_exceeded")
+
+    async def _whole(self, exchange: Exchange, call: Call, shape: Shape, body: Any, prefixes: list[str]) -> None:
+        """Wait for the end and answer at once."""
+        while not call.is_done:
+            await call.wait()
+        if call.failure is not None:
+            raise call.failure
+        now_s = time.perf_counter()
+        wants = body.num_logprobs is not None
+        heads = [prefixes[item.index // call.width] if prefixes else "" for item in call.sequences]
+        choices = [shape.choice(item, head, with_logprobs=wants) for item, head in zip(call.sequences, heads, strict=True)]
+        counts = usage(call.num_prompt_tokens, call.num_output_tokens, call.clock.stages(now_s))
+        call.emitted = True
+        call.clock.first_relayed_s = now_s
+        await exchange.send_json(200, shape.answer(choices, counts), stages=call.clock.header(now_s))
+
+    async def _stream(self, exchange: Exchange, call: Call, shape: Shape, body: Any, prefixes: list[str]) -> None:
+        """Send text as it comes; headers go out with the first of it, so that a refusal still has its status."""
+        wants = body.num_logprobs is not None
+        while not call.is_done or call.has_news:
+            if not call.has_news:
+                await call.wait()
+                continue
+            if call.failure is not None:
+                if not call.emitted:
+                    raise call.failure
+                await exchange.send_piece(b"data: " + call.failure.body + b"\n\n", is_last=True)
+                return
+            first = b""
+            if not call.emitted:
+                first = self._opening(call, shape, prefixes)
+                call.emitted = True
+                call.clock.first_relayed_s = time.perf_counter()
+                await exchange.start_stream(call.clock.header(call.clock.first_relayed_s))
+            events = [shape.event(item, with_logprobs=wants) for item in call.sequences if item.has_news]
+            if not call.is_done:
+                await exchange.send_piece(first + b"".join(events))
+                continue
+            counts = None
+            if body.stream_options and body.stream_options.include_usage:
+                counts = usage(call.num_prompt_tokens, call.num_output_tokens, call.clock.stages(time.perf_counter()))
+            await exchange.send_piece(first + b"".join(events) + shape.closing(counts), is_last=True)
+
+    def _opening(self, call: Call, shape: Shape, prefixes: list[str]) -> bytes:
+        """Give what comes before the first text: roles, or the prompt when it is echoed."""
+        for item in call.sequences if prefixes else ():
+            item.text = prefixes[item.index // call.width] + item.text
+        return b"".join(shape.opening(item) for item in call.sequences)
+
+    def _count(self, exchange: Exchange, call: Call, cost: int) -> None:
+        """Count a call out: room in the backlog, tokens of its key, metrics."""
+        now_s, metrics, clock = time.perf_counter(), self._metrics, call.clock
+        is_complete = call.is_done and call.failure is None
+        output = call.num_output_tokens
+        self._dispatcher.backlog.leave(cost, output // max(len(call.sequences), 1), now_s, is_complete=is_complete)
+        exchange.client.tokens.give(cost - call.num_prompt_tokens - output)
+        metrics.prompt_tokens.inc(call.num_prompt_tokens)
+        exchange.outcome = call.sequences[0].finish_reason if is_complete else "error" if call.failure else "abort"
+        if not math.isnan(clock.first_relayed_s):
+            metrics.ttft.observe(clock.first_relayed_s - clock.arrived_s)
+        if is_complete:
+            if output > len(call.sequences):
+                metrics.tpot.observe((clock.last_s - clock.first_s) / (max(item.num_tokens for item in call.sequences) - 1 or 1))
+            metrics.duration.observe(now_s - clock.arrived_s)
+            for name, value in clock.stages(now_s).items():
+                metrics.stages.labels(name).observe(value)
+
+
+def _charge(client: Client, cost: int) -> None:
+    """Take a call's predicted tokens from its key's bucket."""
+    wait_s = client.tokens.take(cost, time.perf_counter())
+    if wait_s:
+        raise ApiError(429, f"the key's tokens per minute are used up; try again in {wait_s:.0f} s", retry_after_s=wait_s)
+
+
+def _params(body: CompletionBody | ChatBody, limit: int) -> SamplingParams:
+    """Give a body's fields as sampling parameters."""
+    names = body.unsupported()
+    if names:
+        raise ApiError(400, f"not supported: {', '.join(names)}; leave it out", param=names[0])
+    n, beams, drawn = body.n or 1, body.beam_width or 0, body.best_of or 0
+    if drawn and drawn < n:
+        raise ApiError(400, f"best_of is {drawn}, but must be at least n = {n}", param="best_of")
+    if body.stream and (drawn > n or beams):
+        raise ApiError(400, "the likeliest sequences are known only at the end; leave stream out", param="stream")
+    try:
+        return SamplingParams(
+            max_tokens=limit,
+            min_tokens=min(body.min_tokens or 0, limit),
+            temperature=1.0 if body.temperature is None else body.temperature,
+            top_p=1.0 if body.top_p is None else body.top_p,
+            top_k=max(body.top_k or 0, 0),
+            min_p=body.min_p or 0.0,
+            presence_penalty=body.presence_penalty or 0.0,
+            frequency_penalty=body.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+            logit_bias=_bias(body.logit_bias),
+            seed=secrets.randbits(63) if body.seed is None else body.seed & (2**63 - 1),
+            stop_tokens=tuple(body.stop_token_ids or ()),
+            ignore_end=bool(body.ignore_eos),
+            logprobs=body.num_logprobs,
+            n=n,
+            best_of=drawn if drawn > n else 0,
+            beam_width=beams,
+            length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
+            grammar=_grammar(body),
+        )
+    except SteelyardError as error:
+        raise ApiError.refusal(error, str(error).partition(" ")[0]) from error
+
+
+def _bias(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
+    """Give logit biases by token."""
+    if any(not key.isascii() or not key.isdigit() for key in given or ()):
+        raise ApiError(400, "logit_bias must have token ids for names", param="logit_bias")
+    return tuple((int(key), value) for key, value in (given or {}).items())
+
+
+def _grammar(body: CompletionBody | ChatBody) -> str:
+    """Give the grammar of a response format."""
+    form = body.response_format
+    if form is None or form.type == "text":
+        return ""
+    if form.type == "json_object":
+        return _JSON_OBJECT
+    if form.json_schema is None or form.json_schema.schema is None:
+        raise ApiError(400, "response_format of type 'json_schema' needs json_schema.schema", param="response_format")
+    import msgspec
+
+    return msgspec.json.encode(form.json_schema.schema).decode()

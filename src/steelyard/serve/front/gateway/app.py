@@ -1,0 +1,135 @@
+"""The gateway's ASGI application: routes, keys, limits, errors."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, decode_body
+from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.api.openapi import schema
+from steelyard.serve.front.gateway.exchange import Exchange, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from steelyard.serve.front.gateway.answers import Answers
+    from steelyard.serve.front.gateway.dispatch import Dispatcher
+    from steelyard.serve.front.gateway.keys import KeyRing
+    from steelyard.serve.front.metrics import GatewayMetrics
+
+__all__ = ["GatewayApp"]
+
+_ROUTES = {
+    "/v1/completions": "POST",
+    "/v1/chat/completions": "POST",
+    "/v1/embeddings": "POST",
+    "/v1/models": "GET",
+    "/health": "GET",
+    "/metrics": "GET",
+    "/openapi.json": "GET",
+}
+
+
+class GatewayApp:
+    """Takes HTTP requests; no framework stands between them and the engine.
+
+    Attributes:
+        is_draining: whether new work is answered 503.
+    """
+
+    def __init__(
+        self, answers: Answers, dispatcher: Dispatcher, keys: KeyRing, metrics: GatewayMetrics, *, body_limit_bytes: int = 4 * 2**20
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            answers: writes answers of text.
+            dispatcher: knows the engine.
+            keys: who may ask.
+            metrics: counted by route and outcome.
+            body_limit_bytes: longest body.
+        """
+        self.is_draining = False
+        self._answers, self._dispatcher, self._keys, self._metrics = answers, dispatcher, keys, metrics
+        self._body_limit_bytes = body_limit_bytes
+        self._created = int(time.time())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._route(exchange)
+        except ApiError as error:
+            if not exchange.started:
+                await exchange.send_error(error)
+        except ConnectionError:
+            exchange.outcome = "abort"
+        route = exchange.path if exchange.path in _ROUTES else "other"
+        self._metrics.requests.labels(route, exchange.outcome or str(exchange.status)).inc()
+
+    async def _route(self, exchange: Exchange) -> None:
+        """Find who answers."""
+        path, method = exchange.path, exchange.method
+        allowed = _ROUTES.get(path) or ("GET" if path.startswith("/v1/models/") else None)
+        if allowed is None:
+            raise ApiError(404, f"there is nothing at {path}; see /openapi.json")
+        if method != allowed and not (method == "HEAD" and allowed == "GET"):
+            error = ApiError(405, f"{path} takes {allowed}, not {method}")
+            await exchange.send_json(405, error.body, headers=[(b"allow", allowed.encode())])
+            return
+        if path.startswith("/v1/"):
+            exchange.client = self._keys.identify(exchange.header(b"authorization"))
+        if allowed == "POST":
+            await self._generate(exchange)
+        else:
+            await self._tell(exchange)
+
+    async def _generate(self, exchange: Exchange) -> None:
+        """Answer a request that costs something."""
+        if self.is_draining:
+            raise ApiError(503, "the server is shutting down; send the request to another", code="shutting_down", retry_after_s=1.0)
+        wait_s = exchange.client.requests.take(1, time.perf_counter())
+        if wait_s:
+            raise ApiError(429, f"the key's requests per minute are used up; try again in {wait_s:.0f} s", retry_after_s=wait_s)
+        self._dispatcher.backlog.refuse_if_full()
+        data = await exchange.body(self._body_limit_bytes)
+        if exchange.path == "/v1/completions":
+            body = decode_body(data, CompletionBody)
+            self._check_model(body.model)
+            await self._answers.complete(exchange, body)
+        elif exchange.path == "/v1/chat/completions":
+            chat = decode_body(data, ChatBody)
+            self._check_model(chat.model)
+            await self._answers.chat(exchange, chat)
+
+    def _check_model(self, name: str | None) -> None:
+        """Refuse a request for another model."""
+        if name and name != self._answers.name:
+            text = f"the model {name!r} does not exist; this server has {self._answers.name!r}"
+            raise ApiError(404, text, param="model", code="model_not_found")
+
+    async def _tell(self, exchange: Exchange) -> None:
+        """Answer a question about the server."""
+        path = exchange.path
+        if path == "/health":
+            state = "draining" if self.is_draining else "ok" if self._dispatcher.is_up else "starting"
+            await exchange.send_json(200 if state == "ok" else 503, msgspec.json.encode({"status": state}))
+        elif path == "/metrics":
+            backlog = self._dispatcher.backlog
+            self._metrics.in_flight.set(backlog.num_requests)
+            self._metrics.predicted_tokens.set(backlog.num_tokens)
+            text = self._metrics.render(await self._dispatcher.stats())
+            await exchange.send_json(200, text, kind=b"text/plain; version=0.0.4; charset=utf-8")
+        elif path == "/openapi.json":
+            await exchange.send_json(200, schema())
+        else:
+            await exchange.send_json(200, self._models(path.removeprefix("/v1/models").lstrip("/")))
+
+    def _models(self, name: str) -> bytes:
+        """List the models, or give one."""
+        self._check_model(name)
+        card = {"id": self._answers.name, "object": "model", "created": self._created, "owned_by": "steelyard"}
+        return msgspec.json.encode(card if name else {"object": "list", "data": [card]})

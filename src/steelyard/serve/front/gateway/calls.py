@@ -1,0 +1,210 @@
+"""One request to the API on its way: the sequences it runs and the text they gave so far."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.gateway.stages import StageClock
+from steelyard.serve.front.text import TextCodec, TextStream
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from steelyard.serve.front.engine.wire import Update
+    from steelyard.serve.scheduling.params import SamplingParams
+
+__all__ = ["Call", "Sequence", "TokenReport"]
+
+
+class TokenReport(NamedTuple):
+    """A token with its log probability.
+
+    Attributes:
+        token: id.
+        logprob: natural logarithm.
+        tops: (token, natural logarithm) of the likeliest ones.
+        offset: characters of the output before it.
+    """
+
+    token: int
+    logprob: float
+    tops: list[tuple[int, float]]
+    offset: int
+
+
+class Sequence:
+    """One choice of an answer.
+
+    Attributes:
+        index: of the choice.
+        num_tokens: output tokens so far.
+        finish_reason: "stop" or "length" once it ended, else empty.
+        text: not yet given to the client.
+        reports: not yet given to the client.
+        reported: whether the end was given to the client.
+    """
+
+    __slots__ = ("_num_chars", "_stream", "finish_reason", "index", "num_tokens", "reported", "reports", "text")
+
+    def __init__(self, index: int, codec: TextCodec, stops: list[str]) -> None:
+        """Start with no text.
+
+        Args:
+            index: of the choice.
+            codec: of the model.
+            stops: strings that end the text.
+        """
+        self.index = index
+        self.num_tokens = self._num_chars = 0
+        self.finish_reason = self.text = ""
+        self.reports: list[TokenReport] = []
+        self.reported = False
+        self._stream = TextStream(codec, stops)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is text or an end that the client does not know."""
+        return bool(self.text or self.reports or (self.finish_reason and not self.reported))
+
+    def take(self, update: Update) -> None:
+        """Account for new tokens."""
+        pieces = []
+        for place, token in enumerate(update.tokens):
+            self.num_tokens += 1
+            if update.logprobs is not None:
+                tops = update.tops[place] if update.tops else []
+                self.reports.append(TokenReport(token, update.logprobs[place], tops, self._num_chars))
+            piece = self._stream.push(token)
+            self._num_chars += len(piece)
+            pieces.append(piece)
+            if self._stream.stopped:
+                self.finish_reason = "stop"
+                break
+        if update.finish_reason and not self.finish_reason:
+            self.finish_reason = update.finish_reason
+            pieces.append(self._stream.finish())
+        self.text += "".join(pieces)
+
+
+class Call:
+    """One request to the API.
+
+    Attributes:
+        id: shown to the client.
+        prompts: token ids of each prompt.
+        params: of all its sequences.
+        sequences: choices, `width` per prompt.
+        width: choices per prompt.
+        clock: where its time went.
+        streaming: whether the client is told of text as it comes.
+        priority: smaller runs first under the priority policy.
+        client: who pays for it.
+        expected: output tokens expected per sequence.
+        attempts: engines it was sent to.
+        emitted: whether the client was told anything.
+        failure: why it ended without an answer, or None.
+    """
+
+    def __init__(
+        self, name: str, prompts: list[list[int]], params: SamplingParams, codec: TextCodec, stops: list[str], *, streaming: bool
+    ) -> None:
+        """Make the sequences.
+
+        Args:
+            name: id.
+            prompts: token ids.
+            params: of all sequences.
+            codec: of the model.
+            stops: strings that end a text.
+            streaming: whether the client wants text as it comes.
+        """
+        self.id, self.prompts, self.params, self.streaming = name, prompts, params, streaming
+        self.width = params.n
+        self.clock = StageClock()
+        self.priority, self.client, self.expected = 0, "default", params.max_tokens
+        self.attempts, self.emitted = 0, False
+        self.failure: ApiError | None = None
+        self._codec, self._stops = codec, stops
+        self._waiter: Future[None] | None = None
+        self.sequences: list[Sequence] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all output, for another try."""
+        self.sequences = [Sequence(index, self._codec, self._stops) for index in range(len(self.prompts) * self.width)]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will come."""
+        return self.failure is not None or all(item.finish_reason for item in self.sequences)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(len(prompt) for prompt in self.prompts)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens of all outputs so far."""
+        return sum(item.num_tokens for item in self.sequences)
+
+    @property
+    def predicted_tokens(self) -> int:
+        """Prompt and expected output tokens."""
+        return self.num_prompt_tokens + len(self.prompts) * self.params.num_sequences * self.expected
+
+    def take(self, row: int, update: Update, ended_s: float) -> bool:
+        """Account for what one sequence got.
+
+        Args:
+            row: of the prompt.
+            update: of one of its sequences.
+            ended_s: when the step ended.
+
+        Returns:
+            Whether the client should be told at once: at the first token and at an end.
+        """
+        if update.finish_reason == "refused":
+            self.failure = ApiError(400, update.message)
+            return True
+        sequence = self.sequences[row * self.width + update.index]
+        if sequence.finish_reason:
+            return False
+        clock = self.clock
+        clock.last_s = ended_s
+        is_first = clock.first_s != clock.first_s
+        if is_first and update.stamps:
+            clock.received_s, clock.begun_s, clock.first_s = update.stamps
+        if update.finish_reason:
+            begin_s = time.perf_counter()
+            sequence.take(update)
+            clock.detokenize_s = time.perf_counter() - begin_s
+            return True
+        sequence.take(update)
+        return is_first or bool(sequence.finish_reason)
+
+    def is_prompt_done(self, row: int) -> bool:
+        """Whether all sequences of a prompt have ended."""
+        return all(item.finish_reason for item in self.sequences[row * self.width : (row + 1) * self.width])
+
+    def wake(self) -> None:
+        """Let the waiting answer go on."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until there is something to tell."""
+        import asyncio
+
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is text or an end that the client does not know."""
+        return self.failure is not None or any(item.has_news for item in self.sequences)

@@ -1,0 +1,224 @@
+"""Between calls and the engine: sends prompts, hands out each step's tokens, and keeps what is in flight bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.engine.wire import Abort, Add, Embed, Embedded, GetStats, Ready, Stats, Step, ToEngine, ToGateway, Update
+from steelyard.serve.front.gateway.backlog import Backlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.serve.front.gateway.calls import Call
+    from steelyard.serve.front.metrics import GatewayMetrics
+
+__all__ = ["Dispatcher"]
+
+FLUSH_S = 0.005
+"""Text of one sequence goes out at most this often, first and last pieces aside."""
+
+MAX_ATTEMPTS = 3
+"""Engines a request is sent to before it is given up; a request that kills each of them must not do so for ever."""
+
+_STATS_TIMEOUT_S = 2.0
+
+
+class Dispatcher:
+    """Routes frames between calls and one engine at a time.
+
+    Attributes:
+        backlog: what is in flight.
+        ready: what the engine told of itself, or None before the first one is up.
+        is_up: whether an engine takes frames now.
+    """
+
+    def __init__(self, backlog: Backlog, metrics: GatewayMetrics) -> None:
+        """Start without an engine.
+
+        Args:
+            backlog: bounds what is in flight.
+            metrics: told of tokens.
+        """
+        self.backlog = backlog
+        self.ready: Ready | None = None
+        self.is_up = False
+        self._metrics = metrics
+        self._send: Callable[[ToEngine], None] = _nowhere
+        self._keys = 0
+        self._rows: dict[int, tuple[Call, int]] = {}
+        self._calls: dict[Call, list[int]] = {}
+        self._answers: dict[int, asyncio.Future[Stats | Embedded]] = {}
+        self._dirty: set[Call] = set()
+        self._flushed_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def num_calls(self) -> int:
+        """Calls in flight."""
+        return len(self._calls)
+
+    def submit(self, call: Call) -> None:
+        """Take a call; it is sent at once, or when there is an engine again.
+
+        Args:
+            call: admitted by the backlog.
+        """
+        self._calls[call] = []
+        if self.is_up:
+            self._dispatch(call)
+
+    def leave(self, call: Call) -> None:
+        """Forget a call; what still runs of it is aborted."""
+        for key in self._calls.pop(call, ()):
+            if self._rows.pop(key, None):
+                self._send(Abort(key))
+        self._dirty.discard(call)
+
+    async def embed(self, prompts: list[list[int]]) -> Embedded:
+        """Ask the engine for vectors.
+
+        Args:
+            prompts: token ids.
+
+        Returns:
+            Its answer.
+
+        Raises:
+            ApiError: the engine is down or died.
+        """
+        return await self._ask(Embed(self._next_key(), prompts))  # pyright: ignore[reportReturnType]
+
+    async def stats(self) -> dict[str, float]:
+        """Give the engine's counters; empty when it does not answer in time."""
+        try:
+            answer = await asyncio.wait_for(self._ask(GetStats(self._next_key())), _STATS_TIMEOUT_S)
+        except (ApiError, TimeoutError):
+            return {}
+        return answer.values if isinstance(answer, Stats) else {}
+
+    def connect(self, send: Callable[[ToEngine], None], ready: Ready) -> None:
+        """Take an engine; all calls that wait for one are sent to it.
+
+        Args:
+            send: writes a frame to it.
+            ready: what it told of itself.
+        """
+        self._send, self.ready, self.is_up = send, ready, True
+        for call in list(self._calls):
+            self._dispatch(call)
+
+    def disconnect(self, reason: str, *, retry: bool = True) -> None:
+        """Learn that the engine is gone: calls of which the client has seen nothing wait for the next one, the others fail.
+
+        Args:
+            reason: told to clients.
+            retry: False when there is no next one; then all fail.
+        """
+        self._send, self.is_up = _nowhere, False
+        self._rows.clear()
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(ApiError(503, f"the engine has ended: {reason}", code="engine_restarted", retry_after_s=1.0))
+        self._answers.clear()
+        for call, keys in self._calls.items():
+            keys.clear()
+            if call.is_done:
+                continue
+            if retry and not call.emitted and call.attempts < MAX_ATTEMPTS:
+                call.restart()
+                continue
+            call.failure = ApiError(
+                503, f"the engine has ended: {reason}; send the request again", code="engine_restarted", retry_after_s=1.0
+            )
+            call.wake()
+
+    def receive(self, message: ToGateway) -> None:
+        """Take a frame of the engine."""
+        if isinstance(message, Step):
+            self._take_step(message)
+        elif isinstance(message, Stats | Embedded):
+            future = self._answers.pop(message.key, None)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def _next_key(self) -> int:
+        """Make up a key."""
+        self._keys += 1
+        return self._keys
+
+    async def _ask(self, message: Embed | GetStats) -> Stats | Embedded:
+        """Send a question and wait for its answer."""
+        if not self.is_up:
+            raise ApiError(503, "the engine is starting; try again soon", code="engine_restarted", retry_after_s=1.0)
+        future = self._answers[message.key] = asyncio.get_running_loop().create_future()
+        self._send(message)
+        try:
+            return await future
+        finally:
+            self._answers.pop(message.key, None)
+
+    def _dispatch(self, call: Call) -> None:
+        """Send all prompts of a call."""
+        call.attempts += 1
+        now_s = time.perf_counter()
+        call.clock.sent_s = now_s
+        if call.clock.tokenized_s == call.clock.tokenized_s:
+            call.clock.queued_s = now_s - call.clock.tokenized_s
+        keys = self._calls[call]
+        for row, prompt in enumerate(call.prompts):
+            key = self._next_key()
+            keys.append(key)
+            self._rows[key] = (call, row)
+            self._send(Add(key, prompt, call.params, call.priority, call.client, call.expected, now_s))
+
+    def _take_step(self, step: Step) -> None:
+        """Hand out the tokens of a step and wake who should be told of them."""
+        self._metrics.count_step(step)
+        for update in step.updates:
+            found = self._rows.get(update.key)
+            if found is None:
+                continue
+            call, row = found
+            is_urgent = call.take(row, update, step.ended_s)
+            if update.finish_reason or is_urgent:
+                self._settle(call, row, update)
+            if call.streaming and is_urgent:
+                call.wake()
+            elif call.streaming:
+                self._dirty.add(call)
+            elif call.is_done:
+                call.wake()
+        self._plan_flush()
+
+    def _settle(self, call: Call, row: int, update: Update) -> None:
+        """Forget a prompt whose sequences have all ended; abort what the engine still runs of it after a stop string."""
+        if call.failure is None and not call.is_prompt_done(row):
+            return
+        del self._rows[update.key]
+        if call.width > 1 or not update.finish_reason:
+            self._send(Abort(update.key))
+
+    def _plan_flush(self) -> None:
+        """Wake streams with news now, or as soon as the last time is `FLUSH_S` ago."""
+        if not self._dirty or self._timer is not None:
+            return
+        wait_s = self._flushed_s + FLUSH_S - time.perf_counter()
+        if wait_s <= 0:
+            self._flush()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._flush)
+
+    def _flush(self) -> None:
+        """Wake all streams with news."""
+        self._timer, self._flushed_s = None, time.perf_counter()
+        dirty, self._dirty = self._dirty, set()
+        for call in dirty:
+            call.wake()
+
+
+def _nowhere(_: ToEngine) -> None:
+    """Drop a frame while there is no engine."""

@@ -1,0 +1,146 @@
+"""One HTTP request and its answer, straight on ASGI messages."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any
+
+from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.gateway.keys import Client
+from steelyard.serve.front.gateway.stages import StageClock
+
+__all__ = ["Exchange", "Receive", "Scope", "Send"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_JSON = (b"content-type", b"application/json")
+_EVENTS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+class Exchange:
+    """Reads one request and writes its answer.
+
+    Attributes:
+        path: of the URL.
+        method: of the request.
+        request_id: as the client gave it in `x-request-id`, or made up.
+        clock: where the time goes; begins now.
+        client: who asks.
+        status: of the answer, 0 before.
+        outcome: for the metrics: finish reason or status.
+        started: whether headers were sent.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take an ASGI request."""
+        self.clock = StageClock()
+        self.path, self.method = scope["path"], scope["method"]
+        self._headers = dict(scope["headers"])
+        given = self._headers.get(b"x-request-id", b"")
+        self.request_id = given if 0 < len(given) <= 128 and given.isascii() else secrets.token_hex(8).encode()
+        self.client: Client
+        self.status, self.outcome, self.started = 0, "", False
+        self._receive, self._send = receive, send
+
+    def header(self, name: bytes) -> bytes:
+        """Give a header, empty when it was not sent."""
+        return self._headers.get(name, b"")
+
+    async def body(self, limit_bytes: int) -> bytes:
+        """Read the body.
+
+        Args:
+            limit_bytes: longest one taken.
+
+        Returns:
+            All of it.
+
+        Raises:
+            ApiError: 413 when it is longer; the rest is not read.
+            ConnectionError: the client left.
+        """
+        length = self.header(b"content-length")
+        if length.isdigit() and int(length) > limit_bytes:
+            raise self._too_large(limit_bytes)
+        parts, size = [], 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError("the client left")
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit_bytes:
+                raise self._too_large(limit_bytes)
+            parts.append(part)
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    async def until_gone(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work until it ends or the client is gone, whichever comes first.
+
+        Raises:
+            ConnectionError: the client left; the work was cancelled.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.ensure_future(self._disconnect())
+        left = False
+
+        def leave(_: object) -> None:
+            nonlocal left
+            if not watch.cancelled():
+                left = True
+                task.cancel()
+
+        watch.add_done_callback(leave)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if left and not task.uncancel():
+                raise ConnectionError("the client left") from None
+            raise
+        finally:
+            watch.remove_done_callback(leave)
+            watch.cancel()
+
+    async def send_json(
+        self, status: int, body: bytes, *, stages: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None, kind: bytes = b""
+    ) -> None:
+        """Send a whole answer."""
+        extra = [(b"x-stage-times", stages)] if stages else []
+        length = (b"content-length", str(len(body)).encode())
+        first = (b"content-type", kind) if kind else _JSON
+        await self._start(status, [first, length, *extra, *(headers or [])])
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def send_error(self, error: ApiError) -> None:
+        """Answer with an error."""
+        await self.send_json(error.status, error.body, headers=error.headers)
+
+    async def start_stream(self, stages: bytes) -> None:
+        """Send the headers of an event stream."""
+        await self._start(200, [*_EVENTS, (b"x-stage-times", stages)])
+
+    async def send_piece(self, piece: bytes, *, is_last: bool = False) -> None:
+        """Send a part of a stream; waits while the client is slow to read."""
+        await self._send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the headers."""
+        self.status, self.started = status, True
+        named = [*headers, (b"x-request-id", self.request_id)]
+        await self._send({"type": "http.response.start", "status": status, "headers": named})
+
+    async def _disconnect(self) -> None:
+        """Wait until the client is gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    @staticmethod
+    def _too_large(limit_bytes: int) -> ApiError:
+        """Give the answer to a long body."""
+        return ApiError(413, f"the body is longer than {limit_bytes} bytes; send less at once")

@@ -1,0 +1,152 @@
+"""Who may ask, and how much: API keys and their rates."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from steelyard.errors import ConfigError
+from steelyard.serve.front.api.errors import ApiError
+
+__all__ = ["KeyRing", "TokenBucket", "read_keys"]
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """A bucket that fills at a steady rate and may fall below empty when a cost turns out larger than foreseen.
+
+    Attributes:
+        per_min: filled in a minute, which is also the most it holds; 0 for no limit.
+        level: held now.
+        seen_s: when it was last filled.
+    """
+
+    per_min: float
+    level: float = field(init=False)
+    seen_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Start full."""
+        self.level = self.per_min
+
+    def take(self, amount: float, now_s: float) -> float:
+        """Take an amount if it is there.
+
+        Args:
+            amount: at most `per_min` is asked for at once.
+            now_s: on a clock that never falls.
+
+        Returns:
+            0 when it was taken, else the seconds until it will be there.
+        """
+        if not self.per_min:
+            return 0.0
+        self.level = min(self.per_min, self.level + (now_s - self.seen_s) * self.per_min / 60) if self.seen_s else self.level
+        self.seen_s = now_s
+        amount = min(amount, self.per_min)
+        if self.level >= amount:
+            self.level -= amount
+            return 0.0
+        return (amount - self.level) * 60 / self.per_min
+
+    def give(self, amount: float) -> None:
+        """Put back what was not used; a negative amount takes what was used in excess."""
+        if self.per_min:
+            self.level = min(self.level + amount, self.per_min)
+
+
+@dataclass(slots=True)
+class Client:
+    """Who sent a request.
+
+    Attributes:
+        name: of the key.
+        requests: its bucket of requests.
+        tokens: its bucket of tokens.
+    """
+
+    name: str
+    requests: TokenBucket
+    tokens: TokenBucket
+
+
+class KeyRing:
+    """Keys and their buckets; without keys everyone is one client."""
+
+    def __init__(self, keys: dict[str, str], *, requests_per_min: float = 0.0, tokens_per_min: float = 0.0) -> None:
+        """Keep digests of the keys only.
+
+        Args:
+            keys: name by key.
+            requests_per_min: of each key, 0 for no limit.
+            tokens_per_min: of each key, 0 for no limit.
+        """
+        self._clients = [(_digest(key), self._client(name, requests_per_min, tokens_per_min)) for key, name in keys.items()]
+        self._anyone = self._client("default", requests_per_min, tokens_per_min)
+
+    @staticmethod
+    def _client(name: str, requests_per_min: float, tokens_per_min: float) -> Client:
+        """Make a client with full buckets."""
+        return Client(name, TokenBucket(requests_per_min), TokenBucket(tokens_per_min))
+
+    def identify(self, authorization: bytes) -> Client:
+        """Find whose key a request carries; all keys are compared, each in constant time.
+
+        Args:
+            authorization: header as sent.
+
+        Returns:
+            The client.
+
+        Raises:
+            ApiError: 401 when keys are asked for and this is none of them.
+        """
+        if not self._clients:
+            return self._anyone
+        given = _digest(authorization.removeprefix(b"Bearer ").strip().decode("latin-1"))
+        matches = [client for digest, client in self._clients if hmac.compare_digest(digest, given)]
+        if not matches:
+            raise ApiError(401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+        return matches[0]
+
+
+def _digest(key: str) -> bytes:
+    """Hash a key, so that all comparisons have one length."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def read_keys(variable: str, path: Path | None) -> dict[str, str]:
+    """Read keys from the environment and from a file.
+
+    Args:
+        variable: environment variable with keys apart by commas; not read when empty.
+        path: file with one `KEY [NAME]` per line; `#` begins a comment. Not read when None.
+
+    Returns:
+        Name by key; names made up are `key-1`, `key-2`, ...
+
+    Raises:
+        ConfigError: a source was named but has no key.
+    """
+    lines: list[str] = []
+    if variable:
+        lines += [item for item in os.environ.get(variable, "").split(",") if item.strip()]
+        if not lines:
+            raise ConfigError(f"the environment variable {variable} is not set", hint="set it to the keys, apart by commas")
+    if path is not None:
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read API keys from {path}: {error}", hint="give a text file with one key per line") from error
+        found = [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
+        if not found:
+            raise ConfigError(f"{path} holds no key", hint="write one key per line")
+        lines += found
+    keys: dict[str, str] = {}
+    for line in lines:
+        key, _, name = line.strip().partition(" ")
+        keys[key] = name.strip() or f"key-{len(keys) + 1}"
+    return keys

@@ -1,0 +1,161 @@
+"""The gateway process: starts the engine, serves HTTP, and ends without cutting anyone off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from steelyard.serve.front.engine.supervisor import EngineSupervisor
+from steelyard.serve.front.engine.wire import Start
+from steelyard.serve.front.gateway.answers import Answers
+from steelyard.serve.front.gateway.app import GatewayApp
+from steelyard.serve.front.gateway.backlog import Backlog
+from steelyard.serve.front.gateway.dispatch import Dispatcher
+from steelyard.serve.front.gateway.keys import KeyRing, read_keys
+from steelyard.serve.front.metrics import GatewayMetrics
+from steelyard.serve.front.text import TextCodec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from steelyard.serve.front.launch import ServeOptions
+
+__all__ = ["run_gateway"]
+
+_POOLS_IN_FLIGHT = 4
+"""Predicted tokens let in, in multiples of what the pool holds: some run, the others keep it full as those end."""
+
+_POLL_S = 0.02
+_KEEP_ALIVE_S = 30
+
+
+class _Server(uvicorn.Server):
+    """An HTTP server that leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take no signal."""
+        yield
+
+
+class _Gateway:
+    """The parts of one gateway."""
+
+    def __init__(self, folder: Path, options: ServeOptions) -> None:
+        """Make them; nothing runs yet."""
+        self.options = options
+        self.metrics = GatewayMetrics()
+        self.backlog = Backlog(options.max_requests, options.queue_tokens)
+        self.dispatcher = Dispatcher(self.backlog, self.metrics)
+        name = options.name or folder.name
+        keys = read_keys(options.api_key_env, options.api_key_file)
+        ring = KeyRing(keys, requests_per_min=options.requests_per_min, tokens_per_min=options.tokens_per_min)
+        answers = Answers(name, TextCodec.load(folder), self.dispatcher, self.metrics)
+        self.app = GatewayApp(answers, self.dispatcher, ring, self.metrics, body_limit_bytes=options.body_limit_bytes)
+        start = Start(
+            model=str(folder),
+            pool_bytes=options.pool_bytes,
+            max_model_len=options.max_model_len,
+            token_budget=options.token_budget,
+            policy=options.policy,
+            asynchronous=options.asynchronous,
+            threads=options.threads,
+            cores=options.engine_cores,
+        )
+        self.supervisor = EngineSupervisor(start, self.dispatcher, self.metrics.restarts.inc)
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        ending = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.set)
+        try:
+            begin = asyncio.ensure_future(self.supervisor.begin())
+            stop = asyncio.ensure_future(ending.wait())
+            await asyncio.wait({begin, stop}, return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+            if begin.done():
+                begin.result()
+                self._bound_backlog()
+                await self._serve(ending)
+            else:
+                begin.cancel()
+        finally:
+            await self.supervisor.end()
+
+    def _bound_backlog(self) -> None:
+        """Derive the bound on tokens in flight from the pool, unless it was given."""
+        ready = self.dispatcher.ready
+        if not self.backlog.max_tokens and ready is not None:
+            self.backlog.max_tokens = _POOLS_IN_FLIGHT * ready.slots
+
+    async def _serve(self, ending: asyncio.Event) -> None:
+        """Answer HTTP requests until the end, then finish those in flight."""
+        options = self.options
+        config = uvicorn.Config(
+            self.app,
+            host=options.host,
+            port=options.port,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+        )
+        server = _Server(config)
+        serving = asyncio.ensure_future(server.serve())
+        while not server.started and not serving.done():
+            await asyncio.sleep(_POLL_S)
+        if not serving.done():
+            _announce(server, options)
+        stop = asyncio.ensure_future(ending.wait())
+        await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        await self._drain()
+        server.should_exit = True
+        await serving
+
+    async def _drain(self) -> None:
+        """Take nothing new and wait for what is in flight, as long as the options say."""
+        self.app.is_draining = True
+        limit_s = time.monotonic() + self.options.drain_timeout_s
+        while self.dispatcher.num_calls and time.monotonic() < limit_s:
+            await asyncio.sleep(_POLL_S)
+        if self.dispatcher.num_calls:
+            self.dispatcher.disconnect("the server is shutting down", retry=False)
+            await asyncio.sleep(_POLL_S)
+
+
+def _announce(server: uvicorn.Server, options: ServeOptions) -> None:
+    """Say where to reach the server."""
+    port = server.servers[0].sockets[0].getsockname()[1]
+    print(f"serving on http://{options.host}:{port}", flush=True)
+
+
+def run_gateway(folder: Path, options: ServeOptions) -> None:
+    """Serve a model until SIGTERM or SIGINT.
+
+    Args:
+        folder: of the model.
+        options: address, limits, keys.
+
+    Raises:
+        ConfigError: a key source or the tokenizer is wrong.
+        BackendError: the engine cannot start, or the address cannot be used.
+    """
+    if options.gateway_cores:
+        os.sched_setaffinity(0, options.gateway_cores)
+    gateway = _Gateway(folder, options)
+    try:
+        import uvloop  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        asyncio.run(gateway.run())
+    else:
+        uvloop.run(gateway.run())
