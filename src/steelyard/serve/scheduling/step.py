@@ -39,13 +39,15 @@ class StepOutput:
         logprobs: float32 [R] natural logarithm of each chosen token's probability before temperature and cuts, or None when no
             request of the step asks for it.
         top_tokens: int64 [R, K] likeliest tokens, most likely first, K the most any request of the step asks for; or None.
-        top_logprobs: float32 [R, K], or None.
+        top_logprobs: float32 [R, K], or None; minus infinity, with token -1, where a row has fewer candidates or asks for none.
+        errors: why a row could not be sampled, by row; its request has to end, its token means nothing.
     """
 
     tokens: np.ndarray
     logprobs: np.ndarray | None = None
     top_tokens: np.ndarray | None = None
     top_logprobs: np.ndarray | None = None
+    errors: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
