@@ -1,0 +1,71 @@
+"""What the controller learns from: which past tokens full attention attends most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from steelyard.nn.layer import causal_attention
+
+if TYPE_CHECKING:
+    from steelyard.nn.transformer import Transformer
+
+__all__ = ["Aggregation", "attention_rows", "top_labels"]
+
+Aggregation = Literal["mean", "max"]
+
+
+@torch.inference_mode()
+def attention_rows(model: Transformer, tokens: Tensor, queries: Tensor, *, aggregation: Aggregation = "mean") -> Tensor:
+    """Run full attention and give some rows of its weights, averaged over heads and aggregated over layers.
+
+    Args:
+        model: a decoder.
+        tokens: int64 [B, T].
+        queries: int64 [Q] positions whose rows are wanted.
+        aggregation: over layers: their mean, or the largest.
+
+    Returns:
+        float32 [B, Q, T]; zero right of the diagonal; with "mean", rows sum to 1.
+    """
+    length = tokens.shape[1]
+    total = torch.zeros(len(tokens), len(queries), length, device=tokens.device)
+    hidden = torch.arange(length, device=tokens.device) > queries[:, None]
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        picked = query[:, queries].transpose(1, 2).float()
+        keys = key.transpose(1, 2).repeat_interleave(query.shape[2] // key.shape[2], 1).float()
+        scores = picked @ keys.transpose(-1, -2) / query.shape[-1] ** 0.5
+        weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1).mean(1)
+        if aggregation == "mean":
+            total.add_(weights, alpha=1 / len(model.layers))
+        else:
+            torch.maximum(total, weights, out=total)
+        return causal_attention(layer, query, key, value)
+
+    model.run(tokens, torch.arange(length, device=tokens.device), attend)
+    return total
+
+
+def top_labels(weights: Tensor, queries: Tensor, count: int, *, num_sinks: int = 4) -> tuple[Tensor, Tensor]:
+    """Mark the most attended past tokens of each row, first tokens left out.
+
+    The first tokens draw attention that says nothing of their content; they are always cached and take no part.
+
+    Args:
+        weights: float32 [B, Q, T] from `attention_rows`.
+        queries: int64 [Q] positions of the rows.
+        count: tokens to mark, K; fewer where there are fewer.
+        num_sinks: first tokens left out.
+
+    Returns:
+        Labels and the pairs that take part (past, not a sink), each bool [B, Q, T].
+    """
+    places = torch.arange(weights.shape[-1], device=weights.device)
+    valid = ((places >= num_sinks) & (places < queries[:, None])).expand(weights.shape)
+    ranked = weights.masked_fill(~valid, -1.0)
+    count = min(count, weights.shape[-1])
+    labels = torch.zeros_like(valid).scatter_(-1, ranked.topk(count, dim=-1).indices, True)
+    return labels & valid, valid
