@@ -113,8 +113,9 @@ class ServeStepTime:
 
     @classmethod
     def load(cls, path: Path) -> "ServeStepTime":
-        """Read a model that `save` wrote; a missing or broken file raises DataError or ConfigError."""
-        return convert(read_json(path), cls, where=str(path))
+        """Read a model that `save` wrote, or that of a step-time table; a missing or broken file raises DataError or ConfigError."""
+        raw = read_json(path)
+        return convert(raw.get("step_time", raw) if isinstance(raw, dict) else raw, cls, where=str(path))
 
 
 def _features(sequences: int, context: int, prompt: int) -> list[float]:

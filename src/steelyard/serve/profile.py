@@ -1,10 +1,11 @@
-"""Times an engine's steps over a grid of shapes, so that a step-time model can be fitted."""
+"""Times an engine's steps over a grid of shapes, so that a step-time model can be fitted and kept as a table."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,11 +16,14 @@ from steelyard.serve.scheduling.params import SamplingParams
 if TYPE_CHECKING:
     from steelyard.cost.step_time import ServeStepTime
     from steelyard.serve.engine import LLM
+    from steelyard.serve.step_table import StepTable
 
-__all__ = ["StepSamples", "profile"]
+__all__ = ["StepSamples", "profile", "read_table", "write_table"]
 
-_DECODES = 6
+_DECODES = 4
 _HICCUP = 4.0
+_FIRST = 4
+_TESTS = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,15 +62,34 @@ class StepSamples:
         return shape.scaled(scale)
 
 
-def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_s: float = 20.0) -> StepSamples:
-    """Run batches of equal prompts to their end and time every step of them.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Case:
+    """Requests to send and which of their steps to run.
 
-    Cases grow from one short prompt to a full batch; each gives prefill steps, mixed steps when its prompts exceed the token
-    budget, and decoding steps. A first round over all cases warms up and is not kept; rounds lie apart in time, so that a passing
-    disturbance spoils one of them at most.
+    Attributes:
+        requests: (step at which it comes, prompt tokens, output tokens), by step.
+        skip: tokens that are scheduled but not run before the first timed step.
+        every: of the steps after, one in so many is run and timed.
+        decodes: timed steps without a prompt after which the case ends; 0 runs it to its end.
+        work: tokens that are run, for the order of cases.
+    """
+
+    requests: list[tuple[int, int, int]]
+    skip: int = 0
+    every: int = 1
+    decodes: int = 0
+    work: float
+
+
+def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_s: float = 20.0) -> StepSamples:
+    """Send batches of equal prompts and a mix of unequal ones, and time steps of them.
+
+    Each case gives prefill steps, mixed steps when its prompts exceed the token budget, and decoding steps. Of long prompts only the end
+    is run: what lies before is scheduled, but not computed, as the contents of the pool do not change what later steps cost. A first
+    round over all cases warms up and is not kept; rounds lie apart in time, so that a passing disturbance spoils one of them at most.
 
     Args:
-        llm: an idle engine; its cached prefixes are forgotten.
+        llm: an idle engine that runs one step at a time; its cached prefixes are forgotten.
         generator: draws the prompts.
         rounds: timed repeats of each case, at least 1.
         limit_s: seconds for all rounds; cases that no longer fit are left out.
@@ -79,41 +102,138 @@ def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_
     """
     if llm.scheduler.has_work or rounds < 1:
         raise ConfigError("profiling needs an idle engine and rounds >= 1", hint="finish or abort its requests first")
-    start, features = time.perf_counter(), []
-    cases: list[tuple[int, int]] = []
-    for case in _cases(llm):
-        if len(features) >= 8 and time.perf_counter() - start > limit_s / (rounds + 1):
-            break
-        features += _run_case(llm, *case, generator)[0]
+    start, features, work = time.perf_counter(), [], 1e-9
+    cases: list[_Case] = []
+    for case in _spread(sorted((*_equal_cases(llm), _mixed_case(llm, generator)), key=lambda case: case.work)):
+        spent_s = time.perf_counter() - start
+        if len(cases) >= _FIRST and spent_s * (1 + case.work / work) > limit_s / (rounds + 1):
+            continue
+        features += _run_case(llm, case, generator)[0]
         cases.append(case)
-    times = [[second for case in cases for second in _run_case(llm, *case, generator)[1]] for _ in range(rounds)]
+        work += case.work
+    times = [[second for case in cases for second in _run_case(llm, case, generator)[1]] for _ in range(rounds)]
     llm.reset()
     return StepSamples(features=np.array(features), round_seconds=np.array(times).T)
 
 
-def _cases(llm: LLM) -> Iterator[tuple[int, int]]:
-    """Give (batch, prompt length), cheap ones first, each fitting the pool without preemption."""
-    config = llm.config
-    lengths = [length for length in (8, 32, 128, 320, 768, 1536) if length + _DECODES <= config.max_model_len]
-    batches = [2**power for power in range(12) if 2**power <= config.max_num_seqs]
-    cases = [(batch, length) for length in lengths or [1] for batch in batches]
-    for batch, length in sorted(cases, key=lambda case: case[0] * case[1]):
-        blocks = batch * -(-(length + _DECODES) // config.block_size)
-        if blocks < 0.9 * config.num_blocks and batch * length <= 16 * config.token_budget:
-            yield batch, length
+def write_table(llm: LLM, path: Path, *, seed: int = 0, rounds: int = 3, limit_s: float = 30.0) -> StepTable:
+    """Profile an engine and store what was found, for the simulator, the forecasts and the cost room.
 
+    After the profile a mix of requests it has not seen is run; the table holds how far the fitted model is from its steps.
 
-def _run_case(llm: LLM, batch: int, prompt: int, generator: np.random.Generator) -> tuple[list[np.ndarray], list[float]]:
-    """Run one batch to its end; features and seconds of each step."""
+    Args:
+        llm: an idle engine that runs one step at a time; its cached prefixes are forgotten.
+        path: JSON file to make or replace.
+        seed: of prompts and lengths.
+        rounds: timed repeats of each case, at least 1.
+        limit_s: seconds for the profile.
+
+    Returns:
+        The table as stored.
+
+    Raises:
+        ConfigError: the engine is busy or `rounds` is below 1.
+    """
+    from steelyard.serve.step_table import StepTable
+
+    generator = np.random.default_rng(seed)
+    samples = profile(llm, generator=generator, rounds=rounds, limit_s=limit_s)
+    held_out = _mixed_case(llm, np.random.default_rng(seed + 1))
+    tests = [_run_case(llm, held_out, generator) for _ in range(min(rounds, 2))]
     llm.reset()
-    params = SamplingParams(max_tokens=_DECODES, ignore_end=True)
-    for tokens in generator.integers(0, llm.model.architecture.vocab_size, (batch, prompt)).tolist():
-        llm.add_request(tokens, params)
-    features, seconds = [], []
-    while llm.scheduler.has_work:
+    seconds = np.median([seconds for _, seconds in tests], axis=0)
+    table = StepTable.of(llm, samples, test_features=np.array(tests[0][0]), test_seconds=seconds)
+    table.save(path)
+    return table
+
+
+def read_table(path: Path, llm: LLM | None = None, *, foreign: bool = False) -> StepTable:
+    """Read a stored table, checking that it is whole and that it speaks of what is at hand.
+
+    Args:
+        path: JSON file of `write_table`.
+        llm: the engine the table must be of; any model and limits are accepted without.
+        foreign: accept tables of other machines, thread counts, models and limits.
+
+    Returns:
+        The table; its `step_time` predicts steps.
+
+    Raises:
+        DataError: the file is missing or not JSON.
+        ConfigError: a field is missing, unknown or out of range, or the table is of another machine or model.
+    """
+    from steelyard.serve.step_table import StepTable
+
+    table = StepTable.load(path)
+    if not foreign:
+        table.check(llm, where=str(path))
+    return table
+
+
+def _spread(cases: list[_Case]) -> list[_Case]:
+    """Put the cheapest cases first and the rest so that any beginning covers the whole range."""
+    rest = range(_FIRST, len(cases))
+    return cases[:_FIRST] + [cases[index] for index in sorted(rest, key=lambda index: (index * 0.6180339887) % 1)]
+
+
+def _equal_cases(llm: LLM) -> Iterator[_Case]:
+    """Give batches of equal prompts that fit the pool without preemption."""
+    config = llm.config
+    lengths = [length for length in (8, 48, 192, 640, 1536, 4096, 8192, 24576) if length + _DECODES <= config.max_model_len]
+    for length in lengths or [1]:
+        for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256) if length < 640 else (1, 4, 16, 64):
+            tokens = batch * length
+            output = _DECODES + 2 * -(-tokens // config.token_budget)
+            blocks = batch * -(-(length + output) // config.block_size)
+            if batch <= config.max_num_seqs and length + output <= config.max_model_len and blocks < 0.9 * config.num_blocks:
+                skip = max(tokens - config.token_budget, 0)
+                work = tokens - skip + _DECODES * (batch + 8 + tokens / 256)
+                yield _Case(requests=[(0, length, output)] * batch, skip=skip, decodes=_DECODES, work=work)
+
+
+def _mixed_case(llm: LLM, generator: np.random.Generator) -> _Case:
+    """Give requests of unequal lengths that come and go, filling up to half of the pool."""
+    config, requests, step, held = llm.config, [], 0, 0
+    space = config.num_blocks * config.block_size
+    longest = min(config.max_model_len, space // 4)
+    while len(requests) < config.max_num_seqs and held < space // 2:
+        prompt = int(np.clip(longest / 16 * generator.lognormal(0, 1), 1, max(longest * 0.9, 1)))
+        output = int(np.clip(24 * generator.lognormal(0, 0.7), 1, max(longest - prompt, 1)))
+        requests.append((step, prompt, output))
+        step += int(generator.integers(0, 6))
+        held += prompt + output
+    steps = step + held / config.token_budget + max(output for _, _, output in requests)
+    every = max(1, round(steps / _TESTS))
+    return _Case(requests=requests, every=every, work=held / every)
+
+
+def _run_case(llm: LLM, case: _Case, generator: np.random.Generator) -> tuple[list[np.ndarray], list[float]]:
+    """Run one case to its end; features and seconds of each timed step."""
+    llm.reset()
+    features, seconds, waiting, done, count, decodes = [], [], list(case.requests), 0, 0, 0
+    while (waiting or llm.scheduler.has_work) and not 0 < case.decodes <= decodes:
+        while waiting and waiting[0][0] <= count:
+            _, prompt, output = waiting.pop(0)
+            tokens = generator.integers(0, llm.model.architecture.vocab_size, prompt).tolist()
+            llm.add_request(tokens, SamplingParams(max_tokens=output, ignore_end=True))
+        count += 1
+        if done < case.skip or count % case.every:
+            done += _pass_over(llm)
+            continue
         begin = llm.clock.now_s()
-        plan, _, _ = llm.step()
-        seconds.append(llm.clock.now_s() - begin)
-        assert plan is not None
-        features.append(plan.features())
+        plan = llm.step()[0]
+        if plan is not None:
+            seconds.append(llm.clock.now_s() - begin)
+            features.append(plan.features())
+            decodes += plan.num_decodes == len(plan.request_ids)
     return features, seconds
+
+
+def _pass_over(llm: LLM) -> int:
+    """Let one step happen in the books only; give its tokens."""
+    now_s = llm.clock.now_s()
+    plan = llm.scheduler.schedule(now_s)
+    if plan is None:
+        return 0
+    llm.scheduler.complete(plan, plan.blank_output(), now_s)
+    return plan.num_tokens

@@ -1,0 +1,185 @@
+"""The step-time table of one engine on one machine: what was measured, what was fitted, how well it predicts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.config import convert
+from steelyard.cost.step_time import FEATURES, ServeStepTime
+from steelyard.errors import ConfigError
+from steelyard.files import read_json, write_json
+from steelyard.runs.host import describe_machine, package_versions
+from steelyard.serve.scheduling.config import SchedulerConfig
+
+if TYPE_CHECKING:
+    from steelyard.serve.engine import LLM
+    from steelyard.serve.profile import StepSamples
+
+__all__ = ["StepTable", "TableMachine"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableMachine:
+    """What must be equal for a table to hold.
+
+    Attributes:
+        processor: as the system names it, or the GPU's name.
+        cores: processors the process might use.
+        threads: of torch.
+    """
+
+    processor: str
+    cores: int
+    threads: int
+
+    @classmethod
+    def here(cls, device: str = "cpu") -> TableMachine:
+        """Describe this machine and the process's threads."""
+        import torch
+
+        found = describe_machine()
+        name = torch.cuda.get_device_name(device) if device.startswith("cuda") else str(found["processor"])
+        return cls(processor=name, cores=int(found["cores"]), threads=torch.get_num_threads())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTable:
+    """Steps of one engine on one machine and the model fitted to them.
+
+    Attributes:
+        schema: version of the file's form.
+        machine: where it was measured.
+        versions: of Python and the packages that shape times.
+        model: the architecture served.
+        dtype: of its weights, such as "float32".
+        config: the engine's limits.
+        columns: names of the features.
+        features: [n, F] of each step.
+        seconds: [n] median over rounds.
+        relative_spread: [n] (largest - smallest) / median over rounds.
+        step_time: the fitted model.
+        test_steps: steps of requests the fit has not seen.
+        test_error: median over them of |predicted / measured - 1|.
+        test_error_p90: 90th percentile of the same.
+        created_s: seconds since 1970 (UTC).
+    """
+
+    schema: Literal[1] = 1
+    machine: TableMachine
+    versions: dict[str, str]
+    model: Architecture
+    dtype: str
+    config: SchedulerConfig
+    columns: tuple[str, ...] = FEATURES
+    features: tuple[tuple[float, ...], ...]
+    seconds: tuple[float, ...]
+    relative_spread: tuple[float, ...]
+    step_time: ServeStepTime
+    test_steps: int
+    test_error: float
+    test_error_p90: float
+    created_s: float
+
+    @classmethod
+    def of(cls, llm: LLM, samples: StepSamples, *, test_features: np.ndarray, test_seconds: np.ndarray) -> StepTable:
+        """Fit the samples and compare the fit with steps it has not seen.
+
+        Args:
+            llm: the engine they were measured on.
+            samples: measured steps to fit.
+            test_features: [m, F] of other steps, m at least 1.
+            test_seconds: [m] their times.
+
+        Returns:
+            The table.
+        """
+        weight = next(llm.model.parameters())
+        machine = TableMachine.here(str(weight.device))
+        source = (
+            f"fitted on {len(samples.seconds)} steps of {llm.model.architecture.name} on {machine.processor}, {machine.threads} threads"
+        )
+        step_time = replace(samples.fit(), source=source)
+        errors = np.abs(step_time.predict(test_features) / test_seconds - 1)
+        return cls(
+            machine=machine,
+            versions=package_versions(),
+            model=llm.model.architecture,
+            dtype=str(weight.dtype).removeprefix("torch."),
+            config=llm.config,
+            features=tuple(map(tuple, samples.features.tolist())),
+            seconds=tuple(samples.seconds.tolist()),
+            relative_spread=tuple(samples.relative_spread.tolist()),
+            step_time=step_time,
+            test_steps=len(errors),
+            test_error=float(np.median(errors)),
+            test_error_p90=float(np.percentile(errors, 90)),
+            created_s=time.time(),
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the table as JSON, atomically."""
+        write_json(path, self)
+
+    @classmethod
+    def load(cls, path: Path) -> StepTable:
+        """Read a table and refuse one that is not whole; machine and model are left to `check`.
+
+        Args:
+            path: JSON file of `save`.
+
+        Returns:
+            The table.
+
+        Raises:
+            DataError: the file is missing or not JSON.
+            ConfigError: a field is missing, unknown or out of range.
+        """
+        table = convert(read_json(path), cls, where=str(path))
+        rows, width = len(table.seconds), len(FEATURES)
+        columns = len(table.step_time.coefficients) == width and all(len(row) == width for row in table.features)
+        if table.columns != FEATURES or not columns or not len(table.features) == len(table.relative_spread) == rows:
+            message = f"{path}: features, seconds and spreads must be one row per step with the columns {', '.join(FEATURES)}"
+            raise ConfigError(message, hint="write the table anew with `steelyard serve profile`")
+        if not all(0 < second < float("inf") for second in table.seconds) or min(table.step_time.coefficients) < 0:
+            raise ConfigError(f"{path}: seconds must be positive and coefficients not negative", hint="write the table anew")
+        return table
+
+    def check(self, llm: LLM | None, *, where: str = "table") -> None:
+        """Refuse use on another machine or, given an engine, for another model or other limits of a step.
+
+        Args:
+            llm: the engine the table must be of, or None.
+            where: named in the message.
+
+        Raises:
+            ConfigError: the table is of another machine, model or limits; `where`, both and what to do are named.
+        """
+        hint = "write a table here with `steelyard serve profile`, or accept it with foreign=True"
+        device = "cpu" if llm is None else str(next(llm.model.parameters()).device)
+        here = TableMachine.here(device)
+        if self.machine != here:
+            raise ConfigError(f"{where} is of {_words(self.machine)}, but this is {_words(here)}", hint=hint)
+        if llm is None:
+            return
+        if _shape(self.model) != _shape(llm.model.architecture):
+            raise ConfigError(f"{where} is of model {self.model.name}, but {llm.model.architecture.name} has another shape", hint=hint)
+        dtype = str(next(llm.model.parameters()).dtype).removeprefix("torch.")
+        for name, there, now in (("dtype", self.dtype, dtype), ("block_size", self.config.block_size, llm.config.block_size)):
+            if there != now:
+                raise ConfigError(f"{where} was measured with {name} {there}, but the engine has {now}", hint=hint)
+
+
+def _words(machine: TableMachine) -> str:
+    """Name a machine."""
+    return f"{machine.processor} ({machine.cores} cores, {machine.threads} threads)"
+
+
+def _shape(arch: Architecture) -> Architecture:
+    """Leave out of an architecture what does not change the time of a step."""
+    return replace(arch, name="", source="", confidence="", published_parameters=0.0, max_positions=0)
