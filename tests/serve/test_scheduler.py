@@ -79,6 +79,7 @@ def test_equal_prefixes_are_computed_once_but_the_last_token_always_runs():
     plan = scheduler.schedule(0.0)
     assert plan.num_tokens == 4
     assert plan.positions.tolist() == [12, 13, 14, 15]
+    finish_step(scheduler, plan)
     drain(scheduler)
     assert scheduler.pool.num_in_use == 0
 

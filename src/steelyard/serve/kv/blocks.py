@@ -37,6 +37,11 @@ class Pool(Protocol):
         """Blocks that may not be handed out."""
         ...
 
+    @property
+    def num_in_tables(self) -> int:
+        """Blocks in use without those that an allocator loses by rounding."""
+        ...
+
     def users(self, block: int) -> int:
         """Give the number of tables that hold a block."""
         ...
@@ -108,6 +113,11 @@ class BlockPool:
     def num_in_use(self) -> int:
         """Blocks held by at least one table."""
         return self.num_blocks - self.num_available
+
+    @property
+    def num_in_tables(self) -> int:
+        """Blocks in use: none is lost by rounding."""
+        return self.num_in_use
 
     def users(self, block: int) -> int:
         """Give the number of tables that hold a block."""

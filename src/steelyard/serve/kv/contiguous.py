@@ -59,6 +59,16 @@ class ContiguousPool:
         """Blocks of runs that are held, their rounding included."""
         return self.num_blocks - self._num_free
 
+    @property
+    def num_in_tables(self) -> int:
+        """Blocks that tables hold, without the rounding of their runs."""
+        return len(self._run_of)
+
+    def capacity(self, count: int) -> int:
+        """Count the runs of `count` blocks that fit when every block is free."""
+        wanted = power_of_two(max(count, 1))
+        return sum(size // wanted for size in self._free if self.num_blocks & size)
+
     def users(self, block: int) -> int:
         """Give 1 for a block that a table holds, else 0."""
         return int(block in self._run_of)

@@ -27,10 +27,12 @@ class SchedulerConfig:
             the order only when a request is admitted or preempted.
         allocator: how slots are handed out: blocks on demand, runs of blocks that grow, or one contiguous reservation of the model
             length, of the output rounded up to a power of two, or of the true output length.
-        group_blocks: blocks a request first takes as one run with the block-group allocator.
+        group_blocks: blocks a request first takes as one run with the block-group allocator, 0 for a choice by the pool's size.
         preemption: what happens to the blocks of a request that has to yield: dropped and computed again, moved to the host, or the
             quicker of the two.
         host_blocks: blocks of the second tier, 0 for none.
+        reuse_host_copies: whether a request that came back keeps its copy on the host, so that only new tokens are sent the next time.
+        keep_turns: whether the host keeps what a request that ended had computed, for one that begins with the same tokens.
         swap_s_per_block: seconds to move one block out or in, for "auto".
         prefill_s_per_token: seconds to compute one token again, for "auto".
     """
@@ -45,9 +47,11 @@ class SchedulerConfig:
     policy: Literal["fcfs", "priority", "vtc", "dlpm", "sjf"] = "fcfs"
     update_every: int = 0
     allocator: Allocator = "paged"
-    group_blocks: int = 64
+    group_blocks: int = 0
     preemption: Literal["recompute", "swap", "auto"] = "recompute"
     host_blocks: int = 0
+    reuse_host_copies: bool = True
+    keep_turns: bool = False
     swap_s_per_block: float = 0.0
     prefill_s_per_token: float = 0.0
 
@@ -68,10 +72,10 @@ class SchedulerConfig:
             ("max_model_len", self.max_model_len >= 2, "at least 2"),
             ("watermark_fraction", 0 <= self.watermark_fraction < 1, "in [0, 1)"),
             ("update_every", self.update_every >= 0, "at least 0"),
-            ("group_blocks", self.group_blocks >= 1, "at least 1"),
+            ("group_blocks", self.group_blocks >= 0, "at least 0"),
             ("host_blocks", self.host_blocks >= 0, "at least 0"),
             ("swap_s_per_block", self.preemption != "auto" or known, "above 0, as prefill_s_per_token, when preemption is 'auto'"),
-            ("preemption", not swaps or self.allocator in ("paged", "block-group"), "'recompute' with a contiguous allocator"),
+            ("preemption", not swaps or not self.is_contiguous, "'recompute' with a contiguous allocator"),
         ):
             if not good:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}, but must be {allowed}", hint=f"change {name}")
@@ -81,3 +85,8 @@ class SchedulerConfig:
                     f"{count} blocks of {size} tokens cannot hold one sequence of max_model_len {self.max_model_len}",
                     hint=f"give {name} >= {needed} or max_model_len <= {max(count, 0) * size}",
                 )
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether a sequence holds one reservation from its admission to its end."""
+        return self.allocator.startswith("contiguous")

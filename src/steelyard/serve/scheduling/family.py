@@ -2,23 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from steelyard.serve.scheduling.request import Request
+
 if TYPE_CHECKING:
-    from steelyard.serve.scheduling.request import Request
+    from steelyard.serve.scheduling.beam import Hypothesis
 
 __all__ = ["Family"]
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Family:
-    """The sequences of one request; they are admitted, preempted and swapped together.
+    """The sequences of one request; they are admitted and preempted together.
+
+    The root runs the prompt. The step that completes it gives every member its first token; from then on the members' tables share
+    the prompt's blocks and grow apart by copy-on-write.
 
     Attributes:
-        root: the request as it was asked; it runs the prompt and is the first member.
-        members: all sequences, the root first; only the root before the prompt is computed.
+        root: the request as it was asked, the first member.
+        members: all sequences by index.
+        living: members that run now; only the root while the prompt is computed.
+        has_forked: whether the prompt was completed once.
+        shared_tokens: leading tokens that the first living member computes for the others after an admission.
+        leader: the member that does.
+        hypotheses: finished beams.
     """
 
     root: Request
-    members: list[Request] = field(default_factory=list)
+    members: list[Request]
+    living: list[Request]
+    leader: Request
+    has_forked: bool = False
+    shared_tokens: int = 0
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, root: Request) -> Family:
+        """Make the members of a request that asks for several sequences; the root becomes the first.
+
+        Seeds count up from the root's. Where outputs are ranked, log probabilities are asked for.
+        """
+        params = root.params
+        ranked = params.best_of > params.n and params.logprobs is None
+        members = [root]
+        for index in range(1, params.num_sequences):
+            own = replace(params, seed=(params.seed + index) % 2**63, logprobs=0 if ranked else params.logprobs)
+            members.append(Request(id=f"{root.id}#{index}", prompt=root.prompt, params=own, arrival_s=root.arrival_s, client=root.client))
+        if ranked:
+            root.params = replace(params, logprobs=0)
+        family = cls(root=root, members=members, living=[root], leader=root)
+        for member in members:
+            member.family = family
+            member.is_synchronous = params.needs_history
+        return family
+
+    @property
+    def is_beam(self) -> bool:
+        """Whether the members are beams of one search."""
+        return self.root.params.beam_width > 0
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the outputs are only known when all members ended."""
+        return self.is_beam or self.root.params.best_of > self.root.params.n
+
+    @property
+    def sampled(self) -> list[Request]:
+        """Members that get a token when the prompt is completed."""
+        return [self.root] if self.is_beam else self.members
+
+    def may_prefill(self, member: Request) -> bool:
+        """Whether the blocks that a member shares with the leader are computed or planned."""
+        return member is self.leader or self.leader.num_computed >= self.shared_tokens
+
+    def outputs(self) -> list[Request]:
+        """Give the members whose outputs are returned, the best first where they are ranked, else by index."""
+        params = self.root.params
+        if params.best_of <= params.n:
+            return self.members
+        score = {member.id: member.cumulative_logprob / max(len(member.output), 1) for member in self.members}
+        return sorted(self.members, key=lambda member: -score[member.id])[: params.n]

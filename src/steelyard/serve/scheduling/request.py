@@ -16,7 +16,7 @@ __all__ = ["Request", "RequestState"]
 RequestState = Literal["waiting", "running", "swapping_out", "swapped", "swapping_in"]
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Request:
     """One sequence on its way through the engine; the scheduler owns its state.
 
@@ -37,9 +37,18 @@ class Request:
         block_hashes: chain hashes of its leading full blocks, as far as known.
         first_token_s: time of the first output token, NaN before.
         last_token_s: time of the latest output token, NaN before.
-        finish_reason: "stop", "length" or "abort" once it ended.
+        finish_reason: "stop", "length", "abort" or "refused" once it ended.
+        error: why it was refused in the middle, else "".
         state: where its keys and values are.
         family: the sequences that run side by side for one request, itself among them; None when it runs alone.
+        logprobs: of each output token, natural logarithm; empty when not asked for.
+        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each output token; empty when not asked for.
+        cumulative_logprob: sum of the log probabilities of the output, as far as they are known.
+        num_unknown: output tokens that a step in flight will give.
+        output_index: where the latest of them stands in that step's output.
+        steps_in_flight: planned steps that write its keys and values and are not completed.
+        is_synchronous: whether its next token may only be planned when all before it are known.
+        num_charged: leading prompt tokens that were computed at least once.
     """
 
     id: str
@@ -58,24 +67,49 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     first_token_s: float = float("nan")
     last_token_s: float = float("nan")
-    finish_reason: Literal["stop", "length", "abort"] | None = None
+    finish_reason: Literal["stop", "length", "abort", "refused"] | None = None
+    error: str = ""
     state: RequestState = "waiting"
     family: Family | None = None
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+    num_unknown: int = 0
+    output_index: int = -1
+    steps_in_flight: int = 0
+    is_synchronous: bool = False
+    num_charged: int = 0
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output tokens so far."""
-        return len(self.prompt) + len(self.output)
+        """Prompt and output tokens so far, those of a step in flight among them."""
+        return len(self.prompt) + len(self.output) + self.num_unknown
 
     @property
     def num_pending(self) -> int:
-        """Known tokens not yet run through the model; 1 while decoding."""
-        return len(self.prompt) + len(self.output) - self.num_computed
+        """Tokens not yet run through the model; 1 while decoding."""
+        return len(self.prompt) + len(self.output) + self.num_unknown - self.num_computed
+
+    @property
+    def sequences(self) -> list[Request]:
+        """Sequences of this request that run now: itself, or the living members of its family."""
+        return self.family.living if self.family else [self]
+
+    @property
+    def root(self) -> Request:
+        """The request that was asked."""
+        return self.family.root if self.family else self
+
+    @property
+    def expected_tokens(self) -> int:
+        """Prompt and output tokens at the end, as far as one can tell."""
+        limit = self.params.max_tokens
+        return len(self.prompt) + (limit if self.params.ignore_end else min(self.expected_output or limit, limit))
 
     @property
     def is_decoding(self) -> bool:
         """Whether only the latest output token is pending."""
-        return bool(self.output) and self.num_pending == 1
+        return self.num_pending == 1 and bool(self.output or self.num_unknown)
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Give prompt and output tokens at positions [start, stop)."""
@@ -84,17 +118,33 @@ class Request:
             return self.prompt[start:stop]
         return self.prompt[start:size] + self.output[max(start - size, 0) : stop - size]
 
-    def take(self, token: int, now_s: float) -> None:
-        """Append a sampled token and decide whether the request has ended."""
-        if not self.params.ignore_end and token in self.params.stop_tokens:
+    def take(self, token: int, now_s: float, logprob: float | None = None, top: list[tuple[int, float]] | None = None) -> None:
+        """Append a sampled token and decide whether the request has ended.
+
+        Args:
+            token: its id.
+            now_s: time at the step's end.
+            logprob: of the token, where the request asks for it.
+            top: (token, log probability) of the likeliest alternatives, where the request asks for it.
+        """
+        if not self.params.ignore_end and token in self.params.stop_tokens and len(self.output) >= self.params.min_tokens:
             self.finish_reason = "stop"
             if not self.output:
                 self.first_token_s = now_s
             self.last_token_s = now_s
             return
+        self.add(token, now_s, logprob)
+        if top is not None:
+            self.top_logprobs.append(top)
+        if len(self.output) >= self.params.max_tokens:
+            self.finish_reason = "length"
+
+    def add(self, token: int, now_s: float, logprob: float | None = None) -> None:
+        """Append a token, whatever it is."""
         self.output.append(token)
         if len(self.output) == 1:
             self.first_token_s = now_s
         self.last_token_s = now_s
-        if len(self.output) >= self.params.max_tokens:
-            self.finish_reason = "length"
+        if logprob is not None:
+            self.logprobs.append(logprob)
+            self.cumulative_logprob += logprob

@@ -1,0 +1,133 @@
+"""One step of a beam search over the sequences of a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard.serve.scheduling.step import StepOutput
+
+if TYPE_CHECKING:
+    from steelyard.serve.scheduling.family import Family
+    from steelyard.serve.scheduling.request import Request
+
+__all__ = ["Hypothesis", "advance_beams", "best_hypotheses"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hypothesis:
+    """A finished beam.
+
+    Attributes:
+        tokens: output token ids, without the end token.
+        logprobs: of each.
+        cumulative_logprob: of the output and its end token.
+        score: that, divided by the number of both to the power of the length penalty.
+        finish_reason: "stop" or "length".
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
+    cumulative_logprob: float
+    score: float
+    finish_reason: str
+
+
+def best_hypotheses(family: Family) -> list[Hypothesis]:
+    """Give the `n` finished beams of the highest score, earlier found ones first among equals."""
+    return sorted(family.hypotheses, key=lambda item: -item.score)[: family.root.params.n]
+
+
+def advance_beams(family: Family, rows: dict[str, int], output: StepOutput, now_s: float, fork: Callable[[Request, Request], None]) -> None:
+    """Rank the continuations of all living beams and let the best ones live.
+
+    Of the 2 x width likeliest continuations, those of the first `width` that end become finished beams; the best `width` of the others
+    live on. The search ends when `width` beams finished or the longest output is reached.
+
+    Args:
+        family: of a beam search; its living members and finished beams change.
+        rows: row of the step's output by member.
+        output: with at least 2 x width top tokens per row, or none, as simulators give: then every beam goes on with its token.
+        now_s: time at the step's end.
+        fork: makes the second request share all blocks of the first; blocks that it held are given back.
+
+    Source: Graves 2012 (arXiv 1211.3711), section 3; ends as in common libraries: the first `width` finished beams.
+    """
+    width = family.root.params.beam_width
+    parents = list(family.living)
+    ranked = _rank(parents, rows, output, 2 * width)
+    survivors: list[tuple[int, int, float]] = []
+    for place, (parent, token, logprob) in enumerate(ranked):
+        if _ends(parents[parent], token):
+            if place < width:
+                _finish(family, parents[parent], token, logprob)
+        elif len(survivors) < width:
+            survivors.append((parent, token, logprob))
+    family.living = [] if len(family.hypotheses) >= width else _replace(family, parents, survivors, now_s, fork)
+    if family.living and len(family.living[0].output) >= family.root.params.max_tokens:
+        for beam in family.living:
+            _finish(family, beam, None, 0.0)
+        family.living = []
+
+
+def _rank(parents: list[Request], rows: dict[str, int], output: StepOutput, count: int) -> list[tuple[int, int, float]]:
+    """Give the `count` likeliest (parent, token, log probability of the token), the likeliest first."""
+    if output.top_tokens is None or output.top_logprobs is None:
+        return [(parent, int(output.tokens[rows[beam.id]]), 0.0) for parent, beam in enumerate(parents)]
+    found = [
+        (parent, token, logprob)
+        for parent, beam in enumerate(parents)
+        for token, logprob in zip(
+            output.top_tokens[rows[beam.id]][:count].tolist(), output.top_logprobs[rows[beam.id]][:count].tolist(), strict=True
+        )
+    ]
+    return sorted(found, key=lambda item: -(parents[item[0]].cumulative_logprob + item[2]))[:count]
+
+
+def _ends(beam: Request, token: int) -> bool:
+    """Whether a token ends a beam."""
+    params = beam.params
+    return not params.ignore_end and len(beam.output) >= params.min_tokens and token in params.stop_tokens
+
+
+def _finish(family: Family, beam: Request, token: int | None, logprob: float) -> None:
+    """Keep a beam as finished: by an end token, or by its length."""
+    total, length = beam.cumulative_logprob + logprob, len(beam.output) + (token is not None)
+    family.hypotheses.append(
+        Hypothesis(
+            tokens=list(beam.output),
+            logprobs=list(beam.logprobs),
+            cumulative_logprob=total,
+            score=total / max(length, 1) ** family.root.params.length_penalty,
+            finish_reason="length" if token is None else "stop",
+        )
+    )
+
+
+def _replace(
+    family: Family,
+    parents: list[Request],
+    survivors: list[tuple[int, int, float]],
+    now_s: float,
+    fork: Callable[[Request, Request], None],
+) -> list[Request]:
+    """Move survivors to members: a parent's first child stays in its place, the others take places of members without children."""
+    chosen = {parent for parent, _, _ in survivors}
+    taken = {parents[parent].id for parent in chosen}
+    spare = [member for member in family.members if member.id not in taken]
+    seen: set[int] = set()
+    living, grown = [], []
+    for parent, token, logprob in survivors:
+        source = parents[parent]
+        target = source if parent not in seen else spare.pop(0)
+        seen.add(parent)
+        if target is not source:
+            fork(source, target)
+            target.output, target.logprobs = list(source.output), list(source.logprobs)
+            target.cumulative_logprob, target.first_token_s = source.cumulative_logprob, source.first_token_s
+        living.append(target)
+        grown.append((target, token, logprob))
+    for target, token, logprob in grown:
+        target.add(token, now_s, logprob)
+    return living

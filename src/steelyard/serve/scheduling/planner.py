@@ -1,0 +1,94 @@
+"""Lays the sequences of a step out as flat index arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.serve.scheduling.step import StepPlan, Transfer
+
+if TYPE_CHECKING:
+    from steelyard.serve.scheduling.request import Request
+
+__all__ = ["Chunk", "lay_out"]
+
+Chunk = tuple["Request", int]
+"""A sequence and how many of its pending tokens run."""
+
+
+def lay_out(chunks: list[Chunk], num_decodes: int, block_size: int, copies: np.ndarray, transfers: list[Transfer]) -> StepPlan:
+    """Turn chunks into a plan.
+
+    Args:
+        chunks: decoding sequences first; every token has its slot. None for a step that only moves blocks.
+        num_decodes: how many decode.
+        block_size: slots per block.
+        copies: blocks to copy first, int64 [C, 2].
+        transfers: to start before the step.
+
+    Returns:
+        The plan; its arrays are its own.
+    """
+    requests = [request for request, _ in chunks]
+    lengths = np.array([length for _, length in chunks], dtype=np.int64)
+    starts = np.array([request.num_computed for request in requests], dtype=np.int64)
+    contexts = starts + lengths
+    ends = np.cumsum(lengths)
+    rows = np.repeat(np.arange(len(chunks)), lengths)
+    positions = np.arange(len(rows)) + np.repeat(starts - ends + lengths, lengths)
+    tables = _tables(requests, int(-(-contexts.max(initial=0) // block_size)))
+    sampled, sample_rows = _sampled(chunks, ends.tolist())
+    return StepPlan(
+        request_ids=[request.id for request in requests],
+        num_decodes=num_decodes,
+        token_ids=_token_ids(chunks, num_decodes),
+        positions=positions,
+        slot_mapping=tables[rows, positions // block_size] * block_size + positions % block_size,
+        query_lengths=lengths,
+        context_lengths=contexts,
+        block_tables=tables,
+        sample_rows=np.array(sample_rows, dtype=np.int64),
+        sampled=sampled,
+        output_positions=np.array([len(request.output) + request.num_unknown for request in sampled], dtype=np.int64),
+        feedback=_feedback(requests[:num_decodes]),
+        copies=copies,
+        transfers=transfers,
+    )
+
+
+def _tables(requests: list[Request], width: int) -> np.ndarray:
+    """Stack block tables, int64 [S, width], rows padded with 0."""
+    tables = np.zeros((len(requests), width), dtype=np.int64)
+    for row, request in enumerate(requests):
+        blocks = request.table.blocks
+        tables[row, : len(blocks)] = blocks[:width]
+    return tables
+
+
+def _token_ids(chunks: list[Chunk], num_decodes: int) -> np.ndarray:
+    """Give the tokens to run, int64 [T]; 0 where a step in flight will give them."""
+    tokens = [0 if request.num_unknown else request.output[-1] for request, _ in chunks[:num_decodes]]
+    for request, length in chunks[num_decodes:]:
+        tokens += request.tokens(request.num_computed, request.num_computed + length)
+    return np.array(tokens, dtype=np.int64)
+
+
+def _feedback(decoding: list[Request]) -> np.ndarray:
+    """Say where the tokens come from that are not known yet, int64 [F, 2]."""
+    pairs = [(row, request.output_index) for row, request in enumerate(decoding) if request.num_unknown]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _sampled(chunks: list[Chunk], ends: list[int]) -> tuple[list[Request], list[int]]:
+    """Name the requests that get a token, and the row of each; a family's first step names several for one row."""
+    sampled: list[Request] = []
+    rows: list[int] = []
+    for (request, length), end in zip(chunks, ends, strict=True):
+        if length != request.num_pending:
+            continue
+        family = request.family
+        members = [request] if family is None or family.has_forked else family.sampled
+        sampled += members
+        rows += [end - 1] * len(members)
+    return sampled, rows

@@ -1,0 +1,47 @@
+"""The choices of a configuration as objects: order, second tier, what to do with blocks that have to go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from steelyard.serve.kv.blocks import BlockPool
+from steelyard.serve.kv.host import HostSpace
+from steelyard.serve.scheduling.fairness import DLPM, FCFS, VTC, OrderPolicy, Priority, ShortestJob
+from steelyard.serve.scheduling.swapping import Swapper
+
+if TYPE_CHECKING:
+    from steelyard.serve.scheduling.config import SchedulerConfig
+    from steelyard.serve.scheduling.memory import KVMemory
+    from steelyard.serve.scheduling.request import Request
+
+__all__ = ["make_policy", "make_swapper", "prefers_swap"]
+
+_ORDERS: dict[str, Callable[[], OrderPolicy]] = {"fcfs": FCFS, "priority": Priority, "vtc": VTC, "dlpm": DLPM, "sjf": ShortestJob}
+
+
+def make_policy(config: SchedulerConfig) -> OrderPolicy:
+    """Make the order of a configuration with its usual settings."""
+    return _ORDERS[config.policy]()
+
+
+def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper | None:
+    """Make the second tier's bookkeeping, or None when blocks are only ever computed again."""
+    if config.preemption == "recompute":
+        return None
+    host = HostSpace(config.host_blocks, config.block_size, group_blocks=config.group_blocks)
+    root = memory.prefix.root if memory.prefix else b""
+    pool = cast(BlockPool, memory.pool)
+    return Swapper(pool, host, reuse=config.reuse_host_copies, keep_turns=config.keep_turns, root=root)
+
+
+def prefers_swap(config: SchedulerConfig, request: Request) -> bool:
+    """Whether to move a request's blocks to the host rather than to compute them again.
+
+    Families are computed again, as their members would not share blocks after coming back. With "auto" the way out and back is
+    compared with the prefill of what is in the pool.
+    """
+    if config.preemption == "recompute" or request.family is not None:
+        return False
+    swap_s = 2 * request.table.num_blocks * config.swap_s_per_block
+    return config.preemption == "swap" or swap_s < request.num_computed * config.prefill_s_per_token
