@@ -52,11 +52,7 @@ class GroupPool(BlockPool):
         return self._runs.num_blocks + self._ahead.num_blocks + (self.prefix.num_idle if self.prefix else 0)
 
     def allocate(self) -> int:
-        """Take one block for a table of which nothing is known.
-
-        Raises:
-            CapacityError: every block is held.
-        """
+        """Take one block for a table of which nothing is known; `take` says when that fails."""
         return self.take(1)[0]
 
     def take(self, count: int, *, after: int = -1) -> list[int]:
@@ -115,11 +111,7 @@ class GroupPool(BlockPool):
         return list(range(start, start + used))
 
     def _group(self, needed: int) -> tuple[int, int]:
-        """Find a run for a table that needs so many blocks more; it may be longer or shorter.
-
-        Returns:
-            Its start and size; it is taken out of where it was.
-        """
+        """Take a run, (start, size), out of where it was for a table that needs blocks; it may be longer or shorter than needed."""
         wanted = max(needed, self.group_blocks)
         for size in (wanted, needed):
             start = self._runs.at_least(size)

@@ -36,7 +36,10 @@ class SizeClasses:
         return size
 
     def at_least(self, size: int) -> int:
-        """Find a run of `size` blocks or more.
+        """Find a run of some size or more.
+
+        Args:
+            size: blocks, at least 1.
 
         Returns:
             The start of one from the smallest class that has one (of the size's own class only its newest is looked at), or -1.
@@ -76,7 +79,11 @@ class FreeRuns(SizeClasses):
         self.add(start, size)
 
     def take(self, start: int, size: int) -> int:
-        """Take up to `size` blocks from the front of the run at `start`.
+        """Take blocks from the front of a run.
+
+        Args:
+            start: its first block.
+            size: most blocks to take.
 
         Returns:
             Blocks taken; 0 when no run begins there.

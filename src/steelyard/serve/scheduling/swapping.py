@@ -217,6 +217,9 @@ class Swapper:
     def adopt(self, request: Request) -> bool:
         """Make a copy kept from an earlier turn a waiting request's own; it is "swapped" then.
 
+        Args:
+            request: waiting, with nothing computed.
+
         Returns:
             False when there is none; nothing changed.
         """

@@ -1,0 +1,223 @@
+"""Moves keys and values between the pool's tensor and a second tier, in threads of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from steelyard.errors import ConfigError
+from steelyard.serve.kv.stores import BlockStore, FileStore, MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from steelyard.serve.scheduling.step import Transfer
+
+__all__ = ["LinkModel", "TieredKV", "TransferStats", "make_store", "pool_bytes"]
+
+_NUM_THREADS = 2
+"""Threads per direction; one packs its buffer while the other waits for the device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkModel:
+    """An emulated link: a copy takes at least its latency and its bytes over the bandwidth. What is measured with it is emulation.
+
+    Attributes:
+        latency_s: of each copy.
+        bytes_per_s: of each direction.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+
+    def copy_s(self, num_bytes: int) -> float:
+        """Give the least seconds of one copy."""
+        return self.latency_s + num_bytes / self.bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransferStats:
+    """What was moved in one direction.
+
+    Attributes:
+        transfers: landed or failed.
+        copies: copies in memory, or calls to the system, that they took.
+        num_bytes: bytes of blocks moved.
+        busy_s: seconds that threads spent in them, summed.
+        failures: transfers that failed.
+    """
+
+    transfers: int = 0
+    copies: int = 0
+    num_bytes: int = 0
+    busy_s: float = 0.0
+    failures: int = 0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes per second of one thread; 0 before the first."""
+        return self.num_bytes / self.busy_s if self.busy_s else 0.0
+
+
+def pool_bytes(kv: Tensor) -> np.ndarray:
+    """View a pool tensor as bytes.
+
+    Args:
+        kv: contiguous [L, 2, num_blocks, ...], on the CPU.
+
+    Returns:
+        uint8 [num_blocks, 2 L, B], sharing memory.
+
+    Raises:
+        ConfigError: the tensor stands elsewhere or has gaps.
+    """
+    if kv.device.type != "cpu" or not kv.is_contiguous():
+        raise ConfigError(f"the second tier copies a contiguous pool on the CPU, not on {kv.device}", hint="set host_blocks to 0")
+    import torch
+
+    return kv.flatten(0, 1).flatten(2).view(torch.uint8).numpy().transpose(1, 0, 2)
+
+
+def make_store(kv: Tensor, num_blocks: int, folder: Path | None = None) -> BlockStore:
+    """Make a second tier for a pool.
+
+    Args:
+        kv: pool tensor [L, 2, num_blocks, ...].
+        num_blocks: blocks of the tier.
+        folder: of the file that holds them; None for memory.
+
+    Returns:
+        An empty store.
+
+    Raises:
+        ConfigError: the pool is not on the CPU, or the folder cannot be written.
+        CapacityError: memory or disk are too small.
+    """
+    _, pieces, size = pool_bytes(kv).shape
+    return FileStore(folder, num_blocks, pieces, size) if folder else MemoryStore(num_blocks, pieces, size)
+
+
+class TieredKV:
+    """Carries out transfers: real copies between a pool and a store, in threads that do not hold the interpreter lock while they copy.
+
+    A transfer's runs of blocks move one copy per run. Incoming and outgoing transfers have threads of their own, so that a request is
+    not kept waiting by those that leave. The order among transfers is free; the `Swapper` never lets two touch the same block.
+
+    Source: Shen et al. 2024 (arXiv 2411.18424), multithreading swap manager.
+    """
+
+    def __init__(self, kv: Tensor, store: BlockStore, *, grouped: bool = True, link: LinkModel | None = None) -> None:
+        """Start the threads.
+
+        Args:
+            kv: pool tensor [L, 2, num_blocks, ...], contiguous and on the CPU.
+            store: the second tier, shaped for it.
+            grouped: move runs of blocks at once; else every block's keys and values of every layer on their own, the baseline.
+            link: emulates a slower link; None for what the machine gives.
+
+        Raises:
+            ConfigError: the pool is not on the CPU.
+        """
+        self.store = store
+        self.grouped = grouped
+        self.link = link
+        self._pool = pool_bytes(kv)
+        self._threads = {name: ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix=f"swap-{name}") for name in ("out", "in")}
+        self._stats = {"out": TransferStats(), "in": TransferStats()}
+        self._lock = threading.Lock()
+        self._under_way: dict[int, Future[None]] = {}
+
+    @property
+    def num_under_way(self) -> int:
+        """Transfers submitted and not yet reported by `landed` or `failed`."""
+        return len(self._under_way)
+
+    def stats(self, direction: str) -> TransferStats:
+        """Give what was moved "out" of or "in" to the pool so far."""
+        with self._lock:
+            return self._stats[direction]
+
+    def submit(self, transfers: Iterable[Transfer]) -> None:
+        """Start transfers; the steps that write the blocks they read must have run."""
+        for transfer in transfers:
+            self._under_way[transfer.id] = self._threads[transfer.direction].submit(self._run, transfer)
+
+    def landed(self) -> list[int]:
+        """Give the transfers that are done, each once."""
+        return self._take(lambda future: future.exception() is None)
+
+    def failed(self) -> list[int]:
+        """Give the transfers that did not work, each once; `stats` counts them."""
+        return self._take(lambda future: future.exception() is not None)
+
+    def wait(self, transfer_ids: Iterable[int] | None = None) -> None:
+        """Wait for transfers.
+
+        Args:
+            transfer_ids: which; None for at least one of those under way.
+        """
+        if transfer_ids is None:
+            wait(self._under_way.values(), return_when="FIRST_COMPLETED")
+        else:
+            wait([self._under_way[name] for name in transfer_ids if name in self._under_way])
+
+    def close(self) -> None:
+        """Wait for what is under way, end the threads and give the store back."""
+        for threads in self._threads.values():
+            threads.shutdown()
+        self.store.close()
+
+    def _take(self, fits: Callable[[Future[None]], bool]) -> list[int]:
+        """Take ended transfers that fit off the list."""
+        names = [name for name, future in self._under_way.items() if future.done() and fits(future)]
+        for name in names:
+            del self._under_way[name]
+        return names
+
+    def _run(self, transfer: Transfer) -> None:
+        """Carry one transfer out."""
+        start, copies, size, failures = time.perf_counter(), 0, 0, 1
+        try:
+            for device, host, count in transfer.runs.tolist():
+                copies += self._copy(transfer.direction, device, host, count)
+                size += self._pool[device : device + count].nbytes
+            failures = 0
+        finally:
+            with self._lock:
+                old = self._stats[transfer.direction]
+                self._stats[transfer.direction] = replace(
+                    old,
+                    transfers=old.transfers + 1,
+                    copies=old.copies + copies,
+                    num_bytes=old.num_bytes + size,
+                    busy_s=old.busy_s + time.perf_counter() - start,
+                    failures=old.failures + failures,
+                )
+
+    def _copy(self, direction: str, device: int, host: int, count: int) -> int:
+        """Copy a run of blocks and give the number of copies."""
+        blocks = self._pool[device : device + count]
+        move = self.store.put if direction == "out" else self.store.get
+        if self.grouped:
+            return self._timed(move, host, 0, blocks)
+        pieces = range(blocks.shape[1])
+        return sum(
+            self._timed(move, host + row, piece, blocks[row : row + 1, piece : piece + 1]) for row in range(count) for piece in pieces
+        )
+
+    def _timed(self, move: Callable[[int, int, np.ndarray], int], block: int, piece: int, pieces: np.ndarray) -> int:
+        """Make one copy; with an emulated link, let at least its time pass."""
+        if self.link is None:
+            return move(block, piece, pieces)
+        start = time.perf_counter()
+        copies = move(block, piece, pieces)
+        time.sleep(max(self.link.copy_s(pieces.nbytes) - (time.perf_counter() - start), 0.0))
+        return copies
