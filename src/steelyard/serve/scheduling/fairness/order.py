@@ -4,7 +4,7 @@ from typing import Protocol
 
 from steelyard.serve.scheduling.request import Request
 
-__all__ = ["FCFS", "OrderPolicy", "Priority", "ShortestJob"]
+__all__ = ["FCFS", "OrderPolicy", "Priority", "ShortestJob", "Unaffected"]
 
 
 class OrderPolicy(Protocol):
@@ -54,8 +54,8 @@ class OrderPolicy(Protocol):
         ...
 
 
-class FCFS:
-    """First come, first served."""
+class Unaffected:
+    """Base of orders that nothing they are told changes."""
 
     def arrive(self, request: Request, now_s: float) -> None:
         """Nothing to learn."""
@@ -69,12 +69,16 @@ class FCFS:
     def update(self, now_s: float) -> None:
         """Nothing to learn."""
 
+
+class FCFS(Unaffected):
+    """First come, first served."""
+
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
         """Give the rank of arrival."""
         return (request.order,)
 
 
-class Priority(FCFS):
+class Priority(Unaffected):
     """The request's own priority, smaller first; equal ones by arrival."""
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
@@ -82,7 +86,7 @@ class Priority(FCFS):
         return (request.priority, request.order)
 
 
-class ShortestJob(FCFS):
+class ShortestJob(Unaffected):
     """Fewest tokens left, prompt and expected output together; equal ones by arrival.
 
     A request that says nothing of its output is taken to use all of `max_tokens`; one that passed its expectation has one token left.
