@@ -1,7 +1,7 @@
-"""`steelyard serve`: an OpenAI-compatible server, and the replay of a trace with its forecast beside it."""
+"""`steelyard serve`: an OpenAI-compatible server, loads on it, the replay of a trace with its forecast, a profile of the engine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
@@ -9,53 +9,86 @@ if TYPE_CHECKING:
     from steelyard.quantity import Forecast
     from steelyard.serve.engine import LLM, ReplayResult
 
-app = cyclopts.App(name="serve", help="Serve a model over an OpenAI-compatible API, or replay a trace.")
+__all__ = ["app", "model_folder"]
+
+app = cyclopts.App(name="serve", help="Serve a model over an OpenAI-compatible API, load a server, or replay a trace.")
+app.command("steelyard.cli.bench:bench", name="bench", help="Load an OpenAI-compatible server and measure what comes back.")
 
 
-@app.command
-def run(
+@app.default
+def serve(
+    model: str,
     *,
-    model: Path,
     host: str = "127.0.0.1",
     port: int = 8000,
-    api_key_env: str = "",
+    name: str = "",
     pool: str = "256 MiB",
     max_model_len: int = 0,
     token_budget: int = 512,
+    policy: Literal["fcfs", "priority", "vtc", "dlpm", "sjf"] = "fcfs",
+    asynchronous: bool = False,
+    api_key_env: str = "",
+    api_key_file: Path | None = None,
+    requests_per_min: float = 0.0,
+    tokens_per_min: float = 0.0,
+    max_requests: int = 256,
+    threads: int = 0,
 ) -> None:
-    """Serve a model until interrupted.
+    """Serve a model until interrupted; requests in flight are then finished.
 
     Args:
-        model: folder with config.json, safetensors and, for text, tokenizer.json.
-        host: address to listen on; the default is reachable from this machine only.
-        port: TCP port.
-        api_key_env: environment variable that holds the keys clients may send, apart by commas; none by default.
-        pool: memory for keys and values.
-        max_model_len: longest prompt and output together; 0 takes what model and pool allow.
-        token_budget: most tokens per step.
+        model: Folder with config.json, safetensors and, for text, tokenizer.json; or the id of a run that made one.
+        host: Address to listen on; the default is reachable from this machine only.
+        port: TCP port, 0 for a free one.
+        name: Of the model, as clients ask for it; the folder's name when left out.
+        pool: Memory for keys and values.
+        max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
+        token_budget: Most tokens per step.
+        policy: Order in which requests are served.
+        asynchronous: Plan one step ahead.
+        api_key_env: Environment variable with the keys clients may send, apart by commas; none by default.
+        api_key_file: File with one key and its owner's name per line.
+        requests_per_min: Most requests a key may send in a minute, 0 for no limit.
+        tokens_per_min: Most tokens of a key in a minute, 0 for no limit.
+        max_requests: Most requests in flight; further ones are answered 429.
+        threads: Of the engine, 0 for its own choice.
     """
     from steelyard import units
-    from steelyard.serve.front.launch import ServeOptions, serve
+    from steelyard.serve.front.launch import ServeOptions
+    from steelyard.serve.front.launch import serve as launch
 
     options = ServeOptions(
         host=host,
         port=port,
-        api_key_env=api_key_env,
-        pool_bytes=int(units.parse(pool, "byte")),
+        name=name,
+        pool_bytes=int(units.parse(pool, "byte", where="--pool")),
         max_model_len=max_model_len,
         token_budget=token_budget,
+        policy=policy,
+        asynchronous=asynchronous,
+        api_key_env=api_key_env,
+        api_key_file=api_key_file,
+        requests_per_min=requests_per_min,
+        tokens_per_min=tokens_per_min,
+        max_requests=max_requests,
+        threads=threads,
     )
-    serve(model, options)
+    launch(model_folder(model), options)
+
+
+app.command(serve, name="run", show=False)
 
 
 @app.command
 def replay(
-    *,
-    model: Path,
+    model: str,
     trace: Path,
+    *,
     pool: str = "256 MiB",
     max_model_len: int = 0,
     token_budget: int = 512,
+    scale: str = "1",
+    limit: int = 0,
     seed: int = 0,
     json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
 ) -> None:
@@ -64,30 +97,67 @@ def replay(
     Steps of the engine are timed first; the simulator then drives the same scheduler in virtual time.
 
     Args:
-        model: folder with config.json and safetensors.
-        trace: CSV with the columns arrival_s, prompt_tokens, output_tokens.
-        pool: memory for keys and values.
-        max_model_len: longest prompt and output together; 0 takes what model and pool allow.
-        token_budget: most tokens per step.
-        seed: of the prompts' tokens.
-        json: print the report as JSON.
+        model: Folder with config.json and safetensors, or the id of a run that made one.
+        trace: CSV or JSON lines, plain or .gz, in any format that `steelyard serve bench` reads.
+        pool: Memory for keys and values.
+        max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
+        token_budget: Most tokens per step.
+        scale: Factor on the trace's lengths, such as 1/8.
+        limit: Only so many requests from its beginning; 0 for all.
+        seed: Of the prompts' tokens.
+        json: Print the report as JSON.
     """
     import numpy as np
 
+    from steelyard.cli.bench import read_fraction
     from steelyard.serve.forecast import forecast_replay
     from steelyard.serve.profile import profile
     from steelyard.serve.traces import load_trace
 
-    llm = _engine(model, pool, max_model_len, token_budget, ())
+    folder, factor = model_folder(model), read_fraction(scale, "--scale")
+    llm = _engine(folder, pool, max_model_len, token_budget, ())
     generator = np.random.default_rng(seed)
-    requests = load_trace(trace, generator, vocab_size=llm.model.architecture.vocab_size)
+    requests = load_trace(trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor)
     forecasts = forecast_replay(llm, requests, profile(llm, generator=generator).fit())
     measured = llm.replay(requests)
-    report = _report(forecasts, measured, f"{trace.name} on {model.resolve().name}, {len(requests)} requests, seed {seed}")
+    report = _report(forecasts, measured, f"{trace.name} on {folder.resolve().name}, {len(requests)} requests, seed {seed}")
     if json:
         print(report.to_json())
     else:
         report.print()
+
+
+def model_folder(text: str) -> Path:
+    """Find the folder of a model.
+
+    Args:
+        text: the folder, or a run's id or a unique beginning of it.
+
+    Returns:
+        A folder with config.json.
+
+    Raises:
+        ConfigError: there is no such folder, it holds no model, or the run has no checkpoint.
+        StoreError: neither a folder nor a run has this name.
+    """
+    from steelyard.errors import ConfigError, StoreError
+
+    folder = Path(text).expanduser()
+    if (folder / "config.json").is_file():
+        return folder
+    if folder.exists() or "/" in text:
+        raise ConfigError(f"{text} is no model folder: it has no config.json", hint="give the folder a model was saved in, or a run's id")
+    from steelyard.runs.store import RunStore
+
+    try:
+        record = RunStore().get(text)
+    except StoreError as error:
+        raise StoreError(f"{text!r} is neither a model folder nor a run", hint=error.hint) from error
+    places = [item.path if item.path.is_dir() else item.path.parent for item in record.artifacts]
+    for place in [*places, record.directory]:
+        if (place / "config.json").is_file() and any(place.glob("*.safetensors")):
+            return place
+    raise ConfigError(f"run {record.id} ({record.kind}) has no checkpoint among its artifacts", hint="`steelyard runs show ID` lists them")
 
 
 def _engine(model: Path, pool: str, max_model_len: int, token_budget: int, end_tokens: tuple[int, ...]) -> "LLM":
@@ -96,7 +166,7 @@ def _engine(model: Path, pool: str, max_model_len: int, token_budget: int, end_t
     from steelyard.nn import checkpoint
     from steelyard.serve.engine import LLM, default_config
 
-    pool_bytes = int(units.parse(pool, "byte"))
+    pool_bytes = int(units.parse(pool, "byte", where="--pool"))
     transformer = checkpoint.load(model)
     config = default_config(transformer, pool_bytes=pool_bytes, max_model_len=max_model_len, token_budget=token_budget)
     return LLM(transformer, config, end_tokens=end_tokens)

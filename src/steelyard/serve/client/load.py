@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, cast
 
 from steelyard.errors import BackendError, ConfigError
-from steelyard.serve.client.address import Endpoint
 from steelyard.serve.client.bodies import Form
-from steelyard.serve.client.connection import Answer, ConnectionPool, ProtocolError
 from steelyard.serve.client.record import RequestRecord
+from steelyard.serve.client.wire.address import Endpoint
+from steelyard.serve.client.wire.connection import Answer, ConnectionPool, ProtocolError
 from steelyard.serve.client.worker import Frame, Go, Progress, Ready, Result, WorkerPlan, read_frame, write_frame
 from steelyard.serve.traces.record import TraceRow
 

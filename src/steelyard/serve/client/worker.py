@@ -9,11 +9,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from steelyard.serve.client.address import Endpoint
 from steelyard.serve.client.bodies import BodyMaker, Form
-from steelyard.serve.client.connection import ConnectionPool
 from steelyard.serve.client.record import RequestRecord
-from steelyard.serve.client.stream import fill_record
+from steelyard.serve.client.wire.address import Endpoint
+from steelyard.serve.client.wire.connection import ConnectionPool
+from steelyard.serve.client.wire.stream import fill_record
 from steelyard.serve.traces.record import TraceRow
 
 __all__ = ["Go", "Progress", "Ready", "Result", "WorkerPlan", "read_frame", "write_frame"]

@@ -8,7 +8,7 @@ from steelyard.serve.traces.read import load_rows, load_trace, read_rows
 from steelyard.serve.traces.record import TraceRequest, TraceRow, make_request
 from steelyard.serve.traces.reshape import scale_lengths
 from steelyard.serve.traces.sessions import make_sessions
-from steelyard.serve.traces.synthetic import synthetic_trace
+from steelyard.serve.traces.synthetic import synthetic_rows, synthetic_trace
 
 __all__ = [
     "ClientStatistics",
@@ -28,6 +28,7 @@ __all__ = [
     "read_rows",
     "rescale_rate",
     "scale_lengths",
+    "synthetic_rows",
     "synthetic_trace",
     "with_prompts",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from steelyard.errors import BackendError
-from steelyard.serve.client.address import Endpoint
+from steelyard.serve.client.wire.address import Endpoint
 
 try:
     import httptools

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from steelyard.serve.client.connection import Answer, ConnectionPool, ProtocolError
-from steelyard.serve.client.events import EventSplitter, decode_chunk, parse_stages
 from steelyard.serve.client.record import RequestRecord
+from steelyard.serve.client.wire.connection import Answer, ConnectionPool, ProtocolError
+from steelyard.serve.client.wire.events import EventSplitter, decode_chunk, parse_stages
 
 __all__ = ["StreamReader", "fill_record", "stream_once"]
 

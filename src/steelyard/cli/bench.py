@@ -1,0 +1,345 @@
+"""`steelyard serve bench`: send a load to any OpenAI-compatible server and tell what came back."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import cyclopts
+
+if TYPE_CHECKING:
+    from steelyard.runs.report import Report
+    from steelyard.serve.client.load import LoadOptions, LoadResult
+    from steelyard.serve.client.summary import LoadSummary
+    from steelyard.serve.traces import TraceRow
+
+__all__ = ["bench", "read_fraction"]
+
+_RAMP = "1,4,16"
+_OPEN_REQUESTS = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Source:
+    """What requests are made of."""
+
+    trace: Path | None
+    scale: float
+    rate_per_s: float | None
+    burstiness: float
+    num_requests: int
+    input_tokens: int
+    output_tokens: int
+    sigma: float
+    seed: int
+
+
+def bench(
+    url: str = "http://127.0.0.1:8000",
+    *,
+    trace: Path | None = None,
+    rate: str = "",
+    concurrency: str = "",
+    num_requests: int = 0,
+    scale: str = "1",
+    burstiness: float = 1.0,
+    input_tokens: int = 160,
+    output_tokens: int = 60,
+    sigma: float = 0.8,
+    slo: str = "",
+    send: Literal["tokens", "text", "chat"] = "tokens",
+    model: str = "",
+    vocab_size: int = 256,
+    warm_up: int = 4,
+    processes: int = 0,
+    timeout: str = "10 min",
+    retries: int = 0,
+    duration: str = "0",
+    extra: str = "",
+    seed: int = 0,
+    api_key_env: str = "",
+    out: Path | None = None,
+    name: str = "",
+    store: str = "",
+    record: bool = True,
+    json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
+) -> int:
+    """Load an OpenAI-compatible server and measure TTFT, TPOT, latency, throughput and goodput.
+
+    With --concurrency, so many requests are kept under way at each level of the list. With --rate, or a trace that tells arrival
+    times, requests are sent at their times whatever the server does. Without either, a short ramp of concurrencies is run.
+
+    Args:
+        url: Address of the server.
+        trace: Requests: CSV or JSON lines, plain or .gz; drawn lengths when left out.
+        rate: Mean requests per second; "inf" sends all at once.
+        concurrency: Requests under way, one number or a list such as 1,2,4,...,64.
+        num_requests: Requests to send, per level; 0 for the whole trace, or 8 per concurrent request and at least 32.
+        scale: Factor on the trace's lengths, such as 1/8.
+        burstiness: Shape of the Gamma gaps of drawn arrivals; 1 is Poisson, less comes in bursts.
+        input_tokens: Mean prompt length without a trace.
+        output_tokens: Mean output length without a trace.
+        sigma: Spread of the logarithm of lengths without a trace, 0 for equal ones.
+        slo: What a good answer keeps, such as ttft=0.5,tpot=50ms,e2e=10.
+        send: Prompts as token ids, as text, or as a chat message.
+        model: Name the requests carry; the server's first when left out.
+        vocab_size: Token ids lie below it.
+        warm_up: Requests before the clock starts.
+        processes: That send; 0 for as many as the concurrency needs.
+        timeout: Of one request.
+        retries: How often a request answered 429 is sent again, after the time the server asks for.
+        duration: No request starts later than this; 0 for no limit.
+        extra: JSON object of further body fields; null takes one away, as in '{"ignore_eos": null}'.
+        seed: Of lengths, arrivals and prompts.
+        api_key_env: Environment variable that holds the API key.
+        out: Folder for load.json, requests.parquet and report.html.
+        name: Of the run in the run store.
+        store: Folder or URL of the run store; the user's own when left out.
+        record: Keep the load in the run store.
+        json: Print the numbers as JSON.
+
+    Returns:
+        Exit code: 1 when no request came back whole.
+    """
+    from steelyard.errors import ConfigError
+    from steelyard.serve.client.summary import Slo
+    from steelyard.units import parse
+
+    if rate and concurrency:
+        raise ConfigError("--rate and --concurrency exclude each other", hint="a rate opens the loop, a concurrency closes it")
+    objective = Slo.parse(slo)
+    source = _Source(
+        trace=trace,
+        scale=read_fraction(scale, "--scale"),
+        rate_per_s=_rate(rate),
+        burstiness=burstiness,
+        num_requests=num_requests,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        sigma=sigma,
+        seed=seed,
+    )
+    levels = _levels(concurrency, source)
+    options = _options(
+        url,
+        api_key_env=api_key_env,
+        model=model,
+        form=send,
+        warm_up=warm_up,
+        processes=processes,
+        timeout_s=parse(timeout, "s", where="--timeout"),
+        retries=retries,
+        duration_s=parse(duration, "s", where="--duration"),
+        seed=seed,
+        vocab_size=vocab_size,
+        extra=_extra(extra),
+    )
+    rows = {level: _rows(source, level) for level in levels}
+    results = {level: _run(options, rows[level], level, quiet=json) for level in levels}
+    return _finish(results, objective, options, source, out=out, name=name, store=store, record=record, json=json)
+
+
+def read_fraction(text: str, where: str) -> float:
+    """Read a factor such as 1/8 or 0.125."""
+    from fractions import Fraction
+
+    from steelyard.errors import ConfigError
+
+    try:
+        return float(Fraction(text.replace(" ", "")))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"{where}: cannot read {text!r}", hint="give a factor such as 1/8 or 0.125") from error
+
+
+def _rate(text: str) -> float | None:
+    """Read a rate; infinity is one."""
+    from steelyard.errors import ConfigError
+    from steelyard.units import parse
+
+    if not text:
+        return None
+    value = float("inf") if text.strip().lower() in ("inf", "infinity") else parse(text, "request/s", where="--rate")
+    if not value > 0:
+        raise ConfigError(f"--rate is {text}", hint="give requests per second above 0, or inf")
+    return value
+
+
+def _extra(text: str) -> dict[str, Any]:
+    """Read a JSON object."""
+    import json
+
+    from steelyard.errors import ConfigError
+
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise ConfigError(f"--extra is not JSON: {error}", hint="""give an object such as '{"top_p": 0.9}'""") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"--extra is {text}, not a JSON object", hint="""give an object such as '{"top_p": 0.9}'""")
+    return value
+
+
+def _levels(text: str, source: _Source) -> list[int]:
+    """Read a list of concurrencies, "..." going on as the two numbers before it do; [0] for an open loop."""
+    from steelyard.errors import ConfigError
+    from steelyard.serve.traces.read import has_arrivals
+
+    if not text:
+        if source.rate_per_s is not None:
+            return [0]
+        if source.trace is not None and has_arrivals(source.trace):
+            return [0]
+        text = _RAMP
+    words = [word.strip() for word in text.replace("…", "...").split(",") if word.strip()]
+    levels: list[int] = []
+    for place, word in enumerate(words):
+        if word == "...":
+            levels += _between(levels, words[place + 1 : place + 2], text)
+        elif word.isdecimal() and int(word) >= 1:
+            levels.append(int(word))
+        else:
+            raise ConfigError(f"--concurrency: {word!r} is not a whole number above 0", hint="give such as 8, or 1,2,4,...,64")
+    return sorted(set(levels))
+
+
+def _between(levels: list[int], after: list[str], text: str) -> list[int]:
+    """Fill an ellipsis: by the same factor where the numbers before it have a whole one, else by the same step."""
+    from steelyard.errors import ConfigError
+
+    if len(levels) < 2 or not after or not after[0].isdecimal() or levels[-1] <= levels[-2]:
+        raise ConfigError(
+            f"--concurrency: cannot fill the dots in {text!r}", hint="write two rising numbers before and one after them: 1,2,4,...,64"
+        )
+    earlier, last, end = levels[-2], levels[-1], int(after[0])
+    factor = last // earlier if last % earlier == 0 else 0
+    filled: list[int] = []
+    while (following := (filled[-1] if filled else last) * factor if factor else (filled[-1] if filled else last) + last - earlier) < end:
+        filled.append(following)
+    return filled
+
+
+def _options(url: str, *, api_key_env: str, model: str, **others: Any) -> "LoadOptions":
+    """Find the server and make the options of all levels."""
+    from dataclasses import replace
+
+    from steelyard.serve.client.load import LoadOptions, list_models
+    from steelyard.serve.client.wire.address import Endpoint, read_key
+
+    options = LoadOptions(endpoint=Endpoint.parse(url, api_key=read_key(api_key_env)), model=model, **others)
+    found = list_models(options.endpoint)
+    return options if model or not found else replace(options, model=found[0])
+
+
+def _rows(source: _Source, level: int) -> "list[TraceRow]":
+    """Make the requests of a level."""
+    import numpy as np
+
+    from steelyard.serve.traces import draw_arrivals, load_rows, synthetic_rows
+
+    generator = np.random.default_rng(source.seed + level)
+    wanted = source.num_requests or (max(8 * level, 32) if level else 0)
+    if source.trace is not None:
+        rate = None if level or source.rate_per_s == float("inf") else source.rate_per_s
+        rows = load_rows(source.trace, generator, limit=wanted, scale=source.scale, rate_per_s=rate)
+        return rows if source.rate_per_s != float("inf") else draw_arrivals(rows, generator, rate_per_s=float("inf"))
+    rows = synthetic_rows(
+        generator,
+        num_requests=wanted or _OPEN_REQUESTS,
+        rate_per_s=float("inf"),
+        mean_prompt=source.input_tokens,
+        mean_output=source.output_tokens,
+        sigma=source.sigma,
+    )
+    return rows if level else draw_arrivals(rows, generator, rate_per_s=source.rate_per_s or 1.0, burstiness=source.burstiness)
+
+
+def _run(options: "LoadOptions", rows: "list[TraceRow]", level: int, *, quiet: bool) -> "LoadResult":
+    """Run one level under a progress bar on standard error; every level has prompts of its own."""
+    from dataclasses import replace
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from steelyard.serve.client.load import run_load
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        task = bar.add_task(f"{level} at once" if level else "at arrival times", total=len(rows))
+        chosen = replace(options, concurrency=level, seed=options.seed + 1000 * level)
+        return run_load(chosen, rows, on_progress=lambda done: bar.update(task, completed=done))
+
+
+def _finish(
+    results: "dict[int, LoadResult]",
+    objective: Any,
+    options: "LoadOptions",
+    source: _Source,
+    *,
+    out: Path | None,
+    name: str,
+    store: str,
+    record: bool,
+    json: bool,
+) -> int:
+    """Summarize, show, write and keep."""
+    from steelyard.serve.client.report import ramp_report
+    from steelyard.serve.client.results import to_json, write_results
+    from steelyard.serve.client.summary import summarize
+
+    pairs = {level: (summarize(result, objective), result) for level, result in results.items()}
+    about = _about(options, source, objective)
+    report = ramp_report(pairs, title=f"Load on {about['url']}", subtitle=_subtitle(about, pairs))
+    files = write_results(out, pairs, report, about) if out else []
+    if record:
+        _keep(pairs, about, files, name=name, store=store, seed=source.seed)
+    if json:
+        print(to_json({level: summary for level, (summary, _) in pairs.items()}, about))
+    else:
+        _show(report, files)
+    return 0 if any(summary.requests for summary, _ in pairs.values()) else 1
+
+
+def _about(options: "LoadOptions", source: _Source, objective: Any) -> dict[str, Any]:
+    """Say what was sent, to whom; the key is left out."""
+    from steelyard.config import to_plain
+
+    shared = {
+        name: getattr(options, name)
+        for name in ("model", "form", "warm_up", "num_processes", "timeout_s", "retries", "duration_s", "extra")
+    }
+    return {"url": options.endpoint.url, **shared, "source": to_plain(source), "slo": to_plain(objective)}
+
+
+def _subtitle(about: dict[str, Any], pairs: "dict[int, tuple[LoadSummary, LoadResult]]") -> str:
+    """Say what was sent, in one line."""
+    source = about["source"]
+    what = (
+        Path(source["trace"]).name
+        if source["trace"]
+        else f"drawn lengths, {source['input_tokens']} in and {source['output_tokens']} out in the mean"
+    )
+    scaled = f", lengths x {source['scale']:g}" if source["trace"] and source["scale"] != 1 else ""
+    how = "sent at arrival times" if 0 in pairs else f"{', '.join(map(str, pairs))} at once"
+    rate = f" ({source['rate_per_s']:g} per s)" if 0 in pairs and source["rate_per_s"] else ""
+    return f"{about['model'] or 'default model'}: {what}{scaled}, {how}{rate}, as {about['form']}, seed {source['seed']}"
+
+
+def _keep(
+    pairs: "dict[int, tuple[LoadSummary, LoadResult]]", about: dict[str, Any], files: list[Path], *, name: str, store: str, seed: int
+) -> None:
+    """Write every level to the run store."""
+    from steelyard.runs.store import RunStore
+    from steelyard.serve.client.results import store_load
+
+    opened = RunStore(store or None)
+    for level, (summary, result) in pairs.items():
+        words = name or (f"{about['url']} at {level}" if level else about["url"])
+        store_load(opened, summary, result, about={**about, "concurrency": level}, name=words, seed=seed, files=files)
+
+
+def _show(report: "Report", files: list[Path]) -> None:
+    """Print the report and where its files are."""
+    import sys
+
+    report.print()
+    if files:
+        sys.stderr.write(f"written: {', '.join(str(path) for path in files)}\n")

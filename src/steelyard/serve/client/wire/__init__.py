@@ -1,0 +1,1 @@
+"""What goes over the wire: addresses, connections, server-sent events, streamed requests."""
