@@ -5,11 +5,12 @@ from steelyard.cost.correction import Correction, fit_correction
 from steelyard.cost.eager import eager_training_memory
 from steelyard.cost.flops import forward_flops, model_flops_per_token
 from steelyard.cost.layout import Layout
-from steelyard.cost.longcontext import ServePoint, serve_point
+from steelyard.cost.longcontext import KVSpec, ServePoint, serve_point
 from steelyard.cost.memory import MemoryBreakdown, serving_memory, training_memory
 from steelyard.cost.operators import OperatorTable, kv_bytes_per_token, operators
 from steelyard.cost.optimal import OptimalThroughput, optimal_throughput
 from steelyard.cost.roofline import Efficiencies, Machine, roofline_time_s
+from steelyard.cost.sessions import SessionLoad, SessionOutcome, sessions
 from steelyard.cost.step import StepCost, training_step
 from steelyard.cost.step_time import FEATURES, ServeStepTime
 
@@ -17,6 +18,7 @@ __all__ = [
     "FEATURES",
     "Correction",
     "Efficiencies",
+    "KVSpec",
     "Layout",
     "Machine",
     "MemoryBreakdown",
@@ -24,6 +26,8 @@ __all__ = [
     "OptimalThroughput",
     "ServePoint",
     "ServeStepTime",
+    "SessionLoad",
+    "SessionOutcome",
     "StepCost",
     "bill",
     "eager_training_memory",
@@ -36,6 +40,7 @@ __all__ = [
     "roofline_time_s",
     "serve_point",
     "serving_memory",
+    "sessions",
     "training_memory",
     "training_step",
 ]
