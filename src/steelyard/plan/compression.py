@@ -61,7 +61,7 @@ def compress_kv(
         context: tokens of one user.
         target_context: tokens of plain cache that one user may occupy.
         axes: shares that may be kept of "layers", "heads", "tokens" and "hidden"; `KV_AXES` by default, 1 is always allowed.
-        options: further arguments of `serve_point`.
+        **options: further arguments of `serve_point`.
 
     Returns:
         Combinations, fewest axes first, then the smallest factor.
