@@ -1,73 +1,176 @@
-"""From logits to tokens, for a whole batch at once."""
+"""From logits to tokens, for a whole step at once; each row pays only for what its request asks.
+
+Order of processing, as in vLLM and, for what it has, the OpenAI API: grammar, `min_tokens`, `logit_bias`, repetition, frequency and
+presence penalties, temperature, `min_p`, `top_k`, `top_p`. Reported log probabilities are those of the raw logits; only beams rank
+tokens by what grammar, biases and penalties made of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from steelyard.errors import BackendError, ConfigError
+from steelyard.serve.running.sampling.draws import draw_tokens, likeliest
+from steelyard.serve.running.sampling.logprobs import LogProbs
+from steelyard.serve.running.sampling.penalties import Histories, add_bias, forbid_end, has_penalty
+from steelyard.serve.running.sampling.threads import RowThreads
 from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
-__all__ = ["Sampler", "uniform"]
+if TYPE_CHECKING:
+    from steelyard.serve.running.grammar import Grammars
+
+__all__ = ["Sampler"]
+
+_GREEDY_BELOW = 1e-5
+"""Temperatures below it take the likeliest token, as dividing by them leaves nothing else."""
 
 
 class Sampler:
-    """Chooses the tokens of a step."""
+    """Chooses the tokens of a step.
+
+    A draw depends only on the request's seed, its output position and its logits: neither on the other requests of the step nor on
+    their order. What is remembered of a request (counts for penalties, states of grammars) follows the request's output and can be
+    made again from it, so preemption and forks need no word from the scheduler.
+
+    Attributes:
+        grammars: compiles and follows grammars, or None when there is no tokenizer.
+    """
+
+    def __init__(self, grammars: Grammars | None = None) -> None:
+        """Start with nothing remembered.
+
+        Args:
+            grammars: of the model's tokenizer; without it requests with a grammar are refused.
+        """
+        self.grammars = grammars
+        self._histories = Histories()
+        self._threads = RowThreads()
+
+    def check(self, params: SamplingParams, vocab_size: int) -> None:
+        """Refuse parameters that this model cannot honor.
+
+        Args:
+            params: of a request.
+            vocab_size: of the model.
+
+        Raises:
+            ConfigError: a bias names a token outside the vocabulary or is not finite, or the grammar cannot be used.
+        """
+        for token, addend in params.logit_bias:
+            if not (0 <= token < vocab_size and np.isfinite(addend)):
+                raise ConfigError(f"logit_bias has {addend} for token {token}", hint=f"give finite addends for tokens in [0, {vocab_size})")
+        if params.grammar and self.grammars is None:
+            raise ConfigError("a grammar needs a tokenizer, which this model lacks", hint="serve a folder with tokenizer.json")
+        if params.grammar and self.grammars is not None:
+            self.grammars.check(params.grammar)
+
+    def warm_up(self, vocab_size: int) -> None:
+        """Compile the kernels, so that no timed step pays for it.
+
+        Args:
+            vocab_size: of the model.
+        """
+        logits, peaks = np.zeros((1, vocab_size), dtype=np.float32), np.zeros(1, dtype=np.float32)
+        for params in (SamplingParams(), SamplingParams(temperature=1.0, top_k=1, top_p=0.5, min_p=0.1, logprobs=1)):
+            report = LogProbs(logits, peaks, [params], self._threads)
+            report.finish(self._choose(logits, peaks, [params], np.zeros(1, dtype=np.int64)))
 
     def sample(self, logits: Tensor, plan: StepPlan) -> StepOutput:
         """Choose one token per sampled row.
 
         Args:
-            logits: [R, V], one row per sampled row of the plan.
+            logits: [R, V], one row per sampled row of the plan; may be overwritten.
             plan: of the step.
 
         Returns:
-            The tokens.
+            Tokens, and log probabilities when a request asks for them, has beams, or has outputs to rank.
+
+        Raises:
+            BackendError: the model gave a logit that is NaN or infinite.
         """
+        table = logits.float().contiguous()
+        peaks = table.amax(-1).numpy(force=True)
+        _refuse_broken(peaks, plan)
+        values = table.numpy(force=True)
         params = [request.params for request in plan.sampled]
-        return StepOutput(tokens=_sample(logits, params, plan.output_positions.tolist()).numpy(force=True))
+        positions = plan.output_positions
+        changed = [row for row, item in enumerate(params) if _is_changed(item, positions[row])]
+        report = LogProbs(values, peaks, params, self._threads, changed)
+        errors = self._edit(values, changed, plan) if changed else {}
+        peaks[changed] = values[changed].max(-1) if changed else 0.0
+        for row in changed:
+            if np.isneginf(peaks[row]):
+                errors.setdefault(row, "no token is left to choose")
+                values[row] = peaks[row] = 0.0
+        tokens = self._choose(values, peaks, params, positions)
+        return StepOutput(tokens=tokens, errors=errors, **report.finish(tokens))
+
+    def _edit(self, values: np.ndarray, changed: list[int], plan: StepPlan) -> dict[int, str]:
+        """Apply grammars, `min_tokens`, biases and penalties in place; give why rows could not be, by row."""
+        requests, positions = plan.sampled, plan.output_positions.tolist()
+        held = [row for row in changed if requests[row].params.grammar]
+        errors = self._constrain(values, held, requests, positions) if held else {}
+        for row in changed:
+            request = requests[row]
+            if not request.params.grammar:
+                forbid_end(values[row], request.params, positions[row])
+            add_bias(values[row], request.params)
+            if has_penalty(request.params):
+                self._histories.get(request, positions[row]).penalize(values[row])
+        return errors
+
+    def _constrain(self, values: np.ndarray, rows: list[int], requests: list[Request], positions: list[int]) -> dict[int, str]:
+        """Leave rows only what their grammars allow."""
+        if self.grammars is None:
+            raise BackendError("a request has a grammar but the engine has no tokenizer", hint="check requests with Sampler.check")
+        return self.grammars.constrain(values, rows, [requests[row] for row in rows], [positions[row] for row in rows])
+
+    def _choose(self, values: np.ndarray, peaks: np.ndarray, params: list[SamplingParams], positions: np.ndarray) -> np.ndarray:
+        """Take or draw one token for each row of float32 [R, V]."""
+        size = values.shape[1]
+        drawn = np.array([item.temperature >= _GREEDY_BELOW for item in params], dtype=bool)
+        tokens = np.empty(len(params), dtype=np.int64)
+        cold, hot = np.flatnonzero(~drawn), np.flatnonzero(drawn)
+        if len(cold):
+            found = np.empty(len(cold), dtype=np.int64)
+            self._threads.run(likeliest, len(cold), size, values, peaks, cold, found)
+            tokens[cold] = found
+        if len(hot):
+            chosen = [params[row] for row in hot]
+            found = np.empty(len(hot), dtype=np.int64)
+            columns = _columns(chosen, size, positions[hot])
+            self._threads.run(draw_tokens, len(hot), size, values, peaks, hot, *columns, found)
+            tokens[hot] = found
+        return tokens
 
 
-def uniform(seed: int, position: int) -> float:
-    """Give the draw in [0, 1) of a request's seed at an output position; independent of everything else that runs."""
-    return float(np.random.Generator(np.random.Philox(key=[seed, position])).random())
+def _columns(params: list[SamplingParams], size: int, positions: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Give temperature, min_p, top_k, top_p, seed and position of the rows to draw, as `draw_tokens` takes them."""
+    return (
+        np.array([item.temperature for item in params]),
+        np.array([item.min_p for item in params]),
+        np.array([item.top_k or size for item in params], dtype=np.int64),
+        np.array([item.top_p for item in params]),
+        np.array([item.seed for item in params], dtype=np.uint64),
+        positions.astype(np.uint64),
+    )
 
 
-def _sample(logits: Tensor, params: list[SamplingParams], positions: list[int]) -> Tensor:
-    """Choose one token per row.
-
-    Rows of temperature 0 take the largest logit. Others are divided by their temperature, cut to the likeliest `top_k` and then to
-    the smallest set that reaches `top_p`, and drawn by inverting the cumulative distribution.
-
-    Args:
-        logits: [S, V].
-        params: [S].
-        positions: [S] output tokens each row already has.
-
-    Returns:
-        Token ids, int64 [S].
-    """
-    chosen = logits.argmax(-1)
-    rows = [row for row, item in enumerate(params) if item.temperature > 0]
-    if rows:
-        draws = [uniform(params[row].seed, positions[row]) for row in rows]
-        chosen[rows] = _draw(logits[rows].float(), [params[row] for row in rows], draws)
-    return chosen
+def _is_changed(params: SamplingParams, position: int) -> bool:
+    """Whether a row's logits are edited before the choice."""
+    return bool(params.grammar or params.logit_bias or position < params.min_tokens or has_penalty(params))
 
 
-def _draw(logits: Tensor, params: list[SamplingParams], draws: list[float]) -> Tensor:
-    """Draw from the cut distributions of rows with positive temperature."""
-    size, device = logits.shape[1], logits.device
-    temperature = torch.tensor([item.temperature for item in params], device=device)[:, None]
-    top_p = torch.tensor([item.top_p for item in params], device=device)[:, None]
-    top_k = torch.tensor([min(item.top_k or size, size) for item in params], device=device)[:, None]
-    ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
-    shifted = (ordered - ordered[:, :1]) / temperature
-    ranks = torch.arange(size, device=device)
-    probabilities = shifted.masked_fill(ranks >= top_k, -torch.inf).softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities
-    kept = probabilities.masked_fill((before >= top_p) & (ranks > 0), 0.0).double()
-    cumulative = kept.cumsum(-1)
-    threshold = torch.tensor(draws, dtype=torch.float64, device=device)[:, None] * cumulative[:, -1:]
-    last_kept = (kept > 0).sum(-1, keepdim=True) - 1
-    index = torch.minimum(torch.searchsorted(cumulative, threshold, right=True), last_kept)
-    return tokens.gather(1, index)[:, 0]
+def _refuse_broken(peaks: np.ndarray, plan: StepPlan) -> None:
+    """Refuse logits among which no largest one is finite: a NaN or positive infinity is always the largest."""
+    broken = [plan.sampled[row].id for row in np.flatnonzero(~np.isfinite(peaks))]
+    if broken:
+        shown = ", ".join(broken[:5]) + (f" and {len(broken) - 5} more" if len(broken) > 5 else "")
+        raise BackendError(
+            f"the model gave NaN or infinite logits for {shown}", hint="check its weights; a narrow dtype may overflow, so try float32"
+        )

@@ -1,0 +1,119 @@
+"""Changes to the logits of single requests: end tokens held back, biases, and penalties for tokens that came before."""
+
+import numpy as np
+
+from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.scheduling.request import Request
+
+__all__ = ["Histories", "History", "add_bias", "forbid_end", "has_penalty"]
+
+_MOST_HISTORIES = 1024
+
+
+def has_penalty(params: SamplingParams) -> bool:
+    """Whether tokens that came before change the logits."""
+    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
+
+
+def forbid_end(logits: np.ndarray, params: SamplingParams, position: int) -> None:
+    """Give the tokens that would end an output no chance before it has `min_tokens`.
+
+    Args:
+        logits: float32 [V], changed in place.
+        params: of the request.
+        position: output tokens it already has.
+    """
+    if position < params.min_tokens and not params.ignore_end:
+        logits[[token for token in params.stop_tokens if token < len(logits)]] = -np.inf
+
+
+def add_bias(logits: np.ndarray, params: SamplingParams) -> None:
+    """Add the request's biases to logits float32 [V], in place."""
+    if params.logit_bias:
+        tokens, addends = zip(*params.logit_bias, strict=True)
+        np.add.at(logits, list(tokens), np.array(addends, dtype=np.float32))
+
+
+class Histories:
+    """What is remembered of requests with penalties; forgotten entries are made again from the requests' outputs."""
+
+    def __init__(self) -> None:
+        """Remember nothing."""
+        self._known: dict[str, History] = {}
+
+    def get(self, request: Request, length: int) -> "History":
+        """Give a request's history with its first `length` output tokens counted."""
+        history = self._known.get(request.id)
+        if history is None or history.request is not request:
+            if len(self._known) >= _MOST_HISTORIES:
+                self._known = {key: item for key, item in self._known.items() if item.request.finish_reason is None}
+            if len(self._known) >= _MOST_HISTORIES:
+                self._known = {}
+            history = self._known[request.id] = History(request)
+        history.update(length)
+        return history
+
+
+class History:
+    """Distinct tokens of one request and how often each is in its output, counted once as they come.
+
+    A request whose output was replaced, as beams do, is counted anew.
+
+    Attributes:
+        request: whose tokens they are.
+    """
+
+    def __init__(self, request: Request) -> None:
+        """Count the prompt, when it matters."""
+        self.request = request
+        self._prompt = request.prompt if request.params.repetition_penalty != 1.0 else []
+        self._start()
+
+    def _start(self) -> None:
+        """Count nothing but the prompt."""
+        distinct = np.unique(np.array(self._prompt, dtype=np.int64))
+        self._size = len(distinct)
+        self._tokens = np.concatenate([distinct, np.empty(64, dtype=np.int64)])
+        self._counts = np.zeros(len(self._tokens), dtype=np.float32)
+        self._places = {token: place for place, token in enumerate(distinct.tolist())}
+        self._taken: list[int] = []
+
+    def update(self, length: int) -> None:
+        """Count what is new among the first `length` output tokens."""
+        output, done = self.request.output, len(self._taken)
+        replaced = self.request.params.beam_width and self._taken != output[:done]
+        if replaced or done > length:
+            self._start()
+            done = 0
+        for token in output[done:length]:
+            place = self._places.setdefault(token, self._size)
+            if place == self._size:
+                self._append(token)
+            self._counts[place] += 1
+        self._taken += output[done:length]
+
+    def _append(self, token: int) -> None:
+        """Make room for a token not seen before."""
+        if self._size == len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.empty_like(self._tokens)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._tokens[self._size] = token
+        self._size += 1
+
+    def penalize(self, logits: np.ndarray) -> None:
+        """Apply the request's penalties: repetition first, then frequency and presence.
+
+        Args:
+            logits: float32 [V], changed in place.
+
+        Source: repetition, Keskar et al. 2019 (arXiv 1909.05858), section 4.1, with negative logits multiplied as is usual;
+            frequency and presence, OpenAI API reference.
+        """
+        params = self.request.params
+        tokens, counts = self._tokens[: self._size], self._counts[: self._size]
+        values = logits[tokens]
+        if params.repetition_penalty != 1.0:
+            factor = np.float32(params.repetition_penalty)
+            values = np.where(values > 0, values / factor, values * factor)
+        values -= np.float32(params.frequency_penalty) * counts + np.float32(params.presence_penalty) * (counts > 0)
+        logits[tokens] = values
