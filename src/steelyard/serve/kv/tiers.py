@@ -111,6 +111,12 @@ class TieredKV:
     A transfer's runs of blocks move one copy per run. Incoming and outgoing transfers have threads of their own, so that a request is
     not kept waiting by those that leave. The order among transfers is free; the `Swapper` never lets two touch the same block.
 
+    Attributes:
+        store: the second tier.
+        grouped: whether runs of blocks move at once.
+        link: emulated link, or None.
+        ended_s: when each transfer of the latest `landed` ended, by `time.perf_counter`.
+
     Source: Shen et al. 2024 (arXiv 2411.18424), multithreading swap manager.
     """
 
@@ -133,7 +139,8 @@ class TieredKV:
         self._threads = {name: ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix=f"swap-{name}") for name in ("out", "in")}
         self._stats = {"out": TransferStats(), "in": TransferStats()}
         self._lock = threading.Lock()
-        self._under_way: dict[int, Future[None]] = {}
+        self._under_way: dict[int, Future[float]] = {}
+        self.ended_s: dict[int, float] = {}
 
     @property
     def num_under_way(self) -> int:
@@ -152,11 +159,13 @@ class TieredKV:
 
     def landed(self) -> list[int]:
         """Give the transfers that are done, each once."""
-        return self._take(lambda future: future.exception() is None)
+        ended = self._take(lambda future: future.exception() is None)
+        self.ended_s = {name: future.result() for name, future in ended.items()}
+        return list(ended)
 
     def failed(self) -> list[int]:
         """Give the transfers that did not work, each once; `stats` counts them."""
-        return self._take(lambda future: future.exception() is not None)
+        return list(self._take(lambda future: future.exception() is not None))
 
     def wait(self, transfer_ids: Iterable[int] | None = None) -> None:
         """Wait for transfers.
@@ -175,21 +184,22 @@ class TieredKV:
             threads.shutdown()
         self.store.close()
 
-    def _take(self, fits: Callable[[Future[None]], bool]) -> list[int]:
+    def _take(self, fits: Callable[[Future[float]], bool]) -> dict[int, Future[float]]:
         """Take ended transfers that fit off the list."""
-        names = [name for name, future in self._under_way.items() if future.done() and fits(future)]
-        for name in names:
+        ended = {name: future for name, future in self._under_way.items() if future.done() and fits(future)}
+        for name in ended:
             del self._under_way[name]
-        return names
+        return ended
 
-    def _run(self, transfer: Transfer) -> None:
-        """Carry one transfer out."""
+    def _run(self, transfer: Transfer) -> float:
+        """Carry one transfer out and give the time at its end."""
         start, copies, size, failures = time.perf_counter(), 0, 0, 1
         try:
             for device, host, count in transfer.runs.tolist():
                 copies += self._copy(transfer.direction, device, host, count)
                 size += self._pool[device : device + count].nbytes
             failures = 0
+            return time.perf_counter()
         finally:
             with self._lock:
                 old = self._stats[transfer.direction]

@@ -82,6 +82,11 @@ class Scheduler:
         """Whether any request or step is in flight."""
         return bool(self._requests or self._flights)
 
+    @property
+    def num_requests(self) -> int:
+        """Requests that have not ended."""
+        return len(self._requests)
+
     def check(self, request: Request) -> None:
         """Refuse a request that could never finish.
 
@@ -216,7 +221,8 @@ class Scheduler:
                 self.memory.remember(request, start, stop)
         ended = take_tokens(plan, output, now_s, self.memory)
         for request in ended:
-            self._release(request)
+            if request.family is not None:
+                self._release(request)
         finished = []
         for root in dict.fromkeys(request.root for request in ended):
             if root.family is None or not root.family.living:
@@ -378,6 +384,6 @@ class Scheduler:
         queues.get(request.state, self.swapped).remove(request)
         self.policy.leave(request)
         if self.swapper and request.family is None:
-            self.swapper.retire(request) if request.steps_in_flight == 0 else self.swapper.forget(request)
+            self.swapper.retire(request)
         for member in request.family.members if request.family else (request,):
             self._release(member)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from steelyard.serve.kv.blocks import BlockPool, BlockTable
+from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.host import HostSpace
 from steelyard.serve.kv.prefix import chain_hash
 from steelyard.serve.scheduling.request import Request
@@ -107,7 +107,9 @@ class Swapper:
             self._turn_back(request)
             return
         assert request.state == "running", f"{request.id} is {request.state}"
-        request.state = "swapping_out" if self._send_out(request.id, request, request.table, request.num_computed, []) else "swapped"
+        blocks = request.table.blocks.tolist()
+        request.table.num_blocks = 0
+        request.state = "swapping_out" if self._send_out(request.id, request, blocks, request.num_computed, []) else "swapped"
 
     def start_in(self, request: Request) -> bool:
         """Give a swapped request blocks for all its known tokens, and bring it back.
@@ -193,19 +195,22 @@ class Swapper:
             self._settle(self._end(move.transfer.id), move.valid_tokens)
 
     def retire(self, request: Request) -> None:
-        """Let a request go that ended in the pool; with `keep_turns`, what is missing in its host copy is sent first.
+        """Let a request go that ended; with `keep_turns`, the full blocks that its host copy lacks are sent first.
 
         Args:
-            request: running; its table is empty afterwards.
+            request: in any state. Its table keeps the blocks that no transfer took, which the caller frees; a step in flight may
+                write these, and none of the others.
         """
-        size, computed = self.pool.block_size, request.num_computed
-        full = computed // size
-        if not (self.keep_turns and full and request.state == "running" and self.host.can_extend(request.id, computed)):
+        size, computed = self.pool.block_size, min(request.num_computed, len(request.prompt) + len(request.output))
+        full = min(computed // size, request.table.num_blocks)
+        if not (self.keep_turns and full and request.state == "running" and self.host.can_extend(request.id, full * size)):
             self.forget(request)
-            request.table.free(self.pool)
             return
         hashes, key = self._hashes(request, full), self._part_with(request.id)
-        if not self._send_out(key, None, request.table, full * size, hashes):
+        blocks = request.table.blocks.tolist()
+        request.table.num_blocks = 0
+        request.table.extend(blocks[full:])
+        if not self._send_out(key, None, blocks[:full], full * size, hashes):
             self.host.keep(key, hashes)
 
     def num_kept(self, request: Request) -> int:
@@ -234,8 +239,8 @@ class Swapper:
         request.num_computed, request.state = num_tokens, "swapped"
         return True
 
-    def _send_out(self, key: str, request: Request | None, table: BlockTable, num_tokens: int, hashes: list[bytes]) -> bool:
-        """Empty a table into the host tier; True when a transfer is needed for it, False when the host holds all of it."""
+    def _send_out(self, key: str, request: Request | None, blocks: list[int], num_tokens: int, hashes: list[bytes]) -> bool:
+        """Move a table's blocks to the host tier; True when a transfer is needed for it, False when the host holds all of it."""
         size = self.pool.block_size
         copy = self.host.extend(key, num_tokens)
         copy.resident, copy.pinned = False, True
@@ -244,11 +249,9 @@ class Swapper:
         first, stop = copy.valid_tokens // size, -(-num_tokens // size)
         if copy.valid_tokens >= num_tokens:
             first = stop
-        blocks = table.blocks.tolist()
         moving = blocks[first:stop]
         for block in (*reversed(blocks[stop:]), *reversed(blocks[:first])):
             self.pool.release(block)
-        table.num_blocks = 0
         if not moving:
             copy.pinned = request is not None
             return False
@@ -283,8 +286,7 @@ class Swapper:
 
     def _arrive(self, move: _Move, request: Request) -> None:
         """Give a request that came in its table."""
-        for block in move.blocks:
-            request.table.append(block)
+        request.table.extend(move.blocks)
         request.state = "running"
         copy = self.host.find(move.key)
         assert copy is not None
