@@ -2,118 +2,47 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steelyard.errors import ConfigError, TraceError
-from steelyard.quantity import Measurement
+from steelyard.serve.driver import Clock, Driver, WallClock
+from steelyard.serve.replay import ReplayResult, drive_replay
+from steelyard.serve.results import Completion, Delta, EngineStats, Output, StepResult, whole_outputs
 from steelyard.serve.running.runner import TorchRunner
+from steelyard.serve.scheduling.config import SchedulerConfig
+from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
-from steelyard.serve.scheduling.scheduler import Scheduler, SchedulerConfig
-from steelyard.serve.scheduling.step import StepPlan
-from steelyard.serve.traces import TraceRequest, make_request
-from steelyard.sim.timeline import Timeline
+from steelyard.serve.scheduling.scheduler import Scheduler
+from steelyard.serve.trace import TraceRequest, make_request
 
 if TYPE_CHECKING:
+    import torch
+
     from steelyard.nn.transformer import Transformer
+    from steelyard.serve.kv.tiers import TieredKV
+    from steelyard.serve.running.sampling import Sampler
 
-__all__ = ["LLM", "Clock", "Completion", "EngineStats", "ReplayResult", "WallClock", "default_config"]
+__all__ = [
+    "LLM",
+    "Clock",
+    "Completion",
+    "Delta",
+    "EngineStats",
+    "Output",
+    "ReplayResult",
+    "StepResult",
+    "WallClock",
+    "default_config",
+]
 
-
-class Clock(Protocol):
-    """Time as an engine sees it."""
-
-    def now_s(self) -> float:
-        """Seconds from an arbitrary start, never falling."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        ...
-
-
-class WallClock:
-    """The machine's monotonic clock."""
-
-    def now_s(self) -> float:
-        """Give seconds from an arbitrary start."""
-        return time.perf_counter()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What a request gave.
-
-    Attributes:
-        request_id: of the request.
-        prompt: token ids.
-        tokens: output token ids.
-        finish_reason: "stop", "length" or "abort".
-    """
-
-    request_id: str
-    prompt: list[int]
-    tokens: list[int]
-    finish_reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Counters of an engine.
-
-    Attributes:
-        steps: steps run.
-        running: requests with blocks.
-        waiting: requests without.
-        preemptions: times a request lost its blocks.
-        blocks_in_use: blocks held.
-        num_blocks: blocks in the pool.
-        kv_utilization: token states over slots of held blocks.
-    """
-
-    steps: int
-    running: int
-    waiting: int
-    preemptions: int
-    blocks_in_use: int
-    num_blocks: int
-    kv_utilization: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayResult:
-    """What a trace saw.
-
-    Attributes:
-        timeline: times of requests and steps.
-        plans: the steps' plans, in order.
-        requests: as finished.
-        finished_at_s: wall clock at the end, seconds since 1970 (UTC).
-    """
-
-    timeline: Timeline
-    plans: list[StepPlan]
-    requests: list[Request]
-    finished_at_s: float
-
-    def summary(self) -> dict[str, float]:
-        """Give the mean of each serving quantity."""
-        return self.timeline.summary()
-
-    def measurements(self) -> list[Measurement]:
-        """Give each serving quantity with the spread and count of its samples."""
-        return [
-            Measurement(quantity=name, value=float(values.mean()), spread=float(values.std()), count=len(values), time_s=self.finished_at_s)
-            for name, values in self.timeline.samples().items()
-        ]
+_COPY_BYTES_PER_S = 4e9
+"""Of one thread that copies blocks in memory, assumed; it only weighs swapping against computing again."""
+_PREFILL_FLOPS_PER_S = 50e9
+"""Of one core in matrix products, assumed; it only weighs swapping against computing again."""
 
 
 def default_config(
@@ -128,17 +57,23 @@ def default_config(
         token_budget: most tokens a step runs.
 
     Returns:
-        A configuration with blocks of 16 tokens.
+        A configuration with blocks of 16 tokens; what "auto" preemption compares is derived from assumed rates of this machine.
 
     Raises:
         CapacityError: the pool cannot hold `max_model_len`.
     """
     arch = model.architecture
-    slot_bytes = 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * next(model.parameters()).element_size()
+    weight = next(model.parameters())
+    slot_bytes = 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * weight.element_size()
     num_blocks = pool_bytes // (slot_bytes * 16)
     longest = max_model_len or min(arch.max_positions, num_blocks * 16)
     return SchedulerConfig(
-        num_blocks=num_blocks, max_model_len=max(longest, 2), token_budget=token_budget, max_num_seqs=min(64, token_budget)
+        num_blocks=num_blocks,
+        max_model_len=max(longest, 2),
+        token_budget=token_budget,
+        max_num_seqs=min(64, token_budget),
+        swap_s_per_block=slot_bytes * 16 / _COPY_BYTES_PER_S,
+        prefill_s_per_token=2 * sum(item.numel() for item in model.parameters()) / _PREFILL_FLOPS_PER_S,
     )
 
 
@@ -148,8 +83,10 @@ class LLM:
     Not thread safe: one thread drives it.
 
     Attributes:
+        model: the decoder.
         scheduler: the policy.
         runner: executes its plans.
+        driver: runs one step after the other.
         clock: time as requests see it.
 
     Example:
@@ -166,6 +103,11 @@ class LLM:
         end_tokens: tuple[int, ...] = (),
         clock: Clock | None = None,
         compiled: bool | None = None,
+        asynchronous: bool = False,
+        sampler: Sampler | None = None,
+        kv_dtype: torch.dtype | None = None,
+        swap_folder: Path | None = None,
+        make_policy: Callable[[], OrderPolicy] | None = None,
     ) -> None:
         """Allocate the pool and compile the kernels.
 
@@ -175,6 +117,11 @@ class LLM:
             end_tokens: token ids that end any output unless its request ignores them.
             clock: the machine's by default.
             compiled: decode attention by the numba kernel; by default where it can.
+            asynchronous: plan each step while the one before runs; outputs are the same.
+            sampler: chooses tokens; one without grammars by default.
+            kv_dtype: of keys and values; the model's by default.
+            swap_folder: where swapped blocks are kept in a file; in memory by default.
+            make_policy: makes the order of requests; that of the config by default.
 
         Raises:
             ConfigError: the limits do not fit the model.
@@ -183,15 +130,30 @@ class LLM:
         self.model = model
         self.end_tokens = end_tokens
         self.clock: Clock = clock or WallClock()
-        self._set_up(config or default_config(model), compiled)
-
-    def _set_up(self, config: SchedulerConfig, compiled: bool | None) -> None:
-        """Make scheduler and runner."""
-        self.scheduler = Scheduler(config, model_key=self.model.architecture.name)
-        self.runner = TorchRunner(self.model, config, compiled=compiled)
+        self._make_policy = make_policy
+        limits = config or default_config(model)
+        self.runner = TorchRunner(model, limits, compiled=compiled, sampler=sampler, kv_dtype=kv_dtype)
         self.runner.warm_up()
-        self._steps = 0
         self._names = 0
+        tiers = self._make_tiers(limits, swap_folder)
+        self.driver = Driver(self._make_scheduler(limits), self.runner, self.clock, tiers=tiers, asynchronous=asynchronous)
+
+    def _make_scheduler(self, config: SchedulerConfig) -> Scheduler:
+        """Make a scheduler without requests."""
+        return Scheduler(config, model_key=self.model.architecture.name, policy=self._make_policy() if self._make_policy else None)
+
+    def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> TieredKV | None:
+        """Make what carries out transfers, if there can be any."""
+        if config.preemption == "recompute":
+            return None
+        from steelyard.serve.kv.tiers import TieredKV, make_store
+
+        return TieredKV(self.runner.kv, make_store(self.runner.kv, config.host_blocks, folder))
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The policy."""
+        return self.driver.scheduler
 
     @property
     def config(self) -> SchedulerConfig:
@@ -199,17 +161,29 @@ class LLM:
         return self.scheduler.config
 
     def reset(self) -> None:
-        """Forget all requests, cached prefixes and counters; the pool tensors stay."""
-        self.scheduler = Scheduler(self.config, model_key=self.model.architecture.name)
-        self._steps = 0
+        """Forget all requests, cached prefixes and counters; the pool tensor stays."""
+        self.driver.settle()
+        old = self.driver
+        fresh = self._make_scheduler(self.config)
+        self.driver = Driver(fresh, self.runner, self.clock, tiers=old.tiers, asynchronous=old.asynchronous)
 
-    def add_request(self, prompt: list[int], params: SamplingParams, *, request_id: str = "") -> str:
+    def close(self) -> None:
+        """Wait for what is in flight and give the second tier back."""
+        self.driver.settle()
+        if self.driver.tiers:
+            self.driver.tiers.close()
+
+    def add_request(
+        self, prompt: list[int], params: SamplingParams, *, request_id: str = "", priority: int = 0, client: str = "default"
+    ) -> str:
         """Queue a request.
 
         Args:
             prompt: token ids, each below the vocabulary's size.
             params: sampling parameters.
             request_id: a name of its own; made up when empty.
+            priority: smaller runs first under the priority policy.
+            client: who pays for it, for fair policies.
 
         Returns:
             The request's id.
@@ -218,10 +192,10 @@ class LLM:
             ConfigError: the request could never finish or has a token id outside the vocabulary.
         """
         self._names += 1
-        now_s = self.clock.now_s()
-        request = Request(id=request_id or f"request-{self._names}", prompt=prompt, params=params, arrival_s=now_s)
-        self.add(request, now_s)
-        return request.id
+        now_s = self.driver.now_s()
+        name = request_id or f"request-{self._names}"
+        self.add(Request(id=name, prompt=prompt, params=params, arrival_s=now_s, priority=priority, client=client), now_s)
+        return name
 
     def add(self, request: Request, now_s: float) -> None:
         """Queue a request object; `check` says what is refused."""
@@ -245,34 +219,32 @@ class LLM:
             raise ConfigError(f"token ids must be in [0, {size})", hint="encode the prompt with this model's tokenizer")
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request; False when it is not in flight."""
+        """Drop a request and all its sequences; False when it is not in flight."""
         return self.scheduler.abort(request_id) is not None
 
-    def step(self) -> tuple[StepPlan | None, dict[str, int], list[Request]]:
-        """Run one step.
+    def step(self) -> StepResult:
+        """Run one step; an asynchronous engine launches it and takes the results of the one before.
 
         Returns:
-            The plan (None without work), the sampled tokens by request, and the requests that ended.
+            What is new; it unpacks into the plan (None without results), the sampled tokens by sequence, and the requests that ended.
         """
-        plan = self.scheduler.schedule(self.clock.now_s())
-        if plan is None:
-            return None, {}, []
-        output = self.runner.execute(plan)
-        self._steps += 1
-        tokens = dict(zip(plan.sampled_ids, output.tokens.tolist(), strict=True))
-        return plan, tokens, self.scheduler.complete(plan, output, self.clock.now_s())
+        return self.driver.step()
 
     def stats(self) -> EngineStats:
         """Give the counters."""
         policy = self.scheduler
         return EngineStats(
-            steps=self._steps,
+            steps=self.driver.num_steps,
             running=len(policy.running),
             waiting=len(policy.waiting),
             preemptions=policy.num_preemptions,
             blocks_in_use=policy.pool.num_in_use,
             num_blocks=policy.pool.num_blocks,
             kv_utilization=policy.kv_utilization(),
+            swapped=len(policy.swapped),
+            swaps=policy.num_swaps,
+            cached_prompt_tokens=policy.num_cached_tokens,
+            admitted_prompt_tokens=policy.num_prompt_tokens,
         )
 
     def generate(self, prompts: list[list[int]], params: SamplingParams | list[SamplingParams]) -> list[Completion]:
@@ -283,7 +255,7 @@ class LLM:
             params: one for all, or one per prompt.
 
         Returns:
-            One completion per prompt.
+            One completion per prompt, of `n` outputs each.
 
         Raises:
             ConfigError: a prompt could never finish; nothing was run.
@@ -299,8 +271,11 @@ class LLM:
             raise
         done: dict[str, Request] = {}
         while len(done) < len(names) and self.scheduler.has_work:
-            done.update({request.id: request for request in self.step()[2]})
-        return [Completion(name, done[name].prompt, done[name].output, done[name].finish_reason or "abort") for name in names]
+            done.update({request.id: request for request in self.step().finished})
+        if self.driver.asynchronous:
+            while self.scheduler.has_work and not self.scheduler.num_requests:
+                self.step()
+        return [Completion(name, done[name].prompt, whole_outputs(done[name]), done[name].num_cached) for name in names]
 
     def replay(self, trace: list[TraceRequest]) -> ReplayResult:
         """Run a trace at the times it says, output lengths forced, and time every request and step.
@@ -323,49 +298,4 @@ class LLM:
         requests = [make_request(item, row) for row, item in enumerate(trace)]
         for request in requests:
             self.check(request)
-        order = sorted(range(len(requests)), key=lambda row: requests[row].arrival_s)
-        recorder = _Recorder()
-        start, arrived = self.clock.now_s(), 0
-        while arrived < len(order) or self.scheduler.has_work:
-            begin = self.clock.now_s() - start
-            while arrived < len(order) and requests[order[arrived]].arrival_s <= begin:
-                self.add(requests[order[arrived]], begin)
-                arrived += 1
-            plan = self.scheduler.schedule(begin)
-            if plan is None:
-                self.clock.sleep(max(requests[order[arrived]].arrival_s - (self.clock.now_s() - start), 0.0))
-                continue
-            output = self.runner.execute(plan)
-            end = self.clock.now_s() - start
-            self.scheduler.complete(plan, output, end)
-            recorder.record(plan, begin, self.clock.now_s() - start, self.scheduler.kv_utilization())
-        return recorder.result(requests)
-
-
-class _Recorder:
-    """Collects the steps of a replay."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.plans: list[StepPlan] = []
-        self.step_s: list[float] = []
-        self.utilization: list[float] = []
-
-    def record(self, plan: StepPlan, begin_s: float, end_s: float, utilization: float) -> None:
-        """Keep one step, scheduling included."""
-        self.plans.append(plan)
-        self.step_s.append(end_s - begin_s)
-        self.utilization.append(utilization)
-
-    def result(self, requests: list[Request]) -> ReplayResult:
-        """Give the replay's columns."""
-        timeline = Timeline(
-            arrival_s=np.array([request.arrival_s for request in requests]),
-            first_token_s=np.array([request.first_token_s for request in requests]),
-            last_token_s=np.array([request.last_token_s for request in requests]),
-            output_tokens=np.array([len(request.output) for request in requests]),
-            step_features=np.array([plan.features() for plan in self.plans]),
-            step_s=np.array(self.step_s),
-            kv_utilization=np.array(self.utilization),
-        )
-        return ReplayResult(timeline=timeline, plans=self.plans, requests=requests, finished_at_s=time.time())
+        return drive_replay(self.driver, requests)

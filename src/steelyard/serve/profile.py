@@ -221,7 +221,7 @@ def _run_case(llm: LLM, case: _Case, generator: np.random.Generator) -> tuple[li
             done += _pass_over(llm)
             continue
         begin = llm.clock.now_s()
-        plan = llm.step()[0]
+        plan = llm.step().plan
         if plan is not None:
             seconds.append(llm.clock.now_s() - begin)
             features.append(plan.features())

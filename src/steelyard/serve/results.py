@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from steelyard.serve.scheduling.beam import best_hypotheses
+
 if TYPE_CHECKING:
     from steelyard.serve.scheduling.request import Request
     from steelyard.serve.scheduling.step import StepPlan
 
-__all__ = ["Completion", "Delta", "EngineStats", "Output", "StepResult"]
+__all__ = ["Completion", "Delta", "EngineStats", "Output", "StepResult", "whole_outputs"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +25,8 @@ class Delta:
         tokens: new token ids; the stop token that ended it is not among them. Empty when only the end is told.
         logprobs: of each new token, natural logarithm; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each new token; empty when not asked for.
-        finish_reason: "stop", "length" or "abort" when the output ended, else "".
+        finish_reason: "stop", "length", "abort" or "refused" when the output ended, else "".
+        error: why it was refused.
     """
 
     request_id: str
@@ -32,6 +35,7 @@ class Delta:
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
     finish_reason: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +45,7 @@ class Output:
     Attributes:
         index: among those of the request; the best comes first where they were ranked.
         tokens: token ids.
-        finish_reason: "stop", "length" or "abort".
+        finish_reason: "stop", "length", "abort" or "refused".
         logprobs: of each token; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each token; empty when not asked for.
         cumulative_logprob: sum over the tokens, 0 when they are not known.
@@ -53,6 +57,35 @@ class Output:
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
     cumulative_logprob: float = 0.0
+
+
+def whole_outputs(root: Request) -> list[Output]:
+    """Give the outputs of a request that ended, the best first where they were ranked."""
+    family = root.family
+    if family is not None and family.hypotheses:
+        return [
+            Output(
+                index=index,
+                tokens=item.tokens,
+                finish_reason=item.finish_reason,
+                logprobs=item.logprobs if family.reports else [],
+                cumulative_logprob=item.cumulative_logprob,
+            )
+            for index, item in enumerate(best_hypotheses(family))
+        ]
+    members = [root] if family is None else family.outputs()
+    reports = family is None or family.reports
+    return [
+        Output(
+            index=index,
+            tokens=item.output,
+            finish_reason=item.finish_reason or "abort",
+            logprobs=item.logprobs if reports else [],
+            top_logprobs=item.top_logprobs if reports else [],
+            cumulative_logprob=item.cumulative_logprob,
+        )
+        for index, item in enumerate(members)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +134,9 @@ class StepResult:
     def __iter__(self) -> Iterator[Any]:
         yield from (self.plan, self.tokens, self.finished)
 
+    def __getitem__(self, index: int) -> Any:
+        return tuple(self)[index]
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
@@ -116,8 +152,8 @@ class EngineStats:
         kv_utilization: token states over slots of held blocks.
         swapped: requests whose keys and values are on the host or on their way.
         swaps: preemptions that moved blocks to the host.
-        cached_tokens: prompt tokens found in the prefix cache, over all requests.
-        prompt_tokens: prompt tokens of all requests that were admitted.
+        cached_prompt_tokens: prompt tokens found in the prefix cache, over all requests.
+        admitted_prompt_tokens: prompt tokens of all requests that were admitted.
     """
 
     steps: int
@@ -129,5 +165,5 @@ class EngineStats:
     kv_utilization: float
     swapped: int = 0
     swaps: int = 0
-    cached_tokens: int = 0
-    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    admitted_prompt_tokens: int = 0

@@ -24,6 +24,7 @@ class Family:
         root: the request as it was asked, the first member.
         members: all sequences by index.
         living: members that run now; only the root while the prompt is computed.
+        reports: whether log probabilities were asked for.
         has_forked: whether the prompt was completed once.
         shared_tokens: leading tokens that the first living member computes for the others after an admission.
         leader: the member that does.
@@ -34,6 +35,7 @@ class Family:
     members: list[Request]
     living: list[Request]
     leader: Request
+    reports: bool
     has_forked: bool = False
     shared_tokens: int = 0
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -52,9 +54,9 @@ class Family:
             members.append(Request(id=f"{root.id}#{index}", prompt=root.prompt, params=own, arrival_s=root.arrival_s, client=root.client))
         if ranked:
             root.params = replace(params, logprobs=0)
-        family = cls(root=root, members=members, living=[root], leader=root)
-        for member in members:
-            member.family = family
+        family = cls(root=root, members=members, living=[root], leader=root, reports=params.logprobs is not None)
+        for index, member in enumerate(members):
+            member.family, member.index = family, index
             member.is_synchronous = params.needs_history
         return family
 

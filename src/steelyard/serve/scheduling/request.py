@@ -41,6 +41,7 @@ class Request:
         error: why it was refused in the middle, else "".
         state: where its keys and values are.
         family: the sequences that run side by side for one request, itself among them; None when it runs alone.
+        index: among the members of its family.
         logprobs: of each output token, natural logarithm; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each output token; empty when not asked for.
         cumulative_logprob: sum of the log probabilities of the output, as far as they are known.
@@ -71,6 +72,7 @@ class Request:
     error: str = ""
     state: RequestState = "waiting"
     family: Family | None = None
+    index: int = 0
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
     cumulative_logprob: float = 0.0
