@@ -257,3 +257,41 @@ def test_an_engine_that_cannot_start_is_told_plainly(folder):
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode != 0
     assert "the engine cannot start: " in run.stderr
+
+
+def test_several_choices(server):
+    body = {"prompt": [1, 2, 3], "max_tokens": 5, "temperature": 0.9, "seed": 11}
+    several = server.post(**body, n=3).json()["choices"]
+    alone = [server.post(**{**body, "seed": 11 + index}).json()["choices"][0]["text"] for index in range(3)]
+    assert [item["index"] for item in several] == [0, 1, 2]
+    assert [item["text"] for item in several] == alone
+    streamed = ["", "", ""]
+    for event in server.events(**body, n=3):
+        for choice in event["choices"]:
+            streamed[choice["index"]] += choice["text"]
+    assert streamed == alone
+    beams = server.post(prompt=[1, 2, 3], max_tokens=4, beam_width=3, n=2).json()["choices"]
+    assert len({item["text"] for item in beams}) == 2
+    assert server.post(prompt=[1], beam_width=2, stream=True).status_code == 400
+    echoed = server.post(prompt=[1, 2], max_tokens=2, temperature=0, echo=True).json()["choices"][0]["text"]
+    assert echoed.startswith("1 2")
+    server.idle()
+
+
+def test_log_probabilities(server, greedy):
+    body = {"prompt": [1, 2, 3], "max_tokens": 5, "temperature": 0.9, "seed": 11}
+    alone = [server.post(**{**body, "seed": 11 + index}).json()["choices"][0]["text"] for index in range(3)]
+    likely = server.post(**body, best_of=3, logprobs=1).json()["choices"]
+    assert len(likely) == 1
+    report = likely[0]["logprobs"]
+    assert likely[0]["text"] == " ".join(report["tokens"]) in alone
+    assert report["text_offset"][0] == 0
+    assert all(len(top) <= 2 for top in report["top_logprobs"])
+    first = server.post(prompt=[1, 2, 3], max_tokens=5, temperature=0, logprobs=2).json()["choices"][0]["logprobs"]
+    assert first["tokens"] == text_of(greedy([1, 2, 3], 5)).split()
+    assert all(max(top, key=top.get) == token for top, token in zip(first["top_logprobs"], first["tokens"], strict=True))
+    chat = {"messages": [{"role": "user", "content": "1 2"}], "max_tokens": 3, "logprobs": True, "top_logprobs": 2}
+    content = server.post("/v1/chat/completions", **chat).json()["choices"][0]["logprobs"]["content"]
+    assert len(content) == 3
+    assert all(len(item["top_logprobs"]) == 2 and item["logprob"] <= 0 for item in content)
+    server.idle()

@@ -25,6 +25,7 @@ from steelyard.serve.front.engine.wire import (
     Update,
     encode_frame,
 )
+from steelyard.serve.scheduling.beam import best_hypotheses
 from steelyard.serve.scheduling.request import Request
 
 if TYPE_CHECKING:
@@ -55,9 +56,19 @@ class _Live:
         tokens = request.output[start:]
         if not tokens and not request.finish_reason:
             return None
-        self.num_told += len(tokens)
+        stop = self.num_told = start + len(tokens)
         stamps = None if start else (self.received_s, self.began_s, request.first_token_s)
-        return Update(self.key, self.index, tokens, request.finish_reason or "", stamps=stamps)
+        wanted = request.params.logprobs
+        return Update(
+            self.key,
+            self.index,
+            tokens,
+            request.finish_reason or "",
+            logprobs=None if wanted is None else request.logprobs[start:stop],
+            tops=request.top_logprobs[start:stop] if wanted else None,
+            stamps=stamps,
+            message=request.error,
+        )
 
 
 class EngineLoop:
@@ -83,7 +94,7 @@ class EngineLoop:
         self._embed = embed
         self._commands: queue.SimpleQueue[tuple[ToEngine | None, float]] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
-        self._fresh: dict[str, _Live] = {}
+        self._fresh: dict[str, float] = {}
         self._updates: list[Update] = []
         self._is_draining = False
 
@@ -152,13 +163,24 @@ class EngineLoop:
             told = f"{error}; {error.hint}" if error.hint else str(error)
             self._updates.append(Update(message.key, 0, [], "refused", message=told))
             return
-        self._live[request.id] = self._fresh[request.id] = _Live(message.key, 0, request, received_s)
+        family = request.family
+        members = family.members if family and not family.is_ranked else [request]
+        for index, member in enumerate(members):
+            self._live[member.id] = _Live(message.key, index, member, received_s)
+        self._fresh[request.id] = received_s
 
     def _abort(self, key: int) -> None:
         """Drop a prompt's sequences."""
-        self._live.pop(str(key), None)
         self._fresh.pop(str(key), None)
+        live = self._live.get(str(key))
+        if live is not None:
+            self._forget(live.request)
         self.llm.abort(str(key))
+
+    def _forget(self, root: Request) -> None:
+        """Tell nothing more of a prompt's sequences."""
+        for member in root.family.members if root.family else (root,):
+            self._live.pop(member.id, None)
 
     def _vectors(self, message: Embed) -> Embedded:
         """Run prompts for their vectors."""
@@ -179,17 +201,40 @@ class EngineLoop:
         self._note_begun(plan, begin_s)
         for request in plan.sampled:
             live = self._live.get(request.id)
-            if live is not None and (update := live.news()):
-                self._updates.append(update)
+            if live is not None and not (request.family and request.family.is_ranked):
+                self._note(live)
         for request in finished:
-            self._live.pop(request.id, None)
+            if request.family and request.family.is_ranked:
+                self._note_ranked(request)
+            self._forget(request)
+
+    def _note(self, live: _Live) -> None:
+        """Put what is new of a sequence into the next frame."""
+        if update := live.news():
+            self._updates.append(update)
+
+    def _note_ranked(self, root: Request) -> None:
+        """Put the likeliest outputs of a prompt into the next frame, once all of them ended."""
+        live, family = self._live.get(root.id), root.family
+        if live is None or family is None:
+            return
+        if not family.is_beam:
+            for index, member in enumerate(family.outputs()):
+                self._note(_Live(live.key, index, member, live.received_s, live.began_s))
+            return
+        stamps = (live.received_s, live.began_s, root.first_token_s)
+        wants = root.params.logprobs is not None
+        for index, found in enumerate(best_hypotheses(family)):
+            logprobs = found.logprobs if wants else None
+            self._updates.append(Update(live.key, index, found.tokens, found.finish_reason, logprobs=logprobs, stamps=stamps))
 
     def _note_begun(self, plan: StepPlan, begin_s: float) -> None:
-        """Stamp requests that ran for the first time."""
-        if self._fresh:
-            for name in plan.request_ids:
-                live = self._fresh.pop(name, None)
-                if live is not None:
+        """Stamp prompts that ran for the first time."""
+        for name in self._fresh.keys() & set(plan.request_ids) if self._fresh else ():
+            del self._fresh[name]
+            root = self._live[name].request
+            for member in root.family.members if root.family else (root,):
+                if live := self._live.get(member.id):
                     live.began_s = begin_s
 
     def _tell(self) -> None:

@@ -8,6 +8,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from steelyard.errors import SteelyardError
 from steelyard.serve.front.api.bodies import ChatBody, CompletionBody
 from steelyard.serve.front.api.choices import ChatShape, CompletionShape, Shape, usage
@@ -28,8 +30,6 @@ __all__ = ["Answers"]
 
 _INLINE_CHARS = 8192
 """Shorter prompts are encoded on the event loop: a thread's hand-over costs more."""
-
-_JSON_OBJECT = '{"type":"object"}'
 
 
 class Answers:
@@ -255,14 +255,12 @@ def _bias(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
 
 
 def _grammar(body: CompletionBody | ChatBody) -> str:
-    """Give the grammar of a response format."""
+    """Give the grammar of a response format, spelled as `running.grammar` does."""
     form = body.response_format
     if form is None or form.type == "text":
         return ""
     if form.type == "json_object":
-        return _JSON_OBJECT
+        return "json_object"
     if form.json_schema is None or form.json_schema.schema is None:
         raise ApiError(400, "response_format of type 'json_schema' needs json_schema.schema", param="response_format")
-    import msgspec
-
-    return msgspec.json.encode(form.json_schema.schema).decode()
+    return "json_schema:" + msgspec.json.encode(form.json_schema.schema).decode()
