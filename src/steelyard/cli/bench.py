@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import cyclopts
+from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from steelyard.runs.report import Report
     from steelyard.serve.client.load import LoadOptions, LoadResult
-    from steelyard.serve.client.summary import LoadSummary
+    from steelyard.serve.client.summary import LoadSummary, Slo
     from steelyard.serve.traces import TraceRow
 
 __all__ = ["bench", "read_fraction"]
@@ -18,58 +18,12 @@ _RAMP = "1,4,16"
 _OPEN_REQUESTS = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Source:
-    """What requests are made of."""
-
-    trace: Path | None
-    scale: float
-    rate_per_s: float | None
-    burstiness: float
-    num_requests: int
-    input_tokens: int
-    output_tokens: int
-    sigma: float
-    seed: int
-
-
-def bench(
-    url: str = "http://127.0.0.1:8000",
-    *,
-    trace: Path | None = None,
-    rate: str = "",
-    concurrency: str = "",
-    num_requests: int = 0,
-    scale: str = "1",
-    burstiness: float = 1.0,
-    input_tokens: int = 160,
-    output_tokens: int = 60,
-    sigma: float = 0.8,
-    slo: str = "",
-    send: Literal["tokens", "text", "chat"] = "tokens",
-    model: str = "",
-    vocab_size: int = 256,
-    warm_up: int = 4,
-    processes: int = 0,
-    timeout: str = "10 min",
-    retries: int = 0,
-    duration: str = "0",
-    extra: str = "",
-    seed: int = 0,
-    api_key_env: str = "",
-    out: Path | None = None,
-    name: str = "",
-    store: str = "",
-    record: bool = True,
-    json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
-) -> int:
-    """Load an OpenAI-compatible server and measure TTFT, TPOT, latency, throughput and goodput.
-
-    With --concurrency, so many requests are kept under way at each level of the list. With --rate, or a trace that tells arrival
-    times, requests are sent at their times whatever the server does. Without either, a short ramp of concurrencies is run.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What to send, how, and where the results go.
 
     Args:
-        url: Address of the server.
         trace: Requests: CSV or JSON lines, plain or .gz; drawn lengths when left out.
         rate: Mean requests per second; "inf" sends all at once.
         concurrency: Requests under way, one number or a list such as 1,2,4,...,64.
@@ -96,46 +50,57 @@ def bench(
         store: Folder or URL of the run store; the user's own when left out.
         record: Keep the load in the run store.
         json: Print the numbers as JSON.
+    """
 
-    Returns:
-        Exit code: 1 when no request came back whole.
+    trace: Path | None = None
+    rate: str = ""
+    concurrency: str = ""
+    num_requests: int = 0
+    scale: str = "1"
+    burstiness: float = 1.0
+    input_tokens: int = 160
+    output_tokens: int = 60
+    sigma: float = 0.8
+    slo: str = ""
+    send: Literal["tokens", "text", "chat"] = "tokens"
+    model: str = ""
+    vocab_size: int = 256
+    warm_up: int = 4
+    processes: int = 0
+    timeout: str = "10 min"
+    retries: int = 0
+    duration: str = "0"
+    extra: str = ""
+    seed: int = 0
+    api_key_env: str = ""
+    out: Path | None = None
+    name: str = ""
+    store: str = ""
+    record: bool = True
+    json: Annotated[bool, Parameter(negative=())] = False
+
+
+def bench(
+    url: Annotated[str, Parameter(help="Address of the server.")] = "http://127.0.0.1:8000", *, options: BenchOptions | None = None
+) -> int:
+    """Load an OpenAI-compatible server and measure TTFT, TPOT, latency, throughput and goodput.
+
+    With --concurrency, so many requests are kept under way at each level of the list. With --rate, or a trace that tells arrival
+    times, requests are sent at their times whatever the server does. Without either, a short ramp of concurrencies is run.
+    The exit code is 1 when no request came back whole.
     """
     from steelyard.errors import ConfigError
     from steelyard.serve.client.summary import Slo
-    from steelyard.units import parse
 
-    if rate and concurrency:
+    options = options or BenchOptions()
+    if options.rate and options.concurrency:
         raise ConfigError("--rate and --concurrency exclude each other", hint="a rate opens the loop, a concurrency closes it")
-    objective = Slo.parse(slo)
-    source = _Source(
-        trace=trace,
-        scale=read_fraction(scale, "--scale"),
-        rate_per_s=_rate(rate),
-        burstiness=burstiness,
-        num_requests=num_requests,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        sigma=sigma,
-        seed=seed,
-    )
-    levels = _levels(concurrency, source)
-    options = _options(
-        url,
-        api_key_env=api_key_env,
-        model=model,
-        form=send,
-        warm_up=warm_up,
-        processes=processes,
-        timeout_s=parse(timeout, "s", where="--timeout"),
-        retries=retries,
-        duration_s=parse(duration, "s", where="--duration"),
-        seed=seed,
-        vocab_size=vocab_size,
-        extra=_extra(extra),
-    )
-    rows = {level: _rows(source, level) for level in levels}
-    results = {level: _run(options, rows[level], level, quiet=json) for level in levels}
-    return _finish(results, objective, options, source, out=out, name=name, store=store, record=record, json=json)
+    objective, rate_per_s = Slo.parse(options.slo), _rate(options.rate)
+    levels = _levels(options, rate_per_s)
+    rows = {level: _rows(options, level, rate_per_s) for level in levels}
+    load = _load_options(url, options)
+    results = {level: _run(load, rows[level], level, quiet=options.json) for level in levels}
+    return _finish(results, objective, load, options)
 
 
 def read_fraction(text: str, where: str) -> float:
@@ -178,17 +143,14 @@ def _extra(text: str) -> dict[str, Any]:
     return value
 
 
-def _levels(text: str, source: _Source) -> list[int]:
+def _levels(options: BenchOptions, rate_per_s: float | None) -> list[int]:
     """Read a list of concurrencies, "..." going on as the two numbers before it do; [0] for an open loop."""
     from steelyard.errors import ConfigError
     from steelyard.serve.traces.read import has_arrivals
 
-    if not text:
-        if source.rate_per_s is not None:
-            return [0]
-        if source.trace is not None and has_arrivals(source.trace):
-            return [0]
-        text = _RAMP
+    if not options.concurrency and (rate_per_s is not None or (options.trace is not None and has_arrivals(options.trace))):
+        return [0]
+    text = options.concurrency or _RAMP
     words = [word.strip() for word in text.replace("…", "...").split(",") if word.strip()]
     levels: list[int] = []
     for place, word in enumerate(words):
@@ -217,39 +179,53 @@ def _between(levels: list[int], after: list[str], text: str) -> list[int]:
     return filled
 
 
-def _options(url: str, *, api_key_env: str, model: str, **others: Any) -> "LoadOptions":
-    """Find the server and make the options of all levels."""
+def _load_options(url: str, options: BenchOptions) -> "LoadOptions":
+    """Find the server and make what all levels share."""
     from dataclasses import replace
 
     from steelyard.serve.client.load import LoadOptions, list_models
     from steelyard.serve.client.wire.address import Endpoint, read_key
+    from steelyard.units import parse
 
-    options = LoadOptions(endpoint=Endpoint.parse(url, api_key=read_key(api_key_env)), model=model, **others)
-    found = list_models(options.endpoint)
-    return options if model or not found else replace(options, model=found[0])
+    load = LoadOptions(
+        endpoint=Endpoint.parse(url, api_key=read_key(options.api_key_env)),
+        model=options.model,
+        form=options.send,
+        warm_up=options.warm_up,
+        processes=options.processes,
+        timeout_s=parse(options.timeout, "s", where="--timeout"),
+        retries=options.retries,
+        duration_s=parse(options.duration, "s", where="--duration"),
+        seed=options.seed,
+        vocab_size=options.vocab_size,
+        extra=_extra(options.extra),
+    )
+    found = list_models(load.endpoint)
+    return load if options.model or not found else replace(load, model=found[0])
 
 
-def _rows(source: _Source, level: int) -> "list[TraceRow]":
-    """Make the requests of a level."""
+def _rows(options: BenchOptions, level: int, rate_per_s: float | None) -> "list[TraceRow]":
+    """Make the requests of a level, 0 for an open loop."""
     import numpy as np
 
     from steelyard.serve.traces import draw_arrivals, load_rows, synthetic_rows
 
-    generator = np.random.default_rng(source.seed + level)
-    wanted = source.num_requests or (max(8 * level, 32) if level else 0)
-    if source.trace is not None:
-        rate = None if level or source.rate_per_s == float("inf") else source.rate_per_s
-        rows = load_rows(source.trace, generator, limit=wanted, scale=source.scale, rate_per_s=rate)
-        return rows if source.rate_per_s != float("inf") else draw_arrivals(rows, generator, rate_per_s=float("inf"))
+    generator = np.random.default_rng(options.seed + level)
+    at_once = float("inf")
+    if options.trace is not None:
+        rate = None if level or rate_per_s == at_once else rate_per_s
+        wanted = options.num_requests
+        rows = load_rows(options.trace, generator, limit=wanted, scale=read_fraction(options.scale, "--scale"), rate_per_s=rate)
+        return draw_arrivals(rows, generator, rate_per_s=at_once) if level or rate_per_s == at_once else rows
     rows = synthetic_rows(
         generator,
-        num_requests=wanted or _OPEN_REQUESTS,
-        rate_per_s=float("inf"),
-        mean_prompt=source.input_tokens,
-        mean_output=source.output_tokens,
-        sigma=source.sigma,
+        num_requests=options.num_requests or (max(8 * level, 32) if level else _OPEN_REQUESTS),
+        rate_per_s=at_once,
+        mean_prompt=options.input_tokens,
+        mean_output=options.output_tokens,
+        sigma=options.sigma,
     )
-    return rows if level else draw_arrivals(rows, generator, rate_per_s=source.rate_per_s or 1.0, burstiness=source.burstiness)
+    return rows if level else draw_arrivals(rows, generator, rate_per_s=rate_per_s or 1.0, burstiness=options.burstiness)
 
 
 def _run(options: "LoadOptions", rows: "list[TraceRow]", level: int, *, quiet: bool) -> "LoadResult":
@@ -268,72 +244,51 @@ def _run(options: "LoadOptions", rows: "list[TraceRow]", level: int, *, quiet: b
         return run_load(chosen, rows, on_progress=lambda done: bar.update(task, completed=done))
 
 
-def _finish(
-    results: "dict[int, LoadResult]",
-    objective: Any,
-    options: "LoadOptions",
-    source: _Source,
-    *,
-    out: Path | None,
-    name: str,
-    store: str,
-    record: bool,
-    json: bool,
-) -> int:
+def _finish(results: "dict[int, LoadResult]", objective: "Slo", load: "LoadOptions", options: BenchOptions) -> int:
     """Summarize, show, write and keep."""
     from steelyard.serve.client.report import ramp_report
     from steelyard.serve.client.results import to_json, write_results
     from steelyard.serve.client.summary import summarize
 
     pairs = {level: (summarize(result, objective), result) for level, result in results.items()}
-    about = _about(options, source, objective)
-    report = ramp_report(pairs, title=f"Load on {about['url']}", subtitle=_subtitle(about, pairs))
-    files = write_results(out, pairs, report, about) if out else []
-    if record:
-        _keep(pairs, about, files, name=name, store=store, seed=source.seed)
-    if json:
+    about = _about(load, options, objective)
+    report = ramp_report(pairs, title=f"Load on {load.endpoint.url}", subtitle=_subtitle(load, options, pairs))
+    files = write_results(options.out, pairs, report, about) if options.out else []
+    if options.record:
+        _keep(pairs, about, files, options)
+    if options.json:
         print(to_json({level: summary for level, (summary, _) in pairs.items()}, about))
     else:
         _show(report, files)
     return 0 if any(summary.requests for summary, _ in pairs.values()) else 1
 
 
-def _about(options: "LoadOptions", source: _Source, objective: Any) -> dict[str, Any]:
+def _about(load: "LoadOptions", options: BenchOptions, objective: "Slo") -> dict[str, Any]:
     """Say what was sent, to whom; the key is left out."""
     from steelyard.config import to_plain
 
-    shared = {
-        name: getattr(options, name)
-        for name in ("model", "form", "warm_up", "num_processes", "timeout_s", "retries", "duration_s", "extra")
-    }
-    return {"url": options.endpoint.url, **shared, "source": to_plain(source), "slo": to_plain(objective)}
+    about = {"url": load.endpoint.url} | to_plain(options) | {"model": load.model, "slo": to_plain(objective)}
+    return {name: value for name, value in about.items() if name not in ("api_key_env", "out", "name", "store", "record", "json")}
 
 
-def _subtitle(about: dict[str, Any], pairs: "dict[int, tuple[LoadSummary, LoadResult]]") -> str:
+def _subtitle(load: "LoadOptions", options: BenchOptions, pairs: "dict[int, tuple[LoadSummary, LoadResult]]") -> str:
     """Say what was sent, in one line."""
-    source = about["source"]
-    what = (
-        Path(source["trace"]).name
-        if source["trace"]
-        else f"drawn lengths, {source['input_tokens']} in and {source['output_tokens']} out in the mean"
-    )
-    scaled = f", lengths x {source['scale']:g}" if source["trace"] and source["scale"] != 1 else ""
+    drawn = f"drawn lengths, {options.input_tokens} in and {options.output_tokens} out in the mean"
+    what = f"{options.trace.name}, lengths x {options.scale}" if options.trace else drawn
     how = "sent at arrival times" if 0 in pairs else f"{', '.join(map(str, pairs))} at once"
-    rate = f" ({source['rate_per_s']:g} per s)" if 0 in pairs and source["rate_per_s"] else ""
-    return f"{about['model'] or 'default model'}: {what}{scaled}, {how}{rate}, as {about['form']}, seed {source['seed']}"
+    rate = f" ({options.rate} per s)" if options.rate else ""
+    return f"{load.model or 'default model'}: {what}, {how}{rate}, as {load.form}, seed {options.seed}"
 
 
-def _keep(
-    pairs: "dict[int, tuple[LoadSummary, LoadResult]]", about: dict[str, Any], files: list[Path], *, name: str, store: str, seed: int
-) -> None:
+def _keep(pairs: "dict[int, tuple[LoadSummary, LoadResult]]", about: dict[str, Any], files: list[Path], options: BenchOptions) -> None:
     """Write every level to the run store."""
     from steelyard.runs.store import RunStore
     from steelyard.serve.client.results import store_load
 
-    opened = RunStore(store or None)
+    opened = RunStore(options.store or None)
     for level, (summary, result) in pairs.items():
-        words = name or (f"{about['url']} at {level}" if level else about["url"])
-        store_load(opened, summary, result, about={**about, "concurrency": level}, name=words, seed=seed, files=files)
+        words = options.name or (f"{about['url']} at {level}" if level else str(about["url"]))
+        store_load(opened, summary, result, about={**about, "concurrency": level}, name=words, seed=options.seed, files=files)
 
 
 def _show(report: "Report", files: list[Path]) -> None:

@@ -21,12 +21,18 @@ def _spec(chart: Any) -> dict[str, Any]:
     return {key: value for key, value in chart.to_dict().items() if key not in ("config", "$schema")}
 
 
-def _seconds_axis(**more: Any) -> Any:
-    """Give an axis of times written as "20 ms" or "1.5 s"."""
+def _seconds_axis(values: Sequence[float]) -> Any:
+    """Give a logarithmic axis of times, written as "20 ms" or "1.5 s", with marks at 1, 2 and 5 (1 only over many decades)."""
     import altair as alt
 
-    words = "datum.value >= 1 ? format(datum.value, '~r') + ' s' : format(datum.value * 1000, '~r') + ' ms'"
-    return alt.Axis(labelExpr=words, tickCount=6, **more)
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    steps = (1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)
+    ticks = [step * 10.0**power for power in range(-7, 5) for step in steps]
+    words = (
+        "datum.value >= 1 ? format(datum.value, '~r') + ' s' : "
+        "datum.value >= 0.001 ? format(datum.value * 1000, '~r') + ' ms' : format(datum.value * 1e6, '~r') + ' µs'"
+    )
+    return alt.Axis(labelExpr=words, values=[tick for tick in ticks if low <= tick <= high])
 
 
 def latency_shares(records: Sequence[RequestRecord], *, title: str = "How fast answers came") -> dict[str, Any]:
@@ -57,7 +63,9 @@ def latency_shares(records: Sequence[RequestRecord], *, title: str = "How fast a
         alt.Chart(alt.Data(values=rows))
         .mark_line(strokeWidth=1.8)
         .encode(
-            x=alt.X("latency:Q", title="Latency", scale=alt.Scale(type="log", nice=False), axis=_seconds_axis()),
+            x=alt.X(
+                "latency:Q", title="Latency", scale=alt.Scale(type="log", nice=False), axis=_seconds_axis([row["latency"] for row in rows])
+            ),
             y=alt.Y("share:Q", title="Share of requests at or below", axis=alt.Axis(format="%", tickCount=5)),
             color=alt.Color("kind:N", title=None, sort=list(series), scale=alt.Scale(domain=list(series))),
             tooltip=[alt.Tooltip("kind:N"), alt.Tooltip("latency:Q", format=".3s"), alt.Tooltip("share:Q", format=".0%")],
@@ -90,7 +98,7 @@ def token_rate(records: Sequence[RequestRecord], *, title: str = "Output tokens 
         .mark_area(opacity=0.25, line={"strokeWidth": 1.6}, interpolate="monotone")
         .encode(
             x=alt.X("time:Q", title="Seconds from the start", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8)),
-            y=alt.Y("rate:Q", title="Output tokens per second", axis=alt.Axis(format="~s", tickCount=5)),
+            y=alt.Y("rate:Q", title="Output tokens per second", axis=alt.Axis(format=",.0f", tickCount=5)),
             tooltip=[alt.Tooltip("time:Q", format=".1f"), alt.Tooltip("rate:Q", format=".3s")],
         )
     )
@@ -112,7 +120,7 @@ def ramp_throughput(levels: Mapping[int, LoadSummary]) -> dict[str, Any]:
         {"concurrency": level, "rate": item.output_tokens_per_s, "words": f"{item.output_tokens_per_s:,.0f}"}
         for level, item in levels.items()
     ]
-    y = alt.Y("rate:Q", title="Output tokens per second", axis=alt.Axis(format="~s", tickCount=5), scale=alt.Scale(zero=True))
+    y = alt.Y("rate:Q", title="Output tokens per second", axis=alt.Axis(format=",.0f", tickCount=5), scale=alt.Scale(zero=True))
     base = alt.Chart(alt.Data(values=rows)).encode(x=_level_axis(list(levels)), y=y)
     layers = [base.mark_line(strokeWidth=1.8), base.mark_point(filled=True, size=60)]
     layers.append(base.mark_text(dy=-12, fontSize=11.5).encode(text="words:N"))
@@ -137,7 +145,8 @@ def ramp_latency(levels: Mapping[int, LoadSummary]) -> dict[str, Any]:
             spread = getattr(item, field)
             if math.isfinite(spread.p50) and spread.p50 > 0:
                 rows.append({"concurrency": level, "kind": name, "p50": spread.p50, "p95": spread.p95})
-    y = alt.Y("p50:Q", title="Latency", scale=alt.Scale(type="log", nice=False, padding=12), axis=_seconds_axis())
+    axis = _seconds_axis([row[point] for row in rows for point in ("p50", "p95")])
+    y = alt.Y("p50:Q", title="Latency", scale=alt.Scale(type="log", nice=False, padding=12), axis=axis)
     color = alt.Color("kind:N", title=None, sort=list(names), scale=alt.Scale(domain=list(names)))
     base = alt.Chart(alt.Data(values=rows)).encode(x=_level_axis(list(levels)), color=color)
     tooltip = [alt.Tooltip("kind:N"), alt.Tooltip("p50:Q", format=".3s"), alt.Tooltip("p95:Q", format=".3s")]
