@@ -1,3 +1,4 @@
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,6 +9,9 @@ from hypothesis import strategies as st
 
 from steelyard.serve.running.attention import decode_gathered
 from steelyard.serve.running.kernels import paged_decode, split_pieces
+from steelyard.serve.running.native.build import compiled_library
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
 
 class Case:
@@ -58,6 +62,45 @@ def test_the_numba_kernel_equals_the_gathered_batch(threads, dtype):
 )
 def test_the_numba_kernel_takes_any_shape(seed, contexts, heads, width, block_size):
     Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size).check(paged_decode)
+
+
+def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
+    library = compiled_library()
+    rows, heads, width = query.shape
+    places = [item.ctypes.data for item in (query, keys, values)]
+    sizes = rows, heads, keys.shape[1], width, keys.shape[2], tables.shape[1]
+    contexts, tables = contexts.astype(np.int64), np.ascontiguousarray(tables, dtype=np.int64)
+    library.steelyard_decode(*places, keys.itemsize == 2, tables.ctypes.data, contexts.ctypes.data, *sizes, out.ctypes.data, threads)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_native_kernel_equals_the_gathered_batch(dtype):
+    Case(0, [1, 8, 9, 2501, 2600], dtype=dtype).check(decode_natively)
+
+
+@needs_compiler
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**16),
+    st.lists(st.integers(1, 70), min_size=1, max_size=5),
+    st.sampled_from([(4, 4), (4, 2), (6, 1), (7, 1), (11, 1), (34, 2)]),
+    st.sampled_from([8, 24, 128]),
+    st.sampled_from([1, 4, 16, 64]),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_the_native_kernel_takes_any_shape(seed, contexts, heads, width, block_size, dtype):
+    Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size, dtype=dtype).check(decode_natively)
+
+
+@needs_compiler
+def test_native_equals_numba():
+    case = Case(1, [5, 1030, 2049, 64], heads=12, kv_heads=4, width=64, block_size=16)
+    found = []
+    for decode in (decode_natively, paged_decode):
+        found.append(np.empty(case.query.shape, dtype=np.float32))
+        decode(case.query.numpy(), *case.bits(), case.tables, case.contexts, found[-1])
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-6)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 20))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.errors import ConfigError
-from steelyard.serve.running.attention import StepAttention
+from steelyard.errors import BackendError, CapacityError, ConfigError, DataError
 from steelyard.serve.running.launch import Launch, Launcher
-from steelyard.serve.running.linear import can_pack, packed_model
+from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.request import Request
@@ -25,6 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["TorchRunner"]
 
 
+class _Steps(Protocol):
+    """Runs the dense layers and attention of a step."""
+
+    packed_bytes: int
+
+    def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
+        """Give logits [R, V] of the sampled rows."""
+        ...
+
+
 class TorchRunner:
     """Executes step plans on one device.
 
@@ -34,7 +43,8 @@ class TorchRunner:
         sampler: turns logits into tokens.
         pool: keys and values.
         compiled: whether the runner uses packed weights and compiled kernels instead of the model's own forward.
-        kernel: what runs attention: "numba" or "torch".
+        kernel: what runs a step: "native" (C++ compiled on this machine), "numba", or "torch" (the model's own forward).
+        kernel_note: why it is not "native"; empty when it is.
     """
 
     def __init__(
@@ -45,6 +55,7 @@ class TorchRunner:
         compiled: bool | None = None,
         sampler: Sampler | None = None,
         kv_dtype: torch.dtype | None = None,
+        native: bool | None = None,
     ) -> None:
         """Allocate the pool on the model's device.
 
@@ -55,8 +66,11 @@ class TorchRunner:
                 later changes of the model's weights do not reach the runner.
             sampler: chooses tokens; one without grammars by default.
             kv_dtype: of keys and values in the pool; the model's by default. `torch.bfloat16` halves the bytes that decoding reads.
+            native: use the C++ kernels, or with False the numba ones; by default where a compiler is found and the kernels prove at
+                least 1.2 times faster here. `STEELYARD_NATIVE=0` in the environment stands for False.
 
         Raises:
+            BackendError: `native` is asked for and cannot be had.
             ConfigError: `max_model_len` is beyond the model's positions, or the kernel does not take the dtype or device.
             CapacityError: the device has no memory for the pool.
         """
@@ -66,11 +80,8 @@ class TorchRunner:
         self.config = config
         self.sampler = sampler or Sampler()
         self.pool = KVPool(arch, config.num_blocks, config.block_size, kv_dtype or weight.dtype, weight.device)
-        self.kernel = "numba" if self.compiled else "torch"
+        self.kernel, self.kernel_note, self._steps = self._choose(native)
         self._device = weight.device
-        helpers = torch.get_num_threads() - 1
-        self._helpers = ThreadPoolExecutor(helpers, thread_name_prefix="decode") if self.compiled and helpers else None
-        self._running = packed_model(model) if self.compiled and can_pack(weight) else model
         self._launcher = Launcher(self._run)
 
     @property
@@ -82,6 +93,11 @@ class TorchRunner:
     def pool_bytes(self) -> int:
         """Bytes of the pool tensor."""
         return self.pool.num_bytes
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the runner's packed copy of the weights, beside the model's own."""
+        return self._steps.packed_bytes
 
     def warm_up(self) -> None:
         """Compile kernels and start thread pools, so that no timed step pays for it; the pool stays as it was."""
@@ -117,14 +133,32 @@ class TorchRunner:
         """Run one step now."""
         if len(plan.copies):
             self.pool.copy_blocks(plan.copies)
-        attend = StepAttention(plan, self.pool, compiled=self.compiled, helpers=self._helpers)
-        tokens = torch.from_numpy(token_ids).to(self._device)
-        positions = torch.from_numpy(plan.positions).to(self._device)
-        hidden = self._running.run(tokens, positions, attend)
-        if not plan.sampled:
-            return plan.blank_output()
-        logits = self._running.head(hidden[torch.from_numpy(plan.sample_rows).to(self._device)])
-        return self.sampler.sample(logits, plan)
+        logits = self._steps.logits(plan, token_ids)
+        return plan.blank_output() if logits is None else self.sampler.sample(logits, plan)
+
+    def _choose(self, native: bool | None) -> tuple[str, str, _Steps]:
+        """Take the best kernels that this machine and model allow."""
+        from steelyard.serve.running.native import build, layout, steps, trial
+
+        threads, note = torch.get_num_threads(), ""
+        if not self.compiled or native is False or (native is None and build.switched_off()):
+            note = "switched off" if self.compiled else "not compiled: the model's own forward runs"
+        elif not layout.fits(self.model):
+            note = "native kernels take widths in multiples of 8"
+        else:
+            try:
+                library = build.compiled_library()
+                note = "" if native else trial.verdict(library, threads).refusal
+                if not note:
+                    rows = self.config.token_budget
+                    return "native", "", steps.NativeSteps(self.model, self.pool, library, rows=rows, threads=threads)
+            except (BackendError, DataError, CapacityError) as error:
+                note = str(error)
+        if native:
+            raise BackendError(f"native kernels cannot run: {note}", hint="leave native out to fall back by itself")
+        helpers = threads - 1 if self.compiled else 0
+        pool = ThreadPoolExecutor(helpers, thread_name_prefix="decode") if helpers else None
+        return ("numba" if self.compiled else "torch"), note, ModelSteps(self.model, self.pool, compiled=self.compiled, helpers=pool)
 
 
 def _refuse(model: Transformer, config: SchedulerConfig, compiled: bool | None, kv_dtype: torch.dtype | None) -> bool:

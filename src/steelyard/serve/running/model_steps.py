@@ -1,0 +1,62 @@
+"""Runs steps through the model's own forward, on any device: the reference, and with packed weights the path without a compiler."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steelyard.serve.running.attention import StepAttention
+from steelyard.serve.running.linear import can_pack, packed_model
+from steelyard.serve.running.pool import KVPool
+from steelyard.serve.scheduling.step import StepPlan
+
+if TYPE_CHECKING:
+    from steelyard.nn.transformer import Transformer
+
+__all__ = ["ModelSteps"]
+
+
+class ModelSteps:
+    """A model and its pool.
+
+    Attributes:
+        packed_bytes: bytes of the packed weights, 0 without.
+    """
+
+    def __init__(self, model: Transformer, pool: KVPool, *, compiled: bool, helpers: Executor | None = None) -> None:
+        """Pack the weights if `compiled`.
+
+        Args:
+            model: in evaluation mode.
+            pool: keys and values.
+            compiled: use packed linear layers and the numba kernel (float32 on the CPU); later changes of weights are not seen.
+            helpers: threads that share the numba kernel's rows.
+        """
+        self._pool, self._compiled, self._helpers = pool, compiled, helpers
+        weight = model.embedding.weight
+        packs = compiled and can_pack(weight)
+        self._model = packed_model(model) if packs else model
+        linear = sum(item.numel() for name, item in model.named_parameters() if item.ndim > 1 and "embedding" not in name)
+        self.packed_bytes = (linear + (weight.numel() if model.output is None else 0)) * weight.element_size() if packs else 0
+
+    def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
+        """Run a step.
+
+        Args:
+            plan: the step.
+            token_ids: int64 [T], none of them unknown.
+
+        Returns:
+            Logits [R, V] of the sampled rows; None when there are none.
+        """
+        device = self._pool.kv.device
+        attend = StepAttention(plan, self._pool, compiled=self._compiled, helpers=self._helpers)
+        tokens, positions = torch.from_numpy(token_ids).to(device), torch.from_numpy(plan.positions).to(device)
+        hidden = self._model.run(tokens, positions, attend)
+        if not len(plan.sample_rows):
+            return None
+        return self._model.head(hidden[torch.from_numpy(plan.sample_rows).to(device)])

@@ -1,0 +1,264 @@
+// Attention over paged keys and values: one query per sequence while decoding, tiles of rows for prompts.
+//
+// Contexts are cut at fixed places, so a row's result depends on that row alone.
+#pragma once
+
+#include "products.h"
+
+constexpr long SPLIT = 1024;  // tokens of a piece of a decoding context
+constexpr long TILE = 64;     // tokens that prompt attention takes at once
+constexpr float LOWEST = -1e30f;
+
+// A piece of a decoding row's context, or a tile of a prompt's rows, for one key head.
+struct Unit {
+    int64_t sequence, head, first, end, part;
+};
+
+template <class T>
+INLINE void prefetch(const T* from, long count) {
+    for (long i = 0; i < count; i += 64 / (long)sizeof(T)) __builtin_prefetch(from + i);
+}
+
+// Up to 16 tokens of one block for G query heads that share a key head: running softmax into `total` [G, width], `peak`, `weight`.
+template <class T, int G>
+INLINE void attend_tokens(const float* query, long width, const T* keys, const T* values, long count, float* total, float* peak, float* weight) {
+    float share[G][16];
+    for (long t = 0; t < 16; t++) {
+        if (t >= count) {
+            for (int g = 0; g < G; g++) share[g][t] = LOWEST;
+            continue;
+        }
+        f8 score[G] = {};
+        for (long i = 0; i < width; i += 8) {
+            const f8 key = load(keys + t * width + i);
+            for (int g = 0; g < G; g++) score[g] += load(query + g * width + i) * key;
+        }
+        for (int g = 0; g < G; g++) share[g][t] = sum(score[g]);
+    }
+    for (int g = 0; g < G; g++) {
+        f8 left = load(share[g]), right = load(share[g] + 8);
+        const float top = highest(larger(left, right));
+        if (top > peak[g]) {
+            const float shrink = exponential(spread(peak[g] - top))[0];
+            for (long i = 0; i < width; i += 8) store(total + g * width + i, load(total + g * width + i) * shrink);
+            weight[g] *= shrink;
+            peak[g] = top;
+        }
+        left = exponential(left - peak[g]), right = exponential(right - peak[g]);
+        store(share[g], left), store(share[g] + 8, right);
+        weight[g] += sum(left + right);
+    }
+    for (long i = 0; i < width; i += 8) {
+        f8 part[G];
+        for (int g = 0; g < G; g++) part[g] = load(total + g * width + i);
+        for (long t = 0; t < count; t++) {
+            const f8 value = load(values + t * width + i);
+            for (int g = 0; g < G; g++) part[g] += share[g][t] * value;
+        }
+        for (int g = 0; g < G; g++) store(total + g * width + i, part[g]);
+    }
+}
+
+template <class T>
+static void attend_any(int members, const float* query, long width, const T* keys, const T* values, long count, float* total, float* peak,
+                       float* weight) {
+    switch (members) {
+        case 1: return attend_tokens<T, 1>(query, width, keys, values, count, total, peak, weight);
+        case 2: return attend_tokens<T, 2>(query, width, keys, values, count, total, peak, weight);
+        case 3: return attend_tokens<T, 3>(query, width, keys, values, count, total, peak, weight);
+        case 4: return attend_tokens<T, 4>(query, width, keys, values, count, total, peak, weight);
+        case 5: return attend_tokens<T, 5>(query, width, keys, values, count, total, peak, weight);
+        case 6: return attend_tokens<T, 6>(query, width, keys, values, count, total, peak, weight);
+        case 7: return attend_tokens<T, 7>(query, width, keys, values, count, total, peak, weight);
+        case 8: return attend_tokens<T, 8>(query, width, keys, values, count, total, peak, weight);
+    }
+}
+
+// What attention reads: one layer's keys and values, and who reads which blocks.
+template <class T>
+struct Paged {
+    const T *keys, *values;
+    long kv_heads, group, width, block_size;
+    const int64_t* tables;
+    long table_row;
+
+    long offset(const int64_t* table, long head, long token) const {
+        return ((table[token / block_size] * kv_heads + head) * block_size + token % block_size) * width;
+    }
+};
+
+// One piece of a decoding row: `parts` gets numerators [group, width], peaks [group] and denominators [group].
+template <class T>
+static void attend_piece(const Paged<T>& p, const Unit& unit, const float* query, float* parts) {
+    const long width = p.width, group = p.group;
+    float *peak = parts + group * width, *weight = peak + group;
+    std::fill(parts, peak, 0.0f);
+    std::fill(peak, weight, LOWEST);
+    std::fill(weight, weight + group, 0.0f);
+    const int64_t* table = p.tables + unit.sequence * p.table_row;
+    const long stride = std::min(p.block_size, 16L);
+    for (long token = unit.first; token < unit.end; token += stride) {
+        const long here = p.offset(table, unit.head, token), count = std::min(stride, unit.end - token);
+        if (token + stride < unit.end) {
+            const long next = p.offset(table, unit.head, token + stride);
+            prefetch(p.keys + next, stride * width);
+            prefetch(p.values + next, stride * width);
+        }
+        for (long member = 0; member < group; member += 8) {
+            const int members = (int)std::min(8L, group - member);
+            attend_any(members, query + member * width, width, p.keys + here, p.values + here, count, parts + member * width, peak + member,
+                       weight + member);
+        }
+    }
+}
+
+// Joins the pieces of one row and key head in order.
+static void join(const float* parts, long pieces, long group, long width, float* out) {
+    const long size = group * (width + 2);
+    for (long g = 0; g < group; g++) {
+        float peak = LOWEST, weight = 0;
+        for (long piece = 0; piece < pieces; piece++) peak = std::max(peak, parts[piece * size + group * width + g]);
+        std::fill(out + g * width, out + (g + 1) * width, 0.0f);
+        for (long piece = 0; piece < pieces; piece++) {
+            const float* part = parts + piece * size;
+            const float shrink = exponential(spread(part[group * width + g] - peak))[0];
+            weight += shrink * part[group * width + group + g];
+            for (long i = 0; i < width; i++) out[g * width + i] += shrink * part[g * width + i];
+        }
+        for (long i = 0; i < width; i++) out[g * width + i] /= weight;
+    }
+}
+
+// Where the prompt chunks of a step stand: first rows and ends [S + 1], tokens to attend for each chunk's last row [S].
+struct Chunks {
+    const int64_t *starts, *contexts;
+};
+
+// Scratch of a thread, kept between steps.
+static float* scratch(size_t floats) {
+    static thread_local std::vector<float> memory;
+    if (memory.size() < floats) memory.resize(floats);
+    return memory.data();
+}
+
+// Turns up to TILE tokens into panels [4][width][16] of keys and rows [TILE][wide] of values, zero beyond `count`.
+template <class T>
+static void unpack(const Paged<T>& p, const int64_t* table, long head, long token, long count, long wide, float* keys, float* values) {
+    memset(keys, 0, sizeof(float) * TILE * p.width);
+    memset(values, 0, sizeof(float) * TILE * wide);
+    for (long t = 0; t < count; t++) {
+        const long here = p.offset(table, head, token + t);
+        float* column = keys + t / PANEL * p.width * PANEL + t % PANEL;
+        for (long i = 0; i < p.width; i += 8) {
+            const f8 key = load(p.keys + here + i);
+            for (int j = 0; j < 8; j++) column[(i + j) * PANEL] = key[j];
+            store(values + t * wide + i, load(p.values + here + i));
+        }
+    }
+}
+
+// Softmax of `lines` rows of scores [lines, TILE]; row r sees the first `seen(r)` tokens. Rescales totals.
+static void soften(float* scores, long lines, long group, long seen_first, long wide, float* total, float* peak, float* weight) {
+    const i8 index = {0, 1, 2, 3, 4, 5, 6, 7};
+    for (long line = 0; line < lines; line++) {
+        const long seen = std::min(TILE, seen_first + line / group);
+        float* row = scores + line * TILE;
+        f8 top = spread(LOWEST);
+        for (long i = 0; i < TILE; i += 8) {
+            const f8 masked = pick(index + (int32_t)i < i8{} + (int32_t)std::max(seen, 0L), load(row + i), spread(LOWEST));
+            store(row + i, masked);
+            top = larger(top, masked);
+        }
+        const float higher = std::max(peak[line], highest(top));
+        if (higher > peak[line]) {
+            const float shrink = exponential(spread(peak[line] - higher))[0];
+            for (long i = 0; i < wide; i += 8) store(total + line * wide + i, load(total + line * wide + i) * shrink);
+            weight[line] *= shrink;
+            peak[line] = higher;
+        }
+        f8 mass = {};
+        for (long i = 0; i < TILE; i += 8) {
+            const f8 share = seen > 0 ? exponential(load(row + i) - higher) : f8{};
+            store(row + i, share);
+            mass += share;
+        }
+        weight[line] += sum(mass);
+    }
+}
+
+// Rows [first, end) of a prompt chunk attend to their contexts for one key head.
+template <class T>
+static void attend_rows(const Paged<T>& p, const Unit& unit, const Chunks& c, const float* qkv, long qkv_row, float* out, long out_row) {
+    const long width = p.width, wide = padded(width), lines = (unit.end - unit.first) * p.group, heads = unit.head * p.group;
+    const long start = c.starts[unit.sequence], chunk = c.starts[unit.sequence + 1] - start;
+    const long position = c.contexts[unit.sequence] - chunk + unit.first, context = position + unit.end - unit.first;
+    float* query = scratch(lines * (width + TILE + wide + 2) + TILE * (width + wide));
+    float *scores = query + lines * width, *total = scores + lines * TILE, *peak = total + lines * wide, *weight = peak + lines;
+    float *keys = weight + lines, *values = keys + TILE * width;
+    const float scale = 1.0f / std::sqrt((float)width);
+    for (long line = 0; line < lines; line++) {
+        const float* from = qkv + (start + unit.first + line / p.group) * qkv_row + (heads + line % p.group) * width;
+        for (long i = 0; i < width; i++) query[line * width + i] = from[i] * scale;
+    }
+    std::fill(total, peak, 0.0f);
+    std::fill(peak, weight, LOWEST);
+    std::fill(weight, keys, 0.0f);
+    const int64_t* table = p.tables + unit.sequence * p.table_row;
+    for (long token = 0; token < context; token += TILE) {
+        unpack(p, table, unit.head, token, std::min(TILE, context - token), wide, keys, values);
+        for (long panel = 0; panel < TILE / PANEL; panel++)
+            rows_times_panel(query, width, keys + panel * width * PANEL, PANEL, width, scores + panel * PANEL, TILE, lines, true, nullptr);
+        soften(scores, lines, p.group, position + 1 - token, wide, total, peak, weight);
+        for (long i = 0; i < wide; i += PANEL) rows_times_panel(scores, TILE, values + i, wide, TILE, total + i, wide, lines, false, nullptr);
+    }
+    for (long line = 0; line < lines; line++) {
+        float* to = out + (start + unit.first + line / p.group) * out_row + (heads + line % p.group) * width;
+        for (long i = 0; i < width; i++) to[i] = total[line * wide + i] / weight[line];
+    }
+}
+
+// The units of a step: prompt tiles first, as they are the longest; then pieces of decoding rows.
+struct Work {
+    std::vector<Unit> units, rows;
+    long num_tiles = 0, num_parts = 0;
+
+    Work(long sequences, long decodes, long kv_heads, long group, const int64_t* starts, const int64_t* contexts) {
+        const long height = std::max(96 / group, 1L);
+        for (long q = decodes; q < sequences; q++)
+            for (long first = 0; first < starts[q + 1] - starts[q]; first += height)
+                for (long head = 0; head < kv_heads; head++)
+                    units.push_back({q, head, first, std::min(first + height, (long)(starts[q + 1] - starts[q])), 0});
+        num_tiles = (long)units.size();
+        for (long row = 0; row < decodes; row++)
+            for (long head = 0; head < kv_heads; head++) {
+                rows.push_back({row, head, num_parts, (contexts[row] + SPLIT - 1) / SPLIT, 0});
+                for (long first = 0; first < contexts[row]; first += SPLIT)
+                    units.push_back({row, head, first, std::min((long)contexts[row], first + SPLIT), num_parts++});
+            }
+    }
+};
+
+// All attention of a layer. Called by all threads of a team; the last statement is a barrier.
+template <class T>
+static void attend(const Paged<T>& p, const Work& work, const Chunks& c, const float* qkv, long qkv_row, float* out, long out_row, float* parts) {
+    const long width = p.width, group = p.group, size = group * (width + 2);
+    const float scale = 1.0f / std::sqrt((float)width);
+#pragma omp for schedule(dynamic, 1)
+    for (long index = 0; index < (long)work.units.size(); index++) {
+        const Unit& unit = work.units[index];
+        if (index < work.num_tiles) {
+            attend_rows(p, unit, c, qkv, qkv_row, out, out_row);
+            continue;
+        }
+        float* query = scratch(group * width);
+        const float* from = qkv + unit.sequence * qkv_row + unit.head * group * width;
+        for (long i = 0; i < group * width; i++) query[i] = from[i] * scale;
+        attend_piece(p, unit, query, parts + unit.part * size);
+    }
+#pragma omp for schedule(static)
+    for (long index = 0; index < (long)work.rows.size(); index++) {
+        const Unit& row = work.rows[index];
+        join(parts + row.first * size, row.end, group, width, out + row.sequence * out_row + row.head * group * width);
+    }
+}
+

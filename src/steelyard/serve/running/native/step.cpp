@@ -1,0 +1,180 @@
+// One step of a decoder on the CPU in float32, and what the runner calls.
+#include "attention.h"
+
+struct Layer {
+    Norm attention_norm, query_norm, key_norm, mlp_norm;  // null gains where there is none
+    Linear qkv, out, up, down;
+};
+
+struct Model {
+    int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocab, block_size, num_blocks, position_offset;
+    int64_t gated, rectified, narrow;  // narrow: keys and values in bfloat16
+    float epsilon, head_epsilon;
+    const Layer* layers;
+    Norm norm;
+    Linear head;
+    const float *embedding, *positions, *cosines, *sines;  // positions, or cosines and sines, are null
+    void* kv;
+};
+
+struct Step {
+    int64_t rows, decodes, sequences, table_row, picked, threads;
+    const int64_t *tokens, *positions, *slots, *starts, *contexts, *tables, *picks;
+    float *hidden, *normed, *qkv, *attended, *up, *logits;  // rows padded to whole panels
+};
+
+// Where a layer's keys (0) or values (1) begin.
+template <class T>
+INLINE T* side(const Model& m, long layer, long which) {
+    return (T*)m.kv + (layer * 2 + which) * m.num_blocks * m.kv_heads * m.block_size * m.head_dim;
+}
+
+INLINE void rotate(float* head, const float* cosines, const float* sines, long half) {
+    for (long i = 0; i < half; i++) {
+        const float x = head[i], y = head[i + half];
+        head[i] = x * cosines[i] - y * sines[i];
+        head[i + half] = y * cosines[i] + x * sines[i];
+    }
+}
+
+// Norms and turns queries and keys of one row, and stores keys and values in the pool.
+template <class T>
+static void place(const Model& m, const Layer& layer, long index, const Step& s, long row, float* qkv) {
+    const long width = m.head_dim, half = width / 2, position = s.positions[row];
+    for (long head = 0; head < m.heads + m.kv_heads; head++) {
+        const Norm& norm = head < m.heads ? layer.query_norm : layer.key_norm;
+        if (norm.gain) normalize(qkv + head * width, norm, width, m.head_epsilon, qkv + head * width);
+        if (m.cosines) rotate(qkv + head * width, m.cosines + position * half, m.sines + position * half, half);
+    }
+    const long block = s.slots[row] / m.block_size, offset = s.slots[row] % m.block_size;
+    for (long which = 0; which < 2; which++)
+        for (long head = 0; head < m.kv_heads; head++) {
+            const float* from = qkv + (m.heads + which * m.kv_heads + head) * width;
+            T* to = side<T>(m, index, which) + ((block * m.kv_heads + head) * m.block_size + offset) * width;
+            for (long i = 0; i < width; i++) put(to + i, from[i]);
+        }
+}
+
+INLINE f8 gelu(f8 x) {
+    const f8 inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    return x - x / (exponential(2.0f * inner) + 1.0f);
+}
+
+// Turns up [rows, (gated ? 2 : 1) * inner] into activations in its first `inner` columns.
+static void activate(const Model& m, long rows, float* up, long up_row) {
+#pragma omp for schedule(static)
+    for (long row = 0; row < rows; row++) {
+        float* x = up + row * up_row;
+        for (long i = 0; i < m.inner; i += 8) {
+            const f8 v = load(x + i);
+            if (m.gated) store(x + i, v / (1.0f + exponential(-v)) * load(x + m.inner + i));
+            else store(x + i, m.rectified ? larger(v, f8{}) : gelu(v));
+        }
+    }
+}
+
+static void normalize_rows(const float* x, long rows, const Norm& norm, long width, float epsilon, float* out) {
+    const long stride = padded(width);
+#pragma omp for schedule(static)
+    for (long row = 0; row < rows; row++) normalize(x + row * stride, norm, width, epsilon, out + row * stride);
+}
+
+// Keeps only the picked rows (rising, distinct) of hidden and attended, moved to the front.
+static void keep(const Model& m, const Step& s) {
+    const long hidden = padded(m.hidden), attended = padded(m.heads * m.head_dim);
+#pragma omp single
+    for (long i = 0; i < s.picked; i++) {
+        memmove(s.hidden + i * hidden, s.hidden + s.picks[i] * hidden, sizeof(float) * hidden);
+        memmove(s.attended + i * attended, s.attended + s.picks[i] * attended, sizeof(float) * attended);
+    }
+}
+
+template <class T>
+static void run_layer(const Model& m, long index, const Step& s, const Work& work, float* parts) {
+    const Layer& layer = m.layers[index];
+    const long width = m.head_dim, hidden = padded(m.hidden), qkv = padded((m.heads + 2 * m.kv_heads) * width);
+    const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated ? 2 : 1));
+    normalize_rows(s.hidden, s.rows, layer.attention_norm, m.hidden, m.epsilon, s.normed);
+    product(s.normed, hidden, s.rows, layer.qkv, s.qkv, qkv, false);
+#pragma omp for schedule(static)
+    for (long row = 0; row < s.rows; row++) place<T>(m, layer, index, s, row, s.qkv + row * qkv);
+    long rows = s.rows;
+    const bool last = index + 1 == m.num_layers;
+    if (last && s.picked == 0) return;
+    const Paged<T> paged = {side<T>(m, index, 0), side<T>(m, index, 1), m.kv_heads, m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row};
+    attend(paged, work, {s.starts, s.contexts}, s.qkv, qkv, s.attended, attended, parts);
+    if (last) keep(m, s), rows = s.picked;
+    product(s.attended, attended, rows, layer.out, s.hidden, hidden, true);
+    normalize_rows(s.hidden, rows, layer.mlp_norm, m.hidden, m.epsilon, s.normed);
+    product(s.normed, hidden, rows, layer.up, s.up, up, false);
+    activate(m, rows, s.up, up);
+    product(s.up, up, rows, layer.down, s.hidden, hidden, true);
+}
+
+template <class T>
+static void run_model(const Model& m, const Step& s) {
+    const long hidden = padded(m.hidden), group = m.heads / m.kv_heads;
+    const Work work(s.sequences, s.decodes, m.kv_heads, group, s.starts, s.contexts);
+    static thread_local std::vector<float> memory;
+    if ((long)memory.size() < work.num_parts * group * (m.head_dim + 2)) memory.resize(work.num_parts * group * (m.head_dim + 2));
+    float* parts = memory.data();
+#pragma omp parallel num_threads(s.threads)
+    {
+#pragma omp for schedule(static)
+        for (long row = 0; row < s.rows; row++) {
+            const float* table = m.positions ? m.positions + (s.positions[row] + m.position_offset) * m.hidden : nullptr;
+            for (long i = 0; i < m.hidden; i++) s.hidden[row * hidden + i] = m.embedding[s.tokens[row] * m.hidden + i] + (table ? table[i] : 0.0f);
+        }
+        for (long index = 0; index < m.num_layers; index++) run_layer<T>(m, index, s, work, parts);
+        if (s.picked) {
+            normalize_rows(s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
+            product(s.normed, hidden, s.picked, m.head, s.logits, padded(m.vocab), false);
+        }
+    }
+}
+
+template <class T>
+static void decode_pool(const float* query, const T* keys, const T* values, const int64_t* tables, const int64_t* contexts, long rows, long heads,
+                        long kv_heads, long width, long block_size, long table_row, float* out, long threads) {
+    const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts);
+    const Paged<T> paged = {keys, values, kv_heads, heads / kv_heads, width, block_size, tables, table_row};
+    std::vector<float> parts(work.num_parts * (heads / kv_heads) * (width + 2));
+#pragma omp parallel num_threads(threads)
+    attend(paged, work, {nullptr, contexts}, query, heads * width, out, heads * width, parts.data());
+}
+
+extern "C" {
+
+// Floats that `steelyard_pack` writes.
+int64_t steelyard_packed_size(int64_t outputs, int64_t inputs) { return padded(outputs) * inputs; }
+
+// Lays a weight [outputs, inputs] out as the products read it: by depth, by panel, by inner index, 16 columns side by side.
+void steelyard_pack(const float* weight, int64_t outputs, int64_t inputs, float* packed) {
+    const long panels = padded(outputs) / PANEL;
+    for (long panel = 0; panel < panels; panel++)
+        for (long p = 0; p < inputs; p++) {
+            const long start = p / DEPTH * DEPTH, depth = std::min(DEPTH, (long)inputs - start);
+            float* to = packed + start * panels * PANEL + panel * depth * PANEL + (p - start) * PANEL;
+            for (long i = 0; i < PANEL; i++) to[i] = panel * PANEL + i < outputs ? weight[(panel * PANEL + i) * inputs + p] : 0.0f;
+        }
+}
+
+void steelyard_linear(const float* x, int64_t x_row, int64_t rows, const Linear* map, float* out, int64_t out_row, int64_t add, int64_t threads) {
+#pragma omp parallel num_threads(threads)
+    product(x, x_row, rows, *map, out, out_row, add != 0);
+}
+
+void steelyard_decode(const float* query, const void* keys, const void* values, int64_t narrow, const int64_t* tables, const int64_t* contexts,
+                      int64_t rows, int64_t heads, int64_t kv_heads, int64_t width, int64_t block_size, int64_t table_row, float* out,
+                      int64_t threads) {
+    if (narrow)
+        decode_pool(query, (const bf16*)keys, (const bf16*)values, tables, contexts, rows, heads, kv_heads, width, block_size, table_row, out, threads);
+    else
+        decode_pool(query, (const float*)keys, (const float*)values, tables, contexts, rows, heads, kv_heads, width, block_size, table_row, out, threads);
+}
+
+void steelyard_run(const Model* model, const Step* step) {
+    if (model->narrow) run_model<bf16>(*model, *step);
+    else run_model<float>(*model, *step);
+}
+}

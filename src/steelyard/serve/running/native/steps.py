@@ -1,0 +1,76 @@
+"""Runs steps in the native kernels: one call per step, into buffers that are kept."""
+
+import ctypes
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steelyard.nn.transformer import Transformer
+from steelyard.serve.running.native.layout import ModelLayout, StepLayout, padded
+from steelyard.serve.running.pool import KVPool
+from steelyard.serve.scheduling.step import StepPlan
+
+__all__ = ["NativeSteps"]
+
+
+class NativeSteps:
+    """A model, its pool and the buffers of a step.
+
+    Nothing is allocated per step unless a step has more rows than any before. The call holds no Python lock, so the next step can
+    be scheduled meanwhile.
+
+    Attributes:
+        packed_bytes: bytes of the packed weights.
+    """
+
+    def __init__(self, model: Transformer, pool: KVPool, library: ctypes.CDLL, *, rows: int, threads: int) -> None:
+        """Pack the weights and make buffers.
+
+        Args:
+            model: one that `layout.fits`.
+            pool: keys and values.
+            library: the kernels.
+            rows: tokens of the largest step expected.
+            threads: that share a step.
+        """
+        arch = model.architecture
+        self._library = library
+        self._layout = ModelLayout(model, pool, library)
+        self.packed_bytes = self._layout.packed_bytes
+        self._vocab, self._threads = arch.vocab_size, threads
+        heads = arch.num_heads * arch.head_dim
+        inner = arch.intermediate_size * (2 if arch.mlp == "swiglu" else 1)
+        self._widths = arch.hidden_size, arch.hidden_size, heads + 2 * arch.num_kv_heads * arch.head_dim, heads, inner
+        self._buffers = self._rows_of(rows)
+        self._logits = torch.empty(1, padded(arch.vocab_size))
+
+    def _rows_of(self, rows: int) -> list[Tensor]:
+        """Make buffers for a number of rows."""
+        return [torch.empty(rows, padded(width)) for width in self._widths]
+
+    def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
+        """Run a step.
+
+        Args:
+            plan: the step.
+            token_ids: int64 [T], none of them unknown.
+
+        Returns:
+            Logits [R, V] of the sampled rows, valid until the next step; None when there are none.
+        """
+        picks, places = np.unique(plan.sample_rows, return_inverse=True)
+        if len(token_ids) > len(self._buffers[0]):
+            self._buffers = self._rows_of(len(token_ids))
+        if len(picks) > len(self._logits):
+            self._logits = torch.empty(len(picks), self._logits.shape[1])
+        indices = token_ids, plan.positions, plan.slot_mapping, plan.query_starts, plan.context_lengths, plan.block_tables, picks
+        kept = [np.ascontiguousarray(item, dtype=np.int64) for item in indices]
+        sizes = len(token_ids), plan.num_decodes, len(plan.request_ids), plan.block_tables.shape[1], len(picks), self._threads
+        buffers = [item.data_ptr() for item in (*self._buffers, self._logits)]
+        step = StepLayout(*sizes, *[item.ctypes.data for item in kept], *buffers)
+        self._library.steelyard_run(self._layout.address, ctypes.addressof(step))
+        if not len(picks):
+            return None
+        found = self._logits[: len(picks), : self._vocab]
+        return found if len(picks) == len(places) else found[torch.from_numpy(places)]
