@@ -191,8 +191,7 @@ def test_the_copy_of_a_resident_request_is_given_up_before_one_that_waits():
     bench.swapper.start_out(third)
     bench.start()
     bench.land()
-    copy = bench.swapper.host.find("a")
-    assert copy.valid_tokens == 8
+    assert bench.swapper.host.find("a").valid_tokens == 8
     assert not bench.swapper.can_swap_out(first)
     for request in (second, third):
         assert bench.swapper.start_in(request)

@@ -106,7 +106,7 @@ class Driver:
         self.num_steps = 0
         self._flight: _Flight | None = None
         self._pacing = SwapPacing()
-        self._coming: dict[int, tuple[int, float]] = {}
+        self._coming: dict[int, int] = {}
 
     def now_s(self) -> float:
         """Give the scheduler's time."""
@@ -154,7 +154,7 @@ class Driver:
             self._flight.handle.result()
         for item in plan.transfers:
             if item.direction == "in":
-                self._coming[item.id] = (int(item.runs[:, 2].sum()), self.now_s())
+                self._coming[item.id] = int(item.runs[:, 2].sum())
         self.tiers.submit(plan.transfers)
 
     def _land(self) -> None:
@@ -162,14 +162,13 @@ class Driver:
         if self.tiers is None or not self.tiers.num_under_way:
             return
         if self._coming:
-            missing = sum(count for count, _ in self._coming.values())
+            missing = sum(self._coming.values())
             if self._pacing.should_wait(len(self.scheduler.running), len(self._coming), missing):
                 self.tiers.wait(list(self._coming))
         landed, failed = self.tiers.landed(), self.tiers.failed()
         for name in landed:
             if name in self._coming:
-                count, start_s = self._coming.pop(name)
-                self._pacing.swapped(count, self.now_s() - start_s)
+                self._pacing.swapped(self._coming.pop(name), self.tiers.took_s[name])
         for name in failed:
             self._coming.pop(name, None)
         self.scheduler.land(landed)

@@ -115,7 +115,7 @@ class TieredKV:
         store: the second tier.
         grouped: whether runs of blocks move at once.
         link: emulated link, or None.
-        ended_s: when each transfer of the latest `landed` ended, by `time.perf_counter`.
+        took_s: seconds from the submission of each transfer of the latest `landed` to its end.
 
     Source: Shen et al. 2024 (arXiv 2411.18424), multithreading swap manager.
     """
@@ -140,7 +140,7 @@ class TieredKV:
         self._stats = {"out": TransferStats(), "in": TransferStats()}
         self._lock = threading.Lock()
         self._under_way: dict[int, Future[float]] = {}
-        self.ended_s: dict[int, float] = {}
+        self.took_s: dict[int, float] = {}
 
     @property
     def num_under_way(self) -> int:
@@ -155,12 +155,12 @@ class TieredKV:
     def submit(self, transfers: Iterable[Transfer]) -> None:
         """Start transfers; the steps that write the blocks they read must have run."""
         for transfer in transfers:
-            self._under_way[transfer.id] = self._threads[transfer.direction].submit(self._run, transfer)
+            self._under_way[transfer.id] = self._threads[transfer.direction].submit(self._run, transfer, time.perf_counter())
 
     def landed(self) -> list[int]:
         """Give the transfers that are done, each once."""
         ended = self._take(lambda future: future.exception() is None)
-        self.ended_s = {name: future.result() for name, future in ended.items()}
+        self.took_s = {name: future.result() for name, future in ended.items()}
         return list(ended)
 
     def failed(self) -> list[int]:
@@ -191,15 +191,15 @@ class TieredKV:
             del self._under_way[name]
         return ended
 
-    def _run(self, transfer: Transfer) -> float:
-        """Carry one transfer out and give the time at its end."""
+    def _run(self, transfer: Transfer, submitted_s: float) -> float:
+        """Carry one transfer out and give the seconds since its submission."""
         start, copies, size, failures = time.perf_counter(), 0, 0, 1
         try:
             for device, host, count in transfer.runs.tolist():
                 copies += self._copy(transfer.direction, device, host, count)
                 size += self._pool[device : device + count].nbytes
             failures = 0
-            return time.perf_counter()
+            return time.perf_counter() - submitted_s
         finally:
             with self._lock:
                 old = self._stats[transfer.direction]

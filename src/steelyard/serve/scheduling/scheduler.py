@@ -79,8 +79,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request or step is in flight."""
-        return bool(self._requests or self._flights)
+        """Whether any request or step is in flight, or a transfer has to be started."""
+        return bool(self._requests or self._flights or (self.swapper and self.swapper.has_fresh))
 
     @property
     def num_requests(self) -> int:
@@ -351,6 +351,8 @@ class Scheduler:
             if rank and (room < 0 or places < 0):
                 break
         else:
+            return
+        if all(request.state == "running" for request in order[:rank]):
             return
         for request in reversed(order[rank:]):
             if request.state == "running":

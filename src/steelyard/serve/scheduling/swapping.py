@@ -89,6 +89,11 @@ class Swapper:
         return [move.transfer.id for move in self._moves.values() if move.started]
 
     @property
+    def has_fresh(self) -> bool:
+        """Whether `drain` would give a transfer."""
+        return bool(self._undrained)
+
+    @property
     def num_blocks_leaving(self) -> int:
         """Pool blocks that come free when the transfers under way have landed."""
         return sum(len(move.blocks) for move in self._moves.values() if move.transfer.direction == "out" or move.turned_back)
