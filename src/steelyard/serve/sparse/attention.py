@@ -24,7 +24,7 @@ class SlabAttention:
         """Build the mask once for all layers.
 
         Args:
-            kv: [L, 2, B, S, KV, D] slabs of all requests.
+            kv: [L, 2, B, KV, S, D] slabs of all requests.
             rows: int64 [N] request of each row of the flat batch, sorted.
             slots: int64 [N] slot of each row's key and value.
             positions: int64 [N] position of each row's token.
@@ -70,14 +70,13 @@ class SlabAttention:
             [N, H, D].
         """
         keys, values = self.kv[layer, 0, : self.num_active], self.kv[layer, 1, : self.num_active]
-        keys[self.rows, self.slots] = key.to(keys.dtype)
-        values[self.rows, self.slots] = value.to(values.dtype)
+        keys[self.rows, :, self.slots] = key.to(keys.dtype)
+        values[self.rows, :, self.slots] = value.to(values.dtype)
         q = self._spread(query).transpose(1, 2)
-        k, v = keys.transpose(1, 2), values.transpose(1, 2)
         if self.count_mass:
-            out = self._counted(q, k, v)
+            out = self._counted(q, keys, values)
         else:
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, enable_gqa=q.shape[1] != k.shape[1])
+            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask, enable_gqa=q.shape[1] != keys.shape[1])
         out = out.transpose(1, 2)
         return out.reshape(query.shape) if self.is_dense else out[self.rows, self.ranks]
 

@@ -137,17 +137,11 @@ class ControllerStates:
             rows: int64 [F], each once.
             tokens: int64 [F].
         """
-        weights = self._controller
-        hidden = self._hidden[rows]
-        inputs = weights.gates[tokens]
-        back = hidden @ weights.recurrent.T + weights.recurrent_bias
-        width = hidden.shape[1]
-        both = 1.0 / (1.0 + np.exp(-(inputs[:, : 2 * width] + back[:, : 2 * width])))
-        reset, update = both[:, :width], both[:, width:]
-        new = np.tanh(inputs[:, 2 * width :] + reset * back[:, 2 * width :])
-        hidden = new + update * (hidden - new)
-        self._hidden[rows] = hidden
-        self.keys[rows, self.lengths[rows]] = hidden @ weights.key.T
+        from steelyard.serve.sparse.scoring import advance
+
+        weights, keys = self._controller, np.empty((len(rows), self.keys.shape[2]), dtype=np.float32)
+        advance(self._hidden, rows, weights.gates[tokens], weights.recurrent, weights.recurrent_bias, weights.key, keys)
+        self.keys[rows, self.lengths[rows]] = keys
         self.lengths[rows] += 1
 
     def scores(self, rows: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.serve.running.linear import can_pack, packed_model
 from steelyard.serve.sparse.attention import SlabAttention
 from steelyard.serve.sparse.policies import RetentionPolicy, Sinks, TopK
 from steelyard.serve.sparse.renumber import SinkKeys
@@ -52,9 +53,9 @@ class SparseDecoder:
     with full attention, in memory that grows with it, and keeps the best tokens.
 
     Attributes:
-        model: in evaluation mode.
+        model: in evaluation mode; its linear layers are copied in packed form where that is faster, so later changes do not reach it.
         table: which token stands in which slot.
-        kv: [L, 2, B, S, KV, D] keys and values.
+        kv: [L, 2, B, KV, S, D] keys and values.
         tokens: int64 [B, T] what each request was fed.
         chunk: most tokens of a request in a step.
         memory: the controller's states, or None.
@@ -95,12 +96,13 @@ class SparseDecoder:
         if controller is not None:
             controller.refuse_other(arch.vocab_size, arch.hidden_size)
         self.model = model.eval()
+        self._packed = packed_model(model) if can_pack(next(model.parameters())) else model
         self.chunk = 1 if isinstance(policy, TopK) else chunk
         self.table = SlotTable(policy, num_requests, max_length, chunk=self.chunk)
         self.tokens = np.zeros((num_requests, max_length), dtype=np.int64)
         self.memory = controller.states(num_requests, max_length) if controller is not None and policy.signal == "controller" else None
         weight = next(model.parameters())
-        shape = (arch.num_layers, 2, num_requests, self.table.width, arch.num_kv_heads, arch.head_dim)
+        shape = (arch.num_layers, 2, num_requests, arch.num_kv_heads, self.table.width, arch.head_dim)
         try:
             self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         except RuntimeError as error:
@@ -157,7 +159,7 @@ class SparseDecoder:
         self._appended += len(new_rows)
         self._rebuilt += len(again_rows)
         last = np.searchsorted(flat_rows, rows, side="right") - 1
-        return self.model.head(hidden[torch.from_numpy(last).to(hidden.device)])
+        return self._packed.head(hidden[torch.from_numpy(last).to(hidden.device)])
 
     def _remember(self, rows: np.ndarray, chunks: list[np.ndarray], counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Check and store new tokens; give row and position of each."""
@@ -190,12 +192,12 @@ class SparseDecoder:
         tokens = torch.from_numpy(self.tokens[rows, positions]).to(device)
         places = torch.from_numpy(positions).to(device)
         attend = SlabAttention(self.kv, rows, slots, positions, table.positions, count_mass=policy.signal == "attention")
-        hidden = self.model.run(tokens, places, attend)
+        hidden = self._packed.run(tokens, places, attend)
         mass = attend.mass.numpy(force=True)
         if isinstance(policy, TopK):
             again = SlabAttention(self.kv, rows, slots, positions, table.positions)
             again.restrict(_largest(mass, policy.attended) | (table.positions == table.lengths[:, None] - 1))
-            return self.model.run(tokens, places, again)
+            return self._packed.run(tokens, places, again)
         table.received += mass
         return hidden
 

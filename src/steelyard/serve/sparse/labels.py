@@ -65,7 +65,7 @@ def top_labels(weights: Tensor, queries: Tensor, count: int, *, num_sinks: int =
     """
     places = torch.arange(weights.shape[-1], device=weights.device)
     valid = ((places >= num_sinks) & (places < queries[:, None])).expand(weights.shape)
-    ranked = weights.masked_fill(~valid, -1.0)
+    ranked = weights.masked_fill(~valid, -torch.inf)
     count = min(count, weights.shape[-1])
     labels = torch.zeros_like(valid).scatter_(-1, ranked.topk(count, dim=-1).indices, True)
     return labels & valid, valid

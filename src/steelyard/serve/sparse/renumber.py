@@ -32,7 +32,7 @@ class SinkKeys:
         Args:
             model: with rotary positions.
             policy: which tokens are sinks.
-            kv: [L, 2, B, S, KV, D] slabs; keys of sinks are overwritten there.
+            kv: [L, 2, B, KV, S, D] slabs; keys of sinks are overwritten there.
 
         Raises:
             ConfigError: the model's positions are learned.
@@ -54,7 +54,7 @@ class SinkKeys:
                 self._raw.pop(row, None)
                 continue
             if row not in self._raw:
-                self._raw[row] = self._kv[:, 0, row, :count].clone()
+                self._raw[row] = self._kv[:, 0, row, :, :count].clone()
             angles = torch.tensor([shift], device=self._kv.device)
             rotation = spread(self._model.rotary_cosines[angles], self._model.rotary_sines[angles], self._kv.dtype)
-            self._kv[:, 0, row, :count] = rotate(self._raw[row], *rotation)
+            self._kv[:, 0, row, :, :count] = rotate(self._raw[row], *rotation)

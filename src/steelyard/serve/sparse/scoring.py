@@ -1,9 +1,9 @@
-"""The controller's product with every past token, compiled with numba."""
+"""The controller's arithmetic, compiled with numba: one recurrent step, and the product with every past token."""
 
 import numba
 import numpy as np
 
-__all__ = ["score_past"]
+__all__ = ["advance", "score_past"]
 
 
 @numba.njit(fastmath=True, cache=True, nogil=True)
@@ -40,3 +40,40 @@ def score_past(
             for column in range(width):
                 total += query[column] * floats[column]
             out[row, token] = total * scale + by_distance[length - 1 - token]
+
+
+@numba.njit(fastmath=True, cache=True, nogil=True)
+def advance(
+    hidden: np.ndarray, rows: np.ndarray, inputs: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, key: np.ndarray, keys: np.ndarray
+) -> None:
+    """Move the hidden states of some requests one token on, and project them.
+
+    Args:
+        hidden: float32 [B, h], overwritten for `rows`.
+        rows: int64 [F], each once.
+        inputs: float32 [F, 3h] input part of reset, update and new gate.
+        recurrent: float32 [3h, h].
+        bias: float32 [3h] of the recurrent part.
+        key: float32 [P, h].
+        keys: float32 [F, P], overwritten with the projected states.
+    """
+    width = hidden.shape[1]
+    back = np.empty(3 * width, np.float32)
+    for index in range(len(rows)):
+        state = hidden[rows[index]]
+        for gate in range(3 * width):
+            total = bias[gate]
+            for column in range(width):
+                total += recurrent[gate, column] * state[column]
+            back[gate] = total
+        given = inputs[index]
+        for unit in range(width):
+            reset = np.float32(1.0) / (np.float32(1.0) + np.exp(-(given[unit] + back[unit])))
+            update = np.float32(1.0) / (np.float32(1.0) + np.exp(-(given[width + unit] + back[width + unit])))
+            new = np.tanh(given[2 * width + unit] + reset * back[2 * width + unit])
+            state[unit] = new + update * (state[unit] - new)
+        for place in range(len(key)):
+            total = np.float32(0.0)
+            for column in range(width):
+                total += key[place, column] * state[column]
+            keys[index, place] = total

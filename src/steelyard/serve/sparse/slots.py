@@ -144,8 +144,13 @@ class SlotTable:
         floor = np.where(full, np.where(self.positions < 0, np.inf, worth).min(1), np.inf)
         seen = np.arange(length) < self.lengths[:, None]
         wanted = (scores[:, :length] > floor[:, None]) & ~self.cached[:, :length] & seen
-        rows, positions = np.nonzero(wanted)
-        return _best(rows, positions, scores[rows, positions], self.policy.rebuild)
+        if not wanted.any():
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        count = min(self.policy.rebuild, length)
+        worst_first = np.where(wanted, -scores[:, :length], np.float32(np.inf))
+        best = np.sort(np.argpartition(worst_first, count - 1, axis=1)[:, :count], axis=1)
+        rows, ranks = np.nonzero(np.take_along_axis(wanted, best, axis=1))
+        return rows, best[rows, ranks]
 
     def of_slots(self, scores: np.ndarray) -> np.ndarray:
         """Take the scores [B, S] of the slots' tokens out of those of all positions [B, T]."""
@@ -159,12 +164,3 @@ class SlotTable:
         """Give the pool blocks of requests, int64 [len(rows), S / 16]."""
         blocks = self.width // BLOCK_SIZE
         return rows[:, None] * blocks + np.arange(blocks)
-
-
-def _best(rows: np.ndarray, positions: np.ndarray, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keep the `count` highest scores of each row; rows come sorted."""
-    order = np.lexsort((-scores, rows))
-    ranked = rows[order]
-    rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
-    chosen = np.sort(order[rank < count])
-    return rows[chosen], positions[chosen]
