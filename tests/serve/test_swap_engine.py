@@ -57,9 +57,7 @@ def config(**changes):
 
 def engine(model, limits, *, seed=0, failing=0.0, folder=None, asynchronous=False):
     llm = LLM(model, limits, asynchronous=asynchronous, make_policy=lambda: RandomPriorities(seed=seed))
-    llm.driver.tiers = TieredKV(
-        llm.runner.kv, Unsteady(make_store(llm.runner.kv, limits.host_blocks, folder), seed, failing), grouped=grouped
-    )
+    llm.driver.tiers = TieredKV(llm.runner.kv, Unsteady(make_store(llm.runner.kv, limits.host_blocks, folder), seed, failing))
     return llm
 
 
