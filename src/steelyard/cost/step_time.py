@@ -88,7 +88,7 @@ class ServeStepTime:
         limit = max(arch.max_positions, 64)
         contexts = [context for context in (32, 128, 512, 2048, 8192) if context <= limit]
         for sequences in (0, 1, 4, 16, 64):
-            for prompt in (0, 16, 64, 256, 512):
+            for prompt in (0, 16, 64, 256, 512, 2048):
                 for context in contexts:
                     if sequences or prompt:
                         rows.append(_features(sequences, context, prompt))
@@ -119,8 +119,8 @@ class ServeStepTime:
 
 
 def _features(sequences: int, context: int, prompt: int) -> list[float]:
-    """Make the features of a step with `sequences` decoding at `context` and one prompt of `prompt` tokens."""
-    pairs = prompt * (prompt + 1) / 2
+    """Make the features of a step with `sequences` decoding and one chunk of `prompt` tokens, all at `context`."""
+    pairs = prompt * (max(context - prompt, 0) + (prompt + 1) / 2)
     return [1.0, sequences + (prompt > 0), prompt, pairs, sequences, sequences * context, min(prompt + sequences, FIRST_TOKENS)]
 
 
