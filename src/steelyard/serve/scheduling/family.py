@@ -75,7 +75,7 @@ class Family:
         """Members that get a token when the prompt is completed."""
         return [self.root] if self.is_beam else self.members
 
-    def may_prefill(self, member: Request) -> bool:
+    def may_run(self, member: Request) -> bool:
         """Whether the blocks that a member shares with the leader are computed or planned."""
         return member is self.leader or self.leader.num_computed >= self.shared_tokens
 

@@ -24,7 +24,7 @@ def decodable(request: Request) -> list[Request]:
     family = request.family
     if family is None:
         return [request] if _may_decode(request, request.is_synchronous) else []
-    ready = [item for item in family.living if _may_decode(item, item.is_synchronous or not family.has_forked)]
+    ready = [item for item in family.living if family.may_run(item) and _may_decode(item, item.is_synchronous or not family.has_forked)]
     return [] if family.is_beam and len(ready) < len(family.living) else ready
 
 
@@ -44,6 +44,6 @@ def num_prefill(item: Request) -> int:
     family = item.family
     if family is None:
         return pending
-    if not family.may_prefill(item):
+    if not family.may_run(item):
         return 0
     return pending - 1 if family.is_beam and family.has_forked else pending
