@@ -48,6 +48,36 @@ def check(device, dtype, tolerance):
             torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
 
 
+def check_engine(device):
+    """A model's greedy outputs with the kernel equal its plain forward's."""
+    from steelyard.catalog.architecture import Architecture
+    from steelyard.nn.transformer import build
+    from steelyard.serve import SamplingParams, SchedulerConfig
+    from steelyard.serve.engine import LLM
+    from steelyard.serve.running import model_steps
+
+    if device == "cpu":
+        model_steps.gpu_kernel_fits = lambda pool: True
+    shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "intermediate_size": 96}
+    model = build(Architecture(name="tiny", vocab_size=97, max_positions=128, tied_embeddings=False, **shape), seed=1, device=device).eval()
+    llm = LLM(model, SchedulerConfig(num_blocks=16, block_size=8, max_model_len=96, token_budget=16, max_num_seqs=4))
+    generator = np.random.default_rng(0)
+    prompts = [generator.integers(0, 97, size).tolist() for size in (3, 25, 40)]
+    runner = llm.runner
+    runner._steps = model_steps.ModelSteps(model, runner.pool, compiled=False)
+    for prompt, done in zip(prompts, llm.generate(prompts, SamplingParams(max_tokens=6)), strict=True):
+        tokens = list(prompt)
+        with torch.inference_mode():
+            for _ in range(6):
+                tokens.append(int(model(torch.tensor([tokens], device=device))[0, -1].argmax()))
+        assert done.tokens == tokens[len(prompt) :]
+
+
+@pytest.mark.gpu
+def test_engine_on_a_gpu_equals_the_plain_forward():
+    check_engine("cuda")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 def test_kernel_equals_gathered_attention_on_a_gpu(dtype, tolerance):
@@ -63,3 +93,4 @@ def test_kernel_equals_gathered_attention_when_interpreted():
 
 if __name__ == "__main__":
     check("cpu", torch.float32, 1e-5)
+    check_engine("cpu")

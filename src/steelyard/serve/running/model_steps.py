@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from steelyard.nn.layer import Attend
 from steelyard.serve.running.attention import StepAttention
+from steelyard.serve.running.gpu_attention import GPUStepAttention, gpu_kernel_fits
 from steelyard.serve.running.linear import can_pack, packed_model
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.scheduling.step import StepPlan
@@ -37,6 +39,7 @@ class ModelSteps:
             helpers: threads that share the numba kernel's rows.
         """
         self._pool, self._compiled, self._helpers = pool, compiled, helpers
+        self._on_gpu, self._group = gpu_kernel_fits(pool), model.architecture.num_heads // model.architecture.num_kv_heads
         weight = model.embedding.weight
         packs = compiled and can_pack(weight)
         self._model = packed_model(model) if packs else model
@@ -54,7 +57,10 @@ class ModelSteps:
             Logits [R, V] of the sampled rows; None when there are none.
         """
         device = self._pool.kv.device
-        attend = StepAttention(plan, self._pool, compiled=self._compiled, helpers=self._helpers)
+        if self._on_gpu:
+            attend: Attend = GPUStepAttention(plan, self._pool, self._group)
+        else:
+            attend = StepAttention(plan, self._pool, compiled=self._compiled, helpers=self._helpers)
         tokens, positions = torch.from_numpy(token_ids).to(device), torch.from_numpy(plan.positions).to(device)
         hidden = self._model.run(tokens, positions, attend)
         if not len(plan.sample_rows):

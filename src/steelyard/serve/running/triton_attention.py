@@ -191,7 +191,7 @@ def _attend(
         there = token < stop
         block = tl.load(tables + sequence * table_row + token // block_size, mask=there, other=0).to(tl.int64)
         place = block * key_block + (token % block_size) * key_slot + head * key_head
-        k = tl.load(keys + place[None, :] + column[:, None], mask=there[None, :], other=0.0)
+        k = tl.load(keys + place[None, :] + column[:, None], mask=there[None, :], other=0.0).to(q.dtype)
         score = tl.dot(q, k, input_precision="ieee") * scale
         seen = there[None, :] & (token[None, :] <= limit[:, None]) & used[:, None]
         score = tl.where(seen, score, -1.0e30)
@@ -199,7 +199,7 @@ def _attend(
         share = tl.where(seen, tl.exp(score - higher[:, None]), 0.0)
         shrink = tl.exp(peak - higher)
         weight = weight * shrink + tl.sum(share, 1)
-        v = tl.load(values + place[:, None] + column[None, :], mask=there[:, None], other=0.0)
+        v = tl.load(values + place[:, None] + column[None, :], mask=there[:, None], other=0.0).to(q.dtype)
         total = total * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
         peak = higher
     lines = ((index.to(tl.int64) * num_kv + head) * splits + piece) * tile + line
