@@ -102,7 +102,11 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"model_type": "mixtral"}, "mixtral"), ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rotary scaling 'llama3'")],
+    [
+        ({"model_type": "mixtral"}, "mixtral"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rotary scaling 'yarn'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "lacks a usable 'low_freq"),
+    ],
 )
 def test_what_would_compute_something_else_is_refused(change, words, tmp_path):
     checkpoint.save(build(LLAMA), tmp_path)

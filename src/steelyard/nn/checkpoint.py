@@ -2,43 +2,52 @@
 
 import contextlib
 import dataclasses
+import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from steelyard.catalog import Architecture, from_huggingface, to_huggingface
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.files import atomic_path, read_json, sha256_file, write_json
+from steelyard.nn.mapped import DTYPES, Weights
 from steelyard.nn.names import Slot, slots
+from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["load", "save"]
 
 WEIGHTS, INDEX, HASHES = "model.safetensors", "model.safetensors.index.json", "steelyard.json"
+_BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
+"""Endings of tensors that older files hold beside the weights and that follow from the configuration."""
 MODEL_TYPES = ("gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")
 
 
-def load(directory: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Transformer:
+def load(directory: Path | str, *, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Transformer:
     """Load a model from a Hugging Face folder.
 
-    Weights are converted to `dtype` on the way. A folder that `save` wrote carries hashes, which are checked.
+    The files are mapped into memory. On the CPU, parameters of the stored type are views of the map wherever their parts follow each
+    other in a file; the others are copied, and the pages behind them let go, so that memory holds the weights once. Writing to a
+    parameter changes memory, never the file. A folder that `save` wrote carries hashes, which are checked.
 
     Args:
         directory: holds `config.json` and `model.safetensors`, or the shards named in `model.safetensors.index.json`.
-        dtype: of all parameters.
+        dtype: of all parameters; None for the type that most of the stored bytes have.
         device: where they stand.
 
     Returns:
         The model, in evaluation mode.
 
     Raises:
-        DataError: the folder, a file or a tensor is missing, a tensor has another shape, or a hash differs; each is named.
+        DataError: the folder, a file or a tensor is missing, truncated, malformed or left over, a tensor has another shape, or a hash
+            differs; each is named.
         ConfigError: the model has a trait `nn.transformer` does not have.
         CatalogError: `config.json` cannot be read as an architecture.
     """
@@ -46,19 +55,16 @@ def load(directory: Path | str, *, dtype: torch.dtype = torch.float32, device: t
     if not directory.is_dir():
         raise DataError(f"no such folder: {directory}", hint="give a folder with config.json and model.safetensors")
     config = read_json(directory / "config.json")
-    arch = _architecture(config, directory)
-    model = Transformer(arch)
+    arch, scaling = _architecture(config, directory)
     _check_hashes(directory)
-    with contextlib.ExitStack() as stack, torch.no_grad():
-        read, known = _open(directory, stack)
-        found = slots(arch, config["model_type"])
-        if config["model_type"] == "gpt2" and "transformer.wte.weight" not in known:
-            found = [dataclasses.replace(slot, parts=tuple(part.removeprefix("transformer.") for part in slot.parts)) for slot in found]
-        _refuse_missing(found, known, directory)
-        state = model.state_dict()
-        for slot in found:
-            state[slot.name].copy_(_join(slot, read, directory))
-    return model.to(device=device, dtype=dtype).eval()
+    weights = Weights(directory, WEIGHTS, INDEX)
+    found = _named_as_stored(slots(arch, config["model_type"]), weights)
+    _refuse_mismatch(found, weights, arch, directory)
+    kept = dtype or _main_dtype(found, weights)
+    model = Transformer(arch, scaling)
+    with torch.no_grad():
+        model.load_state_dict({slot.name: _parameter(slot, weights, kept) for slot in found}, assign=True)
+    return model.to(device=device).eval()
 
 
 def save(model: Transformer, directory: Path | str, *, max_shard_bytes: int = 5_000_000_000) -> None:
@@ -77,6 +83,7 @@ def save(model: Transformer, directory: Path | str, *, max_shard_bytes: int = 5_
     """
     directory, arch = Path(directory), model.architecture
     config = to_huggingface(arch) | {"_name_or_path": arch.name, "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch.")}
+    config |= {"rope_scaling": _scaling_fields(model.scaling)} if model.scaling else {}
     state = model.state_dict()
     tensors = {part: tensor for slot in slots(arch, config["model_type"]) for part, tensor in _split(slot, state[slot.name])}
     shards = _shards(tensors, max_shard_bytes)
@@ -105,19 +112,22 @@ def _disk_errors() -> Iterator[None]:
         raise OSError(number, str(error)) from error
 
 
-def _architecture(config: Any, directory: Path) -> Architecture:
-    """Read the architecture, refusing what would load but compute something else."""
+def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotaryScaling | None]:
+    """Read the architecture and its rotary scaling, refusing what would load but compute something else."""
     where = directory / "config.json"
     if not isinstance(config, dict) or config.get("model_type") not in MODEL_TYPES:
         kind = config.get("model_type") if isinstance(config, dict) else None
         raise ConfigError(f"{where}: model_type {kind!r} cannot be loaded", hint=f"models that can: {', '.join(MODEL_TYPES)}")
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind != "default":
-        raise ConfigError(f"{where}: rotary scaling {kind!r} is not supported", hint="take a model without rope_scaling")
+    if config.get("quantization_config"):
+        raise ConfigError(f"{where}: quantized weights cannot be loaded", hint="take the model's folder with bfloat16 or float32 weights")
     if config.get("activation_function") == "gelu":
         raise ConfigError(f"{where}: activation_function 'gelu' is not supported", hint="supported: 'gelu_new', its tanh form")
-    arch = from_huggingface(config | {"_name_or_path": config.get("_name_or_path") or directory.resolve().name})
+    scaling = _scaling(config, where)
+    plain = {key: value for key, value in config.items() if key not in ("rope_scaling", "rope_parameters")}
+    nested = config.get("rope_parameters")
+    if isinstance(nested, dict) and "rope_theta" in nested:
+        plain["rope_theta"] = nested["rope_theta"]
+    arch = from_huggingface(plain | {"_name_or_path": config.get("_name_or_path") or directory.resolve().name})
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if isinstance(window, int) and window < arch.max_positions:
         warnings.warn(
@@ -126,7 +136,35 @@ def _architecture(config: Any, directory: Path) -> Architecture:
             stacklevel=3,
         )
         arch = dataclasses.replace(arch, max_positions=window)
-    return arch
+    return arch, scaling
+
+
+def _scaling(config: dict[str, Any], where: Path) -> RotaryScaling | None:
+    """Read the rotary scaling, in either of the forms in which configurations have it."""
+    fields = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = fields.get("rope_type", fields.get("type", "default")) if isinstance(fields, dict) else fields
+    try:
+        if kind == "default":
+            return None
+        if kind == "linear":
+            return RotaryScaling(factor=float(fields["factor"]))
+        if kind == "llama3":
+            low, high = float(fields["low_freq_factor"]), float(fields["high_freq_factor"])
+            original = int(fields["original_max_position_embeddings"])
+            return RotaryScaling(factor=float(fields["factor"]), low=low, high=high, original_positions=original)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: rotary scaling {kind!r} lacks a usable {error}", hint="give the model's complete config.json"
+        ) from error
+    raise ConfigError(f"{where}: rotary scaling {kind!r} is not supported", hint="supported: linear, llama3, or none")
+
+
+def _scaling_fields(scaling: RotaryScaling) -> dict[str, Any]:
+    """Write a rotary scaling as `_scaling` reads it."""
+    if math.isinf(scaling.high):
+        return {"rope_type": "linear", "factor": scaling.factor}
+    limits = {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+    return {"rope_type": "llama3", "factor": scaling.factor, "original_max_position_embeddings": scaling.original_positions} | limits
 
 
 def _check_hashes(directory: Path) -> None:
@@ -141,42 +179,61 @@ def _check_hashes(directory: Path) -> None:
             raise DataError(f"{path} is corrupted: its SHA-256 is not the one stored in {HASHES}", hint="save the model again")
 
 
-def _open(directory: Path, stack: contextlib.ExitStack) -> tuple[Callable[[str], Tensor], set[str]]:
-    """Open all weight files; give a reader of tensors by name, and the names."""
-    files = [directory / WEIGHTS]
-    if not files[0].exists() and (directory / INDEX).exists():
-        files = sorted({directory / Path(name).name for name in read_json(directory / INDEX)["weight_map"].values()})
-    places = {}
-    for path in files:
-        if not path.exists():
-            raise DataError(f"{path} is missing", hint="only safetensors weights are read; pickled ones are refused")
-        try:
-            opened = stack.enter_context(safe_open(path, framework="pt"))
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"{path} is not a readable safetensors file: {error}", hint="fetch or save it again") from error
-        places |= dict.fromkeys(opened.keys(), opened)
-    return lambda name: places[name].get_tensor(name), set(places)
+def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:
+    """Drop the leading "model." or "transformer." of names where the folder holds a model without its head, saved without it."""
+    prefix = found[0].parts[0].partition(".")[0] + "."
+    if any(name.startswith(prefix) for name in weights.files):
+        return found
+    return [dataclasses.replace(slot, parts=tuple(part.removeprefix(prefix) for part in slot.parts)) for slot in found]
 
 
-def _refuse_missing(found: list[Slot], known: set[str], directory: Path) -> None:
-    """Refuse a folder that lacks tensors."""
-    missing = [part for slot in found for part in slot.parts if part not in known]
+def _refuse_mismatch(found: list[Slot], weights: Weights, arch: Architecture, directory: Path) -> None:
+    """Refuse a folder whose tensors are not just the model's: missing, of another shape or type, or more than known extras."""
+    parts = {part: _stored_shape(slot, rows) for slot in found for part, rows in zip(slot.parts, slot.rows, strict=True)}
+    hint = "config.json and weights must belong to the same model"
+    missing = [part for part in parts if part not in weights.files]
     if missing:
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        raise DataError(f"{directory}: missing tensors: {shown}", hint="config.json and weights must belong to the same model")
+        raise DataError(f"{directory}: missing tensors: {_shown(missing)}", hint=hint)
+    for part, shape in parts.items():
+        entry = weights.entry(part)
+        if entry.shape != shape:
+            message = f"{directory}: tensor {part} has shape {list(entry.shape)}, but config.json asks for {list(shape)}"
+            raise DataError(message, hint=hint)
+        if entry.dtype not in DTYPES:
+            raise DataError(f"{directory}: tensor {part} is of type {entry.dtype}", hint=f"types that can be read: {', '.join(DTYPES)}")
+    unused = ("lm_head.weight",) if arch.tied_embeddings else ()
+    left = [name for name in weights.files if name not in parts and not name.endswith((*_BUFFERS, *unused))]
+    if left:
+        raise DataError(f"{directory}: tensors that the model does not have: {_shown(left)}", hint=hint)
 
 
-def _join(slot: Slot, read: Callable[[str], Tensor], directory: Path) -> Tensor:
-    """Read one parameter of ours from the parts it is stored in."""
-    parts = []
-    for part, rows in zip(slot.parts, slot.rows, strict=True):
-        tensor = read(part)
-        shape = _stored_shape(slot, rows)
-        if tuple(tensor.shape) != shape:
-            message = f"{directory}: tensor {part} has shape {list(tensor.shape)}, but config.json asks for {list(shape)}"
-            raise DataError(message, hint="config.json and weights must belong to the same model")
-        parts.append(tensor.T if slot.transposed else tensor)
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _shown(names: list[str]) -> str:
+    """Give the first names of a list."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _main_dtype(found: list[Slot], weights: Weights) -> torch.dtype:
+    """Give the type that most of the model's bytes have."""
+    sizes: Counter[str] = Counter()
+    for part in (part for slot in found for part in slot.parts):
+        entry = weights.entry(part)
+        sizes[entry.dtype] += entry.stop - entry.start
+    return DTYPES[sizes.most_common(1)[0][0]]
+
+
+def _parameter(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
+    """Give one parameter of ours: a view of the map where possible, else a copy that lets the mapped pages go."""
+    if not slot.transposed and all(DTYPES[weights.entry(part).dtype] == dtype for part in slot.parts):
+        view = weights.view(slot.parts)
+        if view is not None:
+            return view
+    made = torch.empty((sum(slot.rows), slot.width) if slot.width else sum(slot.rows), dtype=dtype)
+    for part, target in zip(slot.parts, made.split(slot.rows), strict=True):
+        file = weights.files[part]
+        tensor = file.read(part)
+        target.copy_(tensor.T if slot.transposed else tensor)
+        file.release(part)
+    return made
 
 
 def _stored_shape(slot: Slot, rows: int) -> tuple[int, ...]:

@@ -1,20 +1,54 @@
 """Rotary positions: queries and keys are turned by an angle that grows with their position."""
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["rotary_tables", "rotate", "spread"]
+__all__ = ["RotaryScaling", "rotary_tables", "rotate", "spread"]
 
 
-def rotary_tables(num_positions: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RotaryScaling:
+    """Slower rotation for contexts longer than those trained first.
+
+    Wavelengths above `original_positions / low` are stretched by `factor`, those below `original_positions / high` stay, and those
+    between are blended. Linear interpolation stretches all of them: `low` and `high` infinite.
+
+    Attributes:
+        factor: of the longest wavelengths, at least 1.
+        low: turns within the original context below which a wavelength is stretched in full.
+        high: turns above which it stays.
+        original_positions: context trained first, in tokens.
+
+    Source: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.4.3, in the form of `transformers`' "llama3"; Chen et al. 2023
+        (arXiv 2306.15595), equation 4 (linear).
+    """
+
+    factor: float
+    low: float = math.inf
+    high: float = math.inf
+    original_positions: int = 0
+
+    def apply(self, frequencies: Tensor) -> Tensor:
+        """Give the scaled angles per position of the original ones, of the same shape."""
+        if math.isinf(self.high):
+            return frequencies / self.factor
+        turns = self.original_positions * frequencies / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+        return frequencies * (kept + (1 - kept) / self.factor)
+
+
+def rotary_tables(num_positions: int, head_dim: int, theta: float, scaling: RotaryScaling | None = None) -> tuple[Tensor, Tensor]:
     """Compute the cosine and sine of every position's angles, in float64 and rounded once to float32.
 
     Args:
         num_positions: rows P.
         head_dim: width D of a head; even.
         theta: base of the geometric series of wavelengths.
+        scaling: of the wavelengths, or None.
 
     Returns:
         Cosines and sines, each float32 [P, D / 2].
@@ -22,6 +56,8 @@ def rotary_tables(num_positions: int, head_dim: int, theta: float) -> tuple[Tens
     Source: Su et al., arXiv:2104.09864, section 3.2.2.
     """
     frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    if scaling is not None:
+        frequencies = scaling.apply(frequencies)
     angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies
     return angles.cos().float(), angles.sin().float()
 

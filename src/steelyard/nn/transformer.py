@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError
 from steelyard.nn.layer import Attend, DecoderLayer, causal_attention, linear, make_norm
-from steelyard.nn.rotary import rotary_tables, spread
+from steelyard.nn.rotary import RotaryScaling, rotary_tables, spread
 
 __all__ = ["Transformer", "build"]
 
@@ -48,6 +48,7 @@ class Transformer(nn.Module):
 
     Attributes:
         architecture: the record it was built from.
+        scaling: of the rotary wavelengths, or None.
         embedding: token table [V, C]; also the output head when it is tied.
         position_embedding: learned positions [P, C], or None.
         layers: the decoder layers.
@@ -58,11 +59,12 @@ class Transformer(nn.Module):
     rotary_cosines: Tensor
     rotary_sines: Tensor
 
-    def __init__(self, arch: Architecture) -> None:
+    def __init__(self, arch: Architecture, scaling: RotaryScaling | None = None) -> None:
         """Lay out the parameters in float32 on the CPU, not yet filled; `build` or `checkpoint.load` fills them.
 
         Args:
             arch: a dense decoder with rotary or learned positions.
+            scaling: of the rotary wavelengths, or None.
 
         Raises:
             ConfigError: the architecture has a trait this model does not have.
@@ -70,13 +72,14 @@ class Transformer(nn.Module):
         super().__init__()
         refuse_unsupported(arch)
         self.architecture = arch
+        self.scaling = scaling
         self.embedding = _table(arch.vocab_size, arch.hidden_size)
         learned = arch.position == "learned"
         self.position_embedding = _table(arch.max_positions + arch.position_offset, arch.hidden_size) if learned else None
         self.layers = nn.ModuleList(DecoderLayer(arch, index) for index in range(arch.num_layers))
         self.norm = make_norm(arch, arch.hidden_size)
         self.output = None if arch.tied_embeddings else linear(arch.hidden_size, arch.vocab_size, bias=False)
-        cosines, sines = rotary_tables(0 if learned else arch.max_positions, arch.head_dim, arch.rope_theta)
+        cosines, sines = rotary_tables(0 if learned else arch.max_positions, arch.head_dim, arch.rope_theta, scaling)
         self.register_buffer("rotary_cosines", cosines, persistent=False)
         self.register_buffer("rotary_sines", sines, persistent=False)
 
