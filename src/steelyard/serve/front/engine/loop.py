@@ -25,14 +25,13 @@ from steelyard.serve.front.engine.wire import (
     Update,
     encode_frame,
 )
-from steelyard.serve.scheduling.beam import best_hypotheses
 from steelyard.serve.scheduling.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from steelyard.serve.engine import LLM
-    from steelyard.serve.scheduling.step import StepPlan
+    from steelyard.serve.results import Delta
 
 __all__ = ["EngineLoop"]
 
@@ -41,34 +40,11 @@ _READ_BYTES = 256 * 1024
 
 @dataclass(slots=True)
 class _Live:
-    """A request in flight and how much of its output was told."""
+    """A prompt in flight: when it was received, when the first step with it began, and whether its first token was told."""
 
-    key: int
-    index: int
-    request: Request
     received_s: float
     began_s: float = 0.0
-    num_told: int = 0
-
-    def news(self) -> Update | None:
-        """Give what is new since the last time, if anything is."""
-        request, start = self.request, self.num_told
-        tokens = request.output[start:]
-        if not tokens and not request.finish_reason:
-            return None
-        stop = self.num_told = start + len(tokens)
-        stamps = None if start else (self.received_s, self.began_s, request.first_token_s)
-        wanted = request.params.logprobs
-        return Update(
-            self.key,
-            self.index,
-            tokens,
-            request.finish_reason or "",
-            logprobs=None if wanted is None else request.logprobs[start:stop],
-            tops=request.top_logprobs[start:stop] if wanted else None,
-            stamps=stamps,
-            message=request.error,
-        )
+    is_told: bool = False
 
 
 class EngineLoop:
@@ -94,7 +70,8 @@ class EngineLoop:
         self._embed = embed
         self._commands: queue.SimpleQueue[tuple[ToEngine | None, float]] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
-        self._fresh: dict[str, float] = {}
+        self._fresh: set[str] = set()
+        self._began_s = 0.0
         self._updates: list[Update] = []
         self._is_draining = False
 
@@ -158,29 +135,28 @@ class EngineLoop:
             expected_output=message.expected_output,
         )
         try:
+            self._check(message)
             self.llm.add(request, self.llm.clock.now_s())
         except SteelyardError as error:
             told = f"{error}; {error.hint}" if error.hint else str(error)
             self._updates.append(Update(message.key, 0, [], "refused", message=told))
             return
-        family = request.family
-        members = family.members if family and not family.is_ranked else [request]
-        for index, member in enumerate(members):
-            self._live[member.id] = _Live(message.key, index, member, received_s)
-        self._fresh[request.id] = received_s
+        self._live[request.id] = _Live(received_s)
+        self._fresh.add(request.id)
+
+    def _check(self, message: Add) -> None:
+        """Refuse what the sampler cannot honor; a grammar is compiled here, before anything waits for it."""
+        self.llm.runner.sampler.check(message.params, self.llm.model.architecture.vocab_size)
 
     def _abort(self, key: int) -> None:
         """Drop a prompt's sequences."""
-        self._fresh.pop(str(key), None)
-        live = self._live.get(str(key))
-        if live is not None:
-            self._forget(live.request)
+        self._forget(str(key))
         self.llm.abort(str(key))
 
-    def _forget(self, root: Request) -> None:
-        """Tell nothing more of a prompt's sequences."""
-        for member in root.family.members if root.family else (root,):
-            self._live.pop(member.id, None)
+    def _forget(self, name: str) -> None:
+        """Tell nothing more of a prompt."""
+        self._live.pop(name, None)
+        self._fresh.discard(name)
 
     def _vectors(self, message: Embed) -> Embedded:
         """Run prompts for their vectors."""
@@ -194,48 +170,39 @@ class EngineLoop:
 
     def _step(self) -> None:
         """Run one step and note its tokens."""
-        begin_s = time.perf_counter()
-        plan, _, finished = self.llm.step()
-        if plan is None:
+        before_s, self._began_s = self._began_s, time.perf_counter()
+        result = self.llm.step()
+        if result.plan is None:
             return
-        self._note_begun(plan, begin_s)
-        for request in plan.sampled:
-            live = self._live.get(request.id)
-            if live is not None and not (request.family and request.family.is_ranked):
-                self._note(live)
-        for request in finished:
-            if request.family and request.family.is_ranked:
-                self._note_ranked(request)
-            self._forget(request)
+        if self._fresh:
+            began_s = before_s if self.llm.driver.asynchronous else self._began_s
+            for name in self._fresh.intersection(result.plan.request_ids):
+                self._fresh.remove(name)
+                self._live[name].began_s = began_s
+        now_s = time.perf_counter()
+        for delta in result.deltas:
+            self._note(delta, now_s)
+        for request in result.finished:
+            self._forget(request.id)
 
-    def _note(self, live: _Live) -> None:
-        """Put what is new of a sequence into the next frame."""
-        if update := live.news():
-            self._updates.append(update)
-
-    def _note_ranked(self, root: Request) -> None:
-        """Put the likeliest outputs of a prompt into the next frame, once all of them ended."""
-        live, family = self._live.get(root.id), root.family
-        if live is None or family is None:
+    def _note(self, delta: Delta, now_s: float) -> None:
+        """Put what a sequence got into the next frame."""
+        live = self._live.get(delta.request_id)
+        if live is None:
             return
-        if not family.is_beam:
-            for index, member in enumerate(family.outputs()):
-                self._note(_Live(live.key, index, member, live.received_s, live.began_s))
-            return
-        stamps = (live.received_s, live.began_s, root.first_token_s)
-        wants = root.params.logprobs is not None
-        for index, found in enumerate(best_hypotheses(family)):
-            logprobs = found.logprobs if wants else None
-            self._updates.append(Update(live.key, index, found.tokens, found.finish_reason, logprobs=logprobs, stamps=stamps))
-
-    def _note_begun(self, plan: StepPlan, begin_s: float) -> None:
-        """Stamp prompts that ran for the first time."""
-        for name in self._fresh.keys() & set(plan.request_ids) if self._fresh else ():
-            del self._fresh[name]
-            root = self._live[name].request
-            for member in root.family.members if root.family else (root,):
-                if live := self._live.get(member.id):
-                    live.began_s = begin_s
+        stamps = None if live.is_told else (live.received_s, live.began_s, now_s)
+        live.is_told = True
+        update = Update(
+            int(delta.request_id),
+            delta.index,
+            delta.tokens,
+            delta.finish_reason,
+            logprobs=delta.logprobs or None,
+            tops=delta.top_logprobs or None,
+            stamps=stamps,
+            message=delta.error,
+        )
+        self._updates.append(update)
 
     def _tell(self) -> None:
         """Send one frame with all news."""

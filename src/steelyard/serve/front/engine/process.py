@@ -15,6 +15,8 @@ from steelyard.serve.front.engine.wire import Failed, FrameReader, Ready, Start,
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
+    from steelyard.serve.front.text import TextCodec
+    from steelyard.serve.running.grammar import Grammars
 
 __all__ = ["main"]
 
@@ -60,6 +62,7 @@ def _make(start: Start) -> LLM:
     from steelyard.nn import checkpoint
     from steelyard.serve.engine import LLM, default_config
     from steelyard.serve.front.text import TextCodec
+    from steelyard.serve.running.sampling import Sampler
 
     if start.threads or start.cores:
         torch.set_num_threads(start.threads or len(start.cores))
@@ -67,7 +70,21 @@ def _make(start: Start) -> LLM:
     model = checkpoint.load(folder)
     config = default_config(model, pool_bytes=start.pool_bytes, max_model_len=start.max_model_len, token_budget=start.token_budget)
     config = replace(config, policy=start.policy)  # pyright: ignore[reportArgumentType]
-    return LLM(model, config, end_tokens=TextCodec.load(folder).end_tokens)
+    codec = TextCodec.load(folder)
+    sampler = Sampler(_grammars(codec, model.architecture.vocab_size))
+    return LLM(model, config, end_tokens=codec.end_tokens, asynchronous=start.asynchronous, sampler=sampler)
+
+
+def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
+    """Give what follows grammars, or None when this model's tokenizer cannot; requests with a grammar are refused then."""
+    from steelyard.serve.running.grammar import Grammars
+
+    if codec.tokenizer is None:
+        return None
+    try:
+        return Grammars(codec.tokenizer, vocab_size, codec.end_tokens)
+    except SteelyardError:
+        return None
 
 
 def _describe(llm: LLM) -> Ready:
@@ -78,15 +95,17 @@ def _describe(llm: LLM) -> Ready:
         max_model_len=config.max_model_len,
         slots=config.num_blocks * config.block_size,
         max_num_seqs=config.max_num_seqs,
-        embeds=False,
+        embeds=True,
     )
 
 
 def _run(llm: LLM, connection: socket.socket) -> None:
     """Step until the gateway is gone."""
     from steelyard.serve.front.engine.loop import EngineLoop
+    from steelyard.serve.running.embed import embed
 
-    EngineLoop(llm, connection).run()
+    EngineLoop(llm, connection, lambda prompts: embed(llm.model, prompts)).run()
+    llm.close()
 
 
 def _report(connection: socket.socket, error: Exception) -> int:

@@ -1,1 +1,1 @@
-"""The gateway's process: who may ask what, when, and how answers go back."""
+"""The gateway's process: HTTP in, frames to the engine, answers out."""

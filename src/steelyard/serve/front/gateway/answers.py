@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
 import time
@@ -15,21 +14,16 @@ from steelyard.serve.front.api.bodies import ChatBody, CompletionBody
 from steelyard.serve.front.api.choices import ChatShape, CompletionShape, Shape, usage
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.gateway.calls import Call
+from steelyard.serve.front.gateway.prompts import check_tokens, encode_prompt, off_loop
 from steelyard.serve.scheduling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from steelyard.serve.front.gateway.dispatch import Dispatcher
     from steelyard.serve.front.gateway.exchange import Exchange
-    from steelyard.serve.front.gateway.keys import Client
     from steelyard.serve.front.metrics import GatewayMetrics
     from steelyard.serve.front.text import TextCodec
 
 __all__ = ["Answers"]
-
-_INLINE_CHARS = 8192
-"""Shorter prompts are encoded on the event loop: a thread's hand-over costs more."""
 
 
 class Answers:
@@ -56,7 +50,7 @@ class Answers:
             ApiError: the request is refused; nothing was sent.
         """
         exchange.clock.parsed_s = time.perf_counter()
-        prompts = [item if isinstance(item, list) else await self._encode(item) for item in body.prompts]
+        prompts = [await encode_prompt(self._codec, item) for item in body.prompts]
         prefixes = [item if isinstance(item, str) else self._codec.decode(item) for item in body.prompts] if body.echo else []
         shape = self._shape(CompletionShape, "cmpl", body)
         await self._run(exchange, body, prompts, prefixes, shape)
@@ -70,7 +64,7 @@ class Answers:
         exchange.clock.parsed_s = time.perf_counter()
         messages = [item.plain() for item in body.messages]
         size = sum(len(item["content"]) for item in messages)
-        prompt = await self._off_loop(size, lambda: self._codec.encode_chat(messages))
+        prompt = await off_loop(size, lambda: self._codec.encode_chat(messages))
         await self._run(exchange, body, [prompt], [], self._shape(ChatShape, "chatcmpl", body))
 
     def _shape(self, kind: type[Shape], prefix: str, body: CompletionBody | ChatBody) -> Shape:
@@ -78,22 +72,11 @@ class Answers:
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
         return kind(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), self.name, self._codec, with_usage=with_usage)
 
-    async def _encode(self, text: str) -> list[int]:
-        """Give a prompt's token ids."""
-        return await self._off_loop(len(text), lambda: self._codec.encode(text))
-
-    async def _off_loop(self, size: int, work: Callable[[], list[int]]) -> list[int]:
-        """Encode here when it is short, else in a thread."""
-        try:
-            return work() if size <= _INLINE_CHARS else await asyncio.to_thread(work)
-        except SteelyardError as error:
-            raise ApiError.refusal(error, "prompt") from error
-
     async def _run(
         self, exchange: Exchange, body: CompletionBody | ChatBody, prompts: list[list[int]], prefixes: list[str], shape: Shape
     ) -> None:
         """Make the call, let it in, write its answer and count it out."""
-        self._check_prompts(prompts)
+        check_tokens(prompts, self._dispatcher.ready, "prompt")
         limit = body.output_limit or max(self._longest - max(len(prompt) for prompt in prompts), 1)
         params = _params(body, limit)
         call = Call(shape.id, prompts, params, self._codec, body.stops, streaming=bool(body.stream))
@@ -104,8 +87,7 @@ class Answers:
         backlog = self._dispatcher.backlog
         call.expected = backlog.predict(limit, is_forced=params.ignore_end)
         cost = call.predicted_tokens
-        _charge(exchange.client, cost)
-        backlog.enter(cost)
+        exchange.client.enter(cost, backlog, time.perf_counter())
         self._dispatcher.submit(call)
         try:
             writer = self._stream if call.streaming else self._whole
@@ -118,16 +100,6 @@ class Answers:
     def _longest(self) -> int:
         """Longest prompt and output together."""
         return self._dispatcher.ready.max_model_len if self._dispatcher.ready else 1
-
-    def _check_prompts(self, prompts: list[list[int]]) -> None:
-        """Refuse token ids outside the vocabulary and prompts without tokens."""
-        ready = self._dispatcher.ready
-        size = ready.vocab_size if ready else 0
-        for prompt in prompts:
-            if not prompt:
-                raise ApiError(400, "the prompt is empty; give at least one token", param="prompt")
-            if min(prompt) < 0 or max(prompt) >= size:
-                raise ApiError(400, f"token ids must be in [0, {size}); encode the prompt with this model's tokenizer", param="prompt")
 
     def _check_length(self, call: Call) -> None:
         """Refuse what exceeds the model length."""
@@ -202,13 +174,6 @@ class Answers:
             metrics.duration.observe(now_s - clock.arrived_s)
             for name, value in clock.stages(now_s).items():
                 metrics.stages.labels(name).observe(value)
-
-
-def _charge(client: Client, cost: int) -> None:
-    """Take a call's predicted tokens from its key's bucket."""
-    wait_s = client.tokens.take(cost, time.perf_counter())
-    if wait_s:
-        raise ApiError(429, f"the key's tokens per minute are used up; try again in {wait_s:.0f} s", retry_after_s=wait_s)
 
 
 def _params(body: CompletionBody | ChatBody, limit: int) -> SamplingParams:

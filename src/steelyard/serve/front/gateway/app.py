@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, decode_body
+from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody, decode_body
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.api.openapi import schema
 from steelyard.serve.front.gateway.exchange import Exchange, Receive, Scope, Send
@@ -15,7 +15,8 @@ from steelyard.serve.front.gateway.exchange import Exchange, Receive, Scope, Sen
 if TYPE_CHECKING:
     from steelyard.serve.front.gateway.answers import Answers
     from steelyard.serve.front.gateway.dispatch import Dispatcher
-    from steelyard.serve.front.gateway.keys import KeyRing
+    from steelyard.serve.front.gateway.vectors import Vectors
+    from steelyard.serve.front.limits.keys import KeyRing
     from steelyard.serve.front.metrics import GatewayMetrics
 
 __all__ = ["GatewayApp"]
@@ -39,19 +40,28 @@ class GatewayApp:
     """
 
     def __init__(
-        self, answers: Answers, dispatcher: Dispatcher, keys: KeyRing, metrics: GatewayMetrics, *, body_limit_bytes: int = 4 * 2**20
+        self,
+        answers: Answers,
+        vectors: Vectors,
+        dispatcher: Dispatcher,
+        keys: KeyRing,
+        metrics: GatewayMetrics,
+        *,
+        body_limit_bytes: int = 4 * 2**20,
     ) -> None:
         """Keep the parts.
 
         Args:
             answers: writes answers of text.
+            vectors: writes answers of vectors.
             dispatcher: knows the engine.
             keys: who may ask.
             metrics: counted by route and outcome.
             body_limit_bytes: longest body.
         """
         self.is_draining = False
-        self._answers, self._dispatcher, self._keys, self._metrics = answers, dispatcher, keys, metrics
+        self._answers, self._vectors = answers, vectors
+        self._dispatcher, self._keys, self._metrics = dispatcher, keys, metrics
         self._body_limit_bytes = body_limit_bytes
         self._created = int(time.time())
 
@@ -104,6 +114,10 @@ class GatewayApp:
             chat = decode_body(data, ChatBody)
             self._check_model(chat.model)
             await self._answers.chat(exchange, chat)
+        else:
+            asked = decode_body(data, EmbeddingBody)
+            self._check_model(asked.model)
+            await self._vectors.embed(exchange, asked)
 
     def _check_model(self, name: str | None) -> None:
         """Refuse a request for another model."""

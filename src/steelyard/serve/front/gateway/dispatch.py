@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.engine.wire import Abort, Add, Embed, Embedded, GetStats, Ready, Stats, Step, ToEngine, ToGateway, Update
-from steelyard.serve.front.gateway.backlog import Backlog
+from steelyard.serve.front.limits.backlog import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

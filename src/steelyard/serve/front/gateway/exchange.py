@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any
 
 from steelyard.serve.front.api.errors import ApiError
-from steelyard.serve.front.gateway.keys import Client
 from steelyard.serve.front.gateway.stages import StageClock
+from steelyard.serve.front.limits.keys import Client
 
 __all__ = ["Exchange", "Receive", "Scope", "Send"]
 

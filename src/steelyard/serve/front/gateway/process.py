@@ -15,9 +15,10 @@ from steelyard.serve.front.engine.supervisor import EngineSupervisor
 from steelyard.serve.front.engine.wire import Start
 from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.app import GatewayApp
-from steelyard.serve.front.gateway.backlog import Backlog
 from steelyard.serve.front.gateway.dispatch import Dispatcher
-from steelyard.serve.front.gateway.keys import KeyRing, read_keys
+from steelyard.serve.front.gateway.vectors import Vectors
+from steelyard.serve.front.limits.backlog import Backlog
+from steelyard.serve.front.limits.keys import KeyRing, read_keys
 from steelyard.serve.front.metrics import GatewayMetrics
 from steelyard.serve.front.text import TextCodec
 
@@ -57,8 +58,10 @@ class _Gateway:
         name = options.name or folder.name
         keys = read_keys(options.api_key_env, options.api_key_file)
         ring = KeyRing(keys, requests_per_min=options.requests_per_min, tokens_per_min=options.tokens_per_min)
-        answers = Answers(name, TextCodec.load(folder), self.dispatcher, self.metrics)
-        self.app = GatewayApp(answers, self.dispatcher, ring, self.metrics, body_limit_bytes=options.body_limit_bytes)
+        codec = TextCodec.load(folder)
+        answers = Answers(name, codec, self.dispatcher, self.metrics)
+        vectors = Vectors(name, codec, self.dispatcher, self.metrics)
+        self.app = GatewayApp(answers, vectors, self.dispatcher, ring, self.metrics, body_limit_bytes=options.body_limit_bytes)
         start = Start(
             model=str(folder),
             pool_bytes=options.pool_bytes,

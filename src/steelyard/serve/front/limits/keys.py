@@ -10,8 +10,9 @@ from pathlib import Path
 
 from steelyard.errors import ConfigError
 from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.limits.backlog import Backlog
 
-__all__ = ["KeyRing", "TokenBucket", "read_keys"]
+__all__ = ["Client", "KeyRing", "TokenBucket", "read_keys"]
 
 
 @dataclass(slots=True)
@@ -71,6 +72,26 @@ class Client:
     name: str
     requests: TokenBucket
     tokens: TokenBucket
+
+    def enter(self, tokens: int, backlog: Backlog, now_s: float) -> None:
+        """Take tokens from the bucket and room in the backlog, or neither.
+
+        Args:
+            tokens: predicted.
+            backlog: of the server.
+            now_s: on a clock that never falls.
+
+        Raises:
+            ApiError: 429 with the time until both are there.
+        """
+        wait_s = self.tokens.take(tokens, now_s)
+        if wait_s:
+            raise ApiError(429, f"the key's tokens per minute are used up; try again in {wait_s:.0f} s", retry_after_s=wait_s)
+        try:
+            backlog.enter(tokens)
+        except ApiError:
+            self.tokens.give(tokens)
+            raise
 
 
 class KeyRing:

@@ -1,0 +1,76 @@
+"""Prompts as token ids: encoded where it is cheapest, and checked against the model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from steelyard.errors import SteelyardError
+from steelyard.serve.front.api.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.serve.front.engine.wire import Ready
+    from steelyard.serve.front.text import TextCodec
+
+__all__ = ["check_tokens", "encode_prompt", "off_loop"]
+
+_INLINE_CHARS = 8192
+"""Shorter texts are encoded on the event loop: a thread's hand-over costs more."""
+
+
+async def encode_prompt(codec: TextCodec, prompt: str | list[int]) -> list[int]:
+    """Give a prompt's token ids.
+
+    Args:
+        codec: of the model.
+        prompt: text, or token ids that are given back.
+
+    Returns:
+        Token ids.
+
+    Raises:
+        ApiError: the text cannot be encoded.
+    """
+    if isinstance(prompt, list):
+        return prompt
+    return await off_loop(len(prompt), lambda: codec.encode(prompt))
+
+
+async def off_loop(size: int, work: Callable[[], list[int]]) -> list[int]:
+    """Encode here when it is short, else in a thread.
+
+    Args:
+        size: characters.
+        work: gives token ids.
+
+    Returns:
+        What it gave.
+
+    Raises:
+        ApiError: it refused.
+    """
+    try:
+        return work() if size <= _INLINE_CHARS else await asyncio.to_thread(work)
+    except SteelyardError as error:
+        raise ApiError.refusal(error, "prompt") from error
+
+
+def check_tokens(prompts: list[list[int]], ready: Ready | None, field: str) -> None:
+    """Refuse prompts without tokens and token ids outside the vocabulary.
+
+    Args:
+        prompts: token ids.
+        ready: what the engine told of itself.
+        field: for the error.
+
+    Raises:
+        ApiError: names the field.
+    """
+    size = ready.vocab_size if ready else 0
+    for prompt in prompts:
+        if not prompt:
+            raise ApiError(400, f"{field} is empty; give at least one token", param=field)
+        if min(prompt) < 0 or max(prompt) >= size:
+            raise ApiError(400, f"token ids must be in [0, {size}); encode the {field} with this model's tokenizer", param=field)

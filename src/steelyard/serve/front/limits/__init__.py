@@ -1,0 +1,1 @@
+"""Who may ask, and how much may be in flight."""
