@@ -28,7 +28,7 @@ from steelyard.sim.timeline import Timeline
 PAPER = ["87-pagedattention"]
 
 _BARS = {"fitted": 0.10, "roofline": 0.35}
-"""Of the means; no paper sets one. The first is what a capacity plan needs, the second the interval that forecasts from a datasheet carry."""
+"""Of the means; no paper sets one. The first is what a capacity plan needs, the second the interval of forecasts from a datasheet."""
 _FITTED_AWAY = 50.0
 
 
