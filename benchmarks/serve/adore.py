@@ -21,7 +21,7 @@ from steelyard.serve.sparse.evaluate import Evaluation, controller_recall, evalu
 from steelyard.serve.sparse.policies import H2O, Adore, RetentionPolicy, Sinks, TopK, Window
 from steelyard.serve.sparse.training import train_controller
 
-PAPER = ["adore"]
+PAPER = ["72-adore"]
 
 
 @dataclass(frozen=True, kw_only=True)
