@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("data:app", "Clean, deduplicate, tokenize and pack text."),
     "train": ("train:app", "Train a model from a recipe; survives being killed."),
     "serve": ("serve:app", "Serve a model over an OpenAI-compatible API, or replay a trace."),
+    "chat": ("chat:chat", "Talk to a model in the terminal."),
     "runs": ("runs:app", "List, compare, check and export what was run."),
     "papers": ("papers:papers", "The papers behind each component, and what works."),
 }

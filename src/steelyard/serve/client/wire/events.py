@@ -52,6 +52,7 @@ class _Choice(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    stage_times: dict[str, float] | None = None
 
 
 class Chunk(msgspec.Struct):
@@ -59,15 +60,13 @@ class Chunk(msgspec.Struct):
 
     Attributes:
         choices: pieces of text.
-        usage: token counts, in the last event where they were asked for.
+        usage: token counts, in the last event where they were asked for, and seconds by stage where a server tells them.
         error: when the server gave up in the middle.
-        stage_times: seconds by stage, where a server tells them.
     """
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: msgspec.Raw | None = None
-    stage_times: dict[str, float] | str | None = None
 
     @property
     def text(self) -> str | None:

@@ -72,8 +72,7 @@ class StreamReader:
         if chunk.usage is not None:
             self.prompt_tokens = chunk.usage.prompt_tokens
             self.output_tokens = chunk.usage.completion_tokens
-        if chunk.stage_times is not None:
-            self.stages = parse_stages(chunk.stage_times) if isinstance(chunk.stage_times, str) else chunk.stage_times
+            self.stages = chunk.usage.stage_times or {}
         if chunk.error is not None and bytes(chunk.error) != b"null":
             self.error, self.error_kind = bytes(chunk.error).decode(errors="replace"), "stream"
 

@@ -1,0 +1,246 @@
+"""The chat's terminal: reads questions and /commands, shows answers as they come and as markdown when they are whole."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steelyard.errors import ConfigError, SteelyardError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from steelyard.serve.client.conversation import Conversation, Reply
+
+__all__ = ["Terminal"]
+
+_HELP = (
+    ("/help", "this list"),
+    ("/clear", "forget what was said"),
+    ("/system [TEXT]", "tell the model what to be; without text: show it; '-' takes it away"),
+    ("/model [NAME]", "choose another model of the server; without a name: list them"),
+    ("/params [NAME=VALUE ...]", "set fields of the request, such as temperature=0.7; NAME= takes one away"),
+    ("/retry", "ask the last question again"),
+    ("/save FILE", "keep the conversation"),
+    ("/load FILE", "go on with a kept one"),
+    ("/quit", "leave; Ctrl-D does too"),
+)
+_HISTORY = 1000
+
+
+class Terminal:
+    """A conversation at the terminal.
+
+    Attributes:
+        talk: what was said, and the server.
+        console: where answers go.
+    """
+
+    def __init__(self, talk: "Conversation", console: "Console | None" = None) -> None:
+        """Begin.
+
+        Args:
+            talk: with a server that answers.
+            console: standard output by default.
+        """
+        from rich.console import Console
+
+        self.talk = talk
+        self.console = console or Console(highlight=False)
+        self._commands: dict[str, Callable[[str], None]] = {
+            "help": self._help,
+            "clear": self._clear,
+            "system": self._system,
+            "model": self._model,
+            "params": self._params,
+            "retry": self._retry,
+            "save": self._save,
+            "load": self._load,
+        }
+
+    def run(self) -> None:
+        """Read and answer until the user leaves; history is kept between chats."""
+        self.console.print(f"[bold]{self.talk.model or 'model'}[/] at {self.talk.endpoint.url}   [dim]/help, Ctrl-D to leave[/]")
+        with _history():
+            while (line := self._read()) is not None:
+                if not self.take(line):
+                    return
+
+    def take(self, line: str) -> bool:
+        """Do what a line says: a /command, or a question.
+
+        Args:
+            line: as typed; '//' at the beginning asks a question that begins with '/'.
+
+        Returns:
+            False when the user leaves.
+        """
+        line = line.strip()
+        try:
+            if line.startswith("/") and not line.startswith("//"):
+                name, _, rest = line[1:].partition(" ")
+                if name in ("quit", "exit", "q"):
+                    return False
+                self._command(name)(rest.strip())
+            elif line:
+                self._ask(line.removeprefix("/") if line.startswith("//") else line)
+        except SteelyardError as error:
+            self._fail(error)
+        except KeyboardInterrupt:
+            self.console.print()
+        return True
+
+    def _read(self) -> str | None:
+        """Read a line, and those after it while it ends on a backslash; None at the end."""
+        lines: list[str] = []
+        prompt = "> "
+        while True:
+            try:
+                line = input(prompt)
+            except EOFError:
+                self.console.print()
+                return None
+            except KeyboardInterrupt:
+                self.console.print("\n[dim]Ctrl-D or /quit to leave[/]")
+                lines, prompt = [], "> "
+                continue
+            if not line.endswith("\\"):
+                return "\n".join([*lines, line])
+            lines.append(line[:-1])
+            prompt = ". "
+
+    def _command(self, name: str) -> Callable[[str], None]:
+        """Find a command; an unknown one is refused with the nearest."""
+        if name in self._commands:
+            return self._commands[name]
+        import difflib
+
+        near = difflib.get_close_matches(name, [*self._commands, "quit"], n=1)
+        raise ConfigError(f"no command /{name}", hint=f"did you mean /{near[0]}?" if near else "/help lists them")
+
+    def _fail(self, error: SteelyardError) -> None:
+        """Show an error as one red line and its hint."""
+        from rich.markup import escape
+
+        self.console.print(f"[bold red]error:[/] {escape(str(error))}")
+        if error.hint:
+            self.console.print(f"[dim]  {escape(error.hint)}[/]")
+
+    def _ask(self, question: str) -> None:
+        """Ask, show the end of the answer as it comes, then all of it as markdown."""
+        from rich.live import Live
+        from rich.markdown import Markdown
+        from rich.text import Text
+
+        pieces: list[str] = []
+        with Live(Text("…", style="dim"), console=self.console, transient=True, refresh_per_second=12) as live:
+
+            def show(text: str) -> None:
+                pieces.append(text)
+                rows = max(self.console.height - 2, 4)
+                live.update(Text("\n".join("".join(pieces).splitlines()[-rows:])))
+
+            reply = self.talk.ask(question, show)
+        self.console.print(Markdown(reply.text) if reply.text.strip() else Text("(no text)", style="dim"))
+        self._footer(reply)
+
+    def _footer(self, reply: "Reply") -> None:
+        """Say how much came how fast."""
+        from steelyard.units import pretty_duration
+
+        words = f"{reply.output_tokens} tokens"
+        words += f" · {reply.tokens_per_s:.1f} tokens/s" if reply.tokens_per_s else ""
+        words += f" · first after {pretty_duration(reply.ttft_s)}" if reply.ttft_s == reply.ttft_s else ""
+        self.console.print(f"[dim]{words}{' · stopped' if reply.is_stopped else ''}[/]\n")
+
+    def _help(self, _: str) -> None:
+        """List the commands."""
+        from rich.markup import escape
+
+        for name, words in _HELP:
+            self.console.print(f"  [bold]{escape(name):<26}[/] {escape(words)}")
+        self.console.print("  [dim]a line that ends on a backslash goes on in the next one; // asks what begins with /[/]")
+
+    def _clear(self, _: str) -> None:
+        """Forget what was said."""
+        self.talk.clear()
+        self.console.print("[dim]forgotten[/]")
+
+    def _system(self, text: str) -> None:
+        """Show, set or take away the system's message."""
+        if text:
+            self.talk.set_system("" if text == "-" else text)
+        self.console.print(self.talk.system or "(no system message)", style="dim", markup=False)
+
+    def _model(self, name: str) -> None:
+        """List the server's models or choose one."""
+        from steelyard.serve.client.load import list_models
+
+        models = list_models(self.talk.endpoint)
+        if name:
+            if models and name not in models:
+                raise ConfigError(f"the server has no model {name!r}", hint=f"it has {', '.join(models[:8])}")
+            self.talk.model = name
+        for item in models or [self.talk.model]:
+            self.console.print(f"  {'*' if item == self.talk.model else ' '} {item}", markup=False)
+
+    def _params(self, text: str) -> None:
+        """Show or set fields of the request."""
+        for part in text.split():
+            self.talk.set_parameter(part)
+        for name, value in self.talk.parameters.items():
+            self.console.print(f"  {name} = {value!r}", markup=False)
+        if not self.talk.parameters:
+            self.console.print("[dim](the server's own)[/]")
+
+    def _retry(self, _: str) -> None:
+        """Ask the last question again; what was said is kept when that fails."""
+        before = list(self.talk.messages)
+        question = self.talk.take_back()
+        try:
+            self._ask(question)
+        except SteelyardError:
+            self.talk.messages = before
+            raise
+
+    def _save(self, text: str) -> None:
+        """Keep the conversation in a file."""
+        path = _file(text, "/save")
+        self.talk.save(path)
+        self.console.print(f"kept in {path}", style="dim", markup=False)
+
+    def _load(self, text: str) -> None:
+        """Go on with a kept conversation."""
+        self.talk.load(_file(text, "/load"))
+        self.console.print(f"{len(self.talk.messages)} messages", style="dim")
+
+
+def _file(text: str, command: str) -> Path:
+    """Read a file's name."""
+    if not text:
+        raise ConfigError(f"{command} needs a file", hint=f"{command} chat.json")
+    return Path(text).expanduser()
+
+
+@contextlib.contextmanager
+def _history():
+    """Let the terminal's line editor remember questions between chats, where there is one."""
+    from steelyard.files import user_dir
+
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    path = user_dir() / "chat-history"
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(_HISTORY)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(path)
+        sys.stdout.flush()
