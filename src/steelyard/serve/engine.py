@@ -211,12 +211,14 @@ class LLM:
             request: not yet added.
 
         Raises:
-            ConfigError: the prompt is empty or too long, the id is taken, or a token id is outside the vocabulary.
+            ConfigError: the prompt is empty or too long, the id is taken, a token id is outside the vocabulary, or the grammar cannot be
+                followed.
         """
         self.scheduler.check(request)
         size = self.model.architecture.vocab_size
         if not (min(request.prompt) >= 0 and max(request.prompt) < size):
             raise ConfigError(f"token ids must be in [0, {size})", hint="encode the prompt with this model's tokenizer")
+        self.runner.sampler.check(request.params, size)
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and all its sequences; False when it is not in flight."""

@@ -105,6 +105,7 @@ class TorchRunner:
         for num_decodes in (0, 1):
             self.execute(_one_token_plan(num_decodes))
         self.kv[:, :, :1] = saved
+        self.sampler.warm_up(self.model.architecture.vocab_size)
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Run one step, after all that were launched.
