@@ -54,6 +54,12 @@ class KVMemory:
         """Count the blocks that hold `num_tokens`."""
         return -(-num_tokens // self.config.block_size)
 
+    def footprint(self, request: Request) -> int:
+        """Count the blocks that a request needs to run its next step: what it holds, or would take when admitted."""
+        if self.config.is_contiguous:
+            return len(self._reserving(request.sequences)) * power_of_two(self.blocks_for(self._reservation(request)))
+        return sum(self.blocks_for(item.num_tokens + 1) for item in request.sequences)
+
     def check(self, request: Request) -> None:
         """Refuse a request whose sequences could fill more than the pool.
 
@@ -191,10 +197,14 @@ class KVMemory:
         rounded = output if self.config.allocator == "contiguous-oracle" else power_of_two(output)
         return min(prompt + rounded, self.config.max_model_len)
 
+    def _reserving(self, sequences: list[Request]) -> list[Request]:
+        """Give the sequences that need a contiguous run of their own, now or after a fork."""
+        family = sequences[0].family
+        return family.members if family and (family.is_beam or not family.has_forked) else sequences
+
     def _admit_contiguous(self, sequences: list[Request]) -> bool:
         """Reserve a run for every sequence that runs now or will, or none."""
-        family = sequences[0].family
-        everyone = family.members if family and (family.is_beam or not family.has_forked) else sequences
+        everyone = self._reserving(sequences)
         try:
             for item in everyone:
                 item.table.extend(self.pool.take(self.blocks_for(self._reservation(item))))

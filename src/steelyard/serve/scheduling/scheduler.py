@@ -333,10 +333,11 @@ class Scheduler:
             return
         if self.swapper:
             self.swapper.forget(request)
-        for item in request.sequences:
-            item.table.free(self.pool)
-            item.num_computed = 0
-            item.num_preemptions += 1
+        for item in request.family.members if request.family else (request,):
+            if not item.finish_reason:
+                item.table.free(self.pool)
+                item.num_computed = 0
+                item.num_preemptions += 1
         request.state = "waiting"
         self._insert(self.waiting, request)
 
@@ -346,7 +347,7 @@ class Scheduler:
         order = sorted((*self.running, *self.swapped, *self.waiting), key=lambda item: self.policy.key(item, now_s))
         room, places = self.config.num_blocks - self._watermark - self.memory.num_pinned, self.config.max_num_seqs
         for rank, request in enumerate(order):
-            room -= sum(self.memory.blocks_for(item.num_tokens + 1) for item in request.sequences)
+            room -= self.memory.footprint(request)
             places -= width(request)
             if rank and (room < 0 or places < 0):
                 break
