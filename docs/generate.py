@@ -101,8 +101,8 @@ def reference_page(module: str, title: str) -> str:
 
 
 def room_entry(room: str) -> dict[str, Any]:
-    """Give a room's place in the navigation: its page, and those of its folder under their headings."""
-    pages = sorted((DOCS / "rooms" / room).glob("*.md"))
+    """Give a room's place in the navigation: its page, and those of its folder under their headings, how it works before the rest."""
+    pages = sorted((DOCS / "rooms" / room).glob("*.md"), key=lambda page: (page.stem != "how-it-works", page.stem))
     if not pages:
         return {room: f"rooms/{room}.md"}
     headed = [{page.read_text().partition("\n")[0].removeprefix("# "): str(page.relative_to(DOCS))} for page in pages]

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "rooms" / "laws").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += [page for room in ("laws", "serve") for page in sorted((ROOT / "docs" / "rooms" / room).glob("*.md"))]
+PAGES += [ROOT / "docs" / "rooms" / "serve.md"]
 
 
 def test_the_site_builds_strictly(tmp_path):
