@@ -60,13 +60,13 @@ _FULL = _Setting(
     oracle=True,
 )
 _QUICK = _Setting(
-    recipe=Recipe(hidden_size=128, num_layers=2, phases=((40, 8, 256, 8, 32), (10, 4, 512, 8, 64)), max_positions=2048),
+    recipe=Recipe(hidden_size=192, num_layers=2, phases=((40, 8, 256, 8, 32), (8, 4, 512, 8, 64)), max_positions=2048),
     capacity=64,
     rebuild=8,
     top=24,
     num_sequences=4,
-    length=768,
-    controller_batches=((30, 4, 512), (10, 2, 768)),
+    length=640,
+    controller_batches=((30, 4, 384), (6, 2, 640)),
     oracle=False,
 )
 
