@@ -66,9 +66,8 @@ class Canvas:
         """Draw a rounded box, of a hue or of given colours."""
         fill, line = (self.palette.hues[hue][0], self.palette.hues[hue][1]) if hue else (fill or "none", line or "none")
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{radius:g}" fill="{fill}" stroke="{line}" stroke-width="{weight:g}"{dashed}/>'
-        )
+        place = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{radius:g}"'
+        self.parts.append(f'<rect {place} fill="{fill}" stroke="{line}" stroke-width="{weight:g}"{dashed}/>')
 
     def text(self, x: float, y: float, words: str, *, size: float = 14, color: str = "", anchor: str = "start", bold: bool = False,
              mono: bool = False, italic: bool = False) -> None:  # fmt: skip

@@ -46,8 +46,8 @@ def block_table(palette: Palette) -> Canvas:
         canvas.text(640, y + 10, f"#{number}", size=12, mono=True, color=palette.muted)
         canvas.text(940, y + 10, note, size=12, color=palette.muted, anchor="end")
         for column, word in enumerate(words):
-            tone = (A if column < 2 else B) if not hue else hue
-            cell(canvas, 640 + 76 * column, y + 15, 72, 28, word, tone)
+            shared = A if column < 2 else B
+            cell(canvas, 640 + 76 * column, y + 15, 72, 28, word, hue or shared)
     canvas.text(
         20,
         482,

@@ -50,6 +50,14 @@ def test_decoding_one_sequence_reads_the_weights_once(architectures, a100):
     assert float(model.predict([1, 1, 0, 0, 1, 512, 1])) == pytest.approx(expected, rel=0.25)
 
 
+def test_the_roofline_tells_attention_from_products(architectures, a100):
+    """Pairs of prompt token and attended token cost what attention's operations cost at its rate, not what short prompts leave over."""
+    arch, machine = architectures["yi-34b"], Machine.from_accelerator(a100)
+    pairs = ServeStepTime.from_roofline(arch, machine).coefficients[FEATURES.index("prefill_kv")]
+    expected = 4 * arch.num_layers * arch.num_heads * arch.head_dim / (machine.peak_flops_per_s * machine.efficiencies.attention)
+    assert pairs == pytest.approx(expected, rel=0.15)
+
+
 def test_too_few_or_bad_steps_are_refused():
     with pytest.raises(FitError, match="n >= 7"):
         ServeStepTime.fit(np.ones((3, 7)), np.ones(3))

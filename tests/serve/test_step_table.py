@@ -68,6 +68,8 @@ def test_a_busy_engine_is_not_profiled(model, tmp_path):
     busy.add_request([1, 2], SamplingParams(max_tokens=2))
     with pytest.raises(ConfigError, match="idle"):
         write_table(busy, tmp_path / "steps.json")
+    with pytest.raises(ConfigError, match="one step at a time"):
+        write_table(LLM(model, config(), asynchronous=True), tmp_path / "steps.json")
     assert not (tmp_path / "steps.json").exists()
 
 

@@ -98,10 +98,12 @@ def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_
         The steps of each case.
 
     Raises:
-        ConfigError: the engine is busy or `rounds` is below 1.
+        ConfigError: the engine is busy or plans ahead, or `rounds` is below 1.
     """
     if llm.scheduler.has_work or rounds < 1:
         raise ConfigError("profiling needs an idle engine and rounds >= 1", hint="finish or abort its requests first")
+    if llm.driver.asynchronous:
+        raise ConfigError("profiling needs an engine that runs one step at a time", hint="make it with asynchronous=False")
     start, features, work = time.perf_counter(), [], 1e-9
     cases: list[_Case] = []
     for case in _spread(sorted((*_equal_cases(llm), _mixed_case(llm, generator)), key=lambda case: case.work)):
