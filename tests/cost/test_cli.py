@@ -39,3 +39,13 @@ def test_optimal_throughput_of_the_published_machine(capsys):
 def test_optimal_throughput_says_what_is_wrong(options, said, capsys):
     assert run("cost", "optimal", "--model", "llama-2-70b", *options) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_long_contexts_side_by_side(capsys):
+    options = ("--model", "yi-34b", "--machine", "A100-SXM4-80GB", "--context", "4000", "--context", "20000")
+    assert run("cost", "longcontext", *options, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["sections"][0]["blocks"][0]["rows"]
+    assert [row[:2] for row in rows] == [["4,000", "peak"], ["4,000", "typical"], ["20,000", "peak"], ["20,000", "typical"]]
+    assert rows[0][2] > rows[2][2] > 0
+    assert run("cost", "longcontext", "--model", "yi-34b", "--machine", "A100-SXM4-80GB", "--context", "0") == 2
+    assert run("cost", "longcontext", "--model", "yi-34b", "--machine", "A100-SXM4-80GB", "--dtype", "int3") == 2

@@ -166,6 +166,47 @@ def optimal(
 
 
 @app.command
+def longcontext(
+    *, model: str, machine: str, context: tuple[int, ...] = (4096, 50_000), batch: int = 1, devices: int = 1, dtype: str = "bf16",
+    json: bool = False,
+) -> None:  # fmt: skip
+    """Give the four numbers of long contexts: users that fit, prefill, decode and the switch between users.
+
+    Args:
+        model: catalog name of the architecture.
+        machine: catalog name of the accelerator; its host link must be known.
+        context: tokens of one user; give it once for each.
+        batch: users decoding together.
+        devices: accelerators in tensor parallel.
+        dtype: of weights and cache.
+        json: print JSON.
+    """
+    from steelyard import catalog
+    from steelyard.cost import Efficiencies, serve_point
+    from steelyard.runs.report import Column, Report, Section, Table
+    from steelyard.units import pretty
+
+    device, arch = catalog.accelerator(machine), catalog.architecture_by_name(model)
+    typical = Efficiencies.typical(device.peak_flops_per_s.get(dtype, 0.0))
+    rows: list[list[Any]] = []
+    for tokens in context:
+        for name, rates in (("peak", Efficiencies.peak()), ("typical", typical)):
+            options: dict[str, Any] = {"batch": batch, "tensor_parallel": devices, "dtype": dtype, "efficiencies": rates}
+            point = serve_point(arch, device, context=tokens, **options)
+            times = [pretty(value, "s") for value in (point.prefill_s, point.decode_s_per_token, point.switch_s)]
+            rows.append([f"{tokens:,}", name, point.concurrency, pretty(point.kv_bytes, "byte"), *times, point.bounds["decode"]])
+    heads = [Column("context", align="right"), Column("rates"), Column("users", align="right"), Column("cache of one", align="right")]
+    heads += [Column(name, align="right") for name in ("prefill", "decode, per token", "switch")] + [Column("decode bound by")]
+    caption = "peak: datasheet rates, as in arXiv 2405.08944; typical: what well-tuned software reaches, assumed; causal attention"
+    report = Report(f"Long contexts of {model} on {machine}", f"batch {batch}, {devices} devices", [
+        Section("Four numbers", [Table(columns=heads, rows=rows, caption=caption)])])  # fmt: skip
+    if json:
+        print(report.to_json())
+    else:
+        report.print()
+
+
+@app.command
 def memory(
     *, model: str, batch: int = 1, sequence_length: int = 2048, tensor: int = 1, pipeline: int = 1, data: int = 1, zero_stage: int = 0,
     recompute: str = "none", json: bool = False,
