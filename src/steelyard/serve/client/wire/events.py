@@ -1,5 +1,7 @@
 """Server-sent events of a streamed answer: split into payloads, payloads into text, counts and stage times."""
 
+from typing import Any
+
 import msgspec
 
 __all__ = ["Chunk", "EventSplitter", "decode_chunk", "parse_stages"]
@@ -66,7 +68,7 @@ class Chunk(msgspec.Struct):
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
     @property
     def text(self) -> str | None:

@@ -73,8 +73,8 @@ class StreamReader:
             self.prompt_tokens = chunk.usage.prompt_tokens
             self.output_tokens = chunk.usage.completion_tokens
             self.stages = chunk.usage.stage_times or {}
-        if chunk.error is not None and bytes(chunk.error) != b"null":
-            self.error, self.error_kind = bytes(chunk.error).decode(errors="replace"), "stream"
+        if chunk.error is not None:
+            self.error, self.error_kind = _words(chunk.error), "stream"
 
 
 async def stream_once(
@@ -116,10 +116,14 @@ def error_words(body: bytes) -> str:
     """Give the message of an error body in OpenAI's shape, else the first characters of the body."""
     try:
         parsed: Any = msgspec.json.decode(body)
-        error = parsed.get("error", parsed)
-        return str(error.get("message", error) if isinstance(error, dict) else error)
-    except (msgspec.DecodeError, AttributeError):
+    except msgspec.DecodeError:
         return body[:200].decode(errors="replace")
+    return _words(parsed.get("error", parsed) if isinstance(parsed, dict) else parsed)
+
+
+def _words(error: Any) -> str:
+    """Give the message of an error object, or the object itself as text."""
+    return str(error.get("message", error) if isinstance(error, dict) else error)
 
 
 def retry_wait_s(answer: Answer) -> float:

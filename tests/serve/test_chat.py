@@ -1,0 +1,233 @@
+import asyncio
+import io
+import json
+import os
+import signal
+import threading
+
+import pytest
+from rich.console import Console
+
+from steelyard.cli import main as entry
+from steelyard.cli.terminal import Terminal
+from steelyard.errors import BackendError, ConfigError, DataError
+from steelyard.serve.client.conversation import Conversation
+from steelyard.serve.client.local import server_for
+from steelyard.serve.client.wire.address import Endpoint
+
+
+class ChatServer:
+    """Answers a question with its last words in markdown; "wait" makes it slow, "fail" refuses."""
+
+    def __init__(self):
+        self.bodies = []
+        self.loop = asyncio.new_event_loop()
+        self.server = self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def stop(self):
+        async def end():
+            self.server.close()
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result(5)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    async def serve(self, reader, writer):
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0)
+            body = json.loads(await reader.readexactly(size) or b"{}")
+            if head.startswith(b"GET"):
+                writer.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"data": [{"id": "first"}, {"id": "second"}]}')
+                return
+            self.bodies.append(body)
+            await self.answer(writer, body["messages"][-1]["content"])
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def answer(self, writer, question):
+        if "fail" in question:
+            writer.write(b'HTTP/1.1 400 X\r\nConnection: close\r\n\r\n{"error": {"message": "no such [thing]"}}')
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        for word in ("**bold** ", question.split()[-1], " end"):
+            writer.write(b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": word}}]}).encode() + b"\n\n")
+            await writer.drain()
+            if "wait" in question:
+                await asyncio.sleep(30)
+        writer.write(b'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}\n\ndata: [DONE]\n\n')
+
+
+@pytest.fixture(scope="module")
+def server():
+    found = ChatServer()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def talk(server):
+    server.bodies.clear()
+    return Conversation(endpoint=Endpoint.parse(server.url), model="first")
+
+
+@pytest.fixture
+def screen(talk):
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    terminal = Terminal(talk, console)
+
+    def shown():
+        text = console.file.getvalue()
+        console.file.seek(0)
+        console.file.truncate()
+        return text
+
+    return terminal, shown
+
+
+def run(*words):
+    with pytest.raises(SystemExit) as caught:
+        entry.main([str(word) for word in words])
+    return caught.value.code
+
+
+def test_a_conversation_remembers_what_was_said(server, talk):
+    pieces = []
+    talk.set_system("be kind")
+    reply = talk.ask("say hello", pieces.append)
+    assert reply.text == "".join(pieces) == "**bold** hello end" and reply.output_tokens == 3 and not reply.is_stopped
+    assert 0 < reply.ttft_s <= reply.seconds and reply.tokens_per_s > 0
+    talk.ask("and again", pieces.append)
+    asked = server.bodies[-1]
+    assert [item["role"] for item in asked["messages"]] == ["system", "user", "assistant", "user"]
+    assert asked["model"] == "first" and asked["stream"] is True
+    assert talk.take_back() == "and again" and len(talk.messages) == 3
+    talk.clear()
+    assert talk.messages == [{"role": "system", "content": "be kind"}]
+    talk.set_system("")
+    with pytest.raises(ConfigError, match="nothing was asked"):
+        talk.take_back()
+
+
+def test_a_failed_question_leaves_the_conversation_as_it_was(talk):
+    talk.ask("hello", lambda _: None)
+    before = list(talk.messages)
+    with pytest.raises(BackendError, match=r"http 400.*no such"):
+        talk.ask("please fail", lambda _: None)
+    assert talk.messages == before
+    dead = Conversation(endpoint=Endpoint.parse("http://127.0.0.1:1"))
+    with pytest.raises(BackendError, match="no server answers"):
+        dead.ask("hello", lambda _: None)
+
+
+def test_interrupting_stops_the_answer_only(talk):
+    def stop(_):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    reply = talk.ask("please wait", stop)
+    assert reply.is_stopped and reply.text == "**bold** " and talk.messages[-1]["content"] == "**bold** "
+    assert talk.ask("hello", lambda _: None).text == "**bold** hello end"
+
+
+def test_conversations_are_kept_and_checked(talk, tmp_path):
+    talk.set_parameter("temperature=0.5")
+    talk.set_parameter("stop=x y")
+    talk.ask("hello", lambda _: None)
+    talk.save(tmp_path / "chat.json")
+    other = Conversation(endpoint=talk.endpoint)
+    other.load(tmp_path / "chat.json")
+    assert other.messages == talk.messages and other.parameters == {"temperature": 0.5, "stop": "x y"}
+    other.set_parameter("stop=")
+    assert "stop" not in other.parameters
+    for number, text in enumerate(('{"messages": [{"role": "king", "content": "x"}]}', "[1]", "{", '{"messages": [{"role": "user"}]}')):
+        (tmp_path / f"{number}.json").write_text(text)
+        with pytest.raises(DataError):
+            other.load(tmp_path / f"{number}.json")
+    assert other.messages == talk.messages
+    with pytest.raises(ConfigError, match="cannot read"):
+        other.set_parameter("hot")
+
+
+def test_a_scripted_session(server, talk, screen, tmp_path):
+    terminal, shown = screen
+    for line, words in (
+        ("hello there", ("bold there end", "3 tokens", "tokens/s", "first after")),
+        ("/help", ("/retry", "/save FILE", "Ctrl-D")),
+        ("/system speak [b]softly[/b]", ("speak [b]softly[/b]",)),
+        ("/system", ("speak [b]softly[/b]",)),
+        ("/params temperature=0.3 top_p=0.9", ("temperature = 0.3", "top_p = 0.9")),
+        ("/retry", ("bold there end",)),
+        ("/model", ("* first", "second")),
+        ("/model second", ("* second",)),
+        ("/model third", ("error: the server has no model 'third'", "it has first, second")),
+        (f"/save {tmp_path / 'chat.json'}", ("kept in",)),
+        ("/clear", ("forgotten",)),
+        (f"/load {tmp_path / 'chat.json'}", ("3 messages",)),
+        ("/load /no/such", ("error: no such file",)),
+        ("/save", ("error: /save needs a file",)),
+        ("/retri", ("error: no command /retri", "did you mean /retry?")),
+        ("/params hot", ("error: cannot read 'hot'",)),
+        ("please fail", ("error:", "no such [thing]")),
+        ("//etc is a folder", ("bold folder end",)),
+        ("", ()),
+    ):
+        assert terminal.take(line)
+        text = shown()
+        assert all(word in text for word in words), text
+    assert server.bodies[1]["messages"][0] == {"role": "system", "content": "speak [b]softly[/b]"}
+    assert server.bodies[1]["temperature"] == 0.3 and server.bodies[-1]["model"] == "second"
+    assert server.bodies[-1]["messages"][-1]["content"] == "/etc is a folder"
+    assert not terminal.take("/quit")
+
+
+def test_lines_are_read_until_the_end(talk, screen, monkeypatch, tmp_path):
+    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path))
+    terminal, shown = screen
+    lines = iter(["one \\", "two", KeyboardInterrupt(), EOFError()])
+
+    def answer(_):
+        line = next(lines)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", answer)
+    terminal.run()
+    assert "bold two end" in shown() and talk.messages[0]["content"] == "one \ntwo"
+
+
+class Pipe(io.StringIO):
+    def isatty(self):
+        return False
+
+
+def test_piped_questions_are_answered_on_standard_output(server, monkeypatch, capsys):
+    server.bodies.clear()
+    monkeypatch.setattr("sys.stdin", Pipe("some text\n"))
+    assert run("chat", server.url, "--prompt", "sum up", "--system", "short", "--params", "max_tokens=5", "top_k=2") == 0
+    assert capsys.readouterr().out == "**bold** text end\n"
+    assert server.bodies[0]["messages"][1]["content"] == "sum up\n\nsome text" and server.bodies[0]["top_k"] == 2
+    monkeypatch.setattr("sys.stdin", Pipe(""))
+    assert run("chat", server.url) == 2 and "there is no question" in capsys.readouterr().err
+    assert run("chat", server.url, "--model", "third", "--prompt", "x") == 2 and "no model 'third'" in capsys.readouterr().err
+    assert run("chat", server.url, "--prompt", "fail") == 2 and "no such [thing]" in capsys.readouterr().err
+
+
+def test_folders_without_a_model_and_servers_that_do_not_start(tmp_path):
+    with server_for("http://x:1") as url:
+        assert url == "http://x:1"
+    with pytest.raises(ConfigError, match=r"no config\.json"), server_for(str(tmp_path)):
+        pass
+    (tmp_path / "config.json").write_text("{nonsense")
+    with pytest.raises(BackendError, match=r"the server ended: .*config"), server_for(str(tmp_path)):
+        pass
