@@ -7,7 +7,7 @@ import torch
 from steelyard.errors import ConfigError, DataError
 from steelyard.serve.sparse.controller import Controller, distance_buckets
 from steelyard.serve.sparse.labels import attention_rows, top_labels
-from steelyard.serve.sparse.training import ControllerModule, balanced_loss, train_controller
+from steelyard.serve.sparse.training import ControllerModule, balanced_loss, mass_loss, train_controller
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,18 @@ def test_both_kinds_of_pairs_weigh_alike():
     assert float(balanced_loss(scores, labels, valid)) == pytest.approx(np.log(2) / 2)
 
 
-def test_training_lowers_the_loss_and_repeats(model):
+def test_scores_that_are_log_attention_are_best():
+    weights, valid = torch.tensor([[[0.4, 0.3, 0.2, 0.1, 0.0]]]), torch.tensor([[[False, True, True, True, False]]])
+    best = float(mass_loss(weights.log(), weights, valid))
+    assert best == pytest.approx(-sum(share * np.log(share) for share in (1 / 2, 1 / 3, 1 / 6)), abs=1e-5)
+    assert float(mass_loss(torch.zeros(1, 1, 5), weights, valid)) == pytest.approx(np.log(3), abs=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["labels", "mass"])
+def test_training_lowers_the_loss_and_repeats(model, objective):
     rng, losses = np.random.default_rng(2), []
     batches = [rng.integers(0, 97, (2, 48)) for _ in range(25)]
-    options: dict[str, Any] = {"width": 16, "projection": 8, "top": 8, "num_updates": 25, "rows_per_sequence": 16}
+    options: dict[str, Any] = {"objective": objective, "width": 16, "projection": 8, "top": 8, "num_updates": 25, "rows_per_sequence": 16}
     first = train_controller(model, batches, **options, progress=lambda update, loss: losses.append(loss))
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     again = train_controller(model, batches[:2], **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from steelyard.serve.sparse.labels import Aggregation, attention_rows, top_label
 if TYPE_CHECKING:
     from steelyard.nn.transformer import Transformer
 
-__all__ = ["ControllerModule", "balanced_loss", "train_controller"]
+__all__ = ["ControllerModule", "Objective", "balanced_loss", "mass_loss", "train_controller"]
+
+Objective = Literal["labels", "mass"]
 
 
 class ControllerModule(nn.Module):
@@ -97,6 +99,25 @@ def balanced_loss(scores: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     return (parts[0] + parts[1]) / 2
 
 
+def mass_loss(scores: Tensor, weights: Tensor, valid: Tensor) -> Tensor:
+    """Give the cross-entropy between the attention on past tokens and the softmax of their scores, averaged over rows.
+
+    It teaches the order of magnitude of each token's attention where labels only tell the first from the rest.
+
+    Args:
+        scores: [B, Q, T].
+        weights: attention [B, Q, T].
+        valid: bool [B, Q, T] pairs that take part.
+
+    Returns:
+        A scalar.
+    """
+    target = weights.masked_fill(~valid, 0.0)
+    target = target / target.sum(-1, keepdim=True).clamp(min=1e-9)
+    told = scores.masked_fill(~valid, -torch.inf).log_softmax(-1)
+    return -(target * told.masked_fill(~valid, 0.0)).sum(-1).mean()
+
+
 def train_controller(
     model: Transformer,
     batches: Iterable[np.ndarray],
@@ -104,6 +125,7 @@ def train_controller(
     width: int = 128,
     projection: int = 32,
     top: int = 96,
+    objective: Objective = "mass",
     aggregation: Aggregation = "mean",
     num_sinks: int = 4,
     rows_per_sequence: int = 96,
@@ -114,15 +136,16 @@ def train_controller(
 ) -> Controller:
     """Train a controller on sequences of text.
 
-    Full attention labels each sampled row's `top` most attended past tokens; the controller learns to tell them from the rest. The
-    language model stays as it is.
+    The controller learns from sampled rows of full attention, averaged over heads. The language model stays as it is.
 
     Args:
         model: a decoder; it is put in evaluation mode.
         batches: int64 [B, T] token ids, one array per update; T at most the model's positions.
         width: of the controller's hidden state.
         projection: of keys and queries; a token leaves 2 bytes per value behind.
-        top: tokens to mark per row, K.
+        top: tokens to mark per row, K; "labels" only.
+        objective: "labels": tell the most attended past tokens from the rest, by balanced binary cross-entropy; "mass": tell how the row's
+            attention is spread, by cross-entropy with the softmax of the scores.
         aggregation: of attention over layers.
         num_sinks: first tokens left out of the ranking.
         rows_per_sequence: rows of attention sampled per update.
@@ -137,7 +160,7 @@ def train_controller(
     Raises:
         ConfigError: there was no batch, or a sequence is too short to rank anything.
 
-    Source: Zhang et al. 2024 (arXiv 2407.02328), section 3.1.
+    Source: Zhang et al. 2024 (arXiv 2407.02328), section 3.1, for "labels"; "mass" is listwise distillation (Cao et al. 2007, ListNet).
     """
     model.eval()
     with torch.random.fork_rng(devices=[]):
@@ -150,8 +173,9 @@ def train_controller(
             optimizer.param_groups[0]["lr"] = learning_rate * min(1.0, (update + 1) / 10, max(0.05, 1.1 * (1 - update / num_updates)))
         tokens = torch.from_numpy(batch).to(model.embedding.weight.device)
         queries = _sample_rows(rng, tokens.shape[1], rows_per_sequence, num_sinks).to(tokens.device)
-        labels, valid = top_labels(attention_rows(model, tokens, queries, aggregation=aggregation), queries, top, num_sinks=num_sinks)
-        loss = balanced_loss(module(tokens, queries), labels, valid)
+        weights, scores = attention_rows(model, tokens, queries, aggregation=aggregation), module(tokens, queries)
+        labels, valid = top_labels(weights, queries, top, num_sinks=num_sinks)
+        loss = mass_loss(scores, weights, valid) if objective == "mass" else balanced_loss(scores, labels, valid)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
