@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from steelyard.serve.running.attention import decode_gathered
 from steelyard.serve.running.kernels import paged_decode, split_pieces
-from steelyard.serve.running.native.build import compiled_library
+from steelyard.serve.running.native.build import Team, compiled_library
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -70,7 +70,8 @@ def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
     places = [item.ctypes.data for item in (query, keys, values)]
     sizes = rows, heads, keys.shape[1], width, keys.shape[2], tables.shape[1]
     contexts, tables = contexts.astype(np.int64), np.ascontiguousarray(tables, dtype=np.int64)
-    library.steelyard_decode(*places, keys.itemsize == 2, tables.ctypes.data, contexts.ctypes.data, *sizes, out.ctypes.data, threads)
+    team = Team(library, threads)
+    library.steelyard_decode(team.address, *places, keys.itemsize == 2, tables.ctypes.data, contexts.ctypes.data, *sizes, out.ctypes.data)
 
 
 @needs_compiler

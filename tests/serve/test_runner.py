@@ -145,7 +145,8 @@ def test_native_products_of_a_row_are_the_same_bits_in_any_batch():
         results = []
         for rows in (1, 2, 3, 4, 5, 6, 7, 200):
             out = torch.empty(rows, padded(outputs))
-            library.steelyard_linear(x.data_ptr(), inputs, rows, ctypes.addressof(linear), out.data_ptr(), padded(outputs), 0, 1 + rows % 2)
+            team = native_build.Team(library, 1 + rows % 2)
+            library.steelyard_linear(team.address, x.data_ptr(), inputs, rows, ctypes.addressof(linear), out.data_ptr(), padded(outputs), 0)
             results.append(out[:, :outputs])
         expected = torch.nn.functional.linear(x, weight, bias[:outputs])
         assert (results[-1] - expected).abs().max() < 1e-3

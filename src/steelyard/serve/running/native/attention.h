@@ -221,6 +221,7 @@ static void attend_rows(const Paged<T>& p, const Unit& unit, const Chunks& c, co
 struct Work {
     std::vector<Unit> units, rows;
     long num_tiles = 0, num_parts = 0;
+    bool is_whole = true;  // no row is cut
 
     Work(long sequences, long decodes, long kv_heads, long group, const int64_t* starts, const int64_t* contexts) {
         const long height = std::max(96 / group, 1L);
@@ -235,30 +236,28 @@ struct Work {
                 for (long first = 0; first < contexts[row]; first += SPLIT)
                     units.push_back({row, head, first, std::min((long)contexts[row], first + SPLIT), num_parts++});
             }
+        is_whole = num_parts == (long)rows.size();
     }
 };
 
-// All attention of a layer. Called by all threads of a team; the last statement is a barrier.
+// All attention of a layer. Called by all threads of a team.
 template <class T>
-static void attend(const Paged<T>& p, const Work& work, const Chunks& c, const float* qkv, long qkv_row, float* out, long out_row, float* parts) {
+static void attend(Team& team, const Paged<T>& p, const Work& work, const Chunks& c, const float* qkv, long qkv_row, float* out, long out_row,
+                   float* parts) {
     const long width = p.width, group = p.group, size = group * (width + 2);
     const float scale = 1.0f / std::sqrt((float)width);
-#pragma omp for schedule(dynamic, 1)
-    for (long index = 0; index < (long)work.units.size(); index++) {
+    const auto join_row = [&](long index) {
+        const Unit& row = work.rows[index];
+        join(parts + row.first * size, row.end, group, width, out + row.sequence * out_row + row.head * group * width);
+    };
+    team.loop((long)work.units.size(), 1, [&](long index) {
         const Unit& unit = work.units[index];
-        if (index < work.num_tiles) {
-            attend_rows(p, unit, c, qkv, qkv_row, out, out_row);
-            continue;
-        }
+        if (index < work.num_tiles) return attend_rows(p, unit, c, qkv, qkv_row, out, out_row);
         float* query = scratch(group * width);
         const float* from = qkv + unit.sequence * qkv_row + unit.head * group * width;
         for (long i = 0; i < group * width; i++) query[i] = from[i] * scale;
         attend_piece(p, unit, query, parts + unit.part * size);
-    }
-#pragma omp for schedule(static)
-    for (long index = 0; index < (long)work.rows.size(); index++) {
-        const Unit& row = work.rows[index];
-        join(parts + row.first * size, row.end, group, width, out + row.sequence * out_row + row.head * group * width);
-    }
+        if (work.is_whole) join_row(index - work.num_tiles);
+    });
+    if (!work.is_whole) team.loop((long)work.rows.size(), 16, join_row);
 }
-

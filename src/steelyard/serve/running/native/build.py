@@ -6,24 +6,50 @@ import os
 import platform
 import shutil
 import subprocess
+import weakref
 from pathlib import Path
-
-import torch  # its OpenMP runtime must be loaded first, so that the kernels share its threads
 
 from steelyard.errors import BackendError
 from steelyard.files import atomic_path, user_dir
 
-__all__ = ["compiled_library", "library_path", "switched_off"]
+__all__ = ["Team", "compiled_library", "library_path", "switched_off"]
 
-_SOURCES = ("step.cpp", "attention.h", "products.h", "vectors.h")
-_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
-_SIZES, _TEXT = ctypes.c_int64, ctypes.c_void_p
+_SOURCES = ("step.cpp", "attention.h", "products.h", "threads.h", "vectors.h")
+_FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-pthread",
+    "-shared",
+    "-fPIC",
+)
+_SIZES, _PLACE = ctypes.c_int64, ctypes.c_void_p
 _SIGNATURES = {
-    "steelyard_pack": (_TEXT, _SIZES, _SIZES, _TEXT),
-    "steelyard_linear": (_TEXT, _SIZES, _SIZES, _TEXT, _TEXT, _SIZES, _SIZES, _SIZES),
-    "steelyard_decode": (*[_TEXT] * 3, _SIZES, _TEXT, _TEXT, *[_SIZES] * 6, _TEXT, _SIZES),
-    "steelyard_run": (_TEXT, _TEXT),
+    "steelyard_team": (_SIZES,),
+    "steelyard_disband": (_PLACE,),
+    "steelyard_pack": (_PLACE, _SIZES, _SIZES, _PLACE),
+    "steelyard_linear": (_PLACE, _PLACE, _SIZES, _SIZES, _PLACE, _PLACE, _SIZES, _SIZES),
+    "steelyard_decode": (*[_PLACE] * 4, _SIZES, _PLACE, _PLACE, *[_SIZES] * 6, _PLACE),
+    "steelyard_run": (_PLACE, _PLACE, _PLACE),
 }
+
+
+class Team:
+    """Threads that the kernels run on; they sleep between calls and end with this object.
+
+    Attributes:
+        address: first argument of the kernels.
+        size: threads, the caller's included.
+    """
+
+    def __init__(self, library: ctypes.CDLL, size: int) -> None:
+        """Start `size` - 1 threads."""
+        self.size = size
+        self.address: int = library.steelyard_team(size)
+        weakref.finalize(self, library.steelyard_disband, self.address)
 
 
 def switched_off() -> bool:
@@ -51,7 +77,7 @@ def library_path(compiler: str) -> Path:
 
 
 def compiled_library(compiler: str | None = None) -> ctypes.CDLL:
-    """Load the kernels, compiling them if this machine has not yet done so (about five seconds).
+    """Load the kernels, compiling them if this machine has not yet done so (about ten seconds).
 
     Args:
         compiler: name or path of a g++; the one on the search path by default.
@@ -65,7 +91,6 @@ def compiled_library(compiler: str | None = None) -> ctypes.CDLL:
     found = shutil.which(compiler or "g++")
     if found is None:
         raise BackendError(f"no compiler {compiler or 'g++'!r} on the search path", hint="install g++, or use native=False")
-    assert torch.get_num_threads() > 0
     path = library_path(found)
     if not path.exists():
         with atomic_path(path) as temporary:
@@ -76,7 +101,7 @@ def compiled_library(compiler: str | None = None) -> ctypes.CDLL:
         raise BackendError(f"cannot load {path}: {error}", hint="remove the file, or use native=False") from error
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+        function.argtypes, function.restype = arguments, _PLACE if name == "steelyard_team" else None
     return library
 
 

@@ -67,7 +67,7 @@ class _Model(Structure):
     )
 
 
-_STEP_SIZES = ("rows", "decodes", "sequences", "table_row", "picked", "threads")
+_STEP_SIZES = ("rows", "decodes", "sequences", "table_row", "picked")
 _STEP_INDICES = ("tokens", "positions", "slots", "starts", "contexts", "tables", "picks")
 _STEP_BUFFERS = ("hidden", "normed", "qkv", "attended", "up", "logits")
 

@@ -3,12 +3,13 @@
 // Every row's result depends on that row alone: sums run in one order whatever else is in the batch.
 #pragma once
 
+#include "threads.h"
 #include "vectors.h"
 
 constexpr long PANEL = 16;    // columns of a packed panel
 constexpr long DEPTH = 256;   // inner length of a product that stays in the first-level cache
 constexpr long HEIGHT = 192;  // rows of a product that stay in the second-level cache
-constexpr long GROUP = 6;     // panels that a thread takes at once
+constexpr long GROUP = 4;     // panels that a thread takes at once
 
 INLINE long padded(long width) { return (width + PANEL - 1) / PANEL * PANEL; }
 
@@ -52,12 +53,11 @@ struct Linear {
     int64_t outputs, inputs;
 };
 
-// out[rows, outputs] = (add ? out : 0) + x packed + bias. Called by all threads of a team; the last statement is a barrier.
-static void product(const float* x, long x_row, long rows, const Linear& map, float* out, long out_row, bool add) {
+// out[rows, outputs] = (add ? out : 0) + x packed + bias. Called by all threads of a team.
+static void product(Team& team, const float* x, long x_row, long rows, const Linear& map, float* out, long out_row, bool add) {
     const long panels = (map.outputs + PANEL - 1) / PANEL, groups = (panels + GROUP - 1) / GROUP;
     const long blocks = (rows + HEIGHT - 1) / HEIGHT;
-#pragma omp for schedule(dynamic, 1)
-    for (long work = 0; work < blocks * groups; work++) {
+    team.loop(blocks * groups, 1, [&](long work) {
         const long top = work / groups * HEIGHT, end = std::min(rows, top + HEIGHT), first = work % groups * GROUP;
         for (long p = 0; p < map.inputs; p += DEPTH) {
             const long depth = std::min(DEPTH, map.inputs - p);
@@ -66,7 +66,7 @@ static void product(const float* x, long x_row, long rows, const Linear& map, fl
                                  out + top * out_row + panel * PANEL, out_row, end - top, !add && p == 0,
                                  p == 0 && map.bias ? map.bias + panel * PANEL : nullptr);
         }
-    }
+    });
 }
 
 struct Norm {

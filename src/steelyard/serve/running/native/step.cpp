@@ -18,7 +18,7 @@ struct Model {
 };
 
 struct Step {
-    int64_t rows, decodes, sequences, table_row, picked, threads;
+    int64_t rows, decodes, sequences, table_row, picked;
     const int64_t *tokens, *positions, *slots, *starts, *contexts, *tables, *picks;
     float *hidden, *normed, *qkv, *attended, *up, *logits;  // rows padded to whole panels
 };
@@ -61,86 +61,81 @@ INLINE f8 gelu(f8 x) {
 }
 
 // Turns up [rows, (gated ? 2 : 1) * inner] into activations in its first `inner` columns.
-static void activate(const Model& m, long rows, float* up, long up_row) {
-#pragma omp for schedule(static)
-    for (long row = 0; row < rows; row++) {
+static void activate(Team& team, const Model& m, long rows, float* up, long up_row) {
+    team.loop(rows, 8, [&](long row) {
         float* x = up + row * up_row;
         for (long i = 0; i < m.inner; i += 8) {
             const f8 v = load(x + i);
             if (m.gated) store(x + i, v / (1.0f + exponential(-v)) * load(x + m.inner + i));
             else store(x + i, m.rectified ? larger(v, f8{}) : gelu(v));
         }
-    }
+    });
 }
 
-static void normalize_rows(const float* x, long rows, const Norm& norm, long width, float epsilon, float* out) {
+static void normalize_rows(Team& team, const float* x, long rows, const Norm& norm, long width, float epsilon, float* out) {
     const long stride = padded(width);
-#pragma omp for schedule(static)
-    for (long row = 0; row < rows; row++) normalize(x + row * stride, norm, width, epsilon, out + row * stride);
+    team.loop(rows, 8, [&](long row) { normalize(x + row * stride, norm, width, epsilon, out + row * stride); });
 }
 
 // Keeps only the picked rows (rising, distinct) of hidden and attended, moved to the front.
-static void keep(const Model& m, const Step& s) {
+static void keep(Team& team, const Model& m, const Step& s) {
     const long hidden = padded(m.hidden), attended = padded(m.heads * m.head_dim);
-#pragma omp single
-    for (long i = 0; i < s.picked; i++) {
-        memmove(s.hidden + i * hidden, s.hidden + s.picks[i] * hidden, sizeof(float) * hidden);
-        memmove(s.attended + i * attended, s.attended + s.picks[i] * attended, sizeof(float) * attended);
-    }
+    team.loop(1, 1, [&](long) {
+        for (long i = 0; i < s.picked; i++) {
+            memmove(s.hidden + i * hidden, s.hidden + s.picks[i] * hidden, sizeof(float) * hidden);
+            memmove(s.attended + i * attended, s.attended + s.picks[i] * attended, sizeof(float) * attended);
+        }
+    });
 }
 
 template <class T>
-static void run_layer(const Model& m, long index, const Step& s, const Work& work, float* parts) {
+static void run_layer(Team& team, const Model& m, long index, const Step& s, const Work& work, float* parts) {
     const Layer& layer = m.layers[index];
     const long width = m.head_dim, hidden = padded(m.hidden), qkv = padded((m.heads + 2 * m.kv_heads) * width);
     const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated ? 2 : 1));
-    normalize_rows(s.hidden, s.rows, layer.attention_norm, m.hidden, m.epsilon, s.normed);
-    product(s.normed, hidden, s.rows, layer.qkv, s.qkv, qkv, false);
-#pragma omp for schedule(static)
-    for (long row = 0; row < s.rows; row++) place<T>(m, layer, index, s, row, s.qkv + row * qkv);
+    normalize_rows(team, s.hidden, s.rows, layer.attention_norm, m.hidden, m.epsilon, s.normed);
+    product(team, s.normed, hidden, s.rows, layer.qkv, s.qkv, qkv, false);
+    team.loop(s.rows, 8, [&](long row) { place<T>(m, layer, index, s, row, s.qkv + row * qkv); });
     long rows = s.rows;
     const bool last = index + 1 == m.num_layers;
     if (last && s.picked == 0) return;
     const Paged<T> paged = {side<T>(m, index, 0), side<T>(m, index, 1), m.kv_heads, m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row};
-    attend(paged, work, {s.starts, s.contexts}, s.qkv, qkv, s.attended, attended, parts);
-    if (last) keep(m, s), rows = s.picked;
-    product(s.attended, attended, rows, layer.out, s.hidden, hidden, true);
-    normalize_rows(s.hidden, rows, layer.mlp_norm, m.hidden, m.epsilon, s.normed);
-    product(s.normed, hidden, rows, layer.up, s.up, up, false);
-    activate(m, rows, s.up, up);
-    product(s.up, up, rows, layer.down, s.hidden, hidden, true);
+    attend(team, paged, work, {s.starts, s.contexts}, s.qkv, qkv, s.attended, attended, parts);
+    if (last) keep(team, m, s), rows = s.picked;
+    product(team, s.attended, attended, rows, layer.out, s.hidden, hidden, true);
+    normalize_rows(team, s.hidden, rows, layer.mlp_norm, m.hidden, m.epsilon, s.normed);
+    product(team, s.normed, hidden, rows, layer.up, s.up, up, false);
+    activate(team, m, rows, s.up, up);
+    product(team, s.up, up, rows, layer.down, s.hidden, hidden, true);
 }
 
 template <class T>
-static void run_model(const Model& m, const Step& s) {
+static void run_model(Team& team, const Model& m, const Step& s) {
     const long hidden = padded(m.hidden), group = m.heads / m.kv_heads;
     const Work work(s.sequences, s.decodes, m.kv_heads, group, s.starts, s.contexts);
     static thread_local std::vector<float> memory;
     if ((long)memory.size() < work.num_parts * group * (m.head_dim + 2)) memory.resize(work.num_parts * group * (m.head_dim + 2));
     float* parts = memory.data();
-#pragma omp parallel num_threads(s.threads)
-    {
-#pragma omp for schedule(static)
-        for (long row = 0; row < s.rows; row++) {
+    team.run([&] {
+        team.loop(s.rows, 8, [&](long row) {
             const float* table = m.positions ? m.positions + (s.positions[row] + m.position_offset) * m.hidden : nullptr;
             for (long i = 0; i < m.hidden; i++) s.hidden[row * hidden + i] = m.embedding[s.tokens[row] * m.hidden + i] + (table ? table[i] : 0.0f);
-        }
-        for (long index = 0; index < m.num_layers; index++) run_layer<T>(m, index, s, work, parts);
+        });
+        for (long index = 0; index < m.num_layers; index++) run_layer<T>(team, m, index, s, work, parts);
         if (s.picked) {
-            normalize_rows(s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
-            product(s.normed, hidden, s.picked, m.head, s.logits, padded(m.vocab), false);
+            normalize_rows(team, s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
+            product(team, s.normed, hidden, s.picked, m.head, s.logits, padded(m.vocab), false);
         }
-    }
+    });
 }
 
 template <class T>
-static void decode_pool(const float* query, const T* keys, const T* values, const int64_t* tables, const int64_t* contexts, long rows, long heads,
-                        long kv_heads, long width, long block_size, long table_row, float* out, long threads) {
+static void decode_pool(Team& team, const float* query, const T* keys, const T* values, const int64_t* tables, const int64_t* contexts, long rows, long heads,
+                        long kv_heads, long width, long block_size, long table_row, float* out) {
     const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts);
     const Paged<T> paged = {keys, values, kv_heads, heads / kv_heads, width, block_size, tables, table_row};
     std::vector<float> parts(work.num_parts * (heads / kv_heads) * (width + 2));
-#pragma omp parallel num_threads(threads)
-    attend(paged, work, {nullptr, contexts}, query, heads * width, out, heads * width, parts.data());
+    team.run([&] { attend(team, paged, work, {nullptr, contexts}, query, heads * width, out, heads * width, parts.data()); });
 }
 
 extern "C" {
@@ -159,22 +154,26 @@ void steelyard_pack(const float* weight, int64_t outputs, int64_t inputs, float*
         }
 }
 
-void steelyard_linear(const float* x, int64_t x_row, int64_t rows, const Linear* map, float* out, int64_t out_row, int64_t add, int64_t threads) {
-#pragma omp parallel num_threads(threads)
-    product(x, x_row, rows, *map, out, out_row, add != 0);
+// Threads that the calls below share; one call at a time.
+void* steelyard_team(int64_t threads) { return new Team((int)threads); }
+void steelyard_disband(void* team) { delete (Team*)team; }
+
+void steelyard_linear(void* team, const float* x, int64_t x_row, int64_t rows, const Linear* map, float* out, int64_t out_row, int64_t add) {
+    ((Team*)team)->run([&] { product(*(Team*)team, x, x_row, rows, *map, out, out_row, add != 0); });
 }
 
-void steelyard_decode(const float* query, const void* keys, const void* values, int64_t narrow, const int64_t* tables, const int64_t* contexts,
-                      int64_t rows, int64_t heads, int64_t kv_heads, int64_t width, int64_t block_size, int64_t table_row, float* out,
-                      int64_t threads) {
-    if (narrow)
-        decode_pool(query, (const bf16*)keys, (const bf16*)values, tables, contexts, rows, heads, kv_heads, width, block_size, table_row, out, threads);
-    else
-        decode_pool(query, (const float*)keys, (const float*)values, tables, contexts, rows, heads, kv_heads, width, block_size, table_row, out, threads);
+void steelyard_decode(void* team, const float* query, const void* keys, const void* values, int64_t narrow, const int64_t* tables,
+                      const int64_t* contexts, int64_t rows, int64_t heads, int64_t kv_heads, int64_t width, int64_t block_size,
+                      int64_t table_row, float* out) {
+    const auto decode = [&](auto k, auto v) {
+        decode_pool(*(Team*)team, query, k, v, tables, contexts, rows, heads, kv_heads, width, block_size, table_row, out);
+    };
+    if (narrow) decode((const bf16*)keys, (const bf16*)values);
+    else decode((const float*)keys, (const float*)values);
 }
 
-void steelyard_run(const Model* model, const Step* step) {
-    if (model->narrow) run_model<bf16>(*model, *step);
-    else run_model<float>(*model, *step);
+void steelyard_run(void* team, const Model* model, const Step* step) {
+    if (model->narrow) run_model<bf16>(*(Team*)team, *model, *step);
+    else run_model<float>(*(Team*)team, *model, *step);
 }
 }

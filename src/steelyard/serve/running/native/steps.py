@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from steelyard.nn.transformer import Transformer
+from steelyard.serve.running.native.build import Team
 from steelyard.serve.running.native.layout import ModelLayout, StepLayout, padded
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.scheduling.step import StepPlan
@@ -38,7 +39,7 @@ class NativeSteps:
         self._library = library
         self._layout = ModelLayout(model, pool, library)
         self.packed_bytes = self._layout.packed_bytes
-        self._vocab, self._threads = arch.vocab_size, threads
+        self._vocab, self._team = arch.vocab_size, Team(library, threads)
         heads = arch.num_heads * arch.head_dim
         inner = arch.intermediate_size * (2 if arch.mlp == "swiglu" else 1)
         self._widths = arch.hidden_size, arch.hidden_size, heads + 2 * arch.num_kv_heads * arch.head_dim, heads, inner
@@ -66,10 +67,10 @@ class NativeSteps:
             self._logits = torch.empty(len(picks), self._logits.shape[1])
         indices = token_ids, plan.positions, plan.slot_mapping, plan.query_starts, plan.context_lengths, plan.block_tables, picks
         kept = [np.ascontiguousarray(item, dtype=np.int64) for item in indices]
-        sizes = len(token_ids), plan.num_decodes, len(plan.request_ids), plan.block_tables.shape[1], len(picks), self._threads
+        sizes = len(token_ids), plan.num_decodes, len(plan.request_ids), plan.block_tables.shape[1], len(picks)
         buffers = [item.data_ptr() for item in (*self._buffers, self._logits)]
         step = StepLayout(*sizes, *[item.ctypes.data for item in kept], *buffers)
-        self._library.steelyard_run(self._layout.address, ctypes.addressof(step))
+        self._library.steelyard_run(self._team.address, self._layout.address, ctypes.addressof(step))
         if not len(picks):
             return None
         found = self._logits[: len(picks), : self._vocab]
