@@ -118,5 +118,8 @@ def test_tables_of_other_machines_and_models_are_refused_unless_asked(llm, model
     other = LLM(build(Architecture(name="other", vocab_size=97, max_positions=128, **shape), seed=0), config())
     with pytest.raises(ConfigError, match="another shape"):
         read_table(path, other)
+    kernel = changed(path, tmp_path / "kernel.json", kernel="abacus")
+    with pytest.raises(ConfigError, match="kernel abacus"):
+        read_table(kernel, llm)
     with pytest.raises(ConfigError, match="block_size"):
         read_table(path, LLM(model, config(block_size=16)))

@@ -58,6 +58,8 @@ class StepTable:
         versions: of Python and the packages that shape times.
         model: the architecture served.
         dtype: of its weights, such as "float32".
+        kv_dtype: of keys and values.
+        kernel: what runs a step, such as "native" or "numba".
         config: the engine's limits.
         columns: names of the features.
         features: [n, F] of each step.
@@ -75,6 +77,8 @@ class StepTable:
     versions: dict[str, str]
     model: Architecture
     dtype: str
+    kv_dtype: str
+    kernel: str
     config: SchedulerConfig
     columns: tuple[str, ...] = FEATURES
     features: tuple[tuple[float, ...], ...]
@@ -110,7 +114,7 @@ class StepTable:
             machine=machine,
             versions=package_versions(),
             model=llm.model.architecture,
-            dtype=str(weight.dtype).removeprefix("torch."),
+            **_kinds(llm),
             config=llm.config,
             features=tuple(map(tuple, samples.features.tolist())),
             seconds=tuple(samples.seconds.tolist()),
@@ -169,10 +173,16 @@ class StepTable:
             return
         if _shape(self.model) != _shape(llm.model.architecture):
             raise ConfigError(f"{where} is of model {self.model.name}, but {llm.model.architecture.name} has another shape", hint=hint)
-        dtype = str(next(llm.model.parameters()).dtype).removeprefix("torch.")
-        for name, there, now in (("dtype", self.dtype, dtype), ("block_size", self.config.block_size, llm.config.block_size)):
+        pairs = [(name, getattr(self, name), now) for name, now in _kinds(llm).items()]
+        for name, there, now in (*pairs, ("block_size", self.config.block_size, llm.config.block_size)):
             if there != now:
                 raise ConfigError(f"{where} was measured with {name} {there}, but the engine has {now}", hint=hint)
+
+
+def _kinds(llm: LLM) -> dict[str, str]:
+    """Name the types and the kernel of an engine."""
+    weights, cache = (str(item.dtype).removeprefix("torch.") for item in (next(llm.model.parameters()), llm.runner.kv))
+    return {"dtype": weights, "kv_dtype": cache, "kernel": llm.runner.kernel}
 
 
 def _words(machine: TableMachine) -> str:
