@@ -7,6 +7,7 @@ or "lark:start: ...". "json_object" alone is any JSON object. `spell` writes tha
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 import numba
@@ -52,7 +53,7 @@ class Grammars:
     """Compiles grammars for one tokenizer and follows them along the outputs of requests.
 
     A compiled grammar is kept and copied for each request. Compiling and every step have limits of work, not of time, so that a
-    grammar that is accepted once is always accepted.
+    grammar that is accepted once is always accepted. `check` may be called from another thread than `constrain`.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_tokens: tuple[int, ...]) -> None:
@@ -87,6 +88,7 @@ class Grammars:
         self._limits = llguidance.LLParserLimits(
             initial_lexer_fuel=1_000_000, step_lexer_fuel=200_000, step_max_items=50_000, max_grammar_size=100_000, verbose_errors=False
         )
+        self._lock = threading.Lock()
         self._compiled: dict[str, LLMatcher] = {}
         self._states: dict[str, GrammarState] = {}
 
@@ -140,11 +142,12 @@ class Grammars:
 
     def _matcher(self, grammar: str) -> LLMatcher:
         """Give the compiled grammar at its start; the least recently asked for is dropped when too many are kept."""
-        found = self._compiled.pop(grammar, None) or self._compile(grammar)
-        self._compiled[grammar] = found
-        if len(self._compiled) > _MOST_COMPILED:
-            del self._compiled[next(iter(self._compiled))]
-        return found
+        with self._lock:
+            found = self._compiled.pop(grammar, None) or self._compile(grammar)
+            self._compiled[grammar] = found
+            if len(self._compiled) > _MOST_COMPILED:
+                del self._compiled[next(iter(self._compiled))]
+            return found
 
     def _compile(self, grammar: str) -> LLMatcher:
         """Compile, with the reason when it cannot be done."""

@@ -9,12 +9,14 @@ in the first histogram.
 import numba
 import numpy as np
 
-__all__ = ["draw_tokens", "likeliest", "philox", "weigh"]
+__all__ = ["draw_tokens", "find_peaks", "likeliest", "philox", "weigh"]
 
 _BINS = 1024
 """Bins of a histogram: ten bits of a float32 in [0, 1] at a time, first the exponent and three leading bits of the fraction."""
 _SHIFT = np.uint32(20)
 _BLOCK = 1024
+_LOOSE = {"reassoc", "nsz", "contract"}
+"""Float rules that let sums and products run in vector registers, with infinities as they are."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -34,7 +36,7 @@ def philox(seed: np.uint64, position: np.uint64) -> float:
     return float(((c0 << half) | c1) >> np.uint64(11)) * 2.0**-53
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
 def weigh(logits: np.ndarray, peak: np.number | np.ndarray, temperature: float, weights: np.ndarray) -> float:
     """Fill float32 `weights` [V] with exp((logits - peak) / temperature), 0 below e**-87, and give their sum.
 
@@ -66,13 +68,35 @@ def weigh(logits: np.ndarray, peak: np.number | np.ndarray, temperature: float, 
     return total
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
 def _sum(values: np.ndarray) -> float:
     """Add up float32 values."""
     total = np.float32(0.0)
     for at in range(len(values)):
         total += values[at]
     return float(total)
+
+
+@numba.njit(fastmath={"nnan", "nsz"}, cache=True, nogil=True)
+def find_peaks(logits: np.ndarray, peaks: np.ndarray, first: int, end: int) -> None:
+    """Find the largest logit of each row, NaN where a row has a NaN, which is looked for by its bits.
+
+    Args:
+        logits: float32 [R, V].
+        peaks: float32 [R], overwritten from `first` to `end`.
+        first: of the rows to do.
+        end: after the last.
+    """
+    for row in range(first, end):
+        values, bits = logits[row], logits[row].view(np.uint32)
+        peak, broken = np.float32(-np.inf), False
+        for start in range(0, len(values), _BLOCK):
+            stop = min(start + _BLOCK, len(values))
+            for at in range(start, stop):
+                peak = values[at] if values[at] > peak else peak
+            for at in range(start, stop):
+                broken |= bits[at] & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+        peaks[row] = np.nan if broken else peak
 
 
 @numba.njit(cache=True, nogil=True)
@@ -90,11 +114,13 @@ def likeliest(logits: np.ndarray, peaks: np.ndarray, rows: np.ndarray, tokens: n
     for at in range(first, end):
         row = rows[at]
         for start in range(0, logits.shape[1], _BLOCK):
-            part, peak, hit = logits[row, start : start + _BLOCK], peaks[row], False
-            for column in range(len(part)):
-                hit |= part[column] == peak
+            stop, hit = min(start + _BLOCK, logits.shape[1]), False
+            for token in range(start, stop):
+                hit |= logits[row, token] == peaks[row]
             if hit:
-                tokens[at] = start + np.argmax(part)
+                while logits[row, start] != peaks[row]:
+                    start += 1
+                tokens[at] = start
                 break
 
 
@@ -149,7 +175,7 @@ def draw_tokens(
         tokens[at] = _draw(weights, value, ties, draw, masses)
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
 def _drop_light(weights: np.ndarray, least: float) -> float:
     """Set weights below `least` to 0; give the sum of the rest."""
     bound, total = np.float32(least), np.float32(0.0)
@@ -175,7 +201,9 @@ def _draw_uncut(weights: np.ndarray, total: float, draw: float) -> int:
                 before += part[at]
                 if before > target:
                     return chosen
-    return chosen if weights[chosen] > 0 else int(np.argmax(weights))
+    while weights[chosen] == 0:
+        chosen += 1
+    return chosen
 
 
 @numba.njit(cache=True, nogil=True)

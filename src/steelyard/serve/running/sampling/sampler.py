@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from steelyard.errors import BackendError, ConfigError
-from steelyard.serve.running.sampling.draws import draw_tokens, likeliest
+from steelyard.serve.running.sampling.draws import draw_tokens, find_peaks, likeliest
 from steelyard.serve.running.sampling.logprobs import LogProbs
 from steelyard.serve.running.sampling.penalties import Histories, add_bias, forbid_end, has_penalty
 from steelyard.serve.running.sampling.threads import RowThreads
@@ -76,6 +76,7 @@ class Sampler:
             vocab_size: of the model.
         """
         logits, peaks = np.zeros((1, vocab_size), dtype=np.float32), np.zeros(1, dtype=np.float32)
+        find_peaks(logits, peaks, 0, 1)
         for params in (SamplingParams(), SamplingParams(temperature=1.0, top_k=1, top_p=0.5, min_p=0.1, logprobs=1)):
             report = LogProbs(logits, peaks, [params], self._threads)
             report.finish(self._choose(logits, peaks, [params], np.zeros(1, dtype=np.int64)))
@@ -93,10 +94,10 @@ class Sampler:
         Raises:
             BackendError: the model gave a logit that is NaN or infinite.
         """
-        table = logits.float().contiguous()
-        peaks = table.amax(-1).numpy(force=True)
+        values = logits.float().contiguous().numpy(force=True)
+        peaks = np.empty(len(values), dtype=np.float32)
+        self._threads.run(find_peaks, *values.shape, values, peaks)
         _refuse_broken(peaks, plan)
-        values = table.numpy(force=True)
         params = [request.params for request in plan.sampled]
         positions = plan.output_positions
         changed = [row for row, item in enumerate(params) if _is_changed(item, positions[row])]
