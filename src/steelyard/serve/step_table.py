@@ -104,7 +104,7 @@ class StepTable:
             The table.
         """
         weight = next(llm.model.parameters())
-        machine = TableMachine.here(str(weight.device))
+        machine, kinds = TableMachine.here(str(weight.device)), _kinds(llm)
         source = (
             f"fitted on {len(samples.seconds)} steps of {llm.model.architecture.name} on {machine.processor}, {machine.threads} threads"
         )
@@ -114,7 +114,9 @@ class StepTable:
             machine=machine,
             versions=package_versions(),
             model=llm.model.architecture,
-            **_kinds(llm),
+            dtype=kinds["dtype"],
+            kv_dtype=kinds["kv_dtype"],
+            kernel=kinds["kernel"],
             config=llm.config,
             features=tuple(map(tuple, samples.features.tolist())),
             seconds=tuple(samples.seconds.tolist()),
