@@ -96,7 +96,7 @@ def test_a_request_without_a_client_counts_as_default():
     assert policy.counters == {"default": 1.0}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 4), st.integers(1, 6))
 def test_vtc_keeps_backlogged_clients_within_the_bound(seed, num_clients, places):
     """A server of some places that never stop being asked for; the running requests are replaced at any update."""

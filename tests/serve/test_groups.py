@@ -35,7 +35,7 @@ def test_free_runs_are_maximal_and_lose_nothing(moves):
         assert not any(begin + length in runs.sizes for begin, length in runs.sizes.items())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 48), st.integers(0, 20), st.booleans())
 def test_every_block_has_one_place(seed, num_blocks, group_blocks, caching):
     generator = np.random.default_rng(seed)

@@ -21,6 +21,8 @@ class Job:
 @dataclass
 class Plan:
     sampled_ids: list[str]
+    num_tokens: int = 1
+    transfers: list[str] = field(default_factory=list)
 
     def blank_output(self):
         return dict.fromkeys(self.sampled_ids, 0)

@@ -16,7 +16,10 @@ _ARRIVE, _COMPLETE, _START = 0, 1, 2
 
 
 class PlanLike(Protocol):
-    """What the simulator needs of a step's plan."""
+    """What the simulator needs of a step's plan: its tokens, and the copies between tiers, each with an `id`, that start with it."""
+
+    num_tokens: int
+    transfers: list[Any]
 
     def blank_output(self) -> Any:
         """Give what the step yields when only lengths matter."""
@@ -51,6 +54,10 @@ class SchedulerLike(Protocol):
         """Take a step's tokens; give the finished requests."""
         ...
 
+    def land(self, transfer_ids: Iterable[int]) -> None:
+        """Take note of transfers that are done."""
+        ...
+
     def kv_utilization(self) -> float:
         """Token states held over pool slots reserved."""
         ...
@@ -78,11 +85,14 @@ class SimulatedReplay:
 class _Server:
     """One engine on an event loop: at most one step runs at a time."""
 
-    def __init__(self, loop: EventLoop, scheduler: SchedulerLike, step_time_s: Callable[[Any], float]) -> None:
+    def __init__(
+        self, loop: EventLoop, scheduler: SchedulerLike, step_time_s: Callable[[Any], float], transfer_time_s: Callable[[Any], float]
+    ) -> None:
         """Keep the parts; the engine is idle."""
         self.loop = loop
         self.scheduler = scheduler
         self.step_time_s = step_time_s
+        self.transfer_time_s = transfer_time_s
         self.busy = False
         self.plans: list[Any] = []
         self.step_s: list[float] = []
@@ -98,13 +108,24 @@ class _Server:
     def start(self) -> None:
         """Plan a step and let its predicted time pass."""
         plan = self.scheduler.schedule(self.loop.now_s)
-        self.busy = plan is not None
+        self.busy = plan is not None and plan.num_tokens > 0
         if plan is None:
+            return
+        for transfer in plan.transfers:
+            self.loop.after(self.transfer_time_s(transfer), lambda name=transfer.id: self.land(name), priority=_COMPLETE)
+        if not self.busy:
             return
         seconds = float(self.step_time_s(plan))
         self.plans.append(plan)
         self.step_s.append(seconds)
         self.loop.after(seconds, lambda: self.finish(plan), priority=_COMPLETE)
+
+    def land(self, transfer_id: int) -> None:
+        """End a transfer and wake the engine when it is idle."""
+        self.scheduler.land([transfer_id])
+        if not self.busy:
+            self.busy = True
+            self.loop.after(0.0, self.start, priority=_START)
 
     def finish(self, plan: PlanLike) -> None:
         """Hand out the step's tokens and go on."""
@@ -119,6 +140,7 @@ def simulate(
     step_time_s: Callable[[Any], float],
     make_request: Callable[[Any, int], Any],
     *,
+    transfer_time_s: Callable[[Any], float] = lambda _: 0.0,
     source: str = "sim.serving",
 ) -> SimulatedReplay:
     """Replay a trace in virtual time with the scheduler an engine would use.
@@ -130,6 +152,7 @@ def simulate(
         trace: items with an `arrival_s`.
         step_time_s: predicts the seconds of a step from its plan.
         make_request: turns a trace item and its row into the scheduler's request.
+        transfer_time_s: predicts the seconds of a copy between tiers; copies run beside steps and do not slow each other.
         source: name of the step-time model.
 
     Returns:
@@ -140,7 +163,7 @@ def simulate(
         CapacityError: the scheduler stopped with requests unfinished.
     """
     loop = EventLoop()
-    server = _Server(loop, scheduler, step_time_s)
+    server = _Server(loop, scheduler, step_time_s, transfer_time_s)
     requests = []
     for row, item in enumerate(trace):
         request = make_request(item, row)
