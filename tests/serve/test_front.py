@@ -30,7 +30,10 @@ class Server:
         command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps(options)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
-        assert line.startswith("serving on "), line
+        if not line.startswith("serving on "):
+            self.process.kill()
+            self.process.communicate()
+            pytest.fail(f"the server did not start: {line}")
         self.url = line.split()[-1]
         self.client = httpx.Client(base_url=self.url, timeout=60)
 
@@ -242,9 +245,12 @@ def test_keys_rates_and_a_drain(folder, tmp_path):
     with server.client.stream("POST", "/v1/completions", json=body, headers=bob) as reply:
         lines = reply.iter_lines()
         next(lines)
+        pid = server.engine_pid()
+        os.kill(pid, signal.SIGSTOP)  # what is in flight surely still is when the next request comes
         server.process.terminate()
-        time.sleep(0.1)
+        time.sleep(0.2)
         late = httpx.post(f"{server.url}/v1/completions", json={"prompt": [1]}, headers=bob)
+        os.kill(pid, signal.SIGCONT)
         rest = list(lines)
     assert rest[-2] == "data: [DONE]" or rest[-1] == "data: [DONE]"
     assert late.status_code == 503

@@ -186,6 +186,9 @@ class Message(msgspec.Struct):
     def plain(self) -> dict[str, str]:
         """Give role and content as text.
 
+        Returns:
+            Both as strings.
+
         Raises:
             ApiError: a part is not text.
         """

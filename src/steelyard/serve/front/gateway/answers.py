@@ -46,6 +46,10 @@ class Answers:
     async def complete(self, exchange: Exchange, body: CompletionBody) -> None:
         """Answer `/v1/completions`.
 
+        Args:
+            exchange: to answer.
+            body: checked field by field.
+
         Raises:
             ApiError: the request is refused; nothing was sent.
         """
@@ -57,6 +61,10 @@ class Answers:
 
     async def chat(self, exchange: Exchange, body: ChatBody) -> None:
         """Answer `/v1/chat/completions`.
+
+        Args:
+            exchange: to answer.
+            body: checked field by field.
 
         Raises:
             ApiError: the request is refused; nothing was sent.
@@ -127,29 +135,33 @@ class Answers:
     async def _stream(self, exchange: Exchange, call: Call, shape: Shape, body: Any, prefixes: list[str]) -> None:
         """Send text as it comes; headers go out with the first of it, so that a refusal still has its status."""
         wants = body.num_logprobs is not None
-        while not call.is_done or call.has_news:
-            if not call.has_news:
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        while True:
+            while not call.has_news:
                 await call.wait()
-                continue
+            call.has_news = False
             if call.failure is not None:
                 if not call.emitted:
                     raise call.failure
                 await exchange.send_piece(b"data: " + call.failure.body + b"\n\n", is_last=True)
                 return
-            first = b""
-            if not call.emitted:
-                first = self._opening(call, shape, prefixes)
-                call.emitted = True
-                call.clock.first_relayed_s = time.perf_counter()
-                await exchange.start_stream(call.clock.header(call.clock.first_relayed_s))
-            events = [shape.event(item, with_logprobs=wants) for item in call.sequences if item.has_news]
-            if not call.is_done:
-                await exchange.send_piece(first + b"".join(events))
-                continue
-            counts = None
-            if body.stream_options and body.stream_options.include_usage:
-                counts = usage(call.num_prompt_tokens, call.num_output_tokens, call.clock.stages(time.perf_counter()))
-            await exchange.send_piece(first + b"".join(events) + shape.closing(counts), is_last=True)
+            first = b"" if call.emitted else await self._open(exchange, call, shape, prefixes)
+            piece = first + b"".join([shape.event(item, with_logprobs=wants) for item in call.sequences if item.has_news])
+            if call.is_done:
+                now_s = time.perf_counter()
+                counts = usage(call.num_prompt_tokens, call.num_output_tokens, call.clock.stages(now_s)) if with_usage else None
+                await exchange.send_piece(piece + shape.closing(counts), is_last=True)
+                return
+            if piece:
+                await exchange.send_piece(piece)
+
+    async def _open(self, exchange: Exchange, call: Call, shape: Shape, prefixes: list[str]) -> bytes:
+        """Send the headers; give what comes before the first text."""
+        opening = self._opening(call, shape, prefixes)
+        call.emitted = True
+        call.clock.first_relayed_s = time.perf_counter()
+        await exchange.start_stream(call.clock.header(call.clock.first_relayed_s))
+        return opening
 
     def _opening(self, call: Call, shape: Shape, prefixes: list[str]) -> bytes:
         """Give what comes before the first text: roles, or the prompt when it is echoed."""

@@ -77,6 +77,11 @@ class GatewayApp:
                 await exchange.send_error(error)
         except ConnectionError:
             exchange.outcome = "abort"
+        except Exception:  # a fault of ours: the client gets the usual shape, the server's log the traceback
+            exchange.outcome = "500"
+            if not exchange.started:
+                await exchange.send_error(ApiError(500, "the server failed; its log says why", code="internal_error"))
+            raise
         route = exchange.path if exchange.path in _ROUTES else "other"
         self._metrics.requests.labels(route, exchange.outcome or str(exchange.status)).inc()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,8 +11,6 @@ from steelyard.serve.front.gateway.stages import StageClock
 from steelyard.serve.front.text import TextCodec, TextStream
 
 if TYPE_CHECKING:
-    from asyncio import Future
-
     from steelyard.serve.front.engine.wire import Update
     from steelyard.serve.scheduling.params import SamplingParams
 
@@ -70,6 +69,10 @@ class Sequence:
 
     def take(self, update: Update) -> None:
         """Account for new tokens."""
+        if len(update.tokens) == 1 and update.logprobs is None and not update.finish_reason:
+            self.num_tokens += 1
+            self._show(self._stream.push(update.tokens[0]))
+            return
         pieces = []
         for place, token in enumerate(update.tokens):
             self.num_tokens += 1
@@ -86,6 +89,13 @@ class Sequence:
             self.finish_reason = update.finish_reason
             pieces.append(self._stream.finish())
         self.text += "".join(pieces)
+
+    def _show(self, piece: str) -> None:
+        """Keep the text of a lone token."""
+        self._num_chars += len(piece)
+        self.text += piece
+        if self._stream.stopped:
+            self.finish_reason = "stop"
 
 
 class Call:
@@ -104,6 +114,7 @@ class Call:
         expected: output tokens expected per sequence.
         attempts: engines it was sent to.
         emitted: whether the client was told anything.
+        has_news: whether there may be text or an end that the client does not know.
         failure: why it ended without an answer, or None.
     """
 
@@ -127,18 +138,20 @@ class Call:
         self.attempts, self.emitted = 0, False
         self.failure: ApiError | None = None
         self._codec, self._stops = codec, stops
-        self._waiter: Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self.sequences: list[Sequence] = []
         self.restart()
 
     def restart(self) -> None:
         """Forget all output, for another try."""
         self.sequences = [Sequence(index, self._codec, self._stops) for index in range(len(self.prompts) * self.width)]
+        self._num_open = len(self.sequences)
+        self.has_news = False
 
     @property
     def is_done(self) -> bool:
         """Whether nothing more will come."""
-        return self.failure is not None or all(item.finish_reason for item in self.sequences)
+        return not self._num_open or self.failure is not None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -167,11 +180,12 @@ class Call:
             Whether the client should be told at once: at the first token and at an end.
         """
         if update.finish_reason == "refused":
-            self.failure = ApiError(400, update.message)
+            self.fail(ApiError(400, update.message))
             return True
         sequence = self.sequences[row * self.width + update.index]
         if sequence.finish_reason:
             return False
+        self.has_news = True
         clock = self.clock
         clock.last_s = ended_s
         is_first = clock.first_s != clock.first_s
@@ -181,13 +195,20 @@ class Call:
             begin_s = time.perf_counter()
             sequence.take(update)
             clock.detokenize_s = time.perf_counter() - begin_s
+        else:
+            sequence.take(update)
+        if sequence.finish_reason:
+            self._num_open -= 1
             return True
-        sequence.take(update)
-        return is_first or bool(sequence.finish_reason)
+        return is_first
 
     def is_prompt_done(self, row: int) -> bool:
         """Whether all sequences of a prompt have ended."""
         return all(item.finish_reason for item in self.sequences[row * self.width : (row + 1) * self.width])
+
+    def fail(self, error: ApiError) -> None:
+        """End without an answer."""
+        self.failure, self.has_news = error, True
 
     def wake(self) -> None:
         """Let the waiting answer go on."""
@@ -196,15 +217,8 @@ class Call:
 
     async def wait(self) -> None:
         """Wait until there is something to tell."""
-        import asyncio
-
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there is text or an end that the client does not know."""
-        return self.failure is not None or any(item.has_news for item in self.sequences)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any
 
@@ -19,6 +21,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _EVENTS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+_LONGEST_STALL_S, _CHECK_STALL_S = 60.0, 10.0
+"""A client that takes nothing for so long counts as gone; it would keep its place among the requests in flight for ever."""
 
 
 class Exchange:
@@ -44,6 +49,7 @@ class Exchange:
         self.request_id = given if 0 < len(given) <= 128 and given.isascii() else secrets.token_hex(8).encode()
         self.client: Client
         self.status, self.outcome, self.started = 0, "", False
+        self._stalled_s = math.inf
         self._receive, self._send = receive, send
 
     def header(self, name: bytes) -> bytes:
@@ -81,6 +87,9 @@ class Exchange:
 
     async def until_gone(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work until it ends or the client is gone, whichever comes first.
+
+        Args:
+            work: writes the answer.
 
         Raises:
             ConnectionError: the client left; the work was cancelled.
@@ -127,7 +136,9 @@ class Exchange:
 
     async def send_piece(self, piece: bytes, *, is_last: bool = False) -> None:
         """Send a part of a stream; waits while the client is slow to read."""
+        self._stalled_s = time.perf_counter()
         await self._send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+        self._stalled_s = math.inf
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the headers."""
@@ -136,9 +147,14 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
     async def _disconnect(self) -> None:
-        """Wait until the client is gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        """Wait until the client is gone, or has taken nothing of what waits for it for too long."""
+        while time.perf_counter() - self._stalled_s < _LONGEST_STALL_S:
+            try:
+                async with asyncio.timeout(_CHECK_STALL_S):
+                    if (await self._receive())["type"] == "http.disconnect":
+                        return
+            except TimeoutError:
+                continue
 
     @staticmethod
     def _too_large(limit_bytes: int) -> ApiError:
