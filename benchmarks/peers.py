@@ -16,8 +16,13 @@ _LIST = Path(__file__).parent / "peers.toml"
 
 def known() -> dict[str, list[str]]:
     """List peers by name with their pinned packages."""
+    return {name: row["packages"] for name, row in _rows().items()}
+
+
+def _rows() -> dict[str, dict[str, list[str]]]:
+    """Read the list: by name the packages to install, and those to remove again."""
     with _LIST.open("rb") as stream:
-        return {name: list(row["packages"]) for name, row in tomllib.load(stream).items()}
+        return tomllib.load(stream)
 
 
 def python(name: str) -> Path:
@@ -53,4 +58,7 @@ def install(name: str) -> Path:
     command = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", *peers[name]]
     if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
         raise BackendError(f"could not install peer {name!r}", hint="read pip's message above; the network may be missing")
+    extra = _rows()[name].get("remove", [])
+    if extra:
+        subprocess.run([str(interpreter), "-m", "pip", "uninstall", "--yes", *extra], stdout=sys.stderr, check=True)
     return interpreter
