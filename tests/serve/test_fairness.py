@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import ConfigError
-from steelyard.serve import Request, SamplingParams
+from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
 from steelyard.serve.scheduling.fairness import (
     DLPM,
     FCFS,
@@ -210,3 +210,18 @@ def test_largest_difference_looks_only_where_both_clients_waited():
 def test_numbers_out_of_range_are_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_the_configured_dlpm_sees_what_is_cached_now():
+    limits = SchedulerConfig(num_blocks=32, block_size=4, token_budget=32, max_num_seqs=4, max_model_len=64, policy="dlpm")
+    scheduler = Scheduler(limits)
+    params = SamplingParams(max_tokens=1, ignore_end=True)
+    scheduler.add(Request(id="a", prompt=list(range(12)), params=params), 0.0)
+    plan = scheduler.schedule(0.0)
+    scheduler.complete(plan, plan.blank_output(), 0.0)
+    other = Request(id="b", prompt=list(range(50, 62)), params=params)
+    alike = Request(id="c", prompt=list(range(12)), params=params)
+    for item in (other, alike):
+        scheduler.add(item, 0.0)
+    assert scheduler.policy.key(other, 0.0) == (0.0, 0, 1)
+    assert scheduler.policy.key(alike, 0.0) == (0.0, -8, 2)

@@ -40,7 +40,7 @@ def test_free_runs_are_maximal_and_lose_nothing(moves):
 def test_every_block_has_one_place(seed, num_blocks, group_blocks, caching):
     generator = np.random.default_rng(seed)
     prefix = PrefixIndex() if caching else None
-    pool = GroupPool(num_blocks, 4, prefix, group_blocks=group_blocks)
+    pool = GroupPool(num_blocks, 4, prefix, group_blocks=min(group_blocks, num_blocks))
     tables, sizes = [], []
     for step in range(80):
         choice = generator.integers(5)
@@ -122,7 +122,8 @@ def test_idle_blocks_of_the_prefix_index_are_taken_last():
 
 
 def test_a_group_never_exceeds_the_pool_and_its_size_is_derived():
-    assert GroupPool(8, 4, group_blocks=100).group_blocks == 8
+    with pytest.raises(ConfigError, match="group_blocks is 100"):
+        GroupPool(8, 4, group_blocks=100)
     assert GroupPool(4096, 16).group_blocks == 64
     assert GroupPool(160, 16).group_blocks == 10
     with pytest.raises(ConfigError, match="num_blocks is 0"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard.errors import CapacityError
+from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.runs import FreeRuns, SizeClasses
 
@@ -35,13 +35,15 @@ class GroupPool(BlockPool):
             block_size: token slots per block, a power of two.
             prefix: index of reusable blocks, or None to reuse none.
             group_blocks: blocks taken ahead at once; 0 for a sixteenth of the pool, at most 64 (1024 tokens in blocks of 16).
-                More than the pool holds is the pool.
 
         Raises:
             ConfigError: a size is out of range.
         """
         super().__init__(num_blocks, block_size, prefix)
-        self.group_blocks = min(group_blocks, num_blocks) or max(1, min(64, num_blocks // 16))
+        if not 0 <= group_blocks <= num_blocks:
+            message = f"group_blocks is {group_blocks}, but must be in [0, num_blocks = {num_blocks}]"
+            raise ConfigError(message, hint="leave it at 0 to have it derived")
+        self.group_blocks = group_blocks or max(1, min(64, num_blocks // 16))
         self._free.clear()
         self._runs = FreeRuns(num_blocks)
         self._ahead = SizeClasses()

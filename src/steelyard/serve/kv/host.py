@@ -52,7 +52,7 @@ class HostSpace:
             ConfigError: a size is out of range.
         """
         self.block_size = block_size
-        self.pool = GroupPool(num_blocks, block_size, group_blocks=group_blocks)
+        self.pool = GroupPool(num_blocks, block_size, group_blocks=min(group_blocks, num_blocks))
         self._copies: dict[str, HostCopy] = {}
         self._kept: dict[bytes, str] = {}
 

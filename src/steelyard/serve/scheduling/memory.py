@@ -216,6 +216,10 @@ class KVMemory:
             item.num_computed = 0
         return True
 
+    def num_cached(self, request: Request) -> int:
+        """Count the leading tokens of a request that the prefix index knows now."""
+        return len(self._match(request)) * self.config.block_size
+
     def _match(self, request: Request) -> list[int]:
         """Find known blocks for a request's beginning; at least its last token is left to run."""
         if self.prefix is None:

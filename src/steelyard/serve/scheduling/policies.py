@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["make_policy", "make_swapper", "prefers_swap"]
 
-_ORDERS: dict[str, Callable[[], OrderPolicy]] = {"fcfs": FCFS, "priority": Priority, "vtc": VTC, "dlpm": DLPM, "sjf": ShortestJob}
+_ORDERS: dict[str, Callable[[], OrderPolicy]] = {"fcfs": FCFS, "priority": Priority, "vtc": VTC, "sjf": ShortestJob}
 
 
-def make_policy(config: SchedulerConfig) -> OrderPolicy:
-    """Make the order of a configuration with its usual settings."""
-    return _ORDERS[config.policy]()
+def make_policy(config: SchedulerConfig, memory: KVMemory) -> OrderPolicy:
+    """Make the order of a configuration with its usual settings; what is cached is read from the memory."""
+    return DLPM(cached_prefix=memory.num_cached) if config.policy == "dlpm" else _ORDERS[config.policy]()
 
 
 def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper | None:

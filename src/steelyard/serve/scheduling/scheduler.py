@@ -59,7 +59,7 @@ class Scheduler:
         """
         self.config = config
         self.memory = KVMemory(config, model_key=model_key)
-        self.policy = policy or make_policy(config)
+        self.policy = policy or make_policy(config, self.memory)
         self.swapper = make_swapper(config, self.memory)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
