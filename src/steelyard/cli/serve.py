@@ -127,6 +127,39 @@ def replay(
         report.print()
 
 
+@app.command
+def profile(
+    model: str,
+    *,
+    out: Annotated[Path, cyclopts.Parameter(alias="-o")] = Path("step-table.json"),
+    pool: str = "256 MiB",
+    max_model_len: int = 0,
+    token_budget: int = 512,
+    seconds: float = 30.0,
+    seed: int = 0,
+) -> None:
+    """Time the engine's steps on this machine and store the table that simulator and forecasts use.
+
+    Args:
+        model: Folder with config.json and safetensors, or the id of a run that made one.
+        out: JSON file to make or replace.
+        pool: Memory for keys and values.
+        max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
+        token_budget: Most tokens per step.
+        seconds: To spend on timing.
+        seed: Of prompts and lengths.
+    """
+    from steelyard.errors import ConfigError
+    from steelyard.serve.profile import write_table
+
+    if not seconds > 0:
+        raise ConfigError(f"--seconds is {seconds}", hint="give a time above 0")
+    llm = _engine(model_folder(model), pool, max_model_len, token_budget, ())
+    table = write_table(llm, out, seed=seed, limit_s=seconds)
+    error = f"{table.test_error:.1%} median, {table.test_error_p90:.1%} at the 90th percentile"
+    print(f"{len(table.seconds)} cases of {table.model.name} ({table.kernel}) in {out}; error on {table.test_steps} other steps: {error}")
+
+
 def model_folder(text: str) -> Path:
     """Find the folder of a model.
 

