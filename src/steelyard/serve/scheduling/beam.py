@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,7 +44,8 @@ def advance_beams(family: Family, rows: dict[str, int], output: StepOutput, now_
     """Rank the continuations of all living beams and let the best ones live.
 
     Of the 2 x width likeliest continuations, those of the first `width` that end become finished beams; the best `width` of the others
-    live on. The search ends when `width` beams finished or the longest output is reached.
+    live on. Where fewer do, as under a grammar, later ones that end take their places. The search ends when `width` beams finished or
+    the longest output is reached.
 
     Args:
         family: of a beam search; its living members and finished beams change.
@@ -58,12 +60,17 @@ def advance_beams(family: Family, rows: dict[str, int], output: StepOutput, now_
     parents = list(family.living)
     ranked = _rank(parents, rows, output, 2 * width)
     survivors: list[tuple[int, int, float]] = []
+    late: list[tuple[int, int, float]] = []
     for place, (parent, token, logprob) in enumerate(ranked):
         if _ends(parents[parent], token):
             if place < width:
                 _finish(family, parents[parent], token, logprob)
+            else:
+                late.append((parent, token, logprob))
         elif len(survivors) < width:
             survivors.append((parent, token, logprob))
+    for parent, token, logprob in late[: width - len(survivors)]:
+        _finish(family, parents[parent], token, logprob)
     family.living = [] if len(family.hypotheses) >= width else _replace(family, parents, survivors, now_s, fork)
     if family.living and len(family.living[0].output) >= family.root.params.max_tokens:
         for beam in family.living:
@@ -81,6 +88,7 @@ def _rank(parents: list[Request], rows: dict[str, int], output: StepOutput, coun
         for token, logprob in zip(
             output.top_tokens[rows[beam.id]][:count].tolist(), output.top_logprobs[rows[beam.id]][:count].tolist(), strict=True
         )
+        if logprob > -math.inf
     ]
     return sorted(found, key=lambda item: -(parents[item[0]].cumulative_logprob + item[2]))[:count]
 
