@@ -7,9 +7,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from steelyard.catalog.architecture import Architecture
 from steelyard.errors import BackendError, ConfigError
+from steelyard.nn.transformer import build
+from steelyard.serve.engine import LLM
 from steelyard.serve.running.grammar import Grammars, GrammarState, spell
 from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepPlan
@@ -177,3 +181,56 @@ def test_an_output_that_left_its_grammar_is_an_error_of_its_row(grammars):
     output = step(Sampler(grammars), requests, torch.zeros(2, VOCAB))
     assert list(output.errors) == [0]
     assert requests[0].finish_reason == "stop"
+
+
+@pytest.fixture(scope="module")
+def talker():
+    """A tiny decoder with the tokenizer's vocabulary."""
+    torch.set_num_threads(1)
+    shape = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "intermediate_size": 64}
+    built = build(Architecture(name="talker", vocab_size=VOCAB, max_positions=256, tied_embeddings=False, **shape), seed=1)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6.0)
+    return built
+
+
+@pytest.mark.parametrize(("num_blocks", "asynchronous"), [(24, False), (200, True), (24, True)])
+def test_engines_give_the_same_outputs_under_preemption_and_ahead_of_time(talker, grammars, num_blocks, asynchronous):
+    prompts = [list(range(1 + row, 30 + row)) for row in range(6)]
+    params = [
+        SamplingParams(grammar=spell("json_schema", PERSON), temperature=1.0, seed=1, max_tokens=60),
+        SamplingParams(repetition_penalty=1.3, frequency_penalty=0.2, max_tokens=60),
+        SamplingParams(grammar=spell("regex", "[a-z]{40,60}"), max_tokens=60, presence_penalty=0.5),
+        SamplingParams(temperature=0.9, top_p=0.8, seed=3, max_tokens=60),
+        SamplingParams(grammar="json_object", temperature=1.0, seed=9, max_tokens=60),
+        SamplingParams(temperature=1.0, min_tokens=50, seed=4, max_tokens=60),
+    ]
+
+    def outputs(blocks, ahead):
+        config = SchedulerConfig(num_blocks=blocks, block_size=4, token_budget=40, max_num_seqs=6, max_model_len=90)
+        llm = LLM(talker, config, end_tokens=(0,), sampler=Sampler(grammars), asynchronous=ahead)
+        results = llm.generate(prompts, params)
+        return [item.tokens for item in results], llm.stats().preemptions
+
+    expected, none = outputs(200, False)
+    got, preempted = outputs(num_blocks, asynchronous)
+    assert got == expected
+    assert none == 0
+    assert (preempted > 0) == (num_blocks < 100)
+    assert all(len(tokens) > 3 for tokens in expected)
+
+
+@pytest.mark.parametrize(
+    "family", [{"n": 3, "temperature": 1.0}, {"best_of": 3, "temperature": 1.0, "logprobs": 2}, {"beam_width": 3, "n": 2}]
+)
+def test_forks_and_beams_follow_the_grammar(talker, tokenizer, grammars, family):
+    config = SchedulerConfig(num_blocks=200, block_size=4, token_budget=40, max_num_seqs=6, max_model_len=90)
+    llm = LLM(talker, config, end_tokens=(0,), sampler=Sampler(grammars))
+    params = SamplingParams(grammar=spell("regex", "([a-c]|[x-z]{2}){3,12};"), max_tokens=40, seed=2, **family)
+    results = llm.generate([[5, 6, 7], [8]], [params, params])
+    texts = [tokenizer.decode(output.tokens) for item in results for output in item.outputs]
+    assert len(texts) == 2 * params.n
+    assert all(re.fullmatch("([a-c]|[x-z]{2}){3,12};", text) for text in texts), texts
+    assert llm.stats().blocks_in_use == 0
