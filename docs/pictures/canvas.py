@@ -6,6 +6,7 @@ from html import escape
 __all__ = ["DARK", "LIGHT", "Canvas", "Palette"]
 
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
+SCALE = 1.15
 MONO = "'JetBrains Mono', 'SF Mono', Consolas, 'DejaVu Sans Mono', monospace"
 
 
@@ -72,7 +73,7 @@ class Canvas:
     def text(self, x: float, y: float, words: str, *, size: float = 14, color: str = "", anchor: str = "start", bold: bool = False,
              mono: bool = False, italic: bool = False) -> None:  # fmt: skip
         """Write one line; y is its base line."""
-        style = f'font-family="{MONO if mono else FONT}" font-size="{size:g}" text-anchor="{anchor}" fill="{color or self.palette.text}"'
+        style = f'font-family="{MONO if mono else FONT}" font-size="{SCALE * size:.4g}" text-anchor="{anchor}" fill="{color or self.palette.text}"'
         style += ' font-weight="600"' if bold else ""
         style += ' font-style="italic"' if italic else ""
         self.parts.append(f'<text x="{x:g}" y="{y:g}" {style}>{escape(words)}</text>')

@@ -81,7 +81,7 @@ def one_step(palette: Palette) -> Canvas:
     for index, (name, hue) in enumerate((("A", A), ("B", B), ("C", C))):
         canvas.cell(40 + 46 * index, 98, 40, 30, name, hue, size=14)
     canvas.text(220, 86, "prompt under way", size=13, color=palette.muted)
-    canvas.cell(220, 98, 150, 30, "D: 5 of 9 tokens left", D)
+    canvas.cell(220, 98, 172, 30, "D: 5 of 9 tokens left", D)
     canvas.text(420, 86, "waiting", size=13, color=palette.muted)
     for index in range(3):
         canvas.cell(420 + 46 * index, 98, 40, 30, "EFG"[index], "gray", size=14)
@@ -110,11 +110,11 @@ def one_step(palette: Palette) -> Canvas:
     stage(canvas, 262, 412, 190, ("store keys, values", "each row into its slot", "of the pool"), "gray")
     canvas.box(484, 408, 236, 98, fill="none", line=palette.line, dash="4 4")
     canvas.text(602, 426, "attention", size=13, bold=True, anchor="middle")
-    canvas.cell(494, 436, 104, 28, "A, B, C: tables", "teal", size=12.5)
-    canvas.cell(606, 436, 104, 28, "D: its chunk", "rose", size=12.5)
+    canvas.cell(494, 436, 104, 28, "A, B, C", "teal", size=12.5)
+    canvas.cell(606, 436, 104, 28, "D", "rose", size=12.5)
     canvas.text(602, 484, "one query each over its blocks;", size=12, anchor="middle", color=palette.muted)
     canvas.text(602, 499, "a chunk over its whole context", size=12, anchor="middle", color=palette.muted)
-    stage(canvas, 752, 412, 176, ("head and sampling", "sampled rows only:", "A, B, C, and D at its end"), "gray")
+    stage(canvas, 752, 412, 176, ("head and sampling", "sampled rows only:", "A, B, C and D"), "gray")
     for x in (232, 454, 722):
         canvas.arrow([(x, 457), (x + 28, 457)])
     canvas.arrow([(480, 522), (480, 546)])
