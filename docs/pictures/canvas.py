@@ -73,7 +73,8 @@ class Canvas:
     def text(self, x: float, y: float, words: str, *, size: float = 14, color: str = "", anchor: str = "start", bold: bool = False,
              mono: bool = False, italic: bool = False) -> None:  # fmt: skip
         """Write one line; y is its base line."""
-        style = f'font-family="{MONO if mono else FONT}" font-size="{SCALE * size:.4g}" text-anchor="{anchor}" fill="{color or self.palette.text}"'
+        color = color or self.palette.text
+        style = f'font-family="{MONO if mono else FONT}" font-size="{SCALE * size:.4g}" text-anchor="{anchor}" fill="{color}"'
         style += ' font-weight="600"' if bold else ""
         style += ' font-style="italic"' if italic else ""
         self.parts.append(f'<text x="{x:g}" y="{y:g}" {style}>{escape(words)}</text>')
