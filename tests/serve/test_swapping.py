@@ -222,7 +222,7 @@ def test_the_next_turn_finds_the_copy_of_the_one_before():
     assert not bench.swapper.adopt(other)
     turn = Request(id="t0", prompt=list(range(27)))
     assert bench.swapper.num_kept(turn) == 16
-    assert bench.swapper.adopt(turn)
+    assert bench.swapper.adopt(turn) == 16
     assert (turn.state, turn.num_computed) == ("swapped", 16)
     assert bench.swapper.start_in(turn)
     bench.start()

@@ -306,7 +306,7 @@ class Scheduler:
         headroom = 0 if alone else max(self._watermark, 1)
         if wide + width(request) > self.config.max_num_seqs or any(item.num_unknown for item in request.sequences):
             return False
-        if self.swapper and self.swapper.keep_turns and request.state == "waiting" and self.swapper.adopt(request):
+        if request.state == "waiting" and self._adopt(request):
             self.waiting.remove(request)
             self._insert(self.swapped, request)
         if request.state == "waiting":
@@ -320,6 +320,14 @@ class Scheduler:
             return True
         needed = self.memory.blocks_for(request.num_tokens + 1) + headroom
         return bool(self.swapper and needed <= self.pool.num_available and self.swapper.start_in(request))
+
+    def _adopt(self, request: Request) -> bool:
+        """Let a waiting request go on from an earlier turn's copy on the host if that holds more than the pool."""
+        if self.swapper is None or request.family or self.swapper.num_kept(request) <= self.memory.num_cached(request):
+            return False
+        self.num_prompt_tokens += len(request.prompt)
+        self.num_cached_tokens += self.swapper.adopt(request)
+        return True
 
     def _preempt(self, request: Request) -> None:
         """Take a request's blocks: to the host, or away for good; it keeps its place in the order."""

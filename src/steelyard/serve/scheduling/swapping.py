@@ -224,25 +224,26 @@ class Swapper:
             return 0
         return self.host.match(self._hashes(request, (request.num_tokens - 1) // self.pool.block_size))[1] * self.pool.block_size
 
-    def adopt(self, request: Request) -> bool:
+    def adopt(self, request: Request) -> int:
         """Make a copy kept from an earlier turn a waiting request's own; it is "swapped" then.
 
         Args:
             request: waiting, with nothing computed.
 
         Returns:
-            False when there is none; nothing changed.
+            Prompt tokens that the copy holds; 0 when there is none, and nothing changed.
         """
         num_tokens = self.num_kept(request)
         if not num_tokens:
-            return False
+            return 0
         key, _ = self.host.match(self._hashes(request, num_tokens // self.pool.block_size))
         self.host.rename(key, request.id)
         copy = self.host.find(request.id)
         assert copy is not None
         copy.valid_tokens, copy.pinned = num_tokens, True
         request.num_computed, request.state = num_tokens, "swapped"
-        return True
+        request.num_cached = min(num_tokens, len(request.prompt))
+        return request.num_cached
 
     def _send_out(self, key: str, request: Request | None, blocks: list[int], num_tokens: int, hashes: list[bytes]) -> bool:
         """Move a table's blocks to the host tier; True when a transfer is needed for it, False when the host holds all of it."""
