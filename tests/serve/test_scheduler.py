@@ -3,6 +3,7 @@ import pytest
 
 from steelyard.errors import CapacityError, ConfigError, TraceError
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig, load_trace, make_request, synthetic_trace
+from steelyard.sim import simulate
 
 
 def config(**changes):
@@ -173,3 +174,15 @@ def test_traces_repeat_and_bad_rows_are_named(tmp_path):
             load_trace(path, np.random.default_rng(0), vocab_size=10)
     with pytest.raises(TraceError, match="cannot read"):
         load_trace(tmp_path / "absent.csv", np.random.default_rng(0), vocab_size=10)
+
+
+def test_planning_ahead_in_virtual_time_plans_what_an_asynchronous_engine_does():
+    trace = synthetic_trace(np.random.default_rng(1), num_requests=30, rate_per_s=20.0, vocab_size=9, max_prompt=40, max_output=20)
+    replays = {
+        ahead: simulate(Scheduler(config()), trace, lambda plan: 0.01 + 0.001 * plan.num_tokens, make_request, asynchronous=ahead)
+        for ahead in (False, True)
+    }
+    assert not any(len(plan.feedback) for plan in replays[False].plans)
+    assert sum(len(plan.feedback) for plan in replays[True].plans) > 300
+    served = {ahead: replay.timeline.output_tokens.tolist() for ahead, replay in replays.items()}
+    assert served[True] == served[False] == [item.output_tokens for item in trace]

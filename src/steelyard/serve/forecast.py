@@ -39,7 +39,8 @@ def simulate_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
     def step_time_s(plan: StepPlan) -> float:
         return float(np.asarray(model.predict(plan.features()[None]))[0])
 
-    return simulate(Scheduler(llm.config), trace, step_time_s, make_request, source=f"sim.serving, {model.source}")
+    source, ahead = f"sim.serving, {model.source}", llm.driver.asynchronous
+    return simulate(Scheduler(llm.config), trace, step_time_s, make_request, source=source, asynchronous=ahead)
 
 
 def forecast_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -> list[Forecast]:

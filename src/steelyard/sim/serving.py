@@ -86,14 +86,22 @@ class _Server:
     """One engine on an event loop: at most one step runs at a time."""
 
     def __init__(
-        self, loop: EventLoop, scheduler: SchedulerLike, step_time_s: Callable[[Any], float], transfer_time_s: Callable[[Any], float]
+        self,
+        loop: EventLoop,
+        scheduler: SchedulerLike,
+        step_time_s: Callable[[Any], float],
+        transfer_time_s: Callable[[Any], float],
+        *,
+        asynchronous: bool = False,
     ) -> None:
         """Keep the parts; the engine is idle."""
         self.loop = loop
         self.scheduler = scheduler
         self.step_time_s = step_time_s
         self.transfer_time_s = transfer_time_s
+        self.asynchronous = asynchronous
         self.busy = False
+        self.ahead: Any = None
         self.plans: list[Any] = []
         self.step_s: list[float] = []
         self.utilization: list[float] = []
@@ -105,20 +113,27 @@ class _Server:
             self.busy = True
             self.loop.after(0.0, self.start, priority=_START)
 
-    def start(self) -> None:
-        """Plan a step and let its predicted time pass."""
+    def plan(self) -> Any:
+        """Plan a step and start its transfers; None when no token can run now."""
         plan = self.scheduler.schedule(self.loop.now_s)
-        self.busy = plan is not None and plan.num_tokens > 0
         if plan is None:
-            return
+            return None
         for transfer in plan.transfers:
             self.loop.after(self.transfer_time_s(transfer), lambda name=transfer.id: self.land(name), priority=_COMPLETE)
-        if not self.busy:
+        return plan if plan.num_tokens else None
+
+    def start(self) -> None:
+        """Let the predicted time of the next step pass; an asynchronous engine plans the one after it meanwhile."""
+        plan, self.ahead = self.ahead or self.plan(), None
+        self.busy = plan is not None
+        if plan is None:
             return
         seconds = float(self.step_time_s(plan))
         self.plans.append(plan)
         self.step_s.append(seconds)
         self.loop.after(seconds, lambda: self.finish(plan), priority=_COMPLETE)
+        if self.asynchronous:
+            self.ahead = self.plan()
 
     def land(self, transfer_id: int) -> None:
         """End a transfer and wake the engine when it is idle."""
@@ -142,6 +157,7 @@ def simulate(
     *,
     transfer_time_s: Callable[[Any], float] = lambda _: 0.0,
     source: str = "sim.serving",
+    asynchronous: bool = False,
 ) -> SimulatedReplay:
     """Replay a trace in virtual time with the scheduler an engine would use.
 
@@ -154,6 +170,7 @@ def simulate(
         make_request: turns a trace item and its row into the scheduler's request.
         transfer_time_s: predicts the seconds of a copy between tiers; copies run beside steps and do not slow each other.
         source: name of the step-time model.
+        asynchronous: each step is planned when the one before it starts, as an asynchronous engine does.
 
     Returns:
         Times, steps and plans of the replay.
@@ -163,7 +180,7 @@ def simulate(
         CapacityError: the scheduler stopped with requests unfinished.
     """
     loop = EventLoop()
-    server = _Server(loop, scheduler, step_time_s, transfer_time_s)
+    server = _Server(loop, scheduler, step_time_s, transfer_time_s, asynchronous=asynchronous)
     requests = []
     for row, item in enumerate(trace):
         request = make_request(item, row)
