@@ -164,7 +164,7 @@ def _measure_shares(folder: Path, size: Size, quick: bool) -> list[Check]:
     with ours(folder) as server:
         fast = _closed("gateway and engine", server, size.requests)
         checks = [*_stage_checks(fast, alone_s), _first_token(server, 8 if quick else 32)]
-    with ours(folder, max_requests=128, max_model_len=128) as server:
+    with ours(folder, max_requests=96, max_model_len=128) as server:
         checks += _overload(server, fast.requests_per_s, fast.e2e.mean, quick)
     slow = _naive(folder, "0,1", size.requests, 1)
     added = 1 - alone_s / slow.e2e.mean

@@ -102,7 +102,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     length_penalty: Annotated[float, Meta(ge=-10, le=10)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     ignore_eos: bool | None = None
