@@ -54,9 +54,9 @@ def engine_checks(quick: bool) -> list[Check]:
     rounds, limit_s = (2, 8.0) if quick else (4, 200.0)
     samples = profile(llm, generator=np.random.default_rng(0), rounds=rounds, limit_s=limit_s)
     steps = ServeStepTime.fit(samples.features, samples.round_seconds.min(axis=1))
-    per_block_s = swap.seconds(max(contexts) // _BLOCK) / (max(contexts) // _BLOCK)
-    machine = _machine(2 * _BLOCK * kv_bytes_per_token(llm.model.architecture, 4.0) / per_block_s)
-    cells = [cell for context in contexts for cell in _cells(llm, swap, steps, per_block_s, machine, context, 3 if quick else 7)]
+    swap.calibrate(max(contexts) // _BLOCK)
+    machine = _machine(2 * max(contexts) * kv_bytes_per_token(llm.model.architecture, 4.0) / swap.predict(max(contexts) // _BLOCK))
+    cells = [cell for context in contexts for cell in _cells(llm, swap, steps, machine, context, 3 if quick else 7)]
     print(f"\n{'quantity':9s} {'context':>8s} {'predicted':>10s} {'measured':>10s} {'error':>7s} bound by")
     for cell in cells:
         label = cell.said if cell.said == cell.seen else f"{cell.seen}, not {cell.said}"
@@ -97,6 +97,19 @@ class _Swap:
         self.blocks = llm.config.num_blocks // 2
         self.tiers = TieredKV(self.pool, make_store(self.pool, self.blocks))
         self.moves = 0
+        self.sizes, self.times = np.empty(0), np.empty(0)
+
+    def calibrate(self, most: int) -> None:
+        """Time a few sizes, none of them one that is predicted: small ones stay in the caches and cost less per block."""
+        sizes = [round(most * share) for share in (0.05, 0.18, 0.37, 0.73) if most * share >= 1]
+        self.sizes, self.times = np.log(sizes), np.log([self.seconds(size) for size in sizes])
+
+    def predict(self, count: int) -> float:
+        """Interpolate between calibrated sizes in log space; beyond them the last slope goes on."""
+        at = float(np.log(count))
+        index = int(np.clip(np.searchsorted(self.sizes, at), 1, len(self.sizes) - 1))
+        slope = (self.times[index] - self.times[index - 1]) / (self.sizes[index] - self.sizes[index - 1])
+        return float(np.exp(self.times[index] + slope * (at - self.sizes[index])))
 
     def seconds(self, count: int, repeats: int = 9) -> float:
         """Time `count` blocks out and in; the smallest."""
@@ -113,7 +126,7 @@ class _Swap:
         return min(times)
 
 
-def _cells(llm: LLM, swap: _Swap, steps: ServeStepTime, per_block_s: float, machine: Accelerator, context: int, repeats: int) -> list[Cell]:
+def _cells(llm: LLM, swap: _Swap, steps: ServeStepTime, machine: Accelerator, context: int, repeats: int) -> list[Cell]:
     """Predict and measure the three quantities at one context."""
     arch = llm.model.architecture
     said = serve_point(arch, machine, context=context, dtype="fp32").bounds
@@ -129,7 +142,7 @@ def _cells(llm: LLM, swap: _Swap, steps: ServeStepTime, per_block_s: float, mach
     return [
         Cell("prefill", context, predicted, prefill_s, said["prefill"], seen_prefill),
         Cell("decode", context, float(np.asarray(steps.predict(features))), decode_s, said["decode"], seen_decode),
-        Cell("swap", context, blocks * per_block_s, swap.seconds(blocks), said["switch"], "link"),
+        Cell("swap", context, swap.predict(blocks), swap.seconds(blocks), said["switch"], "link"),
     ]
 
 
@@ -154,13 +167,13 @@ def _decode_s(llm: LLM, prompt: list[int], repeats: int) -> tuple[float, np.ndar
         llm.reset()
         llm.add_request(prompt, SamplingParams(max_tokens=_DECODES + 1, ignore_end=True))
         while llm.scheduler.has_work:
+            start = time.perf_counter()
             plan = llm.scheduler.schedule(0.0)
             if plan is None:
                 break
             if plan.num_decodes == 0:
                 llm.scheduler.complete(plan, plan.blank_output(), 0.0)
                 continue
-            start = time.perf_counter()
             output = llm.runner.execute(plan)
             llm.scheduler.complete(plan, output, 0.0)
             times.append(time.perf_counter() - start)
