@@ -1,5 +1,9 @@
 """The tensor behind the block pool: keys and values of all layers in one allocation."""
 
+import contextlib
+import math
+import mmap
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,8 +37,8 @@ class KVPool:
         """
         shape = (arch.num_layers, 2, num_blocks, arch.num_kv_heads, block_size, arch.head_dim)
         try:
-            self.kv = torch.zeros(shape, dtype=dtype, device=device)
-        except RuntimeError as error:
+            self.kv = _zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+        except (OSError, OverflowError, RuntimeError) as error:
             message = f"no memory for {num_blocks} blocks of {block_size} tokens in {arch.num_layers} layers"
             raise CapacityError(message, hint="lower num_blocks") from error
 
@@ -83,3 +87,14 @@ class KVPool:
         """
         source, target = torch.from_numpy(np.ascontiguousarray(copies.T)).to(self.kv.device)
         self.kv[:, :, target] = self.kv[:, :, source]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Make zeros in huge pages where the system has them: blocks lie scattered, and each in a small page of its own costs a table walk."""
+    count = math.prod(shape)
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype)
+    memory = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel built without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)

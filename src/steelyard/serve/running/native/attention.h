@@ -14,63 +14,98 @@ struct Unit {
     int64_t sequence, head, first, end, part;
 };
 
-template <class T>
-INLINE void prefetch(const T* from, long count) {
-    for (long i = 0; i < count; i += 64 / (long)sizeof(T)) __builtin_prefetch(from + i);
-}
-
-// Up to 16 tokens of one block for G query heads that share a key head: running softmax into `total` [G, width], `peak`, `weight`.
-template <class T, int G>
-INLINE void attend_tokens(const float* query, long width, const T* keys, const T* values, long count, float* total, float* peak, float* weight) {
-    float share[G][16];
-    for (long t = 0; t < 16; t++) {
-        if (t >= count) {
-            for (int g = 0; g < G; g++) share[g][t] = LOWEST;
-            continue;
+// Numbers of T rows of keys times G queries, into share [G, 16].
+template <class T, int ROWS, int G>
+INLINE void score_rows(const float* query, long width, const T* keys, float* share) {
+    f8 total[G][ROWS] = {};
+    for (long i = 0; i < width; i += 8) {
+        f8 key[ROWS];
+        for (int t = 0; t < ROWS; t++) key[t] = load(keys + t * width + i);
+        for (int g = 0; g < G; g++) {
+            const f8 q = load(query + g * width + i);
+            for (int t = 0; t < ROWS; t++) total[g][t] += q * key[t];
         }
-        f8 score[G] = {};
-        for (long i = 0; i < width; i += 8) {
-            const f8 key = load(keys + t * width + i);
-            for (int g = 0; g < G; g++) score[g] += load(query + g * width + i) * key;
-        }
-        for (int g = 0; g < G; g++) share[g][t] = sum(score[g]);
     }
     for (int g = 0; g < G; g++) {
-        f8 left = load(share[g]), right = load(share[g] + 8);
-        const float top = highest(larger(left, right));
-        if (top > peak[g]) {
-            const float shrink = exponential(spread(peak[g] - top))[0];
-            for (long i = 0; i < width; i += 8) store(total + g * width + i, load(total + g * width + i) * shrink);
-            weight[g] *= shrink;
-            peak[g] = top;
-        }
-        left = exponential(left - peak[g]), right = exponential(right - peak[g]);
-        store(share[g], left), store(share[g] + 8, right);
-        weight[g] += sum(left + right);
-    }
-    for (long i = 0; i < width; i += 8) {
-        f8 part[G];
-        for (int g = 0; g < G; g++) part[g] = load(total + g * width + i);
-        for (long t = 0; t < count; t++) {
-            const f8 value = load(values + t * width + i);
-            for (int g = 0; g < G; g++) part[g] += share[g][t] * value;
-        }
-        for (int g = 0; g < G; g++) store(total + g * width + i, part[g]);
+        if constexpr (ROWS == 4) *(f4*)(share + g * 16) = sums(total[g][0], total[g][1], total[g][2], total[g][3]);
+        else share[g * 16] = sum(total[g][0]);
     }
 }
 
+// Adds shares [G, 16] of values to totals, 8 * STRIP columns at a time.
+template <class T, int STRIP, int G>
+INLINE void weigh_rows(const float* share, const T* values, long width, long count, long column, float* total, const T* next) {
+    f8 part[G][STRIP];
+    for (int g = 0; g < G; g++)
+        for (int h = 0; h < STRIP; h++) part[g][h] = load(total + g * width + column + 8 * h);
+    for (long t = 0; t < count; t++) {
+        __builtin_prefetch(next + t * width + column);
+        f8 value[STRIP];
+        for (int h = 0; h < STRIP; h++) value[h] = load(values + t * width + column + 8 * h);
+        for (int g = 0; g < G; g++)
+            for (int h = 0; h < STRIP; h++) part[g][h] += share[g * 16 + t] * value[h];
+    }
+    for (int g = 0; g < G; g++)
+        for (int h = 0; h < STRIP; h++) store(total + g * width + column + 8 * h, part[g][h]);
+}
+
+// Up to 16 tokens of one block, and those that come next, which are fetched meanwhile.
 template <class T>
-static void attend_any(int members, const float* query, long width, const T* keys, const T* values, long count, float* total, float* peak,
-                       float* weight) {
-    switch (members) {
-        case 1: return attend_tokens<T, 1>(query, width, keys, values, count, total, peak, weight);
-        case 2: return attend_tokens<T, 2>(query, width, keys, values, count, total, peak, weight);
-        case 3: return attend_tokens<T, 3>(query, width, keys, values, count, total, peak, weight);
-        case 4: return attend_tokens<T, 4>(query, width, keys, values, count, total, peak, weight);
-        case 5: return attend_tokens<T, 5>(query, width, keys, values, count, total, peak, weight);
-        case 6: return attend_tokens<T, 6>(query, width, keys, values, count, total, peak, weight);
-        case 7: return attend_tokens<T, 7>(query, width, keys, values, count, total, peak, weight);
-        case 8: return attend_tokens<T, 8>(query, width, keys, values, count, total, peak, weight);
+struct Tokens {
+    const T *keys, *values, *next_keys, *next_values;
+    long count;
+};
+
+template <class T, int G>
+INLINE void score(const float* query, long width, const Tokens<T>& tokens, float* share, bool fetch) {
+    long t = 0;
+    for (; t + 4 <= tokens.count; t += 4) {
+        for (long i = 0; fetch && i < 4 * width; i += 64 / (long)sizeof(T)) __builtin_prefetch(tokens.next_keys + t * width + i);
+        score_rows<T, 4, G>(query, width, tokens.keys + t * width, share + t);
+    }
+    for (; t < tokens.count; t++) score_rows<T, 1, G>(query, width, tokens.keys + t * width, share + t);
+}
+
+template <class T, int G>
+INLINE void weigh(const float* share, long width, const Tokens<T>& tokens, float* total) {
+    long column = 0;
+    for (; column + 16 <= width; column += 16) weigh_rows<T, 2, G>(share, tokens.values, width, tokens.count, column, total, tokens.next_values);
+    if (column < width) weigh_rows<T, 1, G>(share, tokens.values, width, tokens.count, column, total, tokens.next_values);
+}
+
+// Takes 16 scores of a query into its running softmax: they become shares.
+INLINE void soften_tokens(float* share, float* total, long width, float& peak, float& weight) {
+    f8 left = load(share), right = load(share + 8);
+    const float top = highest(larger(left, right));
+    if (top > peak) {
+        const float shrink = exponential(spread(peak - top))[0];
+        for (long i = 0; i < width; i += 8) store(total + i, load(total + i) * shrink);
+        weight *= shrink;
+        peak = top;
+    }
+    left = exponential(left - peak), right = exponential(right - peak);
+    store(share, left), store(share + 8, right);
+    weight += sum(left + right);
+}
+
+// Attends from up to 8 queries that share a key head to up to 16 tokens.
+template <class T>
+static void attend_tokens(long members, const float* query, long width, const Tokens<T>& tokens, float* total, float* peak, float* weight) {
+    float share[8 * 16];
+    for (long g = 0; g < members; g++)
+        for (long t = tokens.count; t < 16; t++) share[g * 16 + t] = LOWEST;
+    for (long g = 0; g < members; g += 3) {
+        const float* q = query + g * width;
+        if (members - g >= 3) score<T, 3>(q, width, tokens, share + g * 16, g == 0);
+        else if (members - g == 2) score<T, 2>(q, width, tokens, share + g * 16, g == 0);
+        else score<T, 1>(q, width, tokens, share + g * 16, g == 0);
+    }
+    for (long g = 0; g < members; g++) soften_tokens(share + g * 16, total + g * width, width, peak[g], weight[g]);
+    for (long g = 0; g < members; g += 3) {
+        float* part = total + g * width;
+        if (members - g >= 3) weigh<T, 3>(share + g * 16, width, tokens, part);
+        else if (members - g == 2) weigh<T, 2>(share + g * 16, width, tokens, part);
+        else weigh<T, 1>(share + g * 16, width, tokens, part);
     }
 }
 
@@ -97,18 +132,13 @@ static void attend_piece(const Paged<T>& p, const Unit& unit, const float* query
     std::fill(weight, weight + group, 0.0f);
     const int64_t* table = p.tables + unit.sequence * p.table_row;
     const long stride = std::min(p.block_size, 16L);
+    long here = p.offset(table, unit.head, unit.first);
     for (long token = unit.first; token < unit.end; token += stride) {
-        const long here = p.offset(table, unit.head, token), count = std::min(stride, unit.end - token);
-        if (token + stride < unit.end) {
-            const long next = p.offset(table, unit.head, token + stride);
-            prefetch(p.keys + next, stride * width);
-            prefetch(p.values + next, stride * width);
-        }
-        for (long member = 0; member < group; member += 8) {
-            const int members = (int)std::min(8L, group - member);
-            attend_any(members, query + member * width, width, p.keys + here, p.values + here, count, parts + member * width, peak + member,
-                       weight + member);
-        }
+        const long next = token + stride < unit.end ? p.offset(table, unit.head, token + stride) : here;
+        const Tokens<T> tokens = {p.keys + here, p.values + here, p.keys + next, p.values + next, std::min(stride, unit.end - token)};
+        for (long g = 0; g < group; g += 8)
+            attend_tokens(std::min(8L, group - g), query + g * width, width, tokens, parts + g * width, peak + g, weight + g);
+        here = next;
     }
 }
 

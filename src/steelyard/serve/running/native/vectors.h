@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+typedef float f4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float f8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t i8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint32_t u8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -33,10 +34,19 @@ INLINE float sum(f8 x) {
     return x[0];
 }
 
+// Sums of four registers.
+INLINE f4 sums(f8 a, f8 b, f8 c, f8 d) {
+    const f8 ab = __builtin_shuffle(a, b, i8{0, 8, 2, 10, 4, 12, 6, 14}) + __builtin_shuffle(a, b, i8{1, 9, 3, 11, 5, 13, 7, 15});
+    const f8 cd = __builtin_shuffle(c, d, i8{0, 8, 2, 10, 4, 12, 6, 14}) + __builtin_shuffle(c, d, i8{1, 9, 3, 11, 5, 13, 7, 15});
+    const f8 all = __builtin_shuffle(ab, cd, i8{0, 1, 8, 9, 4, 5, 12, 13}) + __builtin_shuffle(ab, cd, i8{2, 3, 10, 11, 6, 7, 14, 15});
+    return __builtin_shufflevector(all, all, 0, 1, 2, 3) + __builtin_shufflevector(all, all, 4, 5, 6, 7);
+}
+
 INLINE float highest(f8 x) {
-    float best = x[0];
-    for (int i = 1; i < 8; i++) best = std::max(best, x[i]);
-    return best;
+    x = larger(x, __builtin_shuffle(x, i8{4, 5, 6, 7, 0, 1, 2, 3}));
+    x = larger(x, __builtin_shuffle(x, i8{2, 3, 0, 1, 6, 7, 4, 5}));
+    x = larger(x, __builtin_shuffle(x, i8{1, 0, 3, 2, 5, 4, 7, 6}));
+    return x[0];
 }
 
 INLINE uint16_t to_bf16(float x) {
