@@ -17,7 +17,7 @@ from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler
-from steelyard.serve.trace import TraceRequest, make_request
+from steelyard.serve.traces import TraceRequest, make_request
 
 if TYPE_CHECKING:
     import torch
