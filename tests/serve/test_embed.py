@@ -17,7 +17,7 @@ def plain(model, prompt, pooling):
     return (hidden.mean(0) if pooling == "mean" else hidden[-1]).numpy()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9),
     pooling=st.sampled_from(["mean", "last"]),

@@ -125,7 +125,7 @@ def test_draws_pass_a_chi_square_test(params, size):
     assert stats.chisquare(groups[0][kept], groups[1][kept] * groups[0][kept].sum() / groups[1][kept].sum()).pvalue > 1e-3
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     size=st.integers(1, 3000),
     spread=st.sampled_from([0.0, 0.1, 2.0, 30.0]),
@@ -210,7 +210,7 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rows=st.lists(st.tuples(PARAMS, st.lists(st.integers(0, 59), max_size=6)), min_size=1, max_size=8), seed=st.integers(0, 99))
 def test_a_token_depends_on_its_own_request_only(rows, seed):
     rng = np.random.default_rng(seed)
@@ -257,7 +257,7 @@ def test_narrow_logits_and_shared_rows_are_taken():
 # --- penalties and biases -----------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     presence=st.floats(-2, 2),
     frequency=st.floats(-2, 2),
