@@ -67,8 +67,8 @@ class HostSpace:
 
     def can_extend(self, key: str, num_tokens: int) -> bool:
         """Whether a copy can be made to hold `num_tokens`, others given up if need be."""
-        spare = sum(len(copy.blocks) for name, copy in self._copies.items() if name != key and not copy.pinned)
-        return self._missing(key, num_tokens) <= self.pool.num_available + spare
+        lacking = self._missing(key, num_tokens) - self.pool.num_available
+        return lacking <= 0 or lacking <= sum(len(copy.blocks) for name, copy in self._copies.items() if name != key and not copy.pinned)
 
     def extend(self, key: str, num_tokens: int) -> HostCopy:
         """Give a sequence's copy blocks for `num_tokens`, and make it the most recent one.
