@@ -38,10 +38,10 @@ class Recipe:
     hidden_size: int = 256
     num_layers: int = 4
     phases: tuple[tuple[int, int, int, int, int], ...] = (
-        (100, 16, 256, 8, 32),
-        (50, 8, 512, 8, 64),
-        (24, 2, 2048, 20, 100),
-        (6, 1, 4096, 20, 100),
+        (150, 16, 256, 8, 32),
+        (150, 8, 512, 8, 64),
+        (60, 2, 2048, 20, 100),
+        (16, 1, 4096, 20, 100),
     )
     max_positions: int = 8192
     seed: int = 0

@@ -56,7 +56,7 @@ _FULL = _Setting(
     top=96,
     num_sequences=8,
     length=4096,
-    controller_batches=((100, 4, 1024), (60, 2, 2048), (40, 1, 4096)),
+    controller_batches=((100, 4, 512), (80, 2, 1024), (40, 1, 2048), (30, 1, 4096)),
     oracle=True,
 )
 _QUICK = _Setting(
@@ -154,7 +154,7 @@ def _equality(model: Transformer, controller: Controller, tokens: np.ndarray) ->
 
 def _controller(model: Transformer, setting: _Setting, text: bytes) -> Controller:
     """Give the trained controller, from the cache or by training it."""
-    plan = {"recipe": setting.recipe.key, "batches": setting.controller_batches, "top": setting.top, "version": 1}
+    plan = {"recipe": setting.recipe.key, "batches": setting.controller_batches, "top": setting.top, "version": 2}
     key = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / f"controller-{key}.safetensors"
     if path.exists():

@@ -86,7 +86,7 @@ def test_windows_and_sinks_equal_a_banded_forward(model, tokens, sinks, size):
 
 
 def test_rebuilding_equals_the_slow_obvious_version(model, controller, tokens):
-    policy = Adore(capacity=10, rebuild=3, num_sinks=2, recent=2)
+    policy = Adore(capacity=10, rebuild=3, num_sinks=2, recent=0.2)
     decoder = SparseDecoder(model, policy, num_requests=1, max_length=60, controller=controller, chunk=1)
     states, slow = controller.states(1, 60), Remembered()
     row, cached, rebuilt = np.zeros(1, dtype=np.int64), set(), 0
@@ -122,15 +122,13 @@ def test_memory_does_not_grow_with_length(model, controller):
 
 
 def test_chunked_prompts_release_between_chunks(model, controller, tokens):
-    decoder = SparseDecoder(model, Adore(capacity=16, rebuild=2, recent=4), num_requests=2, max_length=60, controller=controller)
+    decoder = SparseDecoder(model, Adore(capacity=16, rebuild=2), num_requests=2, max_length=60, controller=controller)
     out = generate(decoder, tokens[:, :40].tolist(), SamplingParams(max_tokens=10))
     assert [len(item) for item in out] == [10, 10]
     assert decoder.stats().released > 40
 
 
-@pytest.mark.parametrize(
-    "policy", [Window(16), H2O(16), Adore(capacity=16, rebuild=2, num_sinks=2, recent=2)], ids=lambda item: type(item).__name__
-)
+@pytest.mark.parametrize("policy", [Window(16), H2O(16), Adore(capacity=16, rebuild=2, num_sinks=2)], ids=lambda item: type(item).__name__)
 def test_filling_a_prompt_keeps_exact_states_of_the_best_tokens(model, controller, tokens, policy):
     prompt = tokens[0, :40]
     decoder = SparseDecoder(model, policy, num_requests=2, max_length=60, controller=controller)

@@ -15,7 +15,7 @@ from steelyard.serve.sparse.slots import SlotTable, slab_width
         (lambda: Sinks(4, num_sinks=4), "num_sinks is 4"),
         (lambda: H2O(8, recent=1.0), "recent is 1.0"),
         (lambda: TopK(0), "attended is 0"),
-        (lambda: Adore(capacity=20), "num_sinks \\+ recent is 20"),
+        (lambda: Adore(capacity=20, recent=0.8), "num_sinks \\+ recent \\* capacity is 20"),
         (lambda: Adore(capacity=32, rebuild=32), "rebuild is 32"),
         (lambda: SlotTable(Full(), 0, 8), "at least 1"),
     ],
@@ -36,7 +36,7 @@ def test_priorities_protect_what_they_promise():
     infinite = {
         "sinks": Sinks(5, num_sinks=1).priority(positions, now, scores)[0, :5],
         "h2o": H2O(4).priority(positions, now, scores)[0, :5],
-        "adore": Adore(capacity=5, rebuild=1, num_sinks=2, recent=1).priority(positions, now, scores)[0, :5],
+        "adore": Adore(capacity=5, rebuild=1, num_sinks=2, recent=0.2).priority(positions, now, scores)[0, :5],
         "full": Full().priority(positions, now, scores)[0, :5],
         "top": TopK(3).priority(positions, now, scores)[0, :5],
     }
@@ -57,7 +57,7 @@ def test_slots_hold_what_the_slow_obvious_version_holds(seed, capacity, rebuild,
     made = {
         "window": Window(capacity),
         "sinks": Sinks(capacity, num_sinks=2),
-        "adore": Adore(capacity=capacity, rebuild=rebuild, num_sinks=1, recent=2),
+        "adore": Adore(capacity=capacity, rebuild=rebuild, num_sinks=1, recent=0.2),
     }[policy]
     table = SlotTable(made, 3, 80, chunk=chunk)
     held = [set(), set(), set()]

@@ -140,8 +140,7 @@ class H2O:
     def __post_init__(self) -> None:
         """Refuse a share out of range."""
         _check_capacity(self.capacity)
-        if not 0 <= self.recent < 1:
-            raise ConfigError(f"recent is {self.recent}, but must be in [0, 1)", hint="use 0.5")
+        _check_share(self.recent)
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank by attention received, the latest above all."""
@@ -185,7 +184,7 @@ class Adore:
         capacity: tokens kept, m.
         rebuild: most released tokens computed again in a step, R, below `capacity`.
         num_sinks: first tokens, never released.
-        recent: latest tokens, never released.
+        recent: share of the capacity that the latest tokens have for sure, in [0, 1).
 
     Source: Zhang et al. 2024 (arXiv 2407.02328), section 3.
     """
@@ -193,19 +192,20 @@ class Adore:
     capacity: int = 256
     rebuild: int = 8
     num_sinks: int = 4
-    recent: int = 16
+    recent: float = 0.25
     signal: Signal = "controller"
 
     def __post_init__(self) -> None:
         """Refuse sizes that do not fit into the capacity."""
         _check_capacity(self.capacity)
-        _check_protected(self.num_sinks + self.recent, self.capacity, "num_sinks + recent")
+        _check_share(self.recent)
+        _check_protected(self.num_sinks + round(self.recent * self.capacity), self.capacity, "num_sinks + recent * capacity")
         if not 0 <= self.rebuild < self.capacity:
             raise ConfigError(f"rebuild is {self.rebuild}, but must be in [0, capacity = {self.capacity})", hint="use 8")
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank by score, the first and the latest tokens above all."""
-        kept = (positions < self.num_sinks) | (positions > (now - self.recent)[:, None])
+        kept = (positions < self.num_sinks) | (positions > (now - round(self.recent * self.capacity))[:, None])
         return np.where(kept, np.inf, scores).astype(np.float32)
 
 
@@ -213,6 +213,12 @@ def _check_capacity(capacity: int) -> None:
     """Refuse a cache without room for one token."""
     if capacity < 1:
         raise ConfigError(f"capacity is {capacity}, but must be at least 1", hint="use 256")
+
+
+def _check_share(recent: float) -> None:
+    """Refuse a share out of range."""
+    if not 0 <= recent < 1:
+        raise ConfigError(f"recent is {recent}, but must be in [0, 1)", hint="it is a share of the capacity")
 
 
 def _check_protected(count: int, capacity: int, name: str) -> None:
