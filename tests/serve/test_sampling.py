@@ -10,6 +10,7 @@ from scipy import stats
 
 from steelyard.errors import BackendError, ConfigError
 from steelyard.serve.running.sampling import Sampler, draws
+from steelyard.serve.running.sampling import sampler as sampler_module
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepPlan
@@ -252,6 +253,17 @@ def test_narrow_logits_and_shared_rows_are_taken():
     assert sample(logits, [ask()]).tokens.tolist() == [1]
     shared = torch.tensor([1.0, 3.0, 2.0]).expand(3, 3)
     assert Sampler().sample(shared, make_plan([ask(logit_bias=((0, 9.0),)), ask(), ask()])).tokens.tolist() == [0, 1, 1]
+
+
+def test_greedy_rows_on_a_device_take_the_same_tokens():
+    logits = torch.randn(4, 900, generator=torch.Generator().manual_seed(8))
+    plan = make_plan([ask(str(row)) for row in range(4)])
+    assert sampler_module._take_likeliest(logits, plan).tokens.tolist() == Sampler().sample(logits, plan).tokens.tolist()
+    logits[2, 5] = math.nan
+    with pytest.raises(BackendError, match="logits for 2"):
+        sampler_module._take_likeliest(logits, plan)
+    plain = [ask(), ask(temperature=1.0), ask(logprobs=0), ask(logit_bias=((1, 1.0),)), ask(min_tokens=1), ask(beam_width=2)]
+    assert [sampler_module._is_greedy(request.params) for request in plain] == [True] + [False] * 5
 
 
 # --- penalties and biases -----------------------------------------------------------------------

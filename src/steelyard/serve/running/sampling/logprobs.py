@@ -7,7 +7,7 @@ from steelyard.serve.running.sampling.draws import weigh
 from steelyard.serve.running.sampling.threads import RowThreads
 from steelyard.serve.scheduling.params import SamplingParams
 
-__all__ = ["LogProbs", "log_totals", "top_logits"]
+__all__ = ["LogProbs", "asks_logprobs", "log_totals", "top_logits"]
 
 
 class LogProbs:
@@ -29,7 +29,7 @@ class LogProbs:
             changed: rows whose logits will be edited.
         """
         self._logits, self._threads = logits, threads
-        self._rows = np.array([row for row, item in enumerate(params) if _asks(item)], dtype=np.int64)
+        self._rows = np.array([row for row, item in enumerate(params) if asks_logprobs(item)], dtype=np.int64)
         self._is_beam = np.array([params[row].beam_width > 0 for row in self._rows], dtype=bool)
         self._width = max((max(params[row].logprobs or 0, 2 * params[row].beam_width) for row in self._rows), default=0)
         self._totals = np.empty(len(self._rows))
@@ -72,7 +72,7 @@ class LogProbs:
         return {"logprobs": logprobs, "top_tokens": top_tokens, "top_logprobs": top_logprobs}
 
 
-def _asks(params: SamplingParams) -> bool:
+def asks_logprobs(params: SamplingParams) -> bool:
     """Whether a request needs log probabilities: to report, to rank its outputs, or to search with beams."""
     return params.logprobs is not None or params.beam_width > 0 or params.best_of > params.n
 

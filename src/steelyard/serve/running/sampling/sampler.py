@@ -14,7 +14,7 @@ from torch import Tensor
 
 from steelyard.errors import BackendError, ConfigError
 from steelyard.serve.running.sampling.draws import draw_tokens, find_peaks, likeliest
-from steelyard.serve.running.sampling.logprobs import LogProbs
+from steelyard.serve.running.sampling.logprobs import LogProbs, asks_logprobs
 from steelyard.serve.running.sampling.penalties import Histories, add_bias, forbid_end, has_penalty
 from steelyard.serve.running.sampling.threads import RowThreads
 from steelyard.serve.scheduling.params import SamplingParams
@@ -94,6 +94,8 @@ class Sampler:
         Raises:
             BackendError: the model gave a logit that is NaN or infinite.
         """
+        if logits.device.type != "cpu" and all(_is_greedy(request.params) for request in plan.sampled):
+            return _take_likeliest(logits, plan)
         values = logits.float().contiguous().numpy(force=True)
         peaks = np.empty(len(values), dtype=np.float32)
         self._threads.run(find_peaks, *values.shape, values, peaks)
@@ -148,6 +150,18 @@ class Sampler:
             self._threads.run(draw_tokens, len(hot), size, values, peaks, hot, *columns, found)
             tokens[hot] = found
         return tokens
+
+
+def _is_greedy(params: SamplingParams) -> bool:
+    """Whether a row needs nothing but its largest logit."""
+    return params.temperature < _GREEDY_BELOW and not (params.needs_history or params.logit_bias or asks_logprobs(params))
+
+
+def _take_likeliest(logits: Tensor, plan: StepPlan) -> StepOutput:
+    """Take the likeliest tokens where the logits are, so that only they leave the device."""
+    peaks, tokens = logits.max(-1)
+    _refuse_broken(peaks.float().numpy(force=True), plan)
+    return StepOutput(tokens=tokens.numpy(force=True))
 
 
 def _columns(params: list[SamplingParams], size: int, positions: np.ndarray) -> tuple[np.ndarray, ...]:
