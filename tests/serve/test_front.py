@@ -258,6 +258,7 @@ def test_keys_rates_and_a_drain(folder, tmp_path):
     assert server.stop() == 0
 
 
+@pytest.mark.slow  # another start of the engine process
 def test_an_engine_that_cannot_start_is_told_plainly(folder):
     command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps({"max_model_len": 10**6})]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
