@@ -106,6 +106,7 @@ class LLM:
         asynchronous: bool = False,
         sampler: Sampler | None = None,
         kv_dtype: torch.dtype | None = None,
+        native: bool | None = None,
         swap_folder: Path | None = None,
         make_policy: Callable[[], OrderPolicy] | None = None,
     ) -> None:
@@ -116,14 +117,16 @@ class LLM:
             config: limits; derived from the model by default.
             end_tokens: token ids that end any output unless its request ignores them.
             clock: the machine's by default.
-            compiled: decode attention by the numba kernel; by default where it can.
+            compiled: packed weights and compiled kernels; by default for float32 on the CPU.
             asynchronous: plan each step while the one before runs; outputs are the same.
             sampler: chooses tokens; one without grammars by default.
             kv_dtype: of keys and values; the model's by default.
+            native: run steps in C++ kernels, or not; by default where they can be compiled and prove faster.
             swap_folder: where swapped blocks are kept in a file; in memory by default.
             make_policy: makes the order of requests; that of the config by default.
 
         Raises:
+            BackendError: native kernels are asked for and cannot be had.
             ConfigError: the limits do not fit the model.
             CapacityError: the pool is too small, or there is no memory for it.
         """
@@ -132,7 +135,7 @@ class LLM:
         self.clock: Clock = clock or WallClock()
         self._make_policy = make_policy
         limits = config or default_config(model)
-        self.runner = TorchRunner(model, limits, compiled=compiled, sampler=sampler, kv_dtype=kv_dtype)
+        self.runner = TorchRunner(model, limits, compiled=compiled, sampler=sampler, kv_dtype=kv_dtype, native=native)
         self.runner.warm_up()
         self._names = 0
         tiers = self._make_tiers(limits, swap_folder)
