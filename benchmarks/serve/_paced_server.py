@@ -8,7 +8,7 @@ import json
 import sys
 import zlib
 
-FIRST_S, SPREAD_S, GAP_S = 0.06, 0.08, 0.01
+FIRST_S, SPREAD_S, GAP_S = 0.2, 0.3, 0.02
 
 
 def delay_s(prompt: str) -> float:

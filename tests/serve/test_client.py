@@ -559,3 +559,10 @@ def test_help_of_every_verb_is_quick_and_told(capsys):
     ):
         assert run(*words) == 0
         assert "Usage: steelyard" in capsys.readouterr().out
+
+
+@pytest.mark.peers
+def test_other_load_generators_agree():
+    from benchmarks.serve import load_agreement
+
+    assert {check.name: check.value for check in load_agreement.run(quick=True) if not check.ok} == {}
