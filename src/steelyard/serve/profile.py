@@ -22,6 +22,8 @@ __all__ = ["StepSamples", "profile", "read_table", "write_table"]
 
 _DECODES = 4
 _HICCUP = 4.0
+_CHUNKS = 3
+"""Steps of a long prompt that are run: the last computes all layers, those before may leave out what only logits need."""
 _FIRST = 4
 _TESTS = 24
 
@@ -188,7 +190,7 @@ def _equal_cases(llm: LLM) -> Iterator[_Case]:
             output = _DECODES + 2 * -(-tokens // config.token_budget)
             blocks = batch * -(-(length + output) // config.block_size)
             if batch <= config.max_num_seqs and length + output <= config.max_model_len and blocks < 0.9 * config.num_blocks:
-                skip = max(tokens - config.token_budget, 0)
+                skip = max(tokens - _CHUNKS * config.token_budget, 0)
                 work = tokens - skip + _DECODES * (batch + 8 + tokens / 256)
                 yield _Case(requests=[(0, length, output)] * batch, skip=skip, decodes=_DECODES, work=work)
 
