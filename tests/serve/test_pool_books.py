@@ -107,7 +107,8 @@ class Books(RuleBasedStateMachine):
         counted = np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *(table.blocks for table in tables)]), minlength=pool.num_blocks)
         users = np.array([pool.users(block) for block in range(pool.num_blocks)])
         assert (users >= counted).all()
-        away = self.scheduler.swapped or self.under_way or self.flights
+        swapper = self.scheduler.swapper
+        away = self.scheduler.swapped or self.under_way or self.flights or (swapper and swapper.num_blocks_leaving)
         assert away or (users == counted).all()
         usage = self.scheduler.usage()
         assert usage.stored + usage.cached + usage.reserved + usage.internal + usage.external == usage.num_slots
