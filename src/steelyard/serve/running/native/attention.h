@@ -5,11 +5,11 @@
 
 #include "products.h"
 
-constexpr long SPLIT = 1024;  // tokens of a piece of a decoding context
+constexpr long SPLIT = 256;   // tokens of a piece of a decoding context
 constexpr long TILE = 64;     // tokens that prompt attention takes at once
 constexpr float LOWEST = -1e30f;
 
-// A piece of a decoding row's context, or a tile of a prompt's rows, for one key head.
+// A piece of a decoding row's context, or a tile of a prompt's rows for one key head.
 struct Unit {
     int64_t sequence, head, first, end, part;
 };
@@ -122,29 +122,32 @@ struct Paged {
     }
 };
 
-// One piece of a decoding row: `parts` gets numerators [group, width], peaks [group] and denominators [group].
+// One piece of a decoding row, all heads: for each key head `parts` gets numerators [group, width], peaks [group], denominators [group].
 template <class T>
 static void attend_piece(const Paged<T>& p, const Unit& unit, const float* query, float* parts) {
-    const long width = p.width, group = p.group;
-    float *peak = parts + group * width, *weight = peak + group;
-    std::fill(parts, peak, 0.0f);
-    std::fill(peak, weight, LOWEST);
-    std::fill(weight, weight + group, 0.0f);
-    const int64_t* table = p.tables + unit.sequence * p.table_row;
-    const long stride = std::min(p.block_size, 16L);
-    long here = p.offset(table, unit.head, unit.first);
-    for (long token = unit.first; token < unit.end; token += stride) {
-        const long next = token + stride < unit.end ? p.offset(table, unit.head, token + stride) : here;
-        const Tokens<T> tokens = {p.keys + here, p.values + here, p.keys + next, p.values + next, std::min(stride, unit.end - token)};
-        for (long g = 0; g < group; g += 8)
-            attend_tokens(std::min(8L, group - g), query + g * width, width, tokens, parts + g * width, peak + g, weight + g);
-        here = next;
+    const long width = p.width, group = p.group, size = group * (width + 2), stride = std::min(p.block_size, 16L);
+    for (long head = 0; head < p.kv_heads; head++) {
+        float* peak = parts + head * size + group * width;
+        std::fill(parts + head * size, peak, 0.0f);
+        std::fill(peak, peak + group, LOWEST);
+        std::fill(peak + group, peak + 2 * group, 0.0f);
     }
+    const int64_t* table = p.tables + unit.sequence * p.table_row;
+    long here = p.offset(table, 0, unit.first);
+    for (long token = unit.first; token < unit.end; token += stride)
+        for (long head = 0; head < p.kv_heads; head++) {  // heads of a block lie side by side
+            const bool last = head + 1 == p.kv_heads, ends = last && token + stride >= unit.end;
+            const long next = ends ? here : p.offset(table, last ? 0 : head + 1, last ? token + stride : token);
+            const Tokens<T> tokens = {p.keys + here, p.values + here, p.keys + next, p.values + next, std::min(stride, unit.end - token)};
+            float *total = parts + head * size, *peak = total + group * width, *weight = peak + group;
+            for (long g = 0; g < group; g += 8)
+                attend_tokens(std::min(8L, group - g), query + (head * group + g) * width, width, tokens, total + g * width, peak + g, weight + g);
+            here = next;
+        }
 }
 
-// Joins the pieces of one row and key head in order.
-static void join(const float* parts, long pieces, long group, long width, float* out) {
-    const long size = group * (width + 2);
+// Joins the pieces of one row and key head, `size` apart, in order.
+static void join(const float* parts, long size, long pieces, long group, long width, float* out) {
     for (long g = 0; g < group; g++) {
         float peak = LOWEST, weight = 0;
         for (long piece = 0; piece < pieces; piece++) peak = std::max(peak, parts[piece * size + group * width + g]);
@@ -260,12 +263,11 @@ struct Work {
                 for (long head = 0; head < kv_heads; head++)
                     units.push_back({q, head, first, std::min(first + height, (long)(starts[q + 1] - starts[q])), 0});
         num_tiles = (long)units.size();
-        for (long row = 0; row < decodes; row++)
-            for (long head = 0; head < kv_heads; head++) {
-                rows.push_back({row, head, num_parts, (contexts[row] + SPLIT - 1) / SPLIT, 0});
-                for (long first = 0; first < contexts[row]; first += SPLIT)
-                    units.push_back({row, head, first, std::min((long)contexts[row], first + SPLIT), num_parts++});
-            }
+        for (long row = 0; row < decodes; row++) {
+            rows.push_back({row, 0, num_parts, (contexts[row] + SPLIT - 1) / SPLIT, 0});
+            for (long first = 0; first < contexts[row]; first += SPLIT)
+                units.push_back({row, 0, first, std::min((long)contexts[row], first + SPLIT), num_parts++});
+        }
         is_whole = num_parts == (long)rows.size();
     }
 };
@@ -274,20 +276,22 @@ struct Work {
 template <class T>
 static void attend(Team& team, const Paged<T>& p, const Work& work, const Chunks& c, const float* qkv, long qkv_row, float* out, long out_row,
                    float* parts) {
-    const long width = p.width, group = p.group, size = group * (width + 2);
+    const long width = p.width, group = p.group, size = group * (width + 2), heads = p.kv_heads * group;
     const float scale = 1.0f / std::sqrt((float)width);
     const auto join_row = [&](long index) {
         const Unit& row = work.rows[index];
-        join(parts + row.first * size, row.end, group, width, out + row.sequence * out_row + row.head * group * width);
+        for (long head = 0; head < p.kv_heads; head++)
+            join(parts + (row.first * p.kv_heads + head) * size, p.kv_heads * size, row.end, group, width,
+                 out + row.sequence * out_row + head * group * width);
     };
     team.loop((long)work.units.size(), 1, [&](long index) {
         const Unit& unit = work.units[index];
         if (index < work.num_tiles) return attend_rows(p, unit, c, qkv, qkv_row, out, out_row);
-        float* query = scratch(group * width);
-        const float* from = qkv + unit.sequence * qkv_row + unit.head * group * width;
-        for (long i = 0; i < group * width; i++) query[i] = from[i] * scale;
-        attend_piece(p, unit, query, parts + unit.part * size);
+        float* query = scratch(heads * width);
+        const float* from = qkv + unit.sequence * qkv_row;
+        for (long i = 0; i < heads * width; i++) query[i] = from[i] * scale;
+        attend_piece(p, unit, query, parts + unit.part * p.kv_heads * size);
         if (work.is_whole) join_row(index - work.num_tiles);
     });
-    if (!work.is_whole) team.loop((long)work.rows.size(), 16, join_row);
+    if (!work.is_whole) team.loop((long)work.rows.size(), 4, join_row);
 }

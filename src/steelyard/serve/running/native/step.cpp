@@ -114,7 +114,8 @@ static void run_model(Team& team, const Model& m, const Step& s) {
     const long hidden = padded(m.hidden), group = m.heads / m.kv_heads;
     const Work work(s.sequences, s.decodes, m.kv_heads, group, s.starts, s.contexts);
     static thread_local std::vector<float> memory;
-    if ((long)memory.size() < work.num_parts * group * (m.head_dim + 2)) memory.resize(work.num_parts * group * (m.head_dim + 2));
+    const long floats = work.num_parts * m.heads * (m.head_dim + 2);
+    if ((long)memory.size() < floats) memory.resize(floats);
     float* parts = memory.data();
     team.run([&] {
         team.loop(s.rows, 8, [&](long row) {
@@ -134,7 +135,7 @@ static void decode_pool(Team& team, const float* query, const T* keys, const T* 
                         long kv_heads, long width, long block_size, long table_row, float* out) {
     const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts);
     const Paged<T> paged = {keys, values, kv_heads, heads / kv_heads, width, block_size, tables, table_row};
-    std::vector<float> parts(work.num_parts * (heads / kv_heads) * (width + 2));
+    std::vector<float> parts(work.num_parts * heads * (width + 2));
     team.run([&] { attend(team, paged, work, {nullptr, contexts}, query, heads * width, out, heads * width, parts.data()); });
 }
 
