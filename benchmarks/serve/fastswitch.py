@@ -39,30 +39,38 @@ def run(quick: bool) -> list[Check]:
     torch.set_num_threads(1)
     model = _model()
     lengths = _lengths()
-    conversations = _conversations(lengths, 10 if quick else 48, rate_per_s=16.0 if quick else 5.0)
-    turns = sum(len(item.turns) for item in conversations)
-    print(f"{len(conversations)} conversations, {turns} turns, lengths at 1/8 of ShareGPT's, disk tier, 1 compute thread")
     folder = Path(tempfile.mkdtemp(prefix="steelyard-swap-"))
     try:
-        rounds = [(_serve(model, conversations, folder, ours=True), _serve(model, conversations, folder, ours=False))]
+        conversations = _load(model, lengths, folder, quick=quick)
+        rounds = [(_serve(model, conversations, folder, quick, ours=True), _serve(model, conversations, folder, quick, ours=False))]
         if not quick:
-            rounds.append((_serve(model, conversations, folder, ours=True), _serve(model, conversations, folder, ours=False)))
+            rounds.append((_serve(model, conversations, folder, quick, ours=True), _serve(model, conversations, folder, quick, ours=False)))
         checks = _latency_checks(rounds)
         ours, baseline = rounds[0]
         per_switch = [copies / len(item.history) for item, copies in ((ours, ours.copies), (baseline, baseline.copies))]
         print(f"copies per switch: runs {per_switch[0]:.1f}, blocks {per_switch[1]:.1f}")
         checks.append(Check("2 copies per switch, block-wise over ours", per_switch[1] / per_switch[0], 20.0, "higher"))
-        runs, blocks = bandwidth_shares(ours.history, baseline.history, folder, _shape(), rounds=2 if quick else 5)
+        runs, blocks = bandwidth_shares(ours.history, baseline.history, folder, _shape(quick), rounds=2 if quick else 5)
         checks.append(Check("2 bandwidth of our transfers over that of large blocks", runs, 0.8, "higher"))
         checks.append(Check("2 bandwidth of block-wise transfers over that of large blocks", blocks, 0.4, "lower"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    share = reuse_share(_conversations(lengths, 40 if quick else 300), _config(ours=True))
+    share = reuse_share(_conversations(lengths, 40 if quick else 300), _config(quick, ours=True))
     checks.append(Check("3 swap-out bytes with reuse over without", share, 0.55, "lower"))
     checks.append(Check("4 KV waste with groups", float(np.mean(ours.waste)), 0.05, "lower"))
     checks.append(Check("4 allocator share of step time", ours.allocator_s / ours.step_s, 0.02, "lower"))
     changed = sum(ours.outputs[name] != tokens for name, tokens in baseline.outputs.items())
-    return [*checks, *fairness_checks(model, lengths, 20 if quick else 200, changed)]
+    return [*checks, *fairness_checks(model, lengths, 20 if quick else 100, changed)]
+
+
+def _load(model: Transformer, lengths: list[TraceRow], folder: Path, *, quick: bool) -> list[Conversation]:
+    """Draw conversations that come four times as fast as this machine serves some at once, whatever its speed."""
+    pilot = _conversations(lengths, 4 if quick else 12, rate_per_s=100.0, mean_think_s=0.02)
+    pace_per_s = len(pilot) / _serve(model, pilot, folder, quick, ours=True).seconds
+    drawn = _conversations(lengths, 10 if quick else 48, rate_per_s=4 * pace_per_s, mean_think_s=0.5 / pace_per_s)
+    turns = sum(len(item.turns) for item in drawn)
+    print(f"{len(drawn)} conversations, {turns} turns, {4 * pace_per_s:.2f} new ones per s, lengths at 1/8 of ShareGPT's, 1 compute thread")
+    return drawn
 
 
 def _latency_checks(rounds: list[tuple[Run, Run]]) -> list[Check]:
@@ -83,9 +91,9 @@ def _latency_checks(rounds: list[tuple[Run, Run]]) -> list[Check]:
     ]
 
 
-def _serve(model: Transformer, conversations: list[Conversation], folder: Path, *, ours: bool) -> Run:
+def _serve(model: Transformer, conversations: list[Conversation], folder: Path, quick: bool, *, ours: bool) -> Run:
     """Run one side."""
-    llm = LLM(model, _config(ours=ours), make_policy=lambda: RandomPriorities(seed=1))
+    llm = LLM(model, _config(quick, ours=ours), make_policy=lambda: RandomPriorities(seed=1))
     assert llm.driver.tiers is not None
     llm.driver.tiers.close()
     store = make_store(llm.runner.kv, llm.config.host_blocks, folder)
@@ -96,10 +104,10 @@ def _serve(model: Transformer, conversations: list[Conversation], folder: Path, 
         llm.close()
 
 
-def _config(*, ours: bool) -> SchedulerConfig:
+def _config(quick: bool, *, ours: bool) -> SchedulerConfig:
     """Give the limits of one side; they differ in allocator and reuse."""
     return SchedulerConfig(
-        num_blocks=_NUM_BLOCKS,
+        num_blocks=_num_blocks(quick),
         max_model_len=1024,
         token_budget=256,
         max_num_seqs=32,
@@ -113,13 +121,17 @@ def _config(*, ours: bool) -> SchedulerConfig:
     )
 
 
-_NUM_BLOCKS = 192
 _LAYERS = 8
 
 
-def _shape() -> tuple[int, ...]:
+def _num_blocks(quick: bool) -> int:
+    """Give the size of the pool; fewer conversations get a smaller one."""
+    return 80 if quick else 192
+
+
+def _shape(quick: bool) -> tuple[int, ...]:
     """Give the shape of the pool: 256 KB per block."""
-    return _LAYERS, 2, _NUM_BLOCKS, 4, 16, 64
+    return _LAYERS, 2, _num_blocks(quick), 4, 16, 64
 
 
 def _model() -> Transformer:
@@ -150,7 +162,7 @@ def _lengths() -> list[TraceRow]:
     return [TraceRow(arrival_s=0.0, input_tokens=question, output_tokens=answer) for question, answer in sizes]
 
 
-def _conversations(lengths: list[TraceRow], count: int, *, rate_per_s: float = 5.0) -> list[Conversation]:
+def _conversations(lengths: list[TraceRow], count: int, *, rate_per_s: float = 5.0, mean_think_s: float = 0.5) -> list[Conversation]:
     """Draw the load."""
     return make_conversations(
         lengths,
@@ -159,6 +171,6 @@ def _conversations(lengths: list[TraceRow], count: int, *, rate_per_s: float = 5
         rate_per_s=rate_per_s,
         vocab_size=4096,
         length_scale=_SCALE,
-        mean_think_s=0.5,
+        mean_think_s=mean_think_s,
         max_tokens=1024,
     )
