@@ -41,7 +41,7 @@ class LoadRun:
     Attributes:
         utilization: token states over the slots that no idle prefix takes, mean over steps with a request waiting.
         shares: of the pool that were stored, cached, reserved, internal and external, mean over the same steps.
-        batched: sequences running, mean over all steps.
+        batched: sequences running, mean over time; when all arrive at once, over the time in which requests wait.
         tokens_per_s: output tokens per simulated second while requests waited.
         queued: share of steps with a request waiting.
     """
@@ -126,7 +126,7 @@ def load_run(allocator: str, sizes: np.ndarray, *, rate_per_s: float, prefix_cac
     return LoadRun(
         utilization=float(filled[queued].mean()),
         shares=tuple((parts[queued].mean(axis=0) / (config.num_blocks * _BLOCK)).tolist()),
-        batched=float(np.average(log.running, weights=seconds)),
+        batched=float(np.average(log.running, weights=seconds * queued if np.isinf(rate_per_s) else seconds)),
         tokens_per_s=float(sampled[queued].sum() / max(seconds[queued].sum(), 1e-9)),
         queued=float(queued.mean()),
     )
