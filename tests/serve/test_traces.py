@@ -308,7 +308,7 @@ def test_golden_client_mix(name, share):
     clients = read_clients(SHARED / "llm-clients" / f"servegen_{name}_clients.csv.gz")
     biggest = sorted(clients, key=lambda item: -item.rate_per_s)[: round(len(clients) / 10)]
     assert sum(item.rate_per_s for item in biggest) / sum(item.rate_per_s for item in clients) == pytest.approx(share, abs=0.01)
-    rows = client_mix(clients, np.random.default_rng(0), duration_s=900.0, rate_per_s=10.0)
+    rows = client_mix(clients, np.random.default_rng(0), duration_s=1200.0, rate_per_s=10.0)
     names = {item.client for item in biggest}
     assert np.mean([item.client in names for item in rows]) == pytest.approx(share, abs=0.04)
-    assert len(rows) == pytest.approx(9_000, rel=0.15)
+    assert len(rows) == pytest.approx(12_000, rel=0.15)
