@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from steelyard.errors import ConfigError
 from steelyard.serve.front.engine.supervisor import EngineSupervisor
 from steelyard.serve.front.engine.wire import Start
 from steelyard.serve.front.gateway.answers import Answers
@@ -74,8 +76,8 @@ class _Gateway:
         )
         self.supervisor = EngineSupervisor(start, self.dispatcher, self.metrics.restarts.inc)
 
-    async def run(self) -> None:
-        """Serve until told to stop."""
+    async def run(self, address: socket.socket) -> None:
+        """Serve on a bound socket until told to stop."""
         ending = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,7 +90,7 @@ class _Gateway:
             if begin.done():
                 begin.result()
                 self._bound_backlog()
-                await self._serve(ending)
+                await self._serve(address, ending)
             else:
                 begin.cancel()
         finally:
@@ -100,13 +102,10 @@ class _Gateway:
         if not self.backlog.max_tokens and ready is not None:
             self.backlog.max_tokens = _POOLS_IN_FLIGHT * ready.slots
 
-    async def _serve(self, ending: asyncio.Event) -> None:
+    async def _serve(self, address: socket.socket, ending: asyncio.Event) -> None:
         """Answer HTTP requests until the end, then finish those in flight."""
-        options = self.options
         config = uvicorn.Config(
             self.app,
-            host=options.host,
-            port=options.port,
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -114,11 +113,11 @@ class _Gateway:
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
         server = _Server(config)
-        serving = asyncio.ensure_future(server.serve())
+        serving = asyncio.ensure_future(server.serve(sockets=[address]))
         while not server.started and not serving.done():
             await asyncio.sleep(_POLL_S)
         if not serving.done():
-            _announce(server, options)
+            print(f"serving on http://{self.options.host}:{address.getsockname()[1]}", flush=True)
         stop = asyncio.ensure_future(ending.wait())
         await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         await self._drain()
@@ -136,10 +135,18 @@ class _Gateway:
             await asyncio.sleep(_POLL_S)
 
 
-def _announce(server: uvicorn.Server, options: ServeOptions) -> None:
-    """Say where to reach the server."""
-    port = server.servers[0].sockets[0].getsockname()[1]
-    print(f"serving on http://{options.host}:{port}", flush=True)
+def _bind(options: ServeOptions) -> socket.socket:
+    """Take the address, before anything slow begins; nobody can connect yet."""
+    address = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
+    try:
+        address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        address.bind((options.host, options.port))
+    except OSError as error:
+        address.close()
+        raise ConfigError(
+            f"cannot listen on {options.host}:{options.port}: {error.strerror}", hint="choose another host or port"
+        ) from error
+    return address
 
 
 def run_gateway(folder: Path, options: ServeOptions) -> None:
@@ -150,15 +157,16 @@ def run_gateway(folder: Path, options: ServeOptions) -> None:
         options: address, limits, keys.
 
     Raises:
-        ConfigError: a key source or the tokenizer is wrong.
-        BackendError: the engine cannot start, or the address cannot be used.
+        ConfigError: a key source or the tokenizer is wrong, or the address cannot be used.
+        BackendError: the engine cannot start.
     """
     if options.gateway_cores:
         os.sched_setaffinity(0, options.gateway_cores)
     gateway = _Gateway(folder, options)
-    try:
-        import uvloop  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        asyncio.run(gateway.run())
-    else:
-        uvloop.run(gateway.run())
+    with contextlib.closing(_bind(options)) as address:
+        try:
+            import uvloop  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            asyncio.run(gateway.run(address))
+        else:
+            uvloop.run(gateway.run(address))
