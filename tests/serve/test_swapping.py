@@ -7,7 +7,7 @@ from steelyard.errors import CapacityError
 from steelyard.serve import BlockPool, Request
 from steelyard.serve.kv.groups import GroupPool
 from steelyard.serve.kv.host import HostSpace
-from steelyard.serve.scheduling.swapping import Swapper
+from steelyard.serve.scheduling.swaps.swapper import Swapper
 
 SIZE = 4
 

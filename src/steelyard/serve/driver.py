@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from steelyard.serve.results import Delta, StepResult, whole_outputs
-from steelyard.serve.scheduling.pacing import SwapPacing
+from steelyard.serve.scheduling.swaps.pacing import SwapPacing
 
 if TYPE_CHECKING:
     from steelyard.serve.kv.tiers import TieredKV

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.host import HostSpace
 from steelyard.serve.scheduling.fairness import DLPM, FCFS, VTC, OrderPolicy, Priority, ShortestJob
-from steelyard.serve.scheduling.swapping import Swapper
+from steelyard.serve.scheduling.swaps.swapper import Swapper
 
 if TYPE_CHECKING:
     from steelyard.serve.scheduling.config import SchedulerConfig

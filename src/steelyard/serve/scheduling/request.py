@@ -9,7 +9,7 @@ from steelyard.serve.kv.blocks import BlockTable
 from steelyard.serve.scheduling.params import SamplingParams
 
 if TYPE_CHECKING:
-    from steelyard.serve.scheduling.family import Family
+    from steelyard.serve.scheduling.families.family import Family
 
 __all__ = ["Request", "RequestState"]
 

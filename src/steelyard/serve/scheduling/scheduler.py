@@ -8,7 +8,7 @@ from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.kv.blocks import Pool
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import FCFS, OrderPolicy
-from steelyard.serve.scheduling.family import Family
+from steelyard.serve.scheduling.families.family import Family
 from steelyard.serve.scheduling.flight import Flight, take_tokens
 from steelyard.serve.scheduling.memory import KVMemory
 from steelyard.serve.scheduling.planner import Chunk, lay_out

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from steelyard.serve.scheduling.step import StepOutput
 
 if TYPE_CHECKING:
-    from steelyard.serve.scheduling.family import Family
+    from steelyard.serve.scheduling.families.family import Family
     from steelyard.serve.scheduling.request import Request
 
 __all__ = ["Hypothesis", "advance_beams", "best_hypotheses"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from steelyard.serve.scheduling.request import Request
 
 if TYPE_CHECKING:
-    from steelyard.serve.scheduling.beam import Hypothesis
+    from steelyard.serve.scheduling.families.beam import Hypothesis
 
 __all__ = ["Family"]
 

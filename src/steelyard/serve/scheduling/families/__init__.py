@@ -1,0 +1,1 @@
+"""Requests of several sequences: outputs side by side, and beams."""
