@@ -52,7 +52,7 @@ def test_simulated_memory_comes_close_to_the_published(allocator):
     """Tolerances: 8 points of utilization, 45 % of the batch.
 
     The paper ran ShareGPT text at a fixed rate on hardware; here lengths are drawn with the same means, and the queue never runs dry,
-    so batches are larger. With the conversations' own lengths the benchmark comes within 4 points and 10 %.
+    so batches are larger. The benchmark takes the conversations' own lengths.
     """
     utilization, batched = saturate(allocator, sharegpt_like(np.random.default_rng(1)))
     assert utilization == pytest.approx(published()[allocator, "utilization"], abs=0.08)
