@@ -89,6 +89,8 @@ class _Sparse:
         memory.keys[:] = 0.1 * self.rng.standard_normal(memory.keys.shape, dtype=np.float32)
         self.decoder.kv.normal_(std=0.1)
         self._watch()
+        self.steps()  # compiles
+        self.policy_s = self.total_s = 0.0
 
     def _watch(self) -> None:
         """Count the seconds of controller and choice of rebuilds."""

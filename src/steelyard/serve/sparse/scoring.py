@@ -1,9 +1,9 @@
-"""The controller's arithmetic, compiled with numba: one recurrent step, and the product with every past token."""
+"""The controller's arithmetic, compiled with numba: one recurrent step, the product with every past token, the best released ones."""
 
 import numba
 import numpy as np
 
-__all__ = ["advance", "score_past"]
+__all__ = ["advance", "best_released", "score_past"]
 
 
 @numba.njit(fastmath=True, cache=True, nogil=True)
@@ -77,3 +77,34 @@ def advance(
             for column in range(width):
                 total += key[place, column] * state[column]
             keys[index, place] = total
+
+
+@numba.njit(cache=True, nogil=True)
+def best_released(scores: np.ndarray, cached: np.ndarray, lengths: np.ndarray, floors: np.ndarray, best: np.ndarray) -> None:
+    """Find each request's released tokens of highest score above a floor.
+
+    Args:
+        scores: float32 [B, T].
+        cached: bool [B, T].
+        lengths: int64 [B] tokens seen.
+        floors: float32 [B] scores to exceed, infinity for none.
+        best: int64 [B, R], overwritten with positions, best first, then -1.
+    """
+    count = best.shape[1]
+    highest = np.empty(count, np.float32)
+    for row in range(len(scores)):
+        best[row] = -1
+        highest[:] = floors[row]
+        if floors[row] == np.inf:
+            continue
+        for token in range(lengths[row]):
+            score = scores[row, token]
+            if score <= highest[count - 1] or cached[row, token]:
+                continue
+            place = count - 1
+            while place > 0 and highest[place - 1] < score:
+                highest[place] = highest[place - 1]
+                best[row, place] = best[row, place - 1]
+                place -= 1
+            highest[place] = score
+            best[row, place] = token

@@ -135,21 +135,17 @@ class SlotTable:
         Returns:
             Rows and positions, each int64 [N], sorted by row, then position; at most `policy.rebuild` of a request.
         """
-        length = int(self.lengths.max(initial=0))
         full = wanting & (self.live >= self.policy.capacity)
         if not self.policy.rebuild or not self.policy.capacity or not full.any():
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        held = np.where(self.positions < 0, np.float32(np.inf), self.of_slots(scores))
-        worth = self.policy.priority(self.positions, self.lengths - 1, held)
-        floor = np.where(full, np.where(self.positions < 0, np.inf, worth).min(1), np.inf)
-        seen = np.arange(length) < self.lengths[:, None]
-        wanted = (scores[:, :length] > floor[:, None]) & ~self.cached[:, :length] & seen
-        if not wanted.any():
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        count = min(self.policy.rebuild, length)
-        worst_first = np.where(wanted, -scores[:, :length], np.float32(np.inf))
-        best = np.sort(np.argpartition(worst_first, count - 1, axis=1)[:, :count], axis=1)
-        rows, ranks = np.nonzero(np.take_along_axis(wanted, best, axis=1))
+        from steelyard.serve.sparse.scoring import best_released
+
+        worth = self.policy.priority(self.positions, self.lengths - 1, self.of_slots(scores))
+        floors = np.where(full, np.where(self.positions < 0, np.inf, worth).min(1), np.inf).astype(np.float32)
+        best = np.empty((len(scores), self.policy.rebuild), dtype=np.int64)
+        best_released(scores, self.cached, self.lengths, floors, best)
+        best.sort(axis=1)
+        rows, ranks = np.nonzero(best >= 0)
         return rows, best[rows, ranks]
 
     def of_slots(self, scores: np.ndarray) -> np.ndarray:
