@@ -65,12 +65,15 @@ def static_engine(options):
 
 def continuous_engine(options):
     """Give a function that runs prompts with transformers' generate_batch; lengths must be equal."""
-    torch, transformers, model = transformers_model(options)
+    _, transformers, model = transformers_model(options)
+
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig  # pyright: ignore[reportMissingImports]
+
+    blocks = ContinuousBatchingConfig(page_size=16, num_blocks=64 * options["concurrency"], max_batch_tokens=512)
 
     def run(prompts, lengths):
         config = transformers.GenerationConfig(max_new_tokens=max(lengths), do_sample=False, eos_token_id=-1, pad_token_id=0)
-        with torch.inference_mode():
-            outputs = model.generate_batch(inputs=prompts, generation_config=config, progress_bar=False)
+        outputs = model.generate_batch(inputs=prompts, generation_config=config, continuous_batching_config=blocks)
         return [len(item.generated_tokens) for item in outputs.values()]
 
     return run, f"transformers {transformers.__version__} generate_batch"
