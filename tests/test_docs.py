@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += [page for room in ("laws", "serve") for page in sorted((ROOT / "docs" / "rooms" / room).glob("*.md"))]
 PAGES += [ROOT / "docs" / "rooms" / "serve.md"]
+LONG = {"running.md", "sparse.md", "growth-charts.md"}  # pages whose Python compiles or trains for ten seconds and more
 
 
 def test_the_site_builds_strictly(tmp_path):
@@ -30,7 +31,7 @@ def test_commands_on_the_pages_exist(page):
     assert set(named) <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in LONG)) for page in PAGES])
 def test_python_on_the_pages_runs(page):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     if blocks:
