@@ -68,13 +68,14 @@ def ratio(numerators: list[float], denominators: list[float]) -> Spread:
     return median_spread([top / bottom for top, bottom in zip(numerators, denominators, strict=True)])
 
 
-def alternate(rivals: dict[str, Callable[[], object]], *, rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+def alternate(rivals: dict[str, Callable[[], object]], *, rounds: int, warm_up: int = 1, rest_s: float = 0.0) -> dict[str, list[float]]:
     """Time rivals in turn, so that a disturbance of the machine hits all of them alike.
 
     Args:
         rivals: by name, the work to time; results are thrown away.
         rounds: timed rounds; every rival runs once in each.
         warm_up: rounds before, not timed.
+        rest_s: pause before each timed run, in which threads of the rival before stop spinning.
 
     Returns:
         Seconds per rival, one per round.
@@ -85,6 +86,7 @@ def alternate(rivals: dict[str, Callable[[], object]], *, rounds: int, warm_up: 
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, work in rivals.items():
+            time.sleep(rest_s)
             start = time.perf_counter()
             work()
             seconds[name].append(time.perf_counter() - start)

@@ -19,11 +19,11 @@ template <class T, int ROWS, int G>
 INLINE void score_rows(const float* query, long width, const T* keys, float* share) {
     f8 total[G][ROWS] = {};
     for (long i = 0; i < width; i += 8) {
-        f8 key[ROWS];
-        for (int t = 0; t < ROWS; t++) key[t] = load(keys + t * width + i);
-        for (int g = 0; g < G; g++) {
-            const f8 q = load(query + g * width + i);
-            for (int t = 0; t < ROWS; t++) total[g][t] += q * key[t];
+        f8 q[G];
+        for (int g = 0; g < G; g++) q[g] = load(query + g * width + i);
+        for (int t = 0; t < ROWS; t++) {
+            const f8 key = load(keys + t * width + i);
+            for (int g = 0; g < G; g++) total[g][t] += q[g] * key;
         }
     }
     for (int g = 0; g < G; g++) {
@@ -39,11 +39,13 @@ INLINE void weigh_rows(const float* share, const T* values, long width, long cou
     for (int g = 0; g < G; g++)
         for (int h = 0; h < STRIP; h++) part[g][h] = load(total + g * width + column + 8 * h);
     for (long t = 0; t < count; t++) {
-        __builtin_prefetch(next + t * width + column);
-        f8 value[STRIP];
-        for (int h = 0; h < STRIP; h++) value[h] = load(values + t * width + column + 8 * h);
-        for (int g = 0; g < G; g++)
-            for (int h = 0; h < STRIP; h++) part[g][h] += share[g * 16 + t] * value[h];
+        for (long i = 0; i < 8 * STRIP; i += 64 / (long)sizeof(T)) __builtin_prefetch(next + t * width + column + i);
+        f8 weight[G];
+        for (int g = 0; g < G; g++) weight[g] = spread(share[g * 16 + t]);
+        for (int h = 0; h < STRIP; h++) {
+            const f8 value = load(values + t * width + column + 8 * h);
+            for (int g = 0; g < G; g++) part[g][h] += weight[g] * value;
+        }
     }
     for (int g = 0; g < G; g++)
         for (int h = 0; h < STRIP; h++) store(total + g * width + column + 8 * h, part[g][h]);
@@ -69,8 +71,8 @@ INLINE void score(const float* query, long width, const Tokens<T>& tokens, float
 template <class T, int G>
 INLINE void weigh(const float* share, long width, const Tokens<T>& tokens, float* total) {
     long column = 0;
-    for (; column + 16 <= width; column += 16) weigh_rows<T, 2, G>(share, tokens.values, width, tokens.count, column, total, tokens.next_values);
-    if (column < width) weigh_rows<T, 1, G>(share, tokens.values, width, tokens.count, column, total, tokens.next_values);
+    for (; column + 32 <= width; column += 32) weigh_rows<T, 4, G>(share, tokens.values, width, tokens.count, column, total, tokens.next_values);
+    for (; column < width; column += 8) weigh_rows<T, 1, G>(share, tokens.values, width, tokens.count, column, total, tokens.next_values);
 }
 
 // Takes 16 scores of a query into its running softmax: they become shares.
