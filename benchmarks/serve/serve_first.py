@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import Transformer, build
-from steelyard.serve import SamplingParams, SchedulerConfig, TraceRequest, synthetic_trace
+from steelyard.serve import SamplingParams, SchedulerConfig, TraceRequest, synthetic_rows, with_prompts
 from steelyard.serve.engine import LLM
 
 PAPER = ["87-pagedattention"]
@@ -30,17 +30,18 @@ _NUM_REQUESTS = 64
 def run(quick: bool) -> list[Check]:
     """Time both sides in turn and compare output tokens per second."""
     model = _model(quick)
-    trace = synthetic_trace(
-        np.random.default_rng(0),
+    generator = np.random.default_rng(0)
+    rows = synthetic_rows(
+        generator,
         num_requests=_NUM_REQUESTS,
         rate_per_s=float("inf"),
-        vocab_size=8192,
         mean_prompt=40 if quick else 80,
         mean_output=24 if quick else 64,
         sigma=1.0,
         max_prompt=320,
         max_output=320,
     )
+    trace = list(with_prompts(rows, generator, vocab_size=8192))
     tokens = sum(item.output_tokens for item in trace)
     parameters = sum(item.numel() for item in model.parameters())
     print(f"{parameters / 1e6:.1f}M parameters, {len(trace)} requests, {tokens} output tokens, {torch.get_num_threads()} threads")

@@ -27,6 +27,7 @@ class _RandomTokens:
     """Uniform noise in memory: the cheapest source there is, for both sides."""
 
     bytes_per_token = 1.0
+    tokenizer = None
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size

@@ -28,7 +28,7 @@ def gathered(query, keys, values, tables):
     return torch.cat(parts)
 
 
-def check(device, dtype, tolerance):
+def assert_kernel_equals(device, dtype, tolerance):
     from steelyard.serve.running.triton_attention import paged_attention, query_tiles
 
     generator = torch.Generator().manual_seed(0)
@@ -48,7 +48,7 @@ def check(device, dtype, tolerance):
             torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
 
 
-def check_engine(device):
+def assert_engine_equals(device):
     """A model's greedy outputs with the kernel equal its plain forward's."""
     from steelyard.catalog.architecture import Architecture
     from steelyard.nn.transformer import build
@@ -75,22 +75,22 @@ def check_engine(device):
 
 @pytest.mark.gpu
 def test_engine_on_a_gpu_equals_the_plain_forward():
-    check_engine("cuda")
+    assert_engine_equals("cuda")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 def test_kernel_equals_gathered_attention_on_a_gpu(dtype, tolerance):
-    check("cuda", dtype, tolerance)
+    assert_kernel_equals("cuda", dtype, tolerance)
 
 
 @pytest.mark.peers
 def test_kernel_equals_gathered_attention_when_interpreted():
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    subprocess.run([sys.executable, str(Path(__file__))], env=environment, check=True)
+    assert subprocess.run([sys.executable, str(Path(__file__))], env=environment, check=False).returncode == 0
 
 
 if __name__ == "__main__":
-    check("cpu", torch.float32, 1e-5)
-    check_engine("cpu")
+    assert_kernel_equals("cpu", torch.float32, 1e-5)
+    assert_engine_equals("cpu")

@@ -1,3 +1,6 @@
+import asyncio
+import threading
+
 import pytest
 import torch
 
@@ -38,3 +41,33 @@ def greedy(model):
         return tokens[len(prompt) :]
 
     return generate
+
+
+async def end_tasks(server):
+    """Close a server and cancel all that still runs on its loop."""
+    server.close()
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def listen():
+    """Run handlers of connections on a thread of their own, until the module's tests are done."""
+    running = []
+
+    def start(serve):
+        loop = asyncio.new_event_loop()
+        server = loop.run_until_complete(asyncio.start_server(serve, "127.0.0.1", 0))
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        running.append((loop, server, thread))
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    yield start
+    for loop, server, thread in running:
+        asyncio.run_coroutine_threadsafe(end_tasks(server), loop).result(5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -3,7 +3,6 @@ import io
 import json
 import os
 import signal
-import threading
 
 import pytest
 from rich.console import Console
@@ -19,26 +18,9 @@ from steelyard.serve.client.wire.address import Endpoint
 class ChatServer:
     """Answers a question with its last words in markdown; "wait" makes it slow, "fail" refuses."""
 
-    def __init__(self):
+    def __init__(self, listen):
         self.bodies = []
-        self.loop = asyncio.new_event_loop()
-        self.server = self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    def stop(self):
-        async def end():
-            self.server.close()
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(end(), self.loop).result(5)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+        self.url = listen(self.serve)
 
     async def serve(self, reader, writer):
         try:
@@ -69,10 +51,8 @@ class ChatServer:
 
 
 @pytest.fixture(scope="module")
-def server():
-    found = ChatServer()
-    yield found
-    found.stop()
+def server(listen):
+    return ChatServer(listen)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@ import asyncio
 import json
 import math
 import socket
-import threading
 import time
 
 import numpy as np
@@ -39,30 +38,9 @@ def event(fields):
 class FakeServer:
     """Streams tokens with known delays; the model's name says what goes wrong."""
 
-    def __init__(self):
+    def __init__(self, listen):
         self.bodies, self.heads, self.times, self.busy = [], [], [], {}
-        self.loop = asyncio.new_event_loop()
-        self.server = self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", 0))
-        self.port = self.server.sockets[0].getsockname()[1]
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.port}"
-
-    def stop(self):
-        async def end():
-            self.server.close()
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(end(), self.loop).result(5)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+        self.url = listen(self.serve)
 
     async def serve(self, reader, writer):
         try:
@@ -143,10 +121,8 @@ class FakeServer:
 
 
 @pytest.fixture(scope="module")
-def server():
-    found = FakeServer()
-    yield found
-    found.stop()
+def server(listen):
+    return FakeServer(listen)
 
 
 def options(server, **more):
@@ -520,6 +496,7 @@ def test_wrong_models_and_addresses_are_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_a_run_names_its_checkpoint(tmp_path, monkeypatch):
+    from steelyard.cli.chat import _address_or_folder
     from steelyard.cli.serve import model_folder
 
     monkeypatch.setenv("STEELYARD_HOME", str(tmp_path))
@@ -532,6 +509,8 @@ def test_a_run_names_its_checkpoint(tmp_path, monkeypatch):
     with store.create("train", {}, seed=0) as empty:
         pass
     assert model_folder(made.id[:8]) == folder
+    assert _address_or_folder(made.id) == str(folder)
+    assert [_address_or_folder(text) for text in ("127.0.0.1:80", str(tmp_path))] == ["127.0.0.1:80", str(tmp_path)]
     with pytest.raises(ConfigError, match="no checkpoint"):
         model_folder(empty.id)
 

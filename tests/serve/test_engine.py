@@ -3,7 +3,7 @@ import pytest
 
 from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.errors import CapacityError, ConfigError, TraceError
-from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, make_request, synthetic_trace
+from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, make_request, synthetic_rows, with_prompts
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.profile import profile
@@ -96,16 +96,17 @@ class VirtualClock:
 
 
 def test_the_simulator_plans_what_the_engine_plans(model):
-    trace = synthetic_trace(
-        np.random.default_rng(5),
+    generator = np.random.default_rng(5)
+    rows = synthetic_rows(
+        generator,
         num_requests=30,
         rate_per_s=40.0,
-        vocab_size=97,
         mean_prompt=25,
         mean_output=12,
         max_prompt=60,
         max_output=30,
     )
+    trace = list(with_prompts(rows, generator, vocab_size=97))
     weights = np.array([3e-3, 2e-4, 1e-4, 1e-6, 5e-4, 1e-6, 1e-4])
 
     def step_time_s(plan):
@@ -138,16 +139,17 @@ def test_profile_gives_steps_a_model_can_be_fitted_on(model):
 
 
 def test_forecasts_widen_where_the_queue_amplifies_an_error_of_the_steps(model):
-    trace = synthetic_trace(
-        np.random.default_rng(2),
+    generator = np.random.default_rng(2)
+    rows = synthetic_rows(
+        generator,
         num_requests=60,
         rate_per_s=8.0,
-        vocab_size=97,
         mean_prompt=20,
         mean_output=12,
         max_prompt=60,
         max_output=30,
     )
+    trace = list(with_prompts(rows, generator, vocab_size=97))
     steps = ServeStepTime(coefficients=(2e-3, 1e-3, 1e-4, 0.0, 1e-3, 0.0, 1e-4), relative_spread=0.1, count=50)
     found = {item.quantity: item for item in forecast_replay(LLM(model, config()), trace, steps)}
     assert {item.provenance for item in found.values()} == {"simulated"}

@@ -80,7 +80,7 @@ def draw_jobs(model, greedy, seed, sequences):
     return jobs
 
 
-def check_equal(model, greedy, engine):
+def assert_equal_outputs(model, greedy, engine):
     config, asynchronous, seed = engine
     llm = LLM(model, config, asynchronous=asynchronous)
     needs = 1 if config.is_contiguous and config.num_blocks * config.block_size < 384 else 3
@@ -104,14 +104,14 @@ def refused(llm, job):
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(engine=engines())
 def test_outputs_equal_the_plain_forward(model, greedy, engine):
-    check_equal(model, greedy, engine)
+    assert_equal_outputs(model, greedy, engine)
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(engine=engines())
 def test_outputs_equal_the_plain_forward_often(model, greedy, engine):
-    check_equal(model, greedy, engine)
+    assert_equal_outputs(model, greedy, engine)
 
 
 def roomy(**changes):

@@ -55,7 +55,7 @@ class Server:
         children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
         return next(int(line.split()[0]) for line in children.stdout.splitlines() if "engine.process" in line)
 
-    def idle(self, seconds=10):
+    def assert_idle(self, seconds=10):
         """Wait until no block is held."""
         limit = time.monotonic() + seconds
         while self.metric("steelyard_blocks_in_use") or self.metric("steelyard_requests_in_flight"):
@@ -126,7 +126,7 @@ def test_stop_strings_end_requests_and_free_their_blocks(server, greedy):
     choice = server.post(prompt=[1, 2, 3], max_tokens=100, temperature=0, stop=stop).json()["choices"][0]
     assert choice["text"] == whole[: whole.index(stop)]
     assert choice["finish_reason"] == "stop"
-    server.idle()
+    server.assert_idle()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_closed_stream_frees_its_blocks(server):
         "POST", "/v1/completions", json={"prompt": [1, 2], "max_tokens": 120, "ignore_eos": True, "stream": True}
     ) as reply:
         next(reply.iter_lines())
-    server.idle()
+    server.assert_idle()
 
 
 def test_a_client_that_does_not_read_is_no_burden(server):
@@ -187,7 +187,7 @@ def test_a_client_that_does_not_read_is_no_burden(server):
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         assert server.post(prompt=[1], max_tokens=4).status_code == 200
-        server.idle()  # the engine is done with it although nothing was read
+        server.assert_idle()  # the engine is done with it although nothing was read
 
 
 def test_overload_is_answered_at_once_with_the_time_to_wait(server):
@@ -204,7 +204,7 @@ def test_overload_is_answered_at_once_with_the_time_to_wait(server):
     refused = [item for item in results if item.status_code == 429]
     assert {item.status_code for item in results} == {200, 429}
     assert all(int(item.headers["retry-after"]) >= 1 and item.json()["error"]["type"] == "rate_limit_error" for item in refused)
-    server.idle()
+    server.assert_idle()
 
 
 def test_a_killed_engine_is_replaced_and_unanswered_requests_are_sent_again(server, greedy):
@@ -282,7 +282,7 @@ def test_several_choices(server):
     assert server.post(prompt=[1], beam_width=2, stream=True).status_code == 400
     echoed = server.post(prompt=[1, 2], max_tokens=2, temperature=0, echo=True).json()["choices"][0]["text"]
     assert echoed.startswith("1 2")
-    server.idle()
+    server.assert_idle()
 
 
 def test_log_probabilities(server, greedy):
@@ -301,4 +301,4 @@ def test_log_probabilities(server, greedy):
     content = server.post("/v1/chat/completions", **chat).json()["choices"][0]["logprobs"]["content"]
     assert len(content) == 3
     assert all(len(item["top_logprobs"]) == 2 and item["logprob"] <= 0 for item in content)
-    server.idle()
+    server.assert_idle()

@@ -35,7 +35,7 @@ class Case:
         keys, values = (item[tables].float().transpose(1, 2).flatten(2, 3) for item in (self.keys, self.values))
         return decode_gathered(self.query, keys, values, torch.from_numpy(self.contexts)).numpy()
 
-    def check(self, decode, tolerance=3e-6):
+    def assert_equals(self, decode, tolerance=3e-6):
         out = np.full(self.query.shape, np.nan, dtype=np.float32)
         decode(self.query.numpy(), *self.bits(), self.tables, self.contexts, out)
         np.testing.assert_allclose(out, self.expected(), rtol=1e-4, atol=tolerance)
@@ -49,7 +49,7 @@ def test_the_numba_kernel_equals_the_gathered_batch(threads, dtype):
         def decode(*arrays):
             paged_decode(*arrays, helpers=helpers, threads=threads)
 
-        Case(0, [1, 8, 9, 1501, 1600], dtype=dtype).check(decode)
+        Case(0, [1, 8, 9, 1501, 1600], dtype=dtype).assert_equals(decode)
 
 
 @settings(max_examples=20, deadline=None)
@@ -61,7 +61,7 @@ def test_the_numba_kernel_equals_the_gathered_batch(threads, dtype):
     st.sampled_from([4, 16]),
 )
 def test_the_numba_kernel_takes_any_shape(seed, contexts, heads, width, block_size):
-    Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size).check(paged_decode)
+    Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size).assert_equals(paged_decode)
 
 
 def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
@@ -77,7 +77,7 @@ def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_native_kernel_equals_the_gathered_batch(dtype):
-    Case(0, [1, 8, 9, 2501, 2600], dtype=dtype).check(decode_natively)
+    Case(0, [1, 8, 9, 2501, 2600], dtype=dtype).assert_equals(decode_natively)
 
 
 @needs_compiler
@@ -91,7 +91,7 @@ def test_the_native_kernel_equals_the_gathered_batch(dtype):
     st.sampled_from([torch.float32, torch.bfloat16]),
 )
 def test_the_native_kernel_takes_any_shape(seed, contexts, heads, width, block_size, dtype):
-    Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size, dtype=dtype).check(decode_natively)
+    Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size, dtype=dtype).assert_equals(decode_natively)
 
 
 @needs_compiler

@@ -72,7 +72,7 @@ def serve(model, prompts, count, *, token_budget=48, block_size=8, kv_dtype=None
 
 
 @torch.inference_mode()
-def check_against_forward(model, requests, rows, tolerance):
+def assert_equals_forward(model, requests, rows, tolerance):
     worst = 0.0
     for request in requests:
         expected = model(torch.tensor([request.prompt + request.output]))[0]
@@ -98,7 +98,7 @@ def test_logits_equal_the_models_own_forward(name, kernels):
     model = make_model(TRAITS[name])
     runner, requests, rows = serve(model, make_prompts(), 5, token_budget=23, **kernels)
     assert runner.kernel == {"compiled": "torch", "native": "native" if kernels.get("native") else "numba"}[next(iter(kernels))]
-    check_against_forward(model, requests, rows, 2e-4)
+    assert_equals_forward(model, requests, rows, 2e-4)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -106,14 +106,14 @@ def test_logits_equal_the_models_own_forward(name, kernels):
 def test_any_block_size(block_size, kernels):
     model = make_model(LLAMA, num_layers=1)
     _, requests, rows = serve(model, make_prompts((1, 5, 33)), 4, block_size=block_size, **kernels)
-    check_against_forward(model, requests, rows, 2e-4)
+    assert_equals_forward(model, requests, rows, 2e-4)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_bfloat16_keys_and_values_stay_close_and_take_half_the_bytes(kernels):
     model = make_model(LLAMA, num_layers=2, scale=3.0)
     runner, requests, rows = serve(model, make_prompts(), 4, kv_dtype=torch.bfloat16, **kernels)
-    check_against_forward(model, requests, rows, 0.1)
+    assert_equals_forward(model, requests, rows, 0.1)
     assert runner.pool_bytes == 2 * 2 * 96 * 8 * 2 * 8 * 2
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from steelyard.errors import CapacityError, ConfigError, TraceError
-from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig, load_trace, make_request, synthetic_trace
+from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig, load_trace, make_request, synthetic_rows, with_prompts
 from steelyard.sim import simulate
 
 
@@ -100,16 +100,17 @@ def test_abort_gives_blocks_back_between_steps():
 @pytest.mark.parametrize("seed", range(6))
 def test_every_request_ends_within_all_limits_and_plans_repeat(seed):
     limits = config(num_blocks=20, prefix_caching=bool(seed % 2))
-    trace = synthetic_trace(
-        np.random.default_rng(seed),
+    generator = np.random.default_rng(seed)
+    rows = synthetic_rows(
+        generator,
         num_requests=40,
         rate_per_s=2.0,
-        vocab_size=3,
         mean_prompt=20,
         mean_output=12,
         max_prompt=40,
         max_output=24,
     )
+    trace = list(with_prompts(rows, generator, vocab_size=3))
     histories = []
     for _ in range(2):
         scheduler, history, now_s = Scheduler(limits), [], 0.0
@@ -155,7 +156,9 @@ def test_requests_that_could_never_finish_are_refused():
 
 
 def test_traces_repeat_and_bad_rows_are_named(tmp_path):
-    first, second = (synthetic_trace(np.random.default_rng(3), num_requests=20, rate_per_s=1.0, vocab_size=50) for _ in range(2))
+    rows, again = (synthetic_rows(np.random.default_rng(3), num_requests=20, rate_per_s=1.0) for _ in range(2))
+    assert rows == again
+    first, second = (list(with_prompts(rows, np.random.default_rng(3), vocab_size=50)) for _ in range(2))
     assert first == second
     assert first[0].arrival_s == 0.0
     path = tmp_path / "trace.csv"
@@ -177,7 +180,9 @@ def test_traces_repeat_and_bad_rows_are_named(tmp_path):
 
 
 def test_planning_ahead_in_virtual_time_plans_what_an_asynchronous_engine_does():
-    trace = synthetic_trace(np.random.default_rng(1), num_requests=30, rate_per_s=20.0, vocab_size=9, max_prompt=40, max_output=20)
+    generator = np.random.default_rng(1)
+    rows = synthetic_rows(generator, num_requests=30, rate_per_s=20.0, max_prompt=40, max_output=20)
+    trace = list(with_prompts(rows, generator, vocab_size=9))
     replays = {
         ahead: simulate(Scheduler(config()), trace, lambda plan: 0.01 + 0.001 * plan.num_tokens, make_request, asynchronous=ahead)
         for ahead in (False, True)

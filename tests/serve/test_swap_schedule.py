@@ -56,7 +56,7 @@ def play(seed, num_requests=40):
     raise AssertionError("the scheduler did not come to an end")
 
 
-def check(seed):
+def assert_all_comes_back(seed):
     scheduler, finished, aborted = play(seed)
     assert len(finished) + aborted == 40
     outputs = [member for request in finished for member in (request.family.members if request.family else [request])]
@@ -68,10 +68,10 @@ def check(seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_request_ends_and_every_block_comes_back(seed):
-    check(seed)
+    assert_all_comes_back(seed)
 
 
 @pytest.mark.slow
 def test_every_request_ends_and_every_block_comes_back_always():
     for seed in range(8, 400):
-        check(seed)
+        assert_all_comes_back(seed)

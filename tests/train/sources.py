@@ -7,6 +7,7 @@ class MarkovTokens:
     """Tokens that mostly follow from their predecessor, so that a small model learns something."""
 
     bytes_per_token = 2.0
+    tokenizer = None
 
     def __init__(self, vocab_size: int = 64, num_tokens: int = 20000, num_heldout: int = 2000) -> None:
         rng = np.random.default_rng(7)

@@ -5,11 +5,14 @@ import pytest
 
 from steelyard import config as configs
 from steelyard.cli import train as cli
+from steelyard.cli.serve import model_folder
 from steelyard.errors import ConfigError
+from steelyard.runs.store import RunStore
 from steelyard.train import TrainResult
 
 
-def test_recipe_runs_and_prints_what_was_measured(config, data, tmp_path, capsys):
+def test_recipe_runs_and_prints_what_was_measured(config, data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "home"))
     recipe = tmp_path / "recipe.json"
     configs.dump(replace(config, architecture=replace(config.architecture, vocab_size=300)), recipe)
     cli.run(recipe, data=data, out=tmp_path / "run")
@@ -18,6 +21,9 @@ def test_recipe_runs_and_prints_what_was_measured(config, data, tmp_path, capsys
     printed = json.loads(capsys.readouterr().out)
     assert TrainResult.from_plain(printed["result"]) == TrainResult.load(tmp_path / "run")
     assert {item["quantity"] for item in printed["measurements"]} >= {"eval.loss", "train.step_time"}
+    assert [record.id for record in RunStore().list()] == [printed["run"]]  # finished once, recorded once
+    assert model_folder(printed["run"]) == (tmp_path / "run" / "model").resolve()
+    assert (tmp_path / "run" / "model" / "tokenizer.json").read_bytes() == (data / "tokenizer.json").read_bytes()
 
 
 def test_recipe_that_is_not_there_is_named(data, tmp_path):

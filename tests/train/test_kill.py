@@ -28,7 +28,7 @@ def _train_with_kills(directory: Path, kills: list[int]) -> None:
         assert code == -signal.SIGKILL
 
 
-def _check(config, source, directory: Path, kills: list[int]) -> None:
+def assert_same_bits(config, source, directory: Path, kills: list[int]) -> None:
     configs.dump(config, directory / "wanted.json")
     _train_with_kills(directory, kills)
     assert TrainResult.load(directory / "run") is None
@@ -38,10 +38,12 @@ def _check(config, source, directory: Path, kills: list[int]) -> None:
 
 
 def test_killed_run_continues_with_the_same_bits(config, source, tmp_path):
-    _check(replace(config, steps=20, checkpoint_every=3), source, tmp_path, [5, 11])
+    assert_same_bits(replace(config, steps=20, checkpoint_every=3), source, tmp_path, [5, 11])
 
 
 @pytest.mark.slow
 def test_many_kills(config, source, tmp_path):
     rng = random.Random(1)
-    _check(replace(config, steps=200, checkpoint_every=2, eval_every=10), source, tmp_path, [rng.randint(1, 9) for _ in range(20)])
+    assert_same_bits(
+        replace(config, steps=200, checkpoint_every=2, eval_every=10), source, tmp_path, [rng.randint(1, 9) for _ in range(20)]
+    )

@@ -1,5 +1,6 @@
 """`steelyard chat`: talk to a model in the terminal."""
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +30,7 @@ def chat(
     is asked and its answer printed as it comes.
 
     Args:
-        target: Address of a server, or a model's folder.
+        target: Address of a server, a model's folder, or the id of a run that made one.
         prompt: Ask this and end; text on standard input follows it.
         system: What the model is told before the conversation.
         model: Name of the model; the server's first when left out.
@@ -41,7 +42,7 @@ def chat(
     from steelyard.cli.terminal import Terminal
     from steelyard.serve.client.local import server_for
 
-    with server_for(target) as url:
+    with server_for(_address_or_folder(target)) as url:
         talk = _conversation(url, model, api_key_env, timeout)
         if load is not None:
             talk.load(load)
@@ -55,6 +56,14 @@ def chat(
             _ask_once(talk, question)
         else:
             Terminal(talk).run()
+
+
+def _address_or_folder(target: str) -> str:
+    """Turn a run's id into the folder of its model; anything else stays."""
+    from steelyard.cli.serve import model_folder
+
+    is_run = re.fullmatch(r"[0-9a-f]{6,12}", target) is not None and not Path(target).exists()
+    return str(model_folder(target)) if is_run else target
 
 
 def _conversation(url: str, model: str, api_key_env: str, timeout: str) -> "Conversation":

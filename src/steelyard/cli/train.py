@@ -35,7 +35,7 @@ def run(
 
     config = configs.load(recipe, TrainConfig)
     result = _train(config, data, out, subprocess, quiet=json)
-    _show(config, result, json)
+    _show(config, result, _keep(config, result, out), json)
 
 
 def _train(config: "TrainConfig", data: Path, out: Path, subprocess: bool, *, quiet: bool) -> "TrainResult":
@@ -62,7 +62,23 @@ def _train(config: "TrainConfig", data: Path, out: Path, subprocess: bool, *, qu
         return train(config, TokenShards(data), out, on_step=on_step)
 
 
-def _show(config: "TrainConfig", result: "TrainResult", json: bool) -> None:
+def _keep(config: "TrainConfig", result: "TrainResult", out: Path) -> str:
+    """Write a finished run into the run store, once, and give its id."""
+    from steelyard.config import to_plain
+    from steelyard.runs.store import RunStore
+    from steelyard.weigh.stages import Stages
+
+    def work() -> str:
+        with RunStore().create("train", to_plain(config), seed=config.seed, name=out.resolve().name) as run:
+            for item in result.measurements():
+                run.measure(item)
+            run.artifact("model", result.model)
+        return run.id
+
+    return str(Stages(out / "stages").run("keep", result.to_plain(), work))
+
+
+def _show(config: "TrainConfig", result: "TrainResult", run_id: str, json: bool) -> None:
     """Print the measurements of a run."""
     from steelyard import units
     from steelyard.config import to_plain
@@ -72,7 +88,7 @@ def _show(config: "TrainConfig", result: "TrainResult", json: bool) -> None:
     if json:
         import json as encoder
 
-        print(encoder.dumps({"result": result.to_plain(), "measurements": to_plain(measurements)}))
+        print(encoder.dumps({"run": run_id, "result": result.to_plain(), "measurements": to_plain(measurements)}))
         return
     from steelyard.runs.report import Cell, Column, Report, Section, Table
 
@@ -80,5 +96,5 @@ def _show(config: "TrainConfig", result: "TrainResult", json: bool) -> None:
         [item.quantity, units.pretty(item.value, item.unit), QUANTITIES[item.quantity].definition] for item in measurements
     ]
     table = Table([Column("quantity"), Column("measured", align="right"), Column("definition")], rows)
-    subtitle = f"{result.parameters:,} parameters, {result.steps} steps, seed {result.seed}; weights in {result.model}"
+    subtitle = f"{result.parameters:,} parameters, {result.steps} steps, seed {result.seed}; weights in {result.model}, run {run_id}"
     Report(f"Trained {config.architecture.name}", subtitle, [Section("Measured on this machine", [table])]).print()

@@ -100,11 +100,7 @@ def optimal_throughput(
     weights = (parameters or sum(parameter_count(arch))) * machine.dtype_bytes
     copies = max(1.0, tensor_parallel / (1 if arch.kv_lora_rank else arch.num_kv_heads))
     held = (prompt_tokens + output_tokens / 2) * kv_bytes_per_token(arch, machine.dtype_bytes) * copies
-    fitting = (machine.memory_bytes * tensor_parallel - weights) / held
-    if fitting < max(requests, 1):
-        least = math.ceil((weights + max(requests, 1) * held) / machine.memory_bytes)
-        message = f"{arch.name} with {max(requests, 1):g} requests does not fit {tensor_parallel} x {machine.name}"
-        raise CapacityError(message, hint=f"it needs at least {least} devices")
+    fitting = _fitting_requests(arch.name, machine, tensor_parallel, weights, held, max(requests, 1))
     per_request = 1 + (prompt_tokens / output_tokens if phase == "both" else 0.0)
     resident = min(requests or fitting, max_dense_tokens / per_request)
     tokens = resident * per_request
@@ -125,6 +121,16 @@ def optimal_throughput(
         active_parameters=active,
         gemm_flops_per_s=rate,
     )
+
+
+def _fitting_requests(name: str, machine: Machine, devices: int, weights: float, held: float, wanted: float) -> float:
+    """Give how many requests of `held` bytes fit beside the weights; refuse fewer than wanted."""
+    fitting = (machine.memory_bytes * devices - weights) / held
+    if fitting < wanted:
+        least = math.ceil((weights + wanted * held) / machine.memory_bytes)
+        message = f"{name} with {wanted:g} requests does not fit {devices} x {machine.name}"
+        raise CapacityError(message, hint=f"it needs at least {least} devices")
+    return fitting
 
 
 def _check(prompt: float, output: float, devices: int, requests: float, cap: float, phase: str) -> None:

@@ -20,6 +20,7 @@ class TokenShards:
         vocab_size: token ids are below it.
         num_tokens: tokens to train on.
         bytes_per_token: UTF-8 bytes an average held-out token stands for; turns nats per token into bits per byte.
+        tokenizer: file of the tokenizer that cut the text.
         heldout_tokens: tokens kept for evaluation, memory-mapped where there is one shard of them, uint16 or uint32 [N].
     """
 
@@ -40,6 +41,7 @@ class TokenShards:
         self.vocab_size = self.manifest.vocab_size
         self.num_tokens = self.manifest.num_tokens
         self.bytes_per_token = self.manifest.bytes_per_token
+        self.tokenizer = self.directory / "tokenizer.json"
         self._train = [self._map(shard) for shard in self.manifest.train]
         heldout = [self._map(shard) for shard in self.manifest.heldout]
         self.heldout_tokens: np.ndarray = heldout[0] if len(heldout) == 1 else np.concatenate(heldout)

@@ -11,7 +11,7 @@ from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepPlan
-from steelyard.serve.traces import TraceRequest, load_trace, make_request, synthetic_trace
+from steelyard.serve.traces import TraceRequest, load_trace, make_request, synthetic_rows, with_prompts
 
 __all__ = [
     "BlockPool",
@@ -25,5 +25,6 @@ __all__ = [
     "TraceRequest",
     "load_trace",
     "make_request",
-    "synthetic_trace",
+    "synthetic_rows",
+    "with_prompts",
 ]

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from steelyard.quantity import Measurement
 from steelyard.sim.timeline import Timeline
 
@@ -94,13 +92,5 @@ class _Recorder:
 
     def result(self, requests: list[Request]) -> ReplayResult:
         """Give the replay's columns."""
-        timeline = Timeline(
-            arrival_s=np.array([request.arrival_s for request in requests]),
-            first_token_s=np.array([request.first_token_s for request in requests]),
-            last_token_s=np.array([request.last_token_s for request in requests]),
-            output_tokens=np.array([len(request.output) for request in requests]),
-            step_features=np.array([plan.features() for plan in self.plans]),
-            step_s=np.array(self.step_s),
-            kv_utilization=np.array(self.utilization),
-        )
+        timeline = Timeline.of(requests, [plan.features() for plan in self.plans], self.step_s, self.utilization)
         return ReplayResult(timeline=timeline, plans=self.plans, requests=requests, finished_at_s=time.time())

@@ -30,15 +30,6 @@ class PlanLike(Protocol):
         ...
 
 
-class RequestLike(Protocol):
-    """What the simulator needs of a request."""
-
-    arrival_s: float
-    first_token_s: float
-    last_token_s: float
-    output: list[int]
-
-
 class SchedulerLike(Protocol):
     """What the simulator needs of a scheduling policy."""
 
@@ -192,13 +183,5 @@ def simulate(
     unfinished = sum(request.finish_reason is None for request in requests)
     if unfinished:
         raise CapacityError(f"{unfinished} of {len(requests)} requests never finished", hint="enlarge the block pool")
-    timeline = Timeline(
-        arrival_s=np.array([request.arrival_s for request in requests]),
-        first_token_s=np.array([request.first_token_s for request in requests]),
-        last_token_s=np.array([request.last_token_s for request in requests]),
-        output_tokens=np.array([len(request.output) for request in requests]),
-        step_features=np.array([plan.features() for plan in server.plans]),
-        step_s=np.array(server.step_s),
-        kv_utilization=np.array(server.utilization),
-    )
+    timeline = Timeline.of(requests, [plan.features() for plan in server.plans], server.step_s, server.utilization)
     return SimulatedReplay(timeline=timeline, plans=server.plans, source=source)

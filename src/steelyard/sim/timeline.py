@@ -1,10 +1,21 @@
 """When each request of a trace arrived, got its first token and its last; the serving metrics that follow."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-__all__ = ["Timeline"]
+__all__ = ["RequestLike", "Timeline"]
+
+
+class RequestLike(Protocol):
+    """What the simulator needs of a request."""
+
+    arrival_s: float
+    first_token_s: float
+    last_token_s: float
+    output: list[int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +39,31 @@ class Timeline:
     step_features: np.ndarray
     step_s: np.ndarray
     kv_utilization: np.ndarray
+
+    @classmethod
+    def of(
+        cls, requests: Sequence[RequestLike], step_features: Sequence[np.ndarray], step_s: Sequence[float], kv_utilization: Sequence[float]
+    ) -> "Timeline":
+        """Collect what a replay saw.
+
+        Args:
+            requests: finished.
+            step_features: [F] of each step.
+            step_s: seconds of each step.
+            kv_utilization: after each step.
+
+        Returns:
+            The timeline, requests and steps in the order given.
+        """
+        return cls(
+            arrival_s=np.array([request.arrival_s for request in requests]),
+            first_token_s=np.array([request.first_token_s for request in requests]),
+            last_token_s=np.array([request.last_token_s for request in requests]),
+            output_tokens=np.array([len(request.output) for request in requests]),
+            step_features=np.array(step_features),
+            step_s=np.array(step_s),
+            kv_utilization=np.array(kv_utilization),
+        )
 
     @property
     def ttft_s(self) -> np.ndarray:

@@ -1,5 +1,6 @@
 """What the trainer asks of its data, and the checks that data and configuration fit each other."""
 
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,11 @@ class TokenSource(Protocol):
     @property
     def bytes_per_token(self) -> float:
         """UTF-8 bytes an average token stands for."""
+        ...
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """File of the tokenizer that cut the text, kept beside the trained weights; None when there is none."""
         ...
 
     def batch(self, index: int, batch_size: int, sequence_length: int, seed: int, /) -> Any:

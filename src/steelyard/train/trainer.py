@@ -152,6 +152,8 @@ class _Trainer:
 
         model = self.directory / "model"
         checkpoint.save(self.session.model, model)
+        if self.source.tokenizer is not None:
+            files.write_bytes(model / "tokenizer.json", self.source.tokenizer.read_bytes())
         result = self._result(model)
         result.store(self.directory)
         return result

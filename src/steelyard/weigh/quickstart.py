@@ -264,6 +264,7 @@ def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list
             for item in checks:
                 run.forecast(item.forecast)
                 run.measure(item.measurement)
+            run.artifact("model", model_directory(config))
         ledger = Ledger(store)
         for forecaster, kinds in _forecasters(checks).items():
             ledger.record(forecaster, kinds, run.id)

@@ -9,7 +9,7 @@ import numpy as np
 from steelyard.cost.step_time import FIRST_TOKENS, ServeStepTime
 from steelyard.parallel import torch_threads
 from steelyard.quantity import Forecast, Measurement
-from steelyard.serve.traces import TraceRequest, synthetic_trace
+from steelyard.serve.traces import TraceRequest, synthetic_rows, with_prompts
 from steelyard.weigh.progress import Advance
 
 if TYPE_CHECKING:
@@ -67,17 +67,18 @@ def make_trace(step_time: ServeStepTime, *, seconds: float, vocab_size: int, see
     prefill_s = float(step_time.predict(np.array([0.0, 1.0, _MEAN_PROMPT, pairs, 0.0, 0.0, 0.0])))
     per_request_s = decode_s / batch * _MEAN_OUTPUT + prefill_s
     rate = _LOAD / per_request_s
-    trace = synthetic_trace(
-        np.random.default_rng(seed),
+    generator = np.random.default_rng(seed)
+    rows = synthetic_rows(
+        generator,
         num_requests=max(int(rate * seconds), 8),
         rate_per_s=rate,
-        vocab_size=vocab_size,
         mean_prompt=_MEAN_PROMPT,
         mean_output=_MEAN_OUTPUT,
         sigma=0.6,
         max_prompt=_MAX_LENGTH - 192,
         max_output=192,
     )
+    trace = list(with_prompts(rows, generator, vocab_size=vocab_size))
     return trace, rate
 
 

@@ -170,7 +170,7 @@ def train_controller(
     rng, update = np.random.default_rng(seed), -1
     for update, batch in enumerate(batches):
         if num_updates:
-            optimizer.param_groups[0]["lr"] = learning_rate * min(1.0, (update + 1) / 10, max(0.05, 1.1 * (1 - update / num_updates)))
+            optimizer.param_groups[0]["lr"] = learning_rate * _rate_at(update, num_updates)
         tokens = torch.from_numpy(batch).to(model.embedding.weight.device)
         queries = _sample_rows(rng, tokens.shape[1], rows_per_sequence, num_sinks).to(tokens.device)
         weights, scores = attention_rows(model, tokens, queries, aggregation=aggregation), module(tokens, queries)
@@ -185,6 +185,11 @@ def train_controller(
     if update < 0:
         raise ConfigError("no batch was given to train the controller on", hint="give at least one [B, T] array of token ids")
     return module.export(model.architecture.hidden_size)
+
+
+def _rate_at(update: int, num_updates: int) -> float:
+    """Give the share of the highest learning rate: ten updates of warm-up, then down to a twentieth."""
+    return min(1.0, (update + 1) / 10, max(0.05, 1.1 * (1 - update / num_updates)))
 
 
 def _sample_rows(rng: np.random.Generator, length: int, count: int, num_sinks: int) -> Tensor:

@@ -8,7 +8,7 @@ from steelyard.serve.traces.read import load_rows, load_trace, read_rows
 from steelyard.serve.traces.record import TraceRequest, TraceRow, make_request
 from steelyard.serve.traces.reshape import scale_lengths
 from steelyard.serve.traces.sessions import make_sessions
-from steelyard.serve.traces.synthetic import synthetic_rows, synthetic_trace
+from steelyard.serve.traces.synthetic import synthetic_rows
 
 __all__ = [
     "ClientStatistics",
@@ -29,6 +29,5 @@ __all__ = [
     "rescale_rate",
     "scale_lengths",
     "synthetic_rows",
-    "synthetic_trace",
     "with_prompts",
 ]

@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from steelyard.errors import ConfigError
-from steelyard.serve.traces.record import TraceRequest, TraceRow
+from steelyard.serve.traces.record import TraceRow
 
-__all__ = ["synthetic_rows", "synthetic_trace"]
+__all__ = ["synthetic_rows"]
 
 
 def _lognormal(generator: np.random.Generator, mean: float, sigma: float, count: int, low: int, high: int) -> np.ndarray:
@@ -27,7 +27,7 @@ def synthetic_rows(
     max_prompt: int = 1024,
     max_output: int = 512,
 ) -> list[TraceRow]:
-    """Draw arrivals (Poisson) and lengths (lognormal); arguments as of `synthetic_trace`.
+    """Draw arrivals (Poisson) and lengths (lognormal); `with_prompts` makes requests of them.
 
     Args:
         generator: source of randomness.
@@ -57,57 +57,4 @@ def synthetic_rows(
     return [
         TraceRow(arrival_s=at_s, input_tokens=size, output_tokens=output)
         for at_s, size, output in zip(arrivals.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
-    ]
-
-
-def synthetic_trace(
-    generator: np.random.Generator,
-    *,
-    num_requests: int,
-    rate_per_s: float,
-    vocab_size: int,
-    mean_prompt: float = 160.0,
-    mean_output: float = 60.0,
-    sigma: float = 0.8,
-    max_prompt: int = 1024,
-    max_output: int = 512,
-) -> list[TraceRequest]:
-    """Draw a trace with Poisson arrivals and lognormal lengths.
-
-    Args:
-        generator: source of randomness.
-        num_requests: rows, at least 1.
-        rate_per_s: mean arrivals per second; infinity puts all at time 0.
-        vocab_size: prompt tokens are uniform in [0, vocab_size).
-        mean_prompt: mean prompt tokens before clipping.
-        mean_output: mean output tokens before clipping.
-        sigma: standard deviation of the logarithm of lengths, 0 for equal ones.
-        max_prompt: longest prompt.
-        max_output: longest output.
-
-    Returns:
-        Rows by arrival; the first arrives at 0.
-
-    Raises:
-        ConfigError: a count, rate or mean is not positive.
-    """
-    if vocab_size < 1:
-        raise ConfigError(f"cannot draw tokens from a vocabulary of {vocab_size}", hint="vocab_size is at least 1")
-    rows = synthetic_rows(
-        generator,
-        num_requests=num_requests,
-        rate_per_s=rate_per_s,
-        mean_prompt=mean_prompt,
-        mean_output=mean_output,
-        sigma=sigma,
-        max_prompt=max_prompt,
-        max_output=max_output,
-    )
-    return [
-        TraceRequest(
-            arrival_s=row.arrival_s,
-            prompt=generator.integers(0, vocab_size, row.input_tokens).tolist(),
-            output_tokens=row.output_tokens,
-        )
-        for row in rows
     ]
