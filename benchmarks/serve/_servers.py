@@ -60,7 +60,7 @@ class Running:
 
 
 def make_model(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: int = 4096) -> float:
-    """Save a Llama with random weights and a byte-level tokenizer whose further pieces are words.
+    """Save a Llama with random weights and a byte-level tokenizer whose further pieces are words; it says words only.
 
     Args:
         folder: made.
@@ -71,6 +71,7 @@ def make_model(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: i
     Returns:
         Parameters, in millions.
     """
+    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     from steelyard.nn import checkpoint
@@ -90,8 +91,11 @@ def make_model(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: i
         tied_embeddings=False,
     )
     model = build(arch, seed=0).eval()
-    checkpoint.save(model, folder)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    assert model.output is not None
+    with torch.inference_mode():
+        model.output.weight[: len(letters)] = 0.0  # half a character would be held back, and the first text come late
+    checkpoint.save(model, folder)
     pieces = [*letters, *(f"Ġword{number}" for number in range(vocab_size - len(letters)))]
     tokenizer = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

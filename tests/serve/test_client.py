@@ -521,9 +521,10 @@ def test_the_server_starts_with_the_options_given(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     seen = []
     monkeypatch.setattr(launch, "serve", lambda model, options: seen.append((model, options)))
-    assert run("serve", tmp_path, "--pool", "1 MiB", "--port", 0, "--policy", "vtc", "--asynchronous") == 0
+    assert run("serve", tmp_path, "--pool", "1 MiB", "--port", 0, "--policy", "vtc", "--asynchronous", "--drain-timeout", "2 min") == 0
     assert run("serve", "run", "--model", tmp_path) == 0
     model, chosen = seen[0]
+    assert (chosen.drain_timeout_s, chosen.body_limit_bytes) == (120.0, 4 * 2**20)
     assert model == tmp_path and (chosen.pool_bytes, chosen.port, chosen.policy, chosen.asynchronous) == (2**20, 0, "vtc", True)
 
 

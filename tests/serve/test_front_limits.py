@@ -1,3 +1,5 @@
+import asyncio
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -5,7 +7,8 @@ from hypothesis import strategies as st
 
 from steelyard.errors import ConfigError, DataError
 from steelyard.serve.front.api.errors import ApiError
-from steelyard.serve.front.engine.wire import Abort, Add, FrameReader, Step, ToEngine, ToGateway, Update, encode_frame
+from steelyard.serve.front.engine import supervisor
+from steelyard.serve.front.engine.wire import Abort, Add, FrameReader, Start, Step, ToEngine, ToGateway, Update, encode_frame
 from steelyard.serve.front.gateway.stages import StageClock
 from steelyard.serve.front.limits.backlog import Backlog
 from steelyard.serve.front.limits.keys import KeyRing, TokenBucket, read_keys
@@ -107,3 +110,56 @@ def test_stages_sum_to_the_time_since_arrival():
     assert times["relay"] == pytest.approx(0.09)
     early = StageClock()
     assert "parse" not in early.stages(early.arrived_s + 1)  # not reached yet
+
+
+MUTE = """
+import socket, sys, time
+from steelyard.serve.front.engine.wire import Ready, encode_frame
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+connection.connect(sys.argv[1])
+connection.sendall(encode_frame(Ready(9, 8, 64, 4, False)))
+time.sleep(60)
+"""
+
+
+class Gateway:
+    """Stands for the dispatcher: counts engines and has work from the second look on."""
+
+    def __init__(self):
+        self.reasons, self.num_engines, self.looks = [], 0, 0
+
+    @property
+    def has_work(self):
+        self.looks += 1
+        return self.looks > 2
+
+    def connect(self, send, ready):
+        self.num_engines += 1
+
+    def disconnect(self, reason, *, retry=True):
+        self.reasons.append(reason)
+
+    def receive(self, message):
+        raise AssertionError("the engine says nothing")
+
+
+def test_an_engine_that_says_nothing_is_replaced(tmp_path, monkeypatch):
+    (tmp_path / "mute_engine.py").write_text(MUTE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(supervisor, "_MODULE", "mute_engine")
+    monkeypatch.setattr(supervisor, "_STOP_TIMEOUT_S", 0.1)
+
+    async def watch():
+        gateway = Gateway()
+        start = Start("", 1, 0, 1, "fcfs", False, 1, ())
+        guard = supervisor.EngineSupervisor(start, gateway, stall_timeout_s=0.4)
+        await guard.begin()
+        first = guard.process_id
+        async with asyncio.timeout(30):
+            while gateway.num_engines < 2:
+                await asyncio.sleep(0.02)
+        assert guard.process_id not in (0, first) and guard.num_restarts == 1
+        await guard.end()
+        return gateway.reasons
+
+    assert asyncio.run(watch()) == ["it said nothing for 0.4 s"]

@@ -1,6 +1,8 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from steelyard.errors import ConfigError, DataError
@@ -57,3 +59,13 @@ def test_characters_of_several_tokens_come_whole_and_pieces_are_their_bytes():
     assert b"".join(codec.piece_bytes(token) for token in tokens) == "aé€ z".encode()
     assert codec.piece(codec.encode(" ")[0]) == " "
     assert codec.piece_bytes(10**6) == b""
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 255), max_size=12))
+def test_no_byte_is_lost_whatever_a_model_says(tokens):
+    codec = TextCodec(byte_tokenizer())
+    stream = TextStream(codec, [])
+    shown = "".join([*(stream.push(token) for token in tokens), stream.finish()])
+    assert shown == codec.decode(tokens)
+    assert stream.finish() == ""

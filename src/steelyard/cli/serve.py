@@ -32,6 +32,9 @@ def serve(
     requests_per_min: float = 0.0,
     tokens_per_min: float = 0.0,
     max_requests: int = 256,
+    queue_tokens: int = 0,
+    body_limit: str = "4 MiB",
+    drain_timeout: str = "30 s",
     threads: int = 0,
 ) -> None:
     """Serve a model until interrupted; requests in flight are then finished.
@@ -51,6 +54,9 @@ def serve(
         requests_per_min: Most requests a key may send in a minute, 0 for no limit.
         tokens_per_min: Most tokens of a key in a minute, 0 for no limit.
         max_requests: Most requests in flight; further ones are answered 429.
+        queue_tokens: Most tokens expected of the requests in flight, likewise; 0 takes four times the pool.
+        body_limit: Longest request body.
+        drain_timeout: Longest wait for requests in flight when it is told to end.
         threads: Of the engine, 0 for its own choice.
     """
     from steelyard import units
@@ -71,6 +77,9 @@ def serve(
         requests_per_min=requests_per_min,
         tokens_per_min=tokens_per_min,
         max_requests=max_requests,
+        queue_tokens=queue_tokens,
+        body_limit_bytes=int(units.parse(body_limit, "byte", where="--body-limit")),
+        drain_timeout_s=units.parse(drain_timeout, "s", where="--drain-timeout"),
         threads=threads,
     )
     launch(model_folder(model), options)

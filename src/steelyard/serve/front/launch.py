@@ -32,6 +32,7 @@ class ServeOptions:
         queue_tokens: most predicted tokens in flight; further requests are answered 429. 0 takes four times the pool.
         body_limit_bytes: longest request body.
         drain_timeout_s: longest wait for requests in flight after SIGTERM.
+        stall_timeout_s: longest silence of an engine with work before it is replaced; above its longest step.
         threads: of the engine's tensor library, 0 for its own choice.
         engine_cores: processor cores of the engine, all when empty.
         gateway_cores: processor cores of the gateway, all when empty.
@@ -53,6 +54,7 @@ class ServeOptions:
     queue_tokens: int = 0
     body_limit_bytes: int = 4 * 2**20
     drain_timeout_s: float = 30.0
+    stall_timeout_s: float = 600.0
     threads: int = 0
     engine_cores: tuple[int, ...] = ()
     gateway_cores: tuple[int, ...] = ()
@@ -74,6 +76,7 @@ class ServeOptions:
             ("queue_tokens", self.queue_tokens >= 0, "at least 0"),
             ("body_limit_bytes", self.body_limit_bytes >= 1, "at least 1"),
             ("drain_timeout_s", self.drain_timeout_s >= 0, "at least 0"),
+            ("stall_timeout_s", self.stall_timeout_s > 0, "above 0"),
             ("threads", self.threads >= 0, "at least 0"),
         ):
             if not good:

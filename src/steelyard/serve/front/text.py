@@ -178,6 +178,7 @@ class TextStream:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
         self._any = False
+        self._unfinished: list[int] = []
         self._decoder = None
         if codec.tokenizer is not None:
             from tokenizers.decoders import DecodeStream
@@ -201,14 +202,22 @@ class TextStream:
         return shown
 
     def finish(self) -> str:
-        """Give the text held back in case a stop string followed."""
+        """Give the text held back in case a stop string followed, and U+FFFD for a character that was never completed."""
         shown, self._held = self._held, ""
+        if self._unfinished and not self.stopped and self._codec.tokenizer is not None:
+            shown += self._codec.tokenizer.decode(self._unfinished)
+        self._unfinished.clear()
         return shown
 
     def _decode(self, token: int) -> str:
         """Give the text a token adds; empty while a character is incomplete."""
         if self._decoder is not None and self._codec.tokenizer is not None:
-            return self._decoder.step(self._codec.tokenizer, token) or ""
+            text = self._decoder.step(self._codec.tokenizer, token) or ""
+            if text:
+                self._unfinished.clear()
+            else:
+                self._unfinished.append(token)
+            return text
         space, self._any = " " if self._any else "", True
         return f"{space}{token}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from steelyard.errors import BackendError, DataError
-from steelyard.serve.front.engine.wire import Drain, Failed, FrameReader, Ready, Start, ToEngine, ToGateway, encode_frame
+from steelyard.serve.front.engine.wire import Drain, Failed, FrameReader, GetStats, Ready, Start, ToEngine, ToGateway, encode_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +63,7 @@ class EngineSupervisor:
     """Owns the engine process and the socket it connects to, in a folder only this user can enter.
 
     After a death the engine is started again at once, then with waits that double up to half a minute; a minute of steady work resets them.
+    An engine that owes answers and says nothing for too long, not even to a question about its counters, is ended.
 
     Attributes:
         num_restarts: times the engine was started again.
@@ -70,13 +71,16 @@ class EngineSupervisor:
         process_id: of the engine process, 0 when there is none.
     """
 
-    def __init__(self, start: Start, dispatcher: Dispatcher, count_restart: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, start: Start, dispatcher: Dispatcher, count_restart: Callable[[], None] = lambda: None, *, stall_timeout_s: float = 600.0
+    ) -> None:
         """Keep the parts; `begin` starts.
 
         Args:
             start: how to make the engine.
             dispatcher: told of the engine and its messages.
             count_restart: called at each start but the first.
+            stall_timeout_s: longest silence of an engine with work; above its longest step.
         """
         self.num_restarts = 0
         self.failure = "starting"
@@ -89,8 +93,9 @@ class EngineSupervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._link: _Link | None = None
         self._first: asyncio.Future[ToGateway] | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._begun_s = 0.0
+        self._watchers: list[asyncio.Task[None]] = []
+        self._stall_timeout_s = stall_timeout_s
+        self._begun_s = self._heard_s = 0.0
 
     @property
     def process_id(self) -> int:
@@ -105,14 +110,14 @@ class EngineSupervisor:
         """
         self._server = await asyncio.get_running_loop().create_unix_server(self._connect, str(self._path))
         await self._launch()
-        self._watcher = asyncio.create_task(self._watch())
+        self._watchers = [asyncio.create_task(self._watch()), asyncio.create_task(self._check_pulse())]
 
     async def end(self) -> None:
         """Let the engine finish, and end it if it does not."""
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for watcher in self._watchers:
+            watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
+                await watcher
         process = self._process
         if process is not None and process.returncode is None:
             if self._link is not None:
@@ -135,6 +140,7 @@ class EngineSupervisor:
 
     def _hear(self, message: ToGateway) -> None:
         """Take a message: the first one tells how the start went, the others are the dispatcher's."""
+        self._heard_s = time.monotonic()
         if self._first is not None and not self._first.done():
             self._first.set_result(message)
         elif isinstance(message, Failed):
@@ -184,3 +190,16 @@ class EngineSupervisor:
                 except (BackendError, OSError) as error:
                     self.failure = str(error)
                     self._dispatcher.disconnect(self.failure, retry=False)
+
+    async def _check_pulse(self) -> None:
+        """End an engine that is silent for too long while it owes answers; it answers a question between any two steps."""
+        while True:
+            await asyncio.sleep(self._stall_timeout_s / 4)
+            if not self._dispatcher.has_work:
+                self._heard_s = time.monotonic()
+            elif time.monotonic() - self._heard_s > self._stall_timeout_s and self._process is not None:
+                self.failure = f"it said nothing for {self._stall_timeout_s:g} s"
+                self._process.kill()
+                self._heard_s = time.monotonic()
+            elif self._link is not None:
+                self._link.send(GetStats(0))

@@ -61,6 +61,11 @@ class Dispatcher:
         """Calls in flight."""
         return len(self._calls)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether the engine owes an answer."""
+        return self.is_up and bool(self._calls or self._answers)
+
     def submit(self, call: Call) -> None:
         """Take a call; it is sent at once, or when there is an engine again.
 

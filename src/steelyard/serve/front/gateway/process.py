@@ -74,7 +74,7 @@ class _Gateway:
             threads=options.threads,
             cores=options.engine_cores,
         )
-        self.supervisor = EngineSupervisor(start, self.dispatcher, self.metrics.restarts.inc)
+        self.supervisor = EngineSupervisor(start, self.dispatcher, self.metrics.restarts.inc, stall_timeout_s=options.stall_timeout_s)
 
     async def run(self, address: socket.socket) -> None:
         """Serve on a bound socket until told to stop."""
