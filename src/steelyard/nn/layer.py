@@ -83,19 +83,23 @@ class DecoderLayer(nn.Module):
         self.up = linear(arch.hidden_size, arch.intermediate_size * (2 if self.gated else 1), arch.mlp_bias)
         self.down = linear(arch.intermediate_size, arch.hidden_size, arch.mlp_bias)
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor] | None, attend: Attend, wanted: Tensor | None = None) -> Tensor:
         """Apply the layer.
 
         Args:
             hidden: residual stream [..., C].
             rotation: what `rotary.spread` gave for these positions, or None without rotary positions.
             attend: attention over this layer's queries, keys and values.
+            wanted: int64 [N] rows of the first axis whose results are needed; the others only leave their keys and values.
 
         Returns:
-            The new residual stream [..., C].
+            The new residual stream [..., C], or [N, ..., C] of the rows wanted.
         """
         queries, keys, values = self._project(self.attention_norm(hidden), rotation)
-        hidden = hidden + self.out(attend(self.index, queries, keys, values).flatten(-2))
+        attended = attend(self.index, queries, keys, values)
+        if wanted is not None:
+            hidden, attended = hidden[wanted], attended[wanted]
+        hidden = hidden + self.out(attended.flatten(-2))
         return hidden + self.down(self._activate(self.up(self.mlp_norm(hidden))))
 
     def _project(self, normed: Tensor, rotation: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -83,16 +83,17 @@ class Transformer(nn.Module):
         self.register_buffer("rotary_cosines", cosines, persistent=False)
         self.register_buffer("rotary_sines", sines, persistent=False)
 
-    def run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def run(self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
         """Compute the last hidden states with attention of the caller's choice (paged, cached, cascaded, ...).
 
         Args:
             tokens: int64 [...], any shape: [B, T], or [N] tokens of many requests side by side.
             positions: int64 of the same shape, or one that broadcasts to it; below `architecture.max_positions`.
             attend: attention; its queries and keys are normed and turned already.
+            wanted: int64 [N] rows of the first axis to give; the last layer then computes no more than keys and values of the others.
 
         Returns:
-            Hidden states after the last norm [..., C].
+            Hidden states after the last norm, [..., C] or [N, ..., C].
         """
         hidden = self.embedding(tokens)
         rotation = None
@@ -100,9 +101,9 @@ class Transformer(nn.Module):
             hidden = hidden + self.position_embedding(positions + self.architecture.position_offset)
         else:
             rotation = spread(self.rotary_cosines[positions], self.rotary_sines[positions], hidden.dtype)
-        for layer in self.layers:
+        for layer in self.layers[:-1]:
             hidden = layer(hidden, rotation, attend)
-        return self.norm(hidden)
+        return self.norm(self.layers[-1](hidden, rotation, attend, wanted))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Give logits [..., V] of hidden states [..., C]."""

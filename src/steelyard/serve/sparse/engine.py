@@ -153,13 +153,13 @@ class SparseDecoder:
         flat_positions = np.concatenate([again_positions, new_positions])
         order = np.lexsort((flat_positions, flat_rows))
         flat_rows, flat_positions = flat_rows[order], flat_positions[order]
-        hidden = self._forward(flat_rows, flat_positions)
+        last = np.searchsorted(flat_rows, rows, side="right") - 1
+        hidden = self._forward(flat_rows, flat_positions, last)
         self._release(scores)
         self._steps += 1
         self._appended += len(new_rows)
         self._rebuilt += len(again_rows)
-        last = np.searchsorted(flat_rows, rows, side="right") - 1
-        return self._packed.head(hidden[torch.from_numpy(last).to(hidden.device)])
+        return self._packed.head(hidden)
 
     def _remember(self, rows: np.ndarray, chunks: list[np.ndarray], counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Check and store new tokens; give row and position of each."""
@@ -182,22 +182,22 @@ class SparseDecoder:
             self.memory.append(rows[some], np.array([chunks[place][index] for place in some]))
         return self.memory.scores(rows)
 
-    def _forward(self, rows: np.ndarray, positions: np.ndarray) -> Tensor:
-        """Run rows of the flat batch; give their last hidden states."""
+    def _forward(self, rows: np.ndarray, positions: np.ndarray, last: np.ndarray) -> Tensor:
+        """Run rows of the flat batch; give the last hidden states of some."""
         table, policy = self.table, self.policy
         slots = table.on_append(rows, positions)
         if self._sinks is not None:
             self._sinks.turn(table)
         device = self.kv.device
         tokens = torch.from_numpy(self.tokens[rows, positions]).to(device)
-        places = torch.from_numpy(positions).to(device)
+        places, wanted = torch.from_numpy(positions).to(device), torch.from_numpy(last).to(device)
         attend = SlabAttention(self.kv, rows, slots, positions, table.positions, count_mass=policy.signal == "attention")
-        hidden = self._packed.run(tokens, places, attend)
+        hidden = self._packed.run(tokens, places, attend, wanted)
         mass = attend.mass.numpy(force=True)
         if isinstance(policy, TopK):
             again = SlabAttention(self.kv, rows, slots, positions, table.positions)
             again.restrict(_largest(mass, policy.attended) | (table.positions == table.lengths[:, None] - 1))
-            return self._packed.run(tokens, places, again)
+            return self._packed.run(tokens, places, again, wanted)
         table.received += mass
         return hidden
 
