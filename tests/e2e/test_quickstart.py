@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from steelyard.cli.serve import model_folder
 from steelyard.runs.report import Checks, Report
+from steelyard.runs.store import RunStore
+from steelyard.serve.front.text import TextCodec
 
 CHECKED = {
     "eval.loss",
@@ -69,6 +72,15 @@ def test_the_loop_ends_with_a_table_and_a_second_call_gives_the_same(finished):
     assert run(home, out).returncode == 0
     assert time.monotonic() - begin < 60
     assert table(out) == first
+
+
+def test_the_run_it_leaves_can_be_served(finished, monkeypatch):
+    home, out, _ = finished
+    monkeypatch.setenv("STEELYARD_HOME", str(home))
+    record = RunStore().list(kind="quickstart")[0]
+    assert model_folder(record.id) == (out / "target" / "model").resolve()
+    codec = TextCodec.load(model_folder(record.id))
+    assert codec.decode(codec.encode("to be or not")) == "to be or not"
 
 
 def flip_byte(path: Path) -> None:

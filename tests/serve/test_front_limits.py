@@ -123,21 +123,18 @@ time.sleep(60)
 
 
 class Gateway:
-    """Stands for the dispatcher: counts engines and has work from the second look on."""
+    """Stands for the dispatcher: counts engines; the first owes answers as soon as it is up."""
 
     def __init__(self):
-        self.reasons, self.num_engines, self.looks = [], 0, 0
-
-    @property
-    def has_work(self):
-        self.looks += 1
-        return self.looks > 2
+        self.reasons, self.num_engines, self.has_work = [], 0, False
 
     def connect(self, send, ready):
         self.num_engines += 1
+        self.has_work = self.num_engines == 1
 
     def disconnect(self, reason, *, retry=True):
         self.reasons.append(reason)
+        self.has_work = False
 
     def receive(self, message):
         raise AssertionError("the engine says nothing")
