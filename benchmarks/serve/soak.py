@@ -238,8 +238,8 @@ async def _until_back(client: httpx.AsyncClient, before: int, server: Running) -
     """Give the seconds until another engine takes requests."""
     begin_s = time.monotonic()
     while time.monotonic() - begin_s < 2 * _RESTART_S:
-        health = await client.get("/health")
-        if health.status_code == 200 and server.engine_pid not in (before, server.process.pid):
+        is_other = server.engine_pid not in (before, server.process.pid)  # seen first: until the gateway notices, the dead one is healthy
+        if (await client.get("/health")).status_code == 200 and is_other:
             break
         await asyncio.sleep(0.1)
     return time.monotonic() - begin_s
