@@ -207,7 +207,7 @@ def _overload(server: Running, saturation_per_s: float, e2e_s: float, quick: boo
     duration_s = 5.0 if quick else 30.0
     engine = server.engine_pid
     before = server.memory_bytes(), server.memory_bytes(engine)
-    window = e2e_s, duration_s
+    window = min(e2e_s, duration_s / 2), duration_s
     peak = _goodput_per_s(_open(server, 0.9 * saturation_per_s, duration_s), slo, window)
     result = _open(server, 3 * saturation_per_s, duration_s)
     over = _goodput_per_s(result, slo, window)

@@ -160,6 +160,8 @@ def test_traces_repeat_and_bad_rows_are_named(tmp_path):
     assert rows == again
     first, second = (list(with_prompts(rows, np.random.default_rng(3), vocab_size=50)) for _ in range(2))
     assert first == second
+    with pytest.raises(ConfigError, match="vocabulary of 0"):
+        list(with_prompts(rows, np.random.default_rng(3), vocab_size=0))
     assert first[0].arrival_s == 0.0
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n2.0,3,4\n1.0,5,6\n")

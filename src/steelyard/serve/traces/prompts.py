@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from steelyard.errors import ConfigError
 from steelyard.serve.traces.record import TraceRequest, TraceRow
 
 __all__ = ["PromptMaker", "with_prompts"]
@@ -29,7 +30,12 @@ class PromptMaker:
         Args:
             seed: at least 0.
             vocab_size: at least 1.
+
+        Raises:
+            ConfigError: there is no token to draw.
         """
+        if vocab_size < 1:
+            raise ConfigError(f"cannot draw tokens from a vocabulary of {vocab_size}", hint="vocab_size is at least 1")
         self.seed, self.vocab_size = seed, vocab_size
 
     def tokens(self, row: TraceRow, index: int) -> list[int]:
