@@ -1,1 +1,4 @@
-"""The evidence: one file per claim, ours and the baseline side by side in one run. `python -m benchmarks --list`."""
+"""The evidence.
+
+One file per claim, ours and the baseline side by side in one run. `python -m benchmarks --list`.
+"""

@@ -1,4 +1,7 @@
-"""Command line of the benchmarks: `python -m benchmarks NAME [--quick] [--json]`, `--list`, `peers install NAME`."""
+"""Command line of the benchmarks.
+
+`python -m benchmarks NAME [--quick] [--json]`, `--list`, `peers install NAME`.
+"""
 
 import contextlib
 import datetime
@@ -19,7 +22,11 @@ from benchmarks.common import Check
 from steelyard.errors import SteelyardError
 from steelyard.files import write_json
 
-app = cyclopts.App(name="benchmarks", help="Run one benchmark: ours and the baseline, side by side.", version_flags=[])
+app = cyclopts.App(
+    name="benchmarks",
+    help="Run one benchmark: ours and the baseline, side by side.",
+    version_flags=[],
+)
 peers_app = cyclopts.App(name="peers", help="Other tools, each in its own virtual environment.")
 app.command(peers_app)
 
@@ -56,7 +63,9 @@ def run(name: str = "", *, quick: bool = False, json: bool = False, list: bool =
         _print_table(benchmark, checks, time.perf_counter() - start)
     if not quick:
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        write_json(_RESULTS / f"{name}.json", record | {"versions": machine.versions(), "date": date})
+        write_json(
+            _RESULTS / f"{name}.json", record | {"versions": machine.versions(), "date": date}
+        )
     sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
     return 0 if checks and all(check.ok for check in checks) else 1
 
@@ -73,7 +82,11 @@ def run_all(*, quick: bool = False) -> int:
     """
     options = ["--quick"] if quick else []
     missed = [
-        name for name in discover.find() if subprocess.run([sys.executable, "-m", "benchmarks", name, *options], check=False).returncode
+        name
+        for name in discover.find()
+        if subprocess.run(
+            [sys.executable, "-m", "benchmarks", name, *options], check=False
+        ).returncode
     ]
     sys.stdout.write(f"missed their bars: {' '.join(missed)}\n" if missed else "every bar is met\n")
     return 1 if missed else 0
@@ -103,14 +116,23 @@ def list_peers() -> int:
 
 def _plain(check: Check) -> dict[str, Any]:
     """Turn a check into the fields of the JSON line."""
-    return {"name": check.name, "value": check.value, "bar": check.bar, "better": check.better, "ok": check.ok}
+    return {
+        "name": check.name,
+        "value": check.value,
+        "bar": check.bar,
+        "better": check.better,
+        "ok": check.ok,
+    }
 
 
 def _print_list(*, json: bool) -> int:
     """Print every benchmark with its papers."""
     found = [discover.load(name) for name in discover.find()]
     if json:
-        rows = [{"benchmark": item.name, "room": item.room, "paper": item.papers, "about": item.about} for item in found]
+        rows = [
+            {"benchmark": item.name, "room": item.room, "paper": item.papers, "about": item.about}
+            for item in found
+        ]
         sys.stdout.write(msgspec.json.encode(rows).decode() + "\n")
         return 0
     table = Table("room", "benchmark", "papers", "what it shows")
@@ -122,7 +144,11 @@ def _print_list(*, json: bool) -> int:
 
 def _print_table(benchmark: discover.Benchmark, checks: list[Check], seconds: float) -> None:
     """Print the checks for people."""
-    table = Table(title=escape(f"{benchmark.name}: {benchmark.about}"), caption=f"{seconds:.1f} s", title_justify="left")
+    table = Table(
+        title=escape(f"{benchmark.name}: {benchmark.about}"),
+        caption=f"{seconds:.1f} s",
+        title_justify="left",
+    )
     for column, justify in (("check", "left"), ("value", "right"), ("bar", "right"), ("", "left")):
         table.add_column(column, justify=justify)  # pyright: ignore[reportArgumentType]
     for check in checks:

@@ -1,8 +1,11 @@
-"""What a benchmark file uses: the Check it returns, medians with their spread, and timing of rivals in turn.
+"""What a benchmark file uses.
 
-A benchmark is `benchmarks/<room>/<name>.py` with two public names: `PAPER`, a list of keys from `papers.toml` (it may be
-empty), and `run(quick: bool) -> list[Check]`. A check is a ratio or relation against a baseline of the same run, or an error
-against a published or measured number; never bare seconds.
+The Check it returns, medians with their spread, and timing of rivals in turn.
+
+A benchmark is `benchmarks/<room>/<name>.py` with two public names: `PAPER`, a list of keys from
+`papers.toml` (it may be empty), and `run(quick: bool) -> list[Check]`. A check is a ratio or
+relation against a baseline of the same run, or an error against a published or measured number;
+never bare seconds.
 """
 
 import statistics
@@ -65,10 +68,14 @@ def ratio(numerators: list[float], denominators: list[float]) -> Spread:
     Returns:
         Median, lowest and highest ratio; pairing by round cancels what disturbed a whole round.
     """
-    return median_spread([top / bottom for top, bottom in zip(numerators, denominators, strict=True)])
+    return median_spread(
+        [top / bottom for top, bottom in zip(numerators, denominators, strict=True)]
+    )
 
 
-def alternate(rivals: dict[str, Callable[[], object]], *, rounds: int, warm_up: int = 1, rest_s: float = 0.0) -> dict[str, list[float]]:
+def alternate(
+    rivals: dict[str, Callable[[], object]], *, rounds: int, warm_up: int = 1, rest_s: float = 0.0
+) -> dict[str, list[float]]:
     """Time rivals in turn, so that a disturbance of the machine hits all of them alike.
 
     Args:

@@ -44,7 +44,10 @@ def find() -> dict[str, Path]:
         if path.stem.startswith("_"):
             continue
         if path.stem in found:
-            raise ConfigError(f"two benchmarks are named {path.stem}: {found[path.stem]} and {path}", hint="rename one of the files")
+            raise ConfigError(
+                f"two benchmarks are named {path.stem}: {found[path.stem]} and {path}",
+                hint="rename one of the files",
+            )
         found[path.stem] = path
     return found
 
@@ -58,11 +61,18 @@ def load(name: str) -> Benchmark:
     files = find()
     if name not in files:
         near = difflib.get_close_matches(name, files, n=3, cutoff=0.4)
-        hint = f"near names: {', '.join(near)}" if near else "list them with: python -m benchmarks --list"
+        hint = (
+            f"near names: {', '.join(near)}"
+            if near
+            else "list them with: python -m benchmarks --list"
+        )
         raise ConfigError(f"no benchmark named {name!r}", hint=hint)
     room = files[name].parent.name
     module = importlib.import_module(f"benchmarks.{room}.{name}")
     if not (hasattr(module, "PAPER") and hasattr(module, "run")):
-        raise ConfigError(f"{files[name]} lacks PAPER or run", hint="define PAPER: list[str] and def run(quick: bool) -> list[Check]")
+        raise ConfigError(
+            f"{files[name]} lacks PAPER or run",
+            hint="define PAPER: list[str] and def run(quick: bool) -> list[Check]",
+        )
     about = (module.__doc__ or "").strip().partition("\n")[0]
     return Benchmark(name, room, about, list(module.PAPER), module.run)

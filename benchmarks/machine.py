@@ -23,7 +23,9 @@ def _processor() -> str:
 
 def machine() -> dict[str, Any]:
     """Describe this machine: processor, usable cores, memory in bytes, system, Python."""
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    pages = (
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": _processor(),
@@ -35,7 +37,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Give the versions of the packages that decide a result; packages that are not installed are left out."""
+    """Return the versions of the packages that decide a result; packages that are not installed are left out."""
     found: dict[str, str] = {}
     for package in _PACKAGES:
         try:

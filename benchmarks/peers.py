@@ -26,14 +26,16 @@ def _rows() -> dict[str, dict[str, list[str]]]:
 
 
 def python(name: str) -> Path:
-    """Give the interpreter of an installed peer.
+    """Return the interpreter of an installed peer.
 
     Raises:
         BackendError: the peer is not installed.
     """
     path = _ROOT / ".peers" / name / "bin" / "python"
     if not path.exists():
-        raise BackendError(f"peer {name!r} is not installed", hint=f"python -m benchmarks peers install {name}")
+        raise BackendError(
+            f"peer {name!r} is not installed", hint=f"python -m benchmarks peers install {name}"
+        )
     return path
 
 
@@ -55,10 +57,24 @@ def install(name: str) -> Path:
         raise ConfigError(f"no peer named {name!r}", hint=f"peers: {', '.join(peers)}")
     venv.create(_ROOT / ".peers" / name, with_pip=True)
     interpreter = python(name)
-    command = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", *peers[name]]
+    command = [
+        str(interpreter),
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        *peers[name],
+    ]
     if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
-        raise BackendError(f"could not install peer {name!r}", hint="read pip's message above; the network may be missing")
+        raise BackendError(
+            f"could not install peer {name!r}",
+            hint="read pip's message above; the network may be missing",
+        )
     extra = _rows()[name].get("remove", [])
     if extra:
-        subprocess.run([str(interpreter), "-m", "pip", "uninstall", "--yes", *extra], stdout=sys.stderr, check=True)
+        subprocess.run(
+            [str(interpreter), "-m", "pip", "uninstall", "--yes", *extra],
+            stdout=sys.stderr,
+            check=True,
+        )
     return interpreter

@@ -1,6 +1,9 @@
-"""Writes the pages that come from data: papers, benchmarks, quantities and the reference; run by MkDocs or by hand.
+"""Writes the pages that come from data: papers, benchmarks, quantities and the reference.
 
-`python docs/generate.py` writes them; as a MkDocs hook it also builds the navigation from the pages that exist.
+Run by MkDocs or by hand.
+
+`python docs/generate.py` writes them; as a MkDocs hook it also builds the navigation from the pages
+that exist.
 """
 
 import json
@@ -13,7 +16,20 @@ from steelyard.quantity import QUANTITIES
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 SOURCE = ROOT / "src" / "steelyard"
-FLOORS = ("catalog", "runs", "cost", "laws", "nn", "sim", "data", "train", "serve", "plan", "weigh", "cli")
+FLOORS = (
+    "catalog",
+    "runs",
+    "cost",
+    "laws",
+    "nn",
+    "sim",
+    "data",
+    "train",
+    "serve",
+    "plan",
+    "weigh",
+    "cli",
+)
 GROUND = ("errors", "units", "quantity", "files", "config", "parallel", "papers")
 
 
@@ -34,14 +50,25 @@ def write(name: str, text: str) -> None:
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Write a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+    return (
+        "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
+        + "\n"
+    )
 
 
 def papers_page() -> str:
     """Tell which paper is where and how far it is."""
     found = papers.load()
-    counts = ", ".join(f"{sum(paper.state == state for paper in found)} {state}" for state in ("works", "partly", "planned"))
-    text = f"# Papers\n\nThe {len(found)} papers behind the package: {counts}. *works* means that its benchmark meets the bars it names.\n"
+    counts = ", ".join(
+        f"{sum(paper.state == state for paper in found)} {state}"
+        for state in ("works", "partly", "planned")
+    )
+    text = (
+        f"# Papers\n\nThe {len(found)} papers behind the package: {counts}. *works* means that "
+        f"its benchmark meets the bars it names.\n"
+    )
     for room in sorted({paper.room for paper in found}):
         rows = [
             [
@@ -58,7 +85,10 @@ def papers_page() -> str:
 
 def benchmarks_page() -> str:
     """Show the stored results of full runs."""
-    text = "# Benchmarks\n\nResults of full runs; `python -m benchmarks NAME` repeats one. A missed bar is shown as it was measured.\n"
+    text = (
+        "# Benchmarks\n\nResults of full runs; `python -m benchmarks NAME` repeats one. A "
+        "missed bar is shown as it was measured.\n"
+    )
     results = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
     if not results:
         return text + "\nNo full run is stored yet.\n"
@@ -66,8 +96,13 @@ def benchmarks_page() -> str:
         result: dict[str, Any] = json.loads(path.read_text())
         machine = result["machine"]
         memory_gib = machine["memory_bytes"] / 2**30
-        text += f"\n## {result['benchmark']}\n\n{result['date']}, {machine['processor']}, {machine['cores']} cores, {memory_gib:.0f} GiB, "
-        text += ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + "\n\n"
+        text += (
+            f"\n## {result['benchmark']}\n\n{result['date']}, {machine['processor']}, "
+            f"{machine['cores']} cores, {memory_gib:.0f} GiB, "
+        )
+        text += (
+            ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + "\n\n"
+        )
         rows = [
             [
                 check["name"],
@@ -83,8 +118,13 @@ def benchmarks_page() -> str:
 
 def quantities_page() -> str:
     """Define every quantity."""
-    rows = [[f"`{item.name}`", item.unit, item.better, item.definition] for item in QUANTITIES.values()]
-    text = "# Quantities\n\nForecasts, simulations and measurements use these names, so they cannot mean different things.\n\n"
+    rows = [
+        [f"`{item.name}`", item.unit, item.better, item.definition] for item in QUANTITIES.values()
+    ]
+    text = (
+        "# Quantities\n\nForecasts, simulations and measurements use these names, so they "
+        "cannot mean different things.\n\n"
+    )
     return text + table(["name", "unit", "better", "definition"], rows)
 
 
@@ -101,11 +141,17 @@ def reference_page(module: str, title: str) -> str:
 
 
 def room_entry(room: str) -> dict[str, Any]:
-    """Give a room's place in the navigation: its page, and those of its folder under their headings, how it works before the rest."""
-    pages = sorted((DOCS / "rooms" / room).glob("*.md"), key=lambda page: (page.stem != "how-it-works", page.stem))
+    """Return a room's place in the navigation: its page, and those of its folder under their headings, how it works before the rest."""
+    pages = sorted(
+        (DOCS / "rooms" / room).glob("*.md"),
+        key=lambda page: (page.stem != "how-it-works", page.stem),
+    )
     if not pages:
         return {room: f"rooms/{room}.md"}
-    headed = [{page.read_text().partition("\n")[0].removeprefix("# "): str(page.relative_to(DOCS))} for page in pages]
+    headed = [
+        {page.read_text().partition("\n")[0].removeprefix("# "): str(page.relative_to(DOCS))}
+        for page in pages
+    ]
     return {room: [{"Overview": f"rooms/{room}.md"}, *headed]}
 
 
@@ -131,7 +177,13 @@ def on_config(config: Any) -> Any:
         {"Quickstart": "quickstart.md"},
         {"Tutorial": "tutorial.md"},
         {"Rooms": written},
-        {"Evidence": [{"Papers": "papers.md"}, {"Benchmarks": "benchmarks.md"}, {"Quantities": "quantities.md"}]},
+        {
+            "Evidence": [
+                {"Papers": "papers.md"},
+                {"Benchmarks": "benchmarks.md"},
+                {"Quantities": "quantities.md"},
+            ]
+        },
         {"Reference": [{name: f"reference/{name}.md"} for name in (*GROUND, *rooms())]},
     ]
     return config

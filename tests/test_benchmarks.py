@@ -16,7 +16,13 @@ def from_the_root(monkeypatch):
 
 
 def run(*words):
-    return subprocess.run([sys.executable, "-m", "benchmarks", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_every_benchmark_loads_and_names_known_papers():
@@ -62,7 +68,9 @@ def test_ratios_are_taken_round_by_round():
 
 
 @pytest.mark.parametrize(("value", "code"), [(1.0, 0), (3.0, 1)])
-def test_a_run_prints_json_last_and_stores_full_runs_only(monkeypatch, tmp_path, capsys, value, code):
+def test_a_run_prints_json_last_and_stores_full_runs_only(
+    monkeypatch, tmp_path, capsys, value, code
+):
     import benchmarks.__main__ as runner
     from benchmarks.common import Check
     from benchmarks.discover import Benchmark
@@ -71,12 +79,18 @@ def test_a_run_prints_json_last_and_stores_full_runs_only(monkeypatch, tmp_path,
         print("noise")
         return [Check("1 [a]", value, 2.0, "lower")]
 
-    monkeypatch.setattr(runner.discover, "load", lambda name: Benchmark(name, "cost", "About.", ["24-ai-memory-wall"], work))
+    monkeypatch.setattr(
+        runner.discover,
+        "load",
+        lambda name: Benchmark(name, "cost", "About.", ["24-ai-memory-wall"], work),
+    )
     monkeypatch.setattr(runner, "_RESULTS", tmp_path)
     assert runner.run("x", quick=True, json=True) == code
     [line] = capsys.readouterr().out.splitlines()
     record = json.loads(line)
-    assert record["checks"] == [{"name": "1 [a]", "value": value, "bar": 2.0, "better": "lower", "ok": code == 0}]
+    assert record["checks"] == [
+        {"name": "1 [a]", "value": value, "bar": 2.0, "better": "lower", "ok": code == 0}
+    ]
     assert not list(tmp_path.iterdir())
     assert runner.run("x") == code
     output = capsys.readouterr().out

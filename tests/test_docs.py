@@ -10,15 +10,39 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES += [page for room in ("laws", "serve") for page in sorted((ROOT / "docs" / "rooms" / room).glob("*.md"))]
+PAGES += [
+    page
+    for room in ("laws", "serve")
+    for page in sorted((ROOT / "docs" / "rooms" / room).glob("*.md"))
+]
 PAGES += [ROOT / "docs" / "rooms" / "serve.md"]
-LONG = {"running.md", "sparse.md", "growth-charts.md"}  # pages whose Python compiles or trains for ten seconds and more
+LONG = {
+    "running.md",
+    "sparse.md",
+    "growth-charts.md",
+}  # pages whose Python compiles or trains for ten seconds and more
 
 
 def test_the_site_builds_strictly(tmp_path):
     pytest.importorskip("mkdocs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    run = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    run = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     assert (tmp_path / "site" / "papers" / "index.html").is_file()
 
@@ -31,9 +55,17 @@ def test_commands_on_the_pages_exist(page):
     assert set(named) <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in LONG)) for page in PAGES])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in LONG))
+        for page in PAGES
+    ],
+)
 def test_python_on_the_pages_runs(page):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     if blocks:
-        run = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, check=False
+        )
         assert run.returncode == 0, run.stderr

@@ -27,7 +27,9 @@ def test_arxiv_identifiers_are_well_formed_and_unique():
     assert len({paper.arxiv for paper in PAPERS}) == 88
 
 
-@pytest.mark.parametrize("paper", [paper for paper in PAPERS if paper.object], ids=lambda paper: paper.key)
+@pytest.mark.parametrize(
+    "paper", [paper for paper in PAPERS if paper.object], ids=lambda paper: paper.key
+)
 def test_objects_are_importable(paper):
     parts = paper.object.split(".")
     for end in range(len(parts), 0, -1):
@@ -41,7 +43,9 @@ def test_objects_are_importable(paper):
     pytest.fail(f"{paper.object} does not exist")
 
 
-@pytest.mark.parametrize("paper", [paper for paper in PAPERS if paper.benchmark], ids=lambda paper: paper.key)
+@pytest.mark.parametrize(
+    "paper", [paper for paper in PAPERS if paper.benchmark], ids=lambda paper: paper.key
+)
 def test_benchmarks_exist_and_name_the_paper(paper):
     assert paper.benchmark in BENCHMARKS
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -63,7 +67,12 @@ def test_a_working_paper_needs_a_benchmark_and_a_begun_one_an_object():
 
 def test_select_filters_and_refuses_unknown_values():
     assert {paper.room for paper in papers.select(room="serve")} == {"serve"}
-    assert len(papers.select(state="works")) + len(papers.select(state="partly")) + len(papers.select(state="planned")) == 88
+    assert (
+        len(papers.select(state="works"))
+        + len(papers.select(state="partly"))
+        + len(papers.select(state="planned"))
+        == 88
+    )
     with pytest.raises(ConfigError, match="--room 'kitchen'"):
         papers.select(room="kitchen")
     with pytest.raises(ConfigError, match="--state 'done'"):

@@ -35,7 +35,11 @@ def code_lines(function):
 def test_files_and_functions_are_short(path):
     text = path.read_text()
     assert len(text.splitlines()) <= MAX_FILE_LINES
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
     lengths = {node.name: code_lines(node) for node in functions if not is_kernel(node)}
     assert {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES} == {}
 
@@ -52,24 +56,38 @@ def imported_at_once(path):
         elif isinstance(node, (ast.Try, ast.With, ast.ClassDef)) or (
             isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test)
         ):
-            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+            waiting += [
+                child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)
+            ]
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name == "__init__.py" or path.parent.name == "cli"], ids=short)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.name == "__init__.py" or path.parent.name == "cli"],
+    ids=short,
+)
 def test_rooms_and_commands_import_nothing_heavy(path):
     assert HEAVY & set(imported_at_once(path)) == set()
 
 
 def test_importing_every_room_and_command_loads_nothing_heavy():
     rooms = [f"steelyard.{path.parent.name}" for path in SOURCE.glob("*/__init__.py")]
-    commands = [f"steelyard.cli.{path.stem}" for path in (SOURCE / "cli").glob("*.py") if path.stem != "__init__"]
-    code = f"import sys, {', '.join(rooms + commands)}\nprint(*sorted({HEAVY!r} & set(sys.modules)))"
+    commands = [
+        f"steelyard.cli.{path.stem}"
+        for path in (SOURCE / "cli").glob("*.py")
+        if path.stem != "__init__"
+    ]
+    code = (
+        f"import sys, {', '.join(rooms + commands)}\nprint(*sorted({HEAVY!r} & set(sys.modules)))"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []
 
 
 def test_help_answers_at_once():
-    command = shutil.which("steelyard", path=str(Path(sys.executable).parent)) or shutil.which("steelyard")
+    command = shutil.which("steelyard", path=str(Path(sys.executable).parent)) or shutil.which(
+        "steelyard"
+    )
     assert command, "the steelyard command is not installed"
     seconds = []
     for _ in range(5):

@@ -1,6 +1,7 @@
 """Prompts, decoding steps and swaps of the real engine over contexts, beside what one calibration predicts.
 
-Calibration and measurement both take the smallest of their repeats, the time without other work on the machine.
+Calibration and measurement both take the smallest of their repeats, the time without other work on
+the machine.
 """
 
 import time
@@ -55,12 +56,27 @@ def engine_checks(quick: bool) -> list[Check]:
     samples = profile(llm, generator=np.random.default_rng(0), rounds=rounds, limit_s=limit_s)
     steps = ServeStepTime.fit(samples.features, samples.round_seconds.min(axis=1))
     swap.calibrate(max(contexts) // _BLOCK)
-    machine = _machine(2 * max(contexts) * kv_bytes_per_token(llm.model.architecture, 4.0) / swap.predict(max(contexts) // _BLOCK))
-    cells = [cell for context in contexts for cell in _cells(llm, swap, steps, machine, context, 3 if quick else 7)]
-    print(f"\n{'quantity':9s} {'context':>8s} {'predicted':>10s} {'measured':>10s} {'error':>7s} bound by")
+    machine = _machine(
+        2
+        * max(contexts)
+        * kv_bytes_per_token(llm.model.architecture, 4.0)
+        / swap.predict(max(contexts) // _BLOCK)
+    )
+    cells = [
+        cell
+        for context in contexts
+        for cell in _cells(llm, swap, steps, machine, context, 3 if quick else 7)
+    ]
+    print(
+        f"\n{'quantity':9s} {'context':>8s} {'predicted':>10s} {'measured':>10s} {'error':>7s} "
+        f"bound by"
+    )
     for cell in cells:
         label = cell.said if cell.said == cell.seen else f"{cell.seen}, not {cell.said}"
-        print(f"{cell.quantity:9s} {cell.context:8d} {cell.predicted_s:10.4f} {cell.measured_s:10.4f} {cell.error:7.1%} {label}")
+        print(
+            f"{cell.quantity:9s} {cell.context:8d} {cell.predicted_s:10.4f} "
+            f"{cell.measured_s:10.4f} {cell.error:7.1%} {label}"
+        )
     checks = []
     for name in ("prefill", "decode", "swap"):
         worst = max(cell.error for cell in cells if cell.quantity == name)
@@ -85,7 +101,13 @@ def _engine(longest: int, quick: bool) -> LLM:
         tied_embeddings=False,
     )
     blocks = 2 * longest // _BLOCK + 64
-    config = SchedulerConfig(num_blocks=blocks, block_size=_BLOCK, max_model_len=longest + 256, max_num_seqs=8, prefix_caching=False)
+    config = SchedulerConfig(
+        num_blocks=blocks,
+        block_size=_BLOCK,
+        max_model_len=longest + 256,
+        max_num_seqs=8,
+        prefix_caching=False,
+    )
     return LLM(build(arch, seed=0).eval(), config)
 
 
@@ -108,7 +130,9 @@ class _Swap:
         """Interpolate between calibrated sizes in log space; beyond them the last slope goes on."""
         at = float(np.log(count))
         index = int(np.clip(np.searchsorted(self.sizes, at), 1, len(self.sizes) - 1))
-        slope = (self.times[index] - self.times[index - 1]) / (self.sizes[index] - self.sizes[index - 1])
+        slope = (self.times[index] - self.times[index - 1]) / (
+            self.sizes[index] - self.sizes[index - 1]
+        )
         return float(np.exp(self.times[index] + slope * (at - self.sizes[index])))
 
     def seconds(self, count: int, repeats: int = 9) -> float:
@@ -119,36 +143,59 @@ class _Swap:
             start = time.perf_counter()
             for direction in ("out", "in"):
                 self.moves += 1
-                self.tiers.submit([Transfer(id=self.moves, request_id="user", direction=direction, runs=runs)])
+                self.tiers.submit(
+                    [Transfer(id=self.moves, request_id="user", direction=direction, runs=runs)]
+                )
                 self.tiers.wait([self.moves])
                 self.tiers.landed()
             times.append(time.perf_counter() - start)
         return min(times)
 
 
-def _cells(llm: LLM, swap: _Swap, steps: ServeStepTime, machine: Accelerator, context: int, repeats: int) -> list[Cell]:
+def _cells(
+    llm: LLM, swap: _Swap, steps: ServeStepTime, machine: Accelerator, context: int, repeats: int
+) -> list[Cell]:
     """Predict and measure the three quantities at one context."""
     arch = llm.model.architecture
     said = serve_point(arch, machine, context=context, dtype="fp32").bounds
     prompt = np.random.default_rng(context).integers(0, arch.vocab_size, context).tolist()
-    predicted = simulate_replay(llm, [TraceRequest(arrival_s=0.0, prompt=prompt, output_tokens=1)], steps).summary()["serve.ttft"]
+    predicted = simulate_replay(
+        llm, [TraceRequest(arrival_s=0.0, prompt=prompt, output_tokens=1)], steps
+    ).summary()["serve.ttft"]
     prefill_s = min(_prefill_s(llm, prompt) for _ in range(repeats))
     decode_s, features = _decode_s(llm, prompt, repeats)
     blocks = -(-context // _BLOCK)
     chunks = -(-context // llm.config.token_budget)
     weights, cache = sum(parameter_count(arch)) * 4.0, context * kv_bytes_per_token(arch, 4.0)
-    seen_prefill = _binding(machine, prefill_s, forward_flops(arch, context, convention="causal"), chunks * weights + chunks * cache / 2)
-    seen_decode = _binding(machine, decode_s, forward_flops(arch, 1) + 2 * cache / 4, weights + cache)
+    seen_prefill = _binding(
+        machine,
+        prefill_s,
+        forward_flops(arch, context, convention="causal"),
+        chunks * weights + chunks * cache / 2,
+    )
+    seen_decode = _binding(
+        machine, decode_s, forward_flops(arch, 1) + 2 * cache / 4, weights + cache
+    )
     return [
         Cell("prefill", context, predicted, prefill_s, said["prefill"], seen_prefill),
-        Cell("decode", context, float(np.asarray(steps.predict(features))), decode_s, said["decode"], seen_decode),
+        Cell(
+            "decode",
+            context,
+            float(np.asarray(steps.predict(features))),
+            decode_s,
+            said["decode"],
+            seen_decode,
+        ),
         Cell("swap", context, swap.predict(blocks), swap.seconds(blocks), said["switch"], "link"),
     ]
 
 
 def _binding(machine: Accelerator, seconds: float, flops: float, num_bytes: float) -> Bound:
     """Name the resource that was used to the larger share of its measured rate."""
-    compute, bandwidth = flops / machine.peak_flops_per_s["fp32"], num_bytes / machine.memory_bytes_per_s
+    compute, bandwidth = (
+        flops / machine.peak_flops_per_s["fp32"],
+        num_bytes / machine.memory_bytes_per_s,
+    )
     return "compute" if compute / seconds >= bandwidth / seconds else "bandwidth"
 
 

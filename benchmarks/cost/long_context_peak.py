@@ -1,7 +1,10 @@
-"""Four numbers of long-context serving: against the published ones, against this engine after one calibration, and over sessions.
+"""Four numbers of long-context serving.
 
-Check 2 calibrates once (a profile of the engine's steps and one timed copy of blocks), then predicts prompts, decoding steps and swaps of
-other lengths and measures them. Check 3, the fit over GPU types, is not part of this file.
+Against the published ones, against this engine after one calibration, and over sessions.
+
+Check 2 calibrates once (a profile of the engine's steps and one timed copy of blocks), then
+predicts prompts, decoding steps and swaps of other lengths and measures them. Check 3, the fit over
+GPU types, is not part of this file.
 """
 
 import csv
@@ -21,7 +24,12 @@ PAPER = ["60-long-context-peak"]
 
 _GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "long_context.csv"
 _YI = catalog.architecture_by_name("yi-34b")
-_A100 = replace(catalog.accelerator("A100-SXM4-80GB"), memory_bytes=80 * 2**30, memory_bytes_per_s=2.0e12, host_link_bytes_per_s=20e9)
+_A100 = replace(
+    catalog.accelerator("A100-SXM4-80GB"),
+    memory_bytes=80 * 2**30,
+    memory_bytes_per_s=2.0e12,
+    host_link_bytes_per_s=20e9,
+)
 """As the paper takes it: 80 GiB, 2 TB/s, 20 GB/s to the host."""
 
 
@@ -31,7 +39,7 @@ def run(quick: bool) -> list[Check]:
 
 
 def _point(context: int, **options: KVSpec) -> ServePoint:
-    """Give the paper's running example: 34 billion parameters, its convention of attention."""
+    """Return the paper's running example: 34 billion parameters, its convention of attention."""
     return serve_point(_YI, _A100, context=context, convention="paper", parameters=34e9, **options)  # pyright: ignore[reportArgumentType]
 
 
@@ -44,13 +52,22 @@ def _published() -> list[Check]:
             point = _point(int(row["context"]))
             values = {"decode_250_s": 250 * point.decode_s_per_token}
             got = values.get(row["quantity"]) or float(getattr(point, row["quantity"]))
-            print(f"{row['quantity']:14s} {row['context']:>8s} {float(row['expected']):10.4g} {got:10.4g}")
+            print(
+                f"{row['quantity']:14s} {row['context']:>8s} {float(row['expected']):10.4g} "
+                f"{got:10.4g}"
+            )
             errors.setdefault(row["quantity"], []).append(abs(got / float(row["expected"]) - 1))
     print(
-        "its figure says about 20 users at 4K; the formula gives 17 with 80 GiB. Its switch at 50K, 1.1 s, reads GiB as GB; 1.23 s is exact"
+        "its figure says about 20 users at 4K; the formula gives 17 with 80 GiB. Its switch at "
+        "50K, 1.1 s, reads GiB as GB; 1.23 s is exact"
     )
     return [
-        Check("1 worst error of prefill and decode", max(errors["prefill_s"] + errors["decode_250_s"]), 0.03, "lower"),
+        Check(
+            "1 worst error of prefill and decode",
+            max(errors["prefill_s"] + errors["decode_250_s"]),
+            0.03,
+            "lower",
+        ),
         Check("1 worst error of the switch", max(errors["switch_s"]), 0.12, "lower"),
         Check("1 concurrency off 17 and 1", max(errors["concurrency"]), 0.0, "lower"),
     ]
@@ -58,24 +75,49 @@ def _published() -> list[Check]:
 
 def _compressed() -> list[Check]:
     """Multiply the axes and see what changes."""
-    plain, small = _point(50_000), _point(50_000, kv=KVSpec(hidden=1 / 4, heads=1 / 4, layers=1 / 8))
-    print(
-        f"\n4 bits x 1/4 heads x 1/8 layers: {plain.kv_bytes / small.kv_bytes:.0f} times smaller, prefill {small.prefill_s:.1f} s as before"
+    plain, small = (
+        _point(50_000),
+        _point(50_000, kv=KVSpec(hidden=1 / 4, heads=1 / 4, layers=1 / 8)),
     )
-    print(f"  users {plain.concurrency} to {small.concurrency}, switch {plain.switch_s:.3g} to {small.switch_s:.3g} s, ", end="")
+    print(
+        f"\n4 bits x 1/4 heads x 1/8 layers: {plain.kv_bytes / small.kv_bytes:.0f} times smaller, "
+        f"prefill {small.prefill_s:.1f} s as before"
+    )
+    print(
+        f"  users {plain.concurrency} to {small.concurrency}, switch {plain.switch_s:.3g} to "
+        f"{small.switch_s:.3g} s, ",
+        end="",
+    )
     print(f"decode {plain.decode_s_per_token:.4f} to {small.decode_s_per_token:.4f} s per token")
     effects = {
         "switch": small.switch_s / plain.switch_s * 128,
-        "decode": (plain.decode_s_per_token - small.decode_s_per_token) * _A100.memory_bytes_per_s / (plain.kv_bytes * (1 - 1 / 128)),
+        "decode": (plain.decode_s_per_token - small.decode_s_per_token)
+        * _A100.memory_bytes_per_s
+        / (plain.kv_bytes * (1 - 1 / 128)),
         "concurrency": small.concurrency / ((_A100.memory_bytes - 68e9) * 128 // plain.kv_bytes),
     }
-    found = compress_kv(_YI, _A100, context=1_000_000, target_context=4000, convention="paper", parameters=34e9)
+    found = compress_kv(
+        _YI, _A100, context=1_000_000, target_context=4000, convention="paper", parameters=34e9
+    )
     best = found[0]
-    print(f"1M tokens as cheap as 4K: {len(found)} ways, the first {best.kv} ({best.factor:.0f} times, {best.point.concurrency} users)")
+    print(
+        f"1M tokens as cheap as 4K: {len(found)} ways, the first {best.kv} ({best.factor:.0f} "
+        f"times, {best.point.concurrency} users)"
+    )
     gain = max(1 - item.point.prefill_s / item.plain.prefill_s for item in found)
     return [
-        Check("4 error of the product of the axes", abs(plain.kv_bytes / small.kv_bytes / 128 - 1), 1e-9, "lower"),
-        Check("4 error of its effect on decode, switch and users", max(abs(value - 1) for value in effects.values()), 1e-9, "lower"),
+        Check(
+            "4 error of the product of the axes",
+            abs(plain.kv_bytes / small.kv_bytes / 128 - 1),
+            1e-9,
+            "lower",
+        ),
+        Check(
+            "4 error of its effect on decode, switch and users",
+            max(abs(value - 1) for value in effects.values()),
+            1e-9,
+            "lower",
+        ),
         Check("4 prefill gain claimed", gain, 0.0, "lower"),
     ]
 
@@ -93,6 +135,9 @@ def _sessions(quick: bool) -> list[Check]:
             error = abs(forecast.interactions_per_hour / simulated.interactions_per_hour - 1)
             worst = max(worst, error)
             if count in (1, 5, 17, 18, 50):
-                rates = f"{forecast.interactions_per_hour:10.1f} {simulated.interactions_per_hour:10.1f}"
+                rates = (
+                    f"{forecast.interactions_per_hour:10.1f} "
+                    f"{simulated.interactions_per_hour:10.1f}"
+                )
                 print(f"{context:8d} {count:6d} {rates} {forecast.bottleneck}")
     return [Check("5 worst error of the session model, 1 to 50 users", worst, 0.05, "lower")]

@@ -1,4 +1,7 @@
-"""Fit points with pip `chinchilla` in the peer's own Python; reads one JSON object and prints one."""
+"""Fit points with pip `chinchilla` in the peer's own Python.
+
+Reads one JSON object and prints one.
+"""
 
 import json
 import sys
@@ -20,10 +23,18 @@ def main() -> None:
         """Undo the mean the peer takes, which would stop its optimizer at the start."""
         return size * log_huber(y_true, y_pred, delta=task["delta"])
 
-    losses = {"default": asymmetric_mae, "mean Huber": partial(log_huber, delta=task["delta"]), "summed Huber": summed_huber}
+    losses = {
+        "default": asymmetric_mae,
+        "mean Huber": partial(log_huber, delta=task["delta"]),
+        "summed Huber": summed_huber,
+    }
     with tempfile.TemporaryDirectory() as folder:
-        peer = Chinchilla(folder, param_grid=task["grid"], loss_fn=losses[task["objective"]], log_level=50)
-        for parameters, tokens, loss in zip(task["parameters"], task["tokens"], task["loss"], strict=True):
+        peer = Chinchilla(
+            folder, param_grid=task["grid"], loss_fn=losses[task["objective"]], log_level=50
+        )
+        for parameters, tokens, loss in zip(
+            task["parameters"], task["tokens"], task["loss"], strict=True
+        ):
             peer.database.append(N=parameters, D=tokens, loss=loss)
         peer.visualizer.optim = lambda *args, **kwargs: None
         begin = time.process_time()

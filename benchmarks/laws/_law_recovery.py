@@ -1,4 +1,7 @@
-"""Points drawn from published laws with known noise: do intervals hold the truth, and is the optimum the best there is."""
+"""Points drawn from published laws with known noise.
+
+Do intervals hold the truth, and is the optimum the best there is.
+"""
 
 import multiprocessing
 import os
@@ -27,7 +30,8 @@ _NAMES = (
     "gadre2024_redpajama",
     "gadre2024_refinedweb",
 )
-"""Every registered law of loss by parameters and tokens; the rounded copy of one of them is left out."""
+"""Every registered law of loss by parameters and tokens; the rounded copy of one of them is left
+out."""
 
 
 def draw(name: str, count: int, seed: int) -> tuple[laws.Law, Array, dict[str, Array], Array]:
@@ -47,26 +51,57 @@ def draw(name: str, count: int, seed: int) -> tuple[laws.Law, Array, dict[str, A
     sizes = np.exp(generator.uniform(np.log(4e7), np.log(1.6e10), count))
     tokens = np.exp(generator.uniform(np.log(1e9), np.log(5e11), count))
     inputs: dict[str, Array] = {"parameters": np.rint(sizes), "tokens": np.rint(tokens)}
-    return item.law, truth, inputs, np.exp(item.law.predict(truth[None], inputs)[0] + _NOISE * generator.standard_normal(count))
+    return (
+        item.law,
+        truth,
+        inputs,
+        np.exp(
+            item.law.predict(truth[None], inputs)[0] + _NOISE * generator.standard_normal(count)
+        ),
+    )
 
 
 def recovery(quick: bool) -> list[Check]:
     """Check coverage per parameter over repeats, and the optimum against the best of many random starts."""
     names, repeats, starts = (("besiroglu2024",), 40, 400) if quick else (_NAMES, 200, 2000)
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    with mock.patch.dict(os.environ, one_thread), multiprocessing.get_context("spawn").Pool(2) as pool:
+    with (
+        mock.patch.dict(os.environ, one_thread),
+        multiprocessing.get_context("spawn").Pool(2) as pool,
+    ):
         coverages = pool.starmap_async(_coverage, [(name, repeats) for name in names])
         excesses = pool.starmap_async(_excess, [(name, starts) for name in names])
-        covered, worse = dict(zip(names, coverages.get(), strict=True)), dict(zip(names, excesses.get(), strict=True))
+        covered, worse = (
+            dict(zip(names, coverages.get(), strict=True)),
+            dict(zip(names, excesses.get(), strict=True)),
+        )
     for name in names:
         inside = ", ".join(f"{parameter} {value:.1%}" for parameter, value in covered[name].items())
-        print(f"{name}: inside the 90 % interval in {repeats} repeats: {inside}; objective over best of {starts} starts {worse[name]:+.1e}")
+        print(
+            f"{name}: inside the 90 % interval in {repeats} repeats: {inside}; objective over "
+            f"best of {starts} starts {worse[name]:+.1e}"
+        )
     shares = [value for inside in covered.values() for value in inside.values()]
     below, above = (0.05, 0.02) if quick else (0.0, 0.0)
     return [
-        Check(f"2 least covered parameter of {len(shares)}, {repeats} repeats", min(shares), 0.85 - below, "higher"),
-        Check(f"2 most covered parameter of {len(shares)}, {repeats} repeats", max(shares), 0.95 + above, "lower"),
-        Check(f"2 objective above the best of {starts} random starts, relative", max(worse.values()), 1e-6, "lower"),
+        Check(
+            f"2 least covered parameter of {len(shares)}, {repeats} repeats",
+            min(shares),
+            0.85 - below,
+            "higher",
+        ),
+        Check(
+            f"2 most covered parameter of {len(shares)}, {repeats} repeats",
+            max(shares),
+            0.95 + above,
+            "lower",
+        ),
+        Check(
+            f"2 objective above the best of {starts} random starts, relative",
+            max(worse.values()),
+            1e-6,
+            "lower",
+        ),
     ]
 
 
@@ -77,12 +112,17 @@ def _coverage(name: str, repeats: int) -> dict[str, float]:
         law, truth, inputs, loss = draw(name, _POINTS, seed)
         fitted = laws.fit(law, inputs, loss, bootstraps=_BOOTSTRAPS, seed=seed)
         ends = [fitted.interval(parameter, _LEVEL) for parameter in law.names]
-        inside.append([low <= value <= high for (low, high), value in zip(ends, law.values(truth).tolist(), strict=True)])
+        inside.append(
+            [
+                low <= value <= high
+                for (low, high), value in zip(ends, law.values(truth).tolist(), strict=True)
+            ]
+        )
     return dict(zip(law.names, np.mean(inside, axis=0).tolist(), strict=True))
 
 
 def _excess(name: str, starts: int) -> float:
-    """Give the largest relative excess of the fitted objective over random starts on two sets of points."""
+    """Return the largest relative excess of the fitted objective over random starts on two sets of points."""
     excess = []
     for seed in range(2):
         law, _, inputs, loss = draw(name, _POINTS, 1000 + seed)
@@ -91,12 +131,19 @@ def _excess(name: str, starts: int) -> float:
             fitted = laws.fit(law, inputs, loss, bootstraps=0, prior=None)
         grid = law.start_grid()
         span = np.maximum(np.ptp(grid, axis=0), 0.2)
-        drawn = np.random.default_rng(seed).uniform(grid.min(axis=0) - span, grid.max(axis=0) + span, (starts, grid.shape[1]))
+        drawn = np.random.default_rng(seed).uniform(
+            grid.min(axis=0) - span, grid.max(axis=0) + span, (starts, grid.shape[1])
+        )
         count = len(law.names)
         problem = Problem(
-            law=law, inputs=inputs, target=np.log(loss), weights=np.ones(_POINTS), delta=fitted.delta, center=np.zeros(count),
+            law=law,
+            inputs=inputs,
+            target=np.log(loss),
+            weights=np.ones(_POINTS),
+            delta=fitted.delta,
+            center=np.zeros(count),
             precision=np.zeros(count),
-        )  # fmt: skip
+        )
         best = minimize(problem, np.clip(drawn, *law.bounds), max_iterations=300).objective.min()
         excess.append(fitted.objective / best - 1)
     return float(max(excess))

@@ -1,4 +1,7 @@
-"""Training runs in miniature whose law is not the one fitted: averaged stochastic gradient descent on pools of linear data."""
+"""Training runs in miniature whose law is not the one fitted.
+
+Averaged stochastic gradient descent on pools of linear data.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +25,8 @@ class Pool:
     """What a pool is like.
 
     Attributes:
-        decay: of its inputs' spectrum; the test inputs have 1.1, a larger one covers the tail more thinly.
+        decay: of its inputs' spectrum; the test inputs have 1.1, a larger one covers the tail more
+            thinly.
         noise: standard deviation of the label noise; the labels have 1.
         copies: fraction of the samples that repeat others.
     """
@@ -60,15 +64,24 @@ def train(pools: list[tuple[Array, Array]], marks: Array, seed: int) -> Array:
     generator = np.random.default_rng(seed)
     inputs, labels = (np.concatenate(parts) for parts in zip(*pools, strict=True))
     steps = int(marks[-1])
-    order = np.concatenate([generator.permutation(len(labels)) for _ in range(-(-steps // len(labels)))])[:steps]
-    return FLOOR + _descend(inputs, labels, order, _spectrum(_TEST_DECAY), _teacher(), marks.astype(np.int64))
+    order = np.concatenate(
+        [generator.permutation(len(labels)) for _ in range(-(-steps // len(labels)))]
+    )[:steps]
+    return FLOOR + _descend(
+        inputs, labels, order, _spectrum(_TEST_DECAY), _teacher(), marks.astype(np.int64)
+    )
 
 
 @njit(cache=True)
 def _descend(inputs, labels, order, spectrum, teacher, marks):
     """Give the excess error of the weights averaged over the second half of the samples before each mark."""
     size = inputs.shape[1]
-    weights, total, begin, errors = np.zeros(size), np.zeros(size), np.zeros((len(marks), size)), np.zeros(len(marks))
+    weights, total, begin, errors = (
+        np.zeros(size),
+        np.zeros(size),
+        np.zeros((len(marks), size)),
+        np.zeros(len(marks)),
+    )
     for step in range(len(order)):
         row = inputs[order[step]]
         weights += _LEARNING_RATE * (labels[order[step]] - np.dot(row, weights)) * row

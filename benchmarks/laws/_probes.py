@@ -38,22 +38,27 @@ class Probes:
     @property
     def names(self) -> list[str]:
         """Column heads."""
-        return [f"ridge {ridge:g}" for ridge in self.ridges] + [f"{step} steps" for step in self.steps]
+        return [f"ridge {ridge:g}" for ridge in self.ridges] + [
+            f"{step} steps" for step in self.steps
+        ]
 
 
 def digits() -> tuple[Array, Array]:
-    """Give the 64 pixels of 1,797 handwritten digits and their classes as one-hot rows, from the peer scikit-learn."""
+    """Return the 64 pixels of 1,797 handwritten digits and their classes as one-hot rows, from the peer scikit-learn."""
     interpreter = peers.python("scikit-learn")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digits.npz"
-        code = "import sys, numpy, sklearn.datasets as d; x, y = d.load_digits(return_X_y=True); numpy.savez(sys.argv[1], x=x, y=y)"
+        code = (
+            "import sys, numpy, sklearn.datasets as d; x, y = d.load_digits(return_X_y=True); "
+            "numpy.savez(sys.argv[1], x=x, y=y)"
+        )
         subprocess.run([interpreter, "-c", code, file], check=True)
         with np.load(file) as data:
             return data["x"].astype(np.float64) / 16, np.eye(10)[data["y"]]
 
 
 def molecules(columns: int = 512) -> tuple[Array, Array]:
-    """Give hashed counts of letter sequences of 1,999 molecules' names and their orbital energies (PCQM4Mv2)."""
+    """Return hashed counts of letter sequences of 1,999 molecules' names and their orbital energies (PCQM4Mv2)."""
     with (shared("molecules") / "pcqm4mv2_2k.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     counts = np.zeros((len(rows), columns))
@@ -66,7 +71,12 @@ def molecules(columns: int = 512) -> tuple[Array, Array]:
 
 
 def measure(
-    task: tuple[Array, Array], rows: tuple[Rows, Rows], sizes: list[int], probes: Probes, repeats: int, generator: np.random.Generator
+    task: tuple[Array, Array],
+    rows: tuple[Rows, Rows],
+    sizes: list[int],
+    probes: Probes,
+    repeats: int,
+    generator: np.random.Generator,
 ) -> Array:
     """Train every probe on random subsets and take its squared error on the held-out rows.
 
@@ -87,13 +97,15 @@ def measure(
     for index, size in enumerate(sizes):
         for _ in range(repeats):
             chosen = generator.permutation(pool)[:size]
-            for probe, said in enumerate(_train(features[chosen], targets[chosen], features[held], probes)):
+            for probe, said in enumerate(
+                _train(features[chosen], targets[chosen], features[held], probes)
+            ):
                 errors[index, probe] += ((targets[held] - said) ** 2).sum(axis=1).mean() / repeats
     return errors
 
 
 def _train(seen: Array, targets: Array, held: Array, probes: Probes) -> Iterator[Array]:
-    """Give each probe's predictions on the held-out rows; all are gains on the directions of the sample."""
+    """Return each probe's predictions on the held-out rows; all are gains on the directions of the sample."""
     size = len(seen)
     few = size < seen.shape[1]
     variance, directions = np.linalg.eigh(seen @ seen.T / size if few else seen.T @ seen / size)
@@ -112,7 +124,9 @@ def forecast(model: RandomFeatureModel, sizes: list[int], probes: Probes) -> Arr
     rows = []
     for size in sizes:
         ridge = model.ridge_loss(np.array(probes.ridges) * probes.top, samples=size)[0]
-        rows.append(np.concatenate([ridge, model.loss(probes.steps, samples=size).test]) + model.label_noise)
+        rows.append(
+            np.concatenate([ridge, model.loss(probes.steps, samples=size).test]) + model.label_noise
+        )
     return np.array(rows)
 
 

@@ -9,7 +9,7 @@ __all__ = ["shared"]
 
 
 def shared(name: str) -> Path:
-    """Give the folder of a shared data set.
+    """Return the folder of a shared data set.
 
     Args:
         name: of the folder, such as "overtrained-lm".
@@ -23,5 +23,8 @@ def shared(name: str) -> Path:
     root = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))
     folder = root / "data" / name
     if not folder.is_dir():
-        raise DataError(f"no data set {name} at {folder}", hint="set STEELYARD_SHARED to the folder that holds data/")
+        raise DataError(
+            f"no data set {name} at {folder}",
+            hint="set STEELYARD_SHARED to the folder that holds data/",
+        )
     return folder

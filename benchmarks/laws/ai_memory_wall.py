@@ -1,7 +1,10 @@
-"""How fast compute, memory bandwidth and links grow: the points of "AI and Memory Wall", and the catalog's own chips.
+"""How fast compute, memory bandwidth and links grow.
 
-Only bullet 1 of the card, the trends, belongs to the laws. Bullets 2 to 5 (operation counts, measured arithmetic intensity, the
-training memory model, bound labels) belong to the rooms `cost` and `catalog`, and to their benchmarks.
+The points of "AI and Memory Wall", and the catalog's own chips.
+
+Only bullet 1 of the card, the trends, belongs to the laws. Bullets 2 to 5 (operation counts,
+measured arithmetic intensity, the training memory model, bound labels) belong to the rooms `cost`
+and `catalog`, and to their benchmarks.
 """
 
 import numpy as np
@@ -14,7 +17,11 @@ from steelyard.laws import Fit
 
 PAPER: list[str] = ["24-ai-memory-wall"]
 
-_PUBLISHED = {"peak_flops": (3.0, 0.2), "dram_bandwidth": (1.6, 0.1), "interconnect_bandwidth": (1.4, 0.1)}
+_PUBLISHED = {
+    "peak_flops": (3.0, 0.2),
+    "dram_bandwidth": (1.6, 0.1),
+    "interconnect_bandwidth": (1.4, 0.1),
+}
 _CHIP_QUANTITIES = ("peak_flops_per_s", "memory_bytes_per_s", "scale_up_bytes_per_s")
 _H100, _H100_YEAR = "H100-SXM5-80GB", 2022.0
 
@@ -26,10 +33,21 @@ def run(quick: bool) -> list[Check]:
     trends = {}
     for series in _PUBLISHED:
         rows = points.filter(pl.col("series") == series)
-        trends[series] = laws.fit_growth(rows["year"], rows["normalized_value"], period_years=2, bootstraps=bootstraps, source=series)
+        trends[series] = laws.fit_growth(
+            rows["year"],
+            rows["normalized_value"],
+            period_years=2,
+            bootstraps=bootstraps,
+            source=series,
+        )
         _print_trend(trends[series])
     checks = [
-        Check(f"1 {series} growth per two years, off {factor}", abs(laws.growth_per_two_years(trends[series]).value - factor), bar, "lower")
+        Check(
+            f"1 {series} growth per two years, off {factor}",
+            abs(laws.growth_per_two_years(trends[series]).value - factor),
+            bar,
+            "lower",
+        )
         for series, (factor, bar) in _PUBLISHED.items()
     ]
     inside = 0
@@ -37,29 +55,51 @@ def run(quick: bool) -> list[Check]:
         said = laws.growth_per_two_years(trends[series], intervals="bootstrap")
         inside += said.low <= factor <= said.high
     _print_forecast(trends)
-    return [*checks, Check("1 published factors inside the 95 % bootstrap intervals", inside, 3, "higher"), *_catalog()]
+    return [
+        *checks,
+        Check("1 published factors inside the 95 % bootstrap intervals", inside, 3, "higher"),
+        *_catalog(),
+    ]
 
 
 def _print_trend(trend: Fit) -> None:
     """Print one trend with both intervals."""
-    t, resampled = laws.growth_per_two_years(trend), laws.growth_per_two_years(trend, intervals="bootstrap")
+    t, resampled = (
+        laws.growth_per_two_years(trend),
+        laws.growth_per_two_years(trend, intervals="bootstrap"),
+    )
     doubling, last = laws.doubling_time_years(trend), laws.last_residual(trend)
     print(
-        f"{trend.source}: n {trend.num_points}, {trend.inputs['year'].min():.0f}-{trend.inputs['year'].max():.0f}, per two years "
-        f"{t.value:.2f}x, 95 % t {t.low:.2f}-{t.high:.2f}, bootstrap {resampled.low:.2f}-{resampled.high:.2f}, doubles in "
-        f"{doubling.value:.2f} years; last point {last.value:.2f}x the line (noise alone: {last.low:.2f}-{last.high:.2f})"
+        f"{trend.source}: n {trend.num_points}, "
+        f"{trend.inputs['year'].min():.0f}-{trend.inputs['year'].max():.0f}, per two years "
+        f"{t.value:.2f}x, 95 % t {t.low:.2f}-{t.high:.2f}, bootstrap "
+        f"{resampled.low:.2f}-{resampled.high:.2f}, doubles in "
+        f"{doubling.value:.2f} years; last point {last.value:.2f}x the line (noise alone: "
+        f"{last.low:.2f}-{last.high:.2f})"
     )
 
 
 def _print_forecast(trends: dict[str, Fit]) -> None:
     """Print where the balance of an H100 goes if both trends last."""
     now = laws.balance_points(_H100)["memory"]
-    wall = laws.wall(trends["peak_flops"], trends["dram_bandwidth"], [4.0, 8.0], balance_now=now, year_now=_H100_YEAR)
+    wall = laws.wall(
+        trends["peak_flops"],
+        trends["dram_bandwidth"],
+        [4.0, 8.0],
+        balance_now=now,
+        year_now=_H100_YEAR,
+    )
     doubling = wall.doubling_time_years
-    print(f"FLOP per byte of DRAM doubles in {doubling.value:.2f} years (80 %: {doubling.low:.2f}-{doubling.high:.2f}); {_H100}: {now:.0f}")
+    print(
+        f"FLOP per byte of DRAM doubles in {doubling.value:.2f} years (80 %: "
+        f"{doubling.low:.2f}-{doubling.high:.2f}); {_H100}: {now:.0f}"
+    )
     for index, year in enumerate(wall.year):
         said = (float(end[index]) for end in (wall.batch.value, wall.batch.low, wall.batch.high))
-        print("  {:.0f}: {:.0f} tokens per pass keep 16-bit weights compute-bound (80 %: {:.0f}-{:.0f})".format(year, *said))
+        print(
+            "  {:.0f}: {:.0f} tokens per pass keep 16-bit weights compute-bound (80 %: "
+            "{:.0f}-{:.0f})".format(year, *said)
+        )
 
 
 def _catalog() -> list[Check]:
@@ -68,12 +108,22 @@ def _catalog() -> list[Check]:
     flops, memory, link = (laws.growth_per_two_years(trend).value for trend in trends)
     for trend in trends:
         _print_trend(trend)
-    slopes = [trend.samples[:, 1] for trend in trends]  # one seed, one set of chips: the same chips are drawn in all three
+    slopes = [
+        trend.samples[:, 1] for trend in trends
+    ]  # one seed, one set of chips: the same chips are drawn in all three
     ordered = float(np.mean((slopes[0] > slopes[1]) & (slopes[1] > slopes[2])))
     years = trends[0].inputs["year"]
-    print(f"catalog: chips of {years.min():.0f}-{years.max():.0f}; FLOPS > DRAM > link in {100 * ordered:.0f} % of the bootstraps")
+    print(
+        f"catalog: chips of {years.min():.0f}-{years.max():.0f}; FLOPS > DRAM > link in "
+        f"{100 * ordered:.0f} % of the bootstraps"
+    )
     return [
-        Check("1 catalog chips with 16-bit peak, memory and link", float(trends[0].num_points), 25.0, "higher"),
+        Check(
+            "1 catalog chips with 16-bit peak, memory and link",
+            float(trends[0].num_points),
+            25.0,
+            "higher",
+        ),
         Check("1 catalog growth, FLOPS over DRAM", flops / memory, 1.0, "higher"),
         Check("1 catalog growth, DRAM over link", memory / link, 1.0, "higher"),
     ]

@@ -1,8 +1,11 @@
-"""The critical batch on exactly solvable training runs: one-pass SGD on least squares, where its growth with data is known.
+"""The critical batch on exactly solvable training runs.
 
-The smallest batch sets the target at each number of examples; the learning rate is tuned for every batch and target; batches
-that need three times the steps of linear scaling are stopped and count as "more than that". The exponent is read off the tables
-and, apart from that, found through f(B) = a + b / B^alpha. Small language models are a later benchmark.
+One-pass SGD on least squares, where its growth with data is known.
+
+The smallest batch sets the target at each number of examples; the learning rate is tuned for every
+batch and target; batches that need three times the steps of linear scaling are stopped and count as
+"more than that". The exponent is read off the tables and, apart from that, found through f(B) = a +
+b / B^alpha. Small language models are a later benchmark.
 """
 
 import math
@@ -31,10 +34,14 @@ def run(quick: bool) -> list[Check]:
     """Measure exponents, held-out batches, few batches against many, and what the censored likelihood is worth."""
     checks, tables = [], []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SteelyardWarning)  # five batches for three parameters, on purpose
+        warnings.simplefilter(
+            "ignore", SteelyardWarning
+        )  # five batches for three parameters, on purpose
         for spectrum, source in _PAIRS[:3] if quick else _PAIRS:
             problem = LeastSquares(spectrum, source)
-            table = problem.steps_table(2.0 ** np.arange(9, 14 if quick else 17), 2.0 ** np.arange(0, 11 if quick else 13))
+            table = problem.steps_table(
+                2.0 ** np.arange(9, 14 if quick else 17), 2.0 ** np.arange(0, 11 if quick else 13)
+            )
             tables.append(table)
             checks += _exponents(problem, table)
         checks += _predictions(tables[:3])
@@ -46,27 +53,44 @@ def run(quick: bool) -> list[Check]:
 def _exponents(problem: LeastSquares, table: StepsTable) -> list[Check]:
     """Compare the exponent of the critical batch by examples with the theory's, both ways."""
     read = table.critical_batches()
-    fitted = np.array([critical_batch(_steps_fit(table, row), reference=1.0).batch.value for row in range(len(table.examples))])
+    fitted = np.array(
+        [
+            critical_batch(_steps_fit(table, row), reference=1.0).batch.value
+            for row in range(len(table.examples))
+        ]
+    )
     exponents = [_exponent(table.examples, batches) for batches in (read, fitted)]
     name = f"a {problem.spectrum_exponent:g}, b {problem.source_exponent:g}"
     c = problem.critical_exponent
-    print(f"  {name}: c {c:.3f}; read off {exponents[0]:.3f}, by f(B) {exponents[1]:.3f}; B* {np.array2string(read, precision=1)}")
+    print(
+        f"  {name}: c {c:.3f}; read off {exponents[0]:.3f}, by f(B) {exponents[1]:.3f}; B* "
+        f"{np.array2string(read, precision=1)}"
+    )
     return [
         Check(f"1 exponent minus c, {name}", float(abs(exponents[0] - c)), 0.1, "lower"),
-        Check(f"1 exponent by fits of f(B) minus c, {name}", float(abs(exponents[1] - c)), 0.1, "lower"),
+        Check(
+            f"1 exponent by fits of f(B) minus c, {name}",
+            float(abs(exponents[1] - c)),
+            0.1,
+            "lower",
+        ),
     ]
 
 
 def _exponent(examples: _Array, batches: _Array) -> float:
     """Fit the power of examples."""
-    return laws.fit(batch_law("tokens"), {"tokens": examples}, batches, delta=math.inf, bootstraps=0).params["q"]
+    return laws.fit(
+        batch_law("tokens"), {"tokens": examples}, batches, delta=math.inf, bootstraps=0
+    ).params["q"]
 
 
 def _steps_fit(table: StepsTable, row: int, keep: NDArray[np.int64] | None = None) -> laws.Fit:
     """Fit f(B) to one target, with batches of at least eight linear-scaling steps; `keep` chooses among them."""
     columns = np.flatnonzero(table.examples[row] / table.batches >= _FEWEST_STEPS)
     columns = columns if keep is None else columns[keep]
-    return fit_steps(table.batches[columns], table.steps[row, columns], table.caps[row, columns], bootstraps=0)
+    return fit_steps(
+        table.batches[columns], table.steps[row, columns], table.caps[row, columns], bootstraps=0
+    )
 
 
 def _predictions(tables: list[StepsTable]) -> list[Check]:
@@ -82,10 +106,17 @@ def _predictions(tables: list[StepsTable]) -> list[Check]:
                 errors.append(abs(said / table.steps[row, held] - 1))
         few = critical_batch(_steps_fit(table, row, np.arange(0, 9, 2)), reference=1.0).batch.value
         ratios.append(abs(few / critical_batch(full, reference=1.0).batch.value - 1))
-    print(f"  held-out batches: steps off by {100 * np.median(errors):.1f} % (median of {len(errors)}), at most {100 * max(errors):.1f} %")
+    print(
+        f"  held-out batches: steps off by {100 * np.median(errors):.1f} % (median of "
+        f"{len(errors)}), at most {100 * max(errors):.1f} %"
+    )
     return [
-        Check("3 steps of a held-out batch, largest relative error", float(max(errors)), 0.10, "lower"),
-        Check("3 B* of 5 batches against 9, largest relative error", float(max(ratios)), 0.25, "lower"),
+        Check(
+            "3 steps of a held-out batch, largest relative error", float(max(errors)), 0.10, "lower"
+        ),
+        Check(
+            "3 B* of 5 batches against 9, largest relative error", float(max(ratios)), 0.25, "lower"
+        ),
     ]
 
 
@@ -100,23 +131,38 @@ def _censoring(count: int) -> list[Check]:
         steps = clean * np.exp(0.04 * np.random.default_rng(seed).standard_normal(len(batches)))
         seen = steps < caps
         found = critical_batch(
-            fit_steps(batches, np.where(seen, steps, np.inf), caps, bootstraps=200, seed=seed), reference=batches[0], level=0.9
+            fit_steps(batches, np.where(seen, steps, np.inf), caps, bootstraps=200, seed=seed),
+            reference=batches[0],
+            level=0.9,
         )
         inside.append(found.batch.low <= truth <= found.batch.high)
         errors["likelihood"].append(abs(math.log(found.batch.value / truth)))
         for name, rows in (("caps as steps", np.ones_like(seen)), ("dropped", seen)):
             if rows.sum() >= 5:
                 fit = fit_steps(batches[rows], np.minimum(steps, caps)[rows], bootstraps=0)
-                errors[name].append(abs(math.log(min(critical_batch(fit, reference=batches[0]).batch.value, 1e6) / truth)))
+                errors[name].append(
+                    abs(
+                        math.log(
+                            min(critical_batch(fit, reference=batches[0]).batch.value, 1e6) / truth
+                        )
+                    )
+                )
     for name, values in errors.items():
         print(
-            f"  {name:14s} |ln B* / truth|: median {np.median(values):.3f}, 90 % below {np.quantile(values, 0.9):.3f} ({len(values)} draws)"
+            f"  {name:14s} |ln B* / truth|: median {np.median(values):.3f}, 90 % below "
+            f"{np.quantile(values, 0.9):.3f} ({len(values)} draws)"
         )
     medians = {name: float(np.median(values)) for name, values in errors.items()}
-    print(f"  90 % intervals of B* with censored runs hold the truth in {100 * np.mean(inside):.0f} % of draws")
+    print(
+        f"  90 % intervals of B* with censored runs hold the truth in {100 * np.mean(inside):.0f} "
+        f"% of draws"
+    )
     return [
         Check(
-            "3 error of B*, caps taken as steps over censored likelihood", medians["caps as steps"] / medians["likelihood"], 1.0, "higher"
+            "3 error of B*, caps taken as steps over censored likelihood",
+            medians["caps as steps"] / medians["likelihood"],
+            1.0,
+            "higher",
         )
     ]
 
@@ -128,10 +174,19 @@ def _print_sweep() -> None:
     except DataError as error:
         print(f"  published sweep left out: {error}")
         return
-    names = {"learning_rate": "lr", "loss": "smooth_loss", "parameters": "params", "tokens": "tokens", "batch": "batch_seqs"}
+    names = {
+        "learning_rate": "lr",
+        "loss": "smooth_loss",
+        "parameters": "params",
+        "tokens": "tokens",
+        "batch": "batch_seqs",
+    }
     columns = {ours: table[theirs].to_numpy().astype(np.float64) for ours, theirs in names.items()}
     cells = optima(columns, "learning_rate", "loss", ("parameters", "tokens", "batch"))
     best = optima(cells.columns, "batch", "least", ("parameters", "tokens"))
     fit = laws.fit(batch_law(), best.columns, "batch", weights=best.weights(), delta=math.inf)
-    shown = ", ".join(f"{name} {fit.params[name]:.2f} [{fit.interval(name)[0]:.2f}, {fit.interval(name)[1]:.2f}]" for name in ("p", "q"))
+    shown = ", ".join(
+        f"{name} {fit.params[name]:.2f} [{fit.interval(name)[0]:.2f}, {fit.interval(name)[1]:.2f}]"
+        for name in ("p", "q")
+    )
     print(f"  best batch of the published sweep = c N^p D^q: {shown} (published without N: q .571)")

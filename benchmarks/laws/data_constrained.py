@@ -1,8 +1,11 @@
-"""Repeated tokens: 182 published runs refitted, the flat valley shown, ladders forecast, sizes chosen under unique data.
+"""Repeated tokens.
 
-The numbers beside the card's bullets 3 and 4 that need training runs of our own are not here; in their place stand generators
-with known truth on the design of the published runs, one of them of another form than the law fitted, and the published runs
-that share budget and unique tokens.
+182 published runs refitted, the flat valley shown, ladders forecast, sizes chosen under unique
+data.
+
+The numbers beside the card's bullets 3 and 4 that need training runs of our own are not here; in
+their place stand generators with known truth on the design of the published runs, one of them of
+another form than the law fitted, and the published runs that share budget and unique tokens.
 """
 
 import csv
@@ -51,7 +54,9 @@ def _table() -> Runs:
     """Read the runs of the main recipe, one seed each."""
     with (shared("datablations-losses") / "runs.csv").open() as lines:
         rows = [row for row in csv.DictReader(lines) if row["variant"] == "" and row["seed"] == "0"]
-    names = {"params": "parameters", "val_loss": "loss"} | {name: name for name in ("tokens", "unique_tokens", "in_paper_fit")}
+    names = {"params": "parameters", "val_loss": "loss"} | {
+        name: name for name in ("tokens", "unique_tokens", "in_paper_fit")
+    }
     return {new: np.array([float(row[old]) for row in rows]) for old, new in names.items()}
 
 
@@ -61,19 +66,25 @@ def _take(runs: Runs, rows: Rows) -> Runs:
 
 def _pair() -> laws.Fit:
     law = laws.data_constrained(base=_BASE)
-    return laws.Fit(law=law, theta=law.coordinates(_PAIR), samples=np.zeros((0, 2)), provenance="published")
+    return laws.Fit(
+        law=law, theta=law.coordinates(_PAIR), samples=np.zeros((0, 2)), provenance="published"
+    )
 
 
 def _r_squared(fit: laws.Fit, runs: Runs) -> float:
     said = fit.predict(runs, extrapolate=True).value
-    return float(1 - np.sum((runs["loss"] - said) ** 2) / np.sum((runs["loss"] - runs["loss"].mean()) ** 2))
+    return float(
+        1 - np.sum((runs["loss"] - said) ** 2) / np.sum((runs["loss"] - runs["loss"].mean()) ** 2)
+    )
 
 
 def _published_numbers(paper: Runs) -> list[Check]:
     """Reproduce R2 of the published pair and of the law without decay."""
     both = _r_squared(_pair(), paper)
     none = _r_squared(laws.published[_BASE].fit(), paper)
-    print(f"{len(paper['loss'])} runs; R2 of the published pair {both:.5f}, without decay {none:.5f}")
+    print(
+        f"{len(paper['loss'])} runs; R2 of the published pair {both:.5f}, without decay {none:.5f}"
+    )
     return [
         Check("1 runs of the published fit missing", 182 - len(paper["loss"]), 0, "lower"),
         Check("1 R2 of the published pair, off .7722 by", abs(both - 0.7722), 1e-3, "lower"),
@@ -91,39 +102,68 @@ def _own_fit(paper: Runs) -> list[Check]:
         times.append(time.process_time() - start)
     seconds = min(times)
     found = laws.repetition_constants(fit)
-    print(f"own fit {fit.params}, objective {fit.objective:.7f}, R2 {_r_squared(fit, paper):.4f}, {seconds:.2f} s CPU with 300 bootstraps")
+    print(
+        f"own fit {fit.params}, objective {fit.objective:.7f}, R2 {_r_squared(fit, paper):.4f}, "
+        f"{seconds:.2f} s CPU with 300 bootstraps"
+    )
     print(found)
-    for form in (laws.data_constrained("geometric", base=_BASE), laws.data_constrained(), laws.overfitting_penalty()):
+    for form in (
+        laws.data_constrained("geometric", base=_BASE),
+        laws.data_constrained(),
+        laws.overfitting_penalty(),
+    ):
         other = laws.fit(form, paper, paper["loss"], bootstraps=0)
-        said = f"objective {other.objective:.5f}, R2 {_r_squared(other, paper):.4f}, at bounds {other.at_bounds}"
+        said = (
+            f"objective {other.objective:.5f}, R2 {_r_squared(other, paper):.4f}, at bounds "
+            f"{other.at_bounds}"
+        )
         print(f"{form.name}, {len(form.names)} free: {said}")
     ends = [profile.high / profile.low for profile in (found.repeats, found.excess)]
     return [
         Check("1 objective of the own fit", fit.objective, 0.0158259, "lower"),
-        Check("1 objective above the best of 16 L-BFGS starts, relative", fit.objective / _scipy(law, paper) - 1, 1e-6, "lower"),
+        Check(
+            "1 objective above the best of 16 L-BFGS starts, relative",
+            fit.objective / _scipy(law, paper) - 1,
+            1e-6,
+            "lower",
+        ),
         Check("1 ratio of the 90 % interval's ends, R_D", min(ends[0], 1e9), 5.0, "higher"),
         Check("1 ratio of the 90 % interval's ends, R_N", min(ends[1], 1e9), 5.0, "higher"),
-        Check("1 constants flagged as flat, of 2", float(found.repeats.is_flat) + found.excess.is_flat, 2.0, "higher"),
+        Check(
+            "1 constants flagged as flat, of 2",
+            float(found.repeats.is_flat) + found.excess.is_flat,
+            2.0,
+            "higher",
+        ),
         Check("CPU seconds of the fit with 300 bootstraps, least of 5", seconds, 1.0, "lower"),
     ]
 
 
 def _scipy(law: laws.Law, paper: Runs) -> float:
-    """Give the best objective of L-BFGS with numeric gradients from 16 starts."""
+    """Return the best objective of L-BFGS with numeric gradients from 16 starts."""
     goal = np.log(paper["loss"])
 
     def objective(theta: Array) -> float:
         return float(laws.huber(law.predict(theta[None], paper)[0] - goal, 1e-3).sum()) * 1e3
 
     starts = [np.log([r_d, r_n]) for r_d in (2, 8, 30, 120) for r_n in (0.5, 2, 8, 30)]
-    return min(scipy.optimize.minimize(objective, start, method="L-BFGS-B").fun for start in starts) / 1e3
+    return (
+        min(scipy.optimize.minimize(objective, start, method="L-BFGS-B").fun for start in starts)
+        / 1e3
+    )
 
 
 def _ladders(table: Runs, paper: Runs) -> list[Check]:
     """Forecast 2 to 7 epochs from the single-epoch run of each ladder, by fits that saw no run of the ladders beyond it."""
-    on_ladder = np.array([(n, d) in _LADDERS for n, d in zip(paper["parameters"], paper["tokens"], strict=True)])
+    on_ladder = np.array(
+        [(n, d) in _LADDERS for n, d in zip(paper["parameters"], paper["tokens"], strict=True)]
+    )
     others = _take(paper, ~(on_ladder & (paper["tokens"] > paper["unique_tokens"])))
-    forms = {"base fixed": laws.data_constrained(base=_BASE), "base free": laws.data_constrained(), "penalty": laws.overfitting_penalty()}
+    forms = {
+        "base fixed": laws.data_constrained(base=_BASE),
+        "base free": laws.data_constrained(),
+        "penalty": laws.overfitting_penalty(),
+    }
     errors: dict[str, float] = {}
     inside = flat = 0.0
     for name, law in forms.items():
@@ -131,17 +171,29 @@ def _ladders(table: Runs, paper: Runs) -> list[Check]:
         errors[name], flat, covered = _ladder_error(fit, table)
         inside = covered if name == "base fixed" else inside
         every = _ladder_error(laws.fit(law, paper, paper["loss"], bootstraps=0), table)[0]
-        print(f"ladders, {name}: mean error {errors[name]:.4f} nats without their runs, {every:.4f} with all; no change {flat:.4f}")
+        print(
+            f"ladders, {name}: mean error {errors[name]:.4f} nats without their runs, {every:.4f} "
+            f"with all; no change {flat:.4f}"
+        )
     return [
-        Check("2 ladder forecasts, mean error in nats, base fixed", errors["base fixed"], 0.02, "lower"),
-        Check("2 ladder forecasts, mean error in nats, base free", errors["base free"], 0.02, "lower"),
-        Check("2 error of forecasting no change over ours", flat / errors["base fixed"], 1.0, "higher"),
+        Check(
+            "2 ladder forecasts, mean error in nats, base fixed",
+            errors["base fixed"],
+            0.02,
+            "lower",
+        ),
+        Check(
+            "2 ladder forecasts, mean error in nats, base free", errors["base free"], 0.02, "lower"
+        ),
+        Check(
+            "2 error of forecasting no change over ours", flat / errors["base fixed"], 1.0, "higher"
+        ),
         Check("2 ladder runs inside the bootstrap's 90 %, fraction", inside, 0.8, "higher"),
     ]
 
 
 def _ladder_error(fit: laws.Fit, table: Runs) -> tuple[float, float, float]:
-    """Give the mean error of the fit and of no change at all, and how many runs lie between the bootstrap's 5 and 95 %."""
+    """Return the mean error of the fit and of no change at all, and how many runs lie between the bootstrap's 5 and 95 %."""
     thetas = np.concatenate([fit.theta[None], fit.samples])
     ours, flat, inside = [], [], []
     for size, tokens in _LADDERS:
@@ -168,18 +220,28 @@ def _recovery(paper: Runs, rounds: int) -> list[Check]:
     for _ in range(rounds):
         loss = clean * np.exp(0.02 * generator.standard_normal(len(clean)))
         found = laws.repetition_constants(laws.fit(law, paper, loss, bootstraps=0))
-        held += sum(profile.low <= _PAIR[profile.name] <= profile.high for profile in (found.repeats, found.excess))
+        held += sum(
+            profile.low <= _PAIR[profile.name] <= profile.high
+            for profile in (found.repeats, found.excess)
+        )
         flat += found.repeats.is_flat
-    print(f"{rounds} generated tables: {held / rounds / 2:.2f} of the 90 % intervals hold the truth")
+    print(
+        f"{rounds} generated tables: {held / rounds / 2:.2f} of the 90 % intervals hold the truth"
+    )
     return [
         Check("3 generator, coverage of 90 % intervals", held / rounds / 2, 0.85, "higher"),
-        Check("3 generator, determined R_D wrongly called flat, fraction", flat / rounds, 0.1, "lower"),
+        Check(
+            "3 generator, determined R_D wrongly called flat, fraction", flat / rounds, 0.1, "lower"
+        ),
     ]
 
 
 def _chosen_form(runs: Runs) -> laws.Fit:
     """Fit both forms with a free base and take the one that lies closer to the runs."""
-    fits = [laws.fit(law, runs, runs["loss"], bootstraps=0) for law in (laws.data_constrained(), laws.overfitting_penalty())]
+    fits = [
+        laws.fit(law, runs, runs["loss"], bootstraps=0)
+        for law in (laws.data_constrained(), laws.overfitting_penalty())
+    ]
     return min(fits, key=lambda fit: fit.objective)
 
 
@@ -189,7 +251,9 @@ def _chosen_sizes(paper: Runs) -> list[Check]:
     checks = []
     for name, truth in (("of the law", _pair()), ("of the penalty form", penalty)):
         noise = 0.02 * np.random.default_rng(1).standard_normal(len(paper["loss"]))
-        fit = _chosen_form(paper | {"loss": truth.predict(paper, extrapolate=True).value * np.exp(noise)})
+        fit = _chosen_form(
+            paper | {"loss": truth.predict(paper, extrapolate=True).value * np.exp(noise)}
+        )
         print(f"generator {name}, chosen form {fit.law.name}")
         wins = sum(_wins(fit, truth, flops, unique) for flops, unique in _GENERATED_BUDGETS)
         checks.append(Check(f"4 generator {name}: budgets won, of 5", wins, 4.0, "higher"))
@@ -199,52 +263,88 @@ def _chosen_sizes(paper: Runs) -> list[Check]:
 def _wins(fit: laws.Fit, truth: laws.Fit, flops: float, unique: float) -> bool:
     """Say whether the chosen size truly loses less than Chinchilla's and than the single-epoch size."""
     chosen = laws.allocate_repeated(fit, flops, unique, extrapolate=True)
-    sizes = np.array([chosen.best.parameters.value, chosen.chinchilla_parameters, flops / 6 / unique])
+    sizes = np.array(
+        [chosen.best.parameters.value, chosen.chinchilla_parameters, flops / 6 / unique]
+    )
     runs = {"parameters": sizes, "tokens": flops / 6 / sizes, "unique_tokens": np.full(3, unique)}
     loss = truth.predict(runs, extrapolate=True).value
     said = f"{sizes[0]:.2e} parameters, {chosen.best.tokens.value / unique:.1f} epochs"
-    print(f"  {flops:.0e} FLOP, {unique:.1e} unique: {said} {loss[0]:.4f}, Chinchilla's size {loss[1]:.4f}, one epoch {loss[2]:.4f}")
+    print(
+        f"  {flops:.0e} FLOP, {unique:.1e} unique: {said} {loss[0]:.4f}, Chinchilla's size "
+        f"{loss[1]:.4f}, one epoch {loss[2]:.4f}"
+    )
     return bool(loss[0] <= loss[1:].min())
 
 
 def _published_budgets(paper: Runs) -> list[Check]:
     """Among published runs of one budget and one amount of unique tokens, choose form and size by all other runs.
 
-    A choice wins when its measured loss is no higher than that of the runs nearest to Chinchilla's size and to one epoch.
+    A choice wins when its measured loss is no higher than that of the runs nearest to Chinchilla's
+    size and to one epoch.
     """
     wins, regrets, usual = [], [], []
     for rows in _budgets(paper):
-        seen, cell = _take(paper, np.setdiff1d(np.arange(len(paper["loss"])), rows)), _take(paper, rows)
+        seen, cell = (
+            _take(paper, np.setdiff1d(np.arange(len(paper["loss"])), rows)),
+            _take(paper, rows),
+        )
         fit = _chosen_form(seen)
         loss, unique = _picked(fit, cell), cell["unique_tokens"][0]
-        said = f"chosen by {fit.law.name} {loss[0]:.3f}, Chinchilla's size {loss[1]:.3f}, one epoch {loss[2]:.3f}"
-        print(f"  published, {unique:.1e} unique, {len(rows)} sizes: {said}, best {cell['loss'].min():.3f}")
+        said = (
+            f"chosen by {fit.law.name} {loss[0]:.3f}, Chinchilla's size {loss[1]:.3f}, one "
+            f"epoch {loss[2]:.3f}"
+        )
+        print(
+            f"  published, {unique:.1e} unique, {len(rows)} sizes: {said}, best "
+            f"{cell['loss'].min():.3f}"
+        )
         wins.append(loss[0] <= loss[1:].min())
         regrets.append(loss[0] - cell["loss"].min())
         usual.append(loss[1] - cell["loss"].min())
-    print(f"{len(wins)} published budgets: mean regret {np.mean(regrets):.3f} nats, Chinchilla's size {np.mean(usual):.3f}")
+    print(
+        f"{len(wins)} published budgets: mean regret {np.mean(regrets):.3f} nats, Chinchilla's "
+        f"size {np.mean(usual):.3f}"
+    )
     return [
         Check("4 published budgets won, fraction", float(np.mean(wins)), 0.8, "higher"),
-        Check("4 published budgets, regret over that of Chinchilla's size", float(np.mean(regrets) / np.mean(usual)), 1.0, "lower"),
+        Check(
+            "4 published budgets, regret over that of Chinchilla's size",
+            float(np.mean(regrets) / np.mean(usual)),
+            1.0,
+            "lower",
+        ),
     ]
 
 
 def _picked(fit: laws.Fit, cell: Runs) -> Array:
-    """Give the measured losses of the run chosen by the fit, the one nearest to Chinchilla's size and to one epoch, [3]."""
-    flops, unique = 6 * float(np.median(cell["parameters"] * cell["tokens"])), float(cell["unique_tokens"][0])
+    """Return the measured losses of the run chosen by the fit, the one nearest to Chinchilla's size and to one epoch, [3]."""
+    flops, unique = (
+        6 * float(np.median(cell["parameters"] * cell["tokens"])),
+        float(cell["unique_tokens"][0]),
+    )
     chinchilla = laws.allocate_repeated(fit, flops, unique, extrapolate=True).chinchilla_parameters
     picks = [int(fit.predict(cell, extrapolate=True).value.argmin())]
-    picks += [int(np.abs(np.log(cell["parameters"] / size)).argmin()) for size in (chinchilla, flops / 6 / unique)]
+    picks += [
+        int(np.abs(np.log(cell["parameters"] / size)).argmin())
+        for size in (chinchilla, flops / 6 / unique)
+    ]
     return cell["loss"][picks]
 
 
 def _budgets(table: Runs) -> list[NDArray[np.int64]]:
     """List rows of runs with the same unique tokens and budgets within 10 %, at least four sizes, some of which repeat."""
-    flops, cells, used = 6 * table["parameters"] * table["tokens"], [], np.zeros(len(table["loss"]), dtype=bool)
+    flops, cells, used = (
+        6 * table["parameters"] * table["tokens"],
+        [],
+        np.zeros(len(table["loss"]), dtype=bool),
+    )
     for row in np.argsort(flops):
         near = (np.abs(np.log(flops / flops[row] / (1 + _SAME_BUDGET / 2))) < _SAME_BUDGET) & ~used
         near &= table["unique_tokens"] == table["unique_tokens"][row]
-        if len(set(table["parameters"][near])) >= 4 and (table["tokens"] > 1.5 * table["unique_tokens"])[near].any():
+        if (
+            len(set(table["parameters"][near])) >= 4
+            and (table["tokens"] > 1.5 * table["unique_tokens"])[near].any()
+        ):
             used |= near
             cells.append(np.flatnonzero(near))
     return cells

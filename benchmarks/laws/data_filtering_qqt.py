@@ -1,8 +1,11 @@
-"""Pools of data: utilities and half-lives from single pools forecast mixtures, the best choice and where it changes.
+"""Pools of data.
 
-No errors per bucket were published, so the truth is generated: once by the law itself with noise, once by training runs in
-miniature (averaged stochastic gradient descent on linear data), for which the law is only an approximation and can fail. Those
-are judged twice, with the irreducible error known, as the paper's programs set it, and with it fitted.
+Utilities and half-lives from single pools forecast mixtures, the best choice and where it changes.
+
+No errors per bucket were published, so the truth is generated: once by the law itself with noise,
+once by training runs in miniature (averaged stochastic gradient descent on linear data), for which
+the law is only an approximation and can fail. Those are judged twice, with the irreducible error
+known, as the paper's programs set it, and with it fitted.
 """
 
 import csv
@@ -16,7 +19,16 @@ from typing import Any
 
 import numpy as np
 from benchmarks.common import Check
-from benchmarks.laws._pool_grid import FLOOR, PASSES, SIDE, SIZE, START, error_bare, error_by_arrays, grid_search
+from benchmarks.laws._pool_grid import (
+    FLOOR,
+    PASSES,
+    SIDE,
+    SIZE,
+    START,
+    error_bare,
+    error_by_arrays,
+    grid_search,
+)
 from benchmarks.laws._pool_runs import FLOOR as TRAINED_FLOOR
 from benchmarks.laws._pool_runs import Pool, draw_pools, train
 from benchmarks.laws._shared import shared
@@ -31,7 +43,8 @@ from steelyard.laws.forms.pools.pool_utility import error_with_floor_inside, log
 Rows = NDArray[np.int64]
 PAPER = ["43-data-filtering-qqt"]
 
-# Goyal, Maini et al. 2024 (arXiv 2404.07177): constants shipped with its programs, ImageNet error, buckets by T-MARS score
+# Goyal, Maini et al. 2024 (arXiv 2404.07177): constants shipped with its programs, ImageNet error,
+# buckets by T-MARS score
 _NAMES = ("top 10", "10-20", "20-30", "30-40")
 _UTILITY = np.array([-0.16, -0.125, -0.1, -0.085])
 _HALF_LIFE = np.array([6.7272727, 8.5454545, 5.2727273, 2.2727273])
@@ -41,13 +54,17 @@ _BUDGETS = SIZE * np.geomspace(1.5, 50, 15)
 def run(quick: bool) -> list[Check]:
     """Check the mathematics, both generators, the published pool sizes of CLIP, and the time against a plain grid."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SteelyardWarning)  # few points on purpose, and curves of noisy pools that rise at the end
+        warnings.simplefilter(
+            "ignore", SteelyardWarning
+        )  # few points on purpose, and curves of noisy pools that rise at the end
         trained = [_trained_truth(2 if quick else 6)]
         return [
             *_exactness(),
             *_published_choice(),
             *_judge("law", _law_truths(6 if quick else 30)),
-            *_judge("training runs, floor known", trained, laws.pool_utility().fix(d=TRAINED_FLOOR)),
+            *_judge(
+                "training runs, floor known", trained, laws.pool_utility().fix(d=TRAINED_FLOOR)
+            ),
             *_judge("training runs, floor fitted", trained),
             *_monotone(2 if quick else 8),
             *_coverage(10 if quick else 40),
@@ -62,9 +79,11 @@ def _numbers() -> dict[str, Array]:
 
 
 def _mixture(shares: Array, samples: Array) -> Array:
-    """Give the law's errors for one mixture at many budgets."""
+    """Return the law's errors for one mixture at many budgets."""
     rows = np.tile(shares, (len(samples), 1))
-    return FLOOR + np.exp(log_mixture_excess(_numbers(), rows, np.full(rows.shape, SIZE), samples)[0])
+    return FLOOR + np.exp(
+        log_mixture_excess(_numbers(), rows, np.full(rows.shape, SIZE), samples)[0]
+    )
 
 
 def _first(count: int) -> Array:
@@ -75,9 +94,15 @@ def _by_passes(count: int, samples: float, inside: bool = False) -> float:
     """Write the aggregate of `count` equal pools pass by pass, with the floor added at the end or, as the programs do, at first."""
     union, error = SIZE * count, 0.0
     for k in range(math.ceil(samples / union)):
-        utility = sum(_UTILITY[i] * 0.5 ** (k / (_HALF_LIFE[i] * count)) for i in range(count)) / count
+        utility = (
+            sum(_UTILITY[i] * 0.5 ** (k / (_HALF_LIFE[i] * count)) for i in range(count)) / count
+        )
         end = min(samples, union * (k + 1))
-        error = (end / START) ** utility + FLOOR * inside if k == 0 else error * (end / (union * k)) ** utility
+        error = (
+            (end / START) ** utility + FLOOR * inside
+            if k == 0
+            else error * (end / (union * k)) ** utility
+        )
     return error + FLOOR * (not inside)
 
 
@@ -85,25 +110,51 @@ def _exactness() -> list[Check]:
     """Compare with the power law, the differential equation and the published aggregate."""
     endless = _numbers() | {"b": np.full((1, 4), -0.2), "tau": np.full((1, 4), np.inf)}
     shares, sizes = np.array([[0.4, 0.1, 0.3, 0.2]]), np.array([[3e6, 1e7, 2e6, 5e6]])
-    power = np.exp(log_mixture_excess(endless, shares, sizes, np.array([7e8])))[0, 0] / (7e8 / START) ** -0.2 - 1
+    power = (
+        np.exp(log_mixture_excess(endless, shares, sizes, np.array([7e8])))[0, 0]
+        / (7e8 / START) ** -0.2
+        - 1
+    )
     ours = float(np.exp(log_mixture_excess(_numbers(), shares, sizes, np.array([1.5e8])))[0, 0])
     solved = _solve(shares[0], sizes[0], 1.5e8)
-    aggregate = max(abs(_mixture(_first(p), np.array([n]))[0] / _by_passes(p, n) - 1) for p in (2, 3, 4) for n in _BUDGETS)
+    aggregate = max(
+        abs(_mixture(_first(p), np.array([n]))[0] / _by_passes(p, n) - 1)
+        for p in (2, 3, 4)
+        for n in _BUDGETS
+    )
     return [
-        Check("1 endless half-lives against the power law, relative", float(abs(power)), 1e-12, "lower"),
-        Check("1 closed form against the differential equation, relative", abs(ours / solved - 1), 1e-6, "lower"),
+        Check(
+            "1 endless half-lives against the power law, relative",
+            float(abs(power)),
+            1e-12,
+            "lower",
+        ),
+        Check(
+            "1 closed form against the differential equation, relative",
+            abs(ours / solved - 1),
+            1e-6,
+            "lower",
+        ),
         Check("1 published aggregate of 2 to 4 pools, relative", float(aggregate), 1e-12, "lower"),
     ]
 
 
 def _solve(shares: Array, sizes: Array, samples: float) -> float:
     """Integrate dy = y b dn / n numerically between all pass boundaries."""
-    bounds = sorted(k * m / r for m, r in zip(sizes, shares, strict=True) for k in range(1, math.ceil(samples * r / m)))
+    bounds = sorted(
+        k * m / r
+        for m, r in zip(sizes, shares, strict=True)
+        for k in range(1, math.ceil(samples * r / m))
+    )
     y, begin = 1.0, START
     for end in [*bounds, samples]:
         passed = np.floor(0.5 * (begin + end) * shares / sizes)
         utility = float((shares * _UTILITY * 0.5 ** (passed * shares / _HALF_LIFE)).sum())
-        y = float(solve_ivp(_growth(utility), (math.log(begin), math.log(end)), [y], rtol=1e-10, atol=1e-14).y[0, -1])
+        y = float(
+            solve_ivp(
+                _growth(utility), (math.log(begin), math.log(end)), [y], rtol=1e-10, atol=1e-14
+            ).y[0, -1]
+        )
         begin = end
     return y
 
@@ -116,13 +167,32 @@ def _published_choice() -> list[Check]:
     """Choose among the first 1 to 4 buckets with the published constants, as the paper's programs do."""
     budgets = np.array([32e6, 64e6, 128e6, 640e6])
     ours = np.stack([_mixture(_first(p), budgets) for p in (1, 2, 3, 4)]).argmin(axis=0)
-    theirs = np.array([[_by_passes(p, n, inside=True) for n in budgets] for p in (1, 2, 3, 4)]).argmin(axis=0)
+    theirs = np.array(
+        [[_by_passes(p, n, inside=True) for n in budgets] for p in (1, 2, 3, 4)]
+    ).argmin(axis=0)
     rows = [np.tile(_first(p), (4, 1)) for p in (1, 2, 3, 4)]
-    variant = np.stack([error_with_floor_inside(_numbers(), row, np.full((4, 4), SIZE), budgets)[0] for row in rows])
-    print(f"published constants at 32, 64, 128, 640 million samples: best number of buckets {ours + 1}, by its programs {theirs + 1}")
-    far = max(abs(variant[p, i] / _by_passes(p + 1, n, inside=True) - 1) for p in range(4) for i, n in enumerate(budgets))
+    variant = np.stack(
+        [
+            error_with_floor_inside(_numbers(), row, np.full((4, 4), SIZE), budgets)[0]
+            for row in rows
+        ]
+    )
+    print(
+        f"published constants at 32, 64, 128, 640 million samples: best number of buckets "
+        f"{ours + 1}, by its programs {theirs + 1}"
+    )
+    far = max(
+        abs(variant[p, i] / _by_passes(p + 1, n, inside=True) - 1)
+        for p in range(4)
+        for i, n in enumerate(budgets)
+    )
     return [
-        Check("1 budgets of 4 with the choice of the published programs", float((ours == theirs).sum()), 4, "higher"),
+        Check(
+            "1 budgets of 4 with the choice of the published programs",
+            float((ours == theirs).sum()),
+            4,
+            "higher",
+        ),
         Check("1 their variant reproduced, relative", float(far), 1e-12, "lower"),
     ]
 
@@ -143,7 +213,9 @@ def _law_truths(count: int) -> list[_Truth]:
     mixed = np.stack([_mixture(_first(p), _BUDGETS) for p in (1, 2, 3, 4)])
     generator = np.random.default_rng(0)
     noise = 0.003 / math.sqrt(3) * generator.standard_normal((count, *alone.shape))
-    return [_Truth(_points(SIZE, 4), (alone * np.exp(own)).ravel(), _BUDGETS, mixed) for own in noise]
+    return [
+        _Truth(_points(SIZE, 4), (alone * np.exp(own)).ravel(), _BUDGETS, mixed) for own in noise
+    ]
 
 
 def _trained_truth(seeds: int) -> _Truth:
@@ -160,7 +232,11 @@ def _trained_truth(seeds: int) -> _Truth:
 
 def _points(size: float, pools: int) -> dict[str, NDArray[Any]]:
     labels = np.repeat(np.array(_NAMES[:pools]), len(PASSES))
-    return {"samples": np.tile(PASSES, pools) * size, "pool_size": np.full(len(labels), size), "pool": labels}
+    return {
+        "samples": np.tile(PASSES, pools) * size,
+        "pool_size": np.full(len(labels), size),
+        "pool": labels,
+    }
 
 
 def _judge(name: str, truths: list[_Truth], law: laws.Law | None = None) -> list[Check]:
@@ -168,14 +244,36 @@ def _judge(name: str, truths: list[_Truth], law: laws.Law | None = None) -> list
     found = [_forecast(truth, law) for truth in truths]
     mean = {key: float(np.mean([item[key] for item in found])) for key in found[0]}
     crossing = statistics.median(item["crossing"] for item in found)
-    print(f"{name}, {len(truths)} tables: { ({key: round(value, 4) for key, value in mean.items()}) }")
+    print(
+        f"{name}, {len(truths)} tables: { ({key: round(value, 4) for key, value in mean.items()}) }"
+    )
     usual = min(mean[f"regret of {label}"] for label in ("top pool", "all", "one law"))
     return [
         Check(f"2 {name}: relative error of forecast mixtures, mean", mean["error"], 0.05, "lower"),
-        Check(f"2 {name}: rank correlation of choices, mean over budgets", mean["ranks"], 0.8, "higher"),
-        Check(f"2 {name}: budgets with a choice within 1 % of the best, fraction", mean["near"], 0.8, "higher"),
-        Check(f"3 {name}: forecast crossing of best pool and all, off by a factor, median", crossing, 1.5, "lower"),
-        Check(f"3 {name}: regret over that of the best baseline", mean["regret of ours"] / usual, 1.0, "lower"),
+        Check(
+            f"2 {name}: rank correlation of choices, mean over budgets",
+            mean["ranks"],
+            0.8,
+            "higher",
+        ),
+        Check(
+            f"2 {name}: budgets with a choice within 1 % of the best, fraction",
+            mean["near"],
+            0.8,
+            "higher",
+        ),
+        Check(
+            f"3 {name}: forecast crossing of best pool and all, off by a factor, median",
+            crossing,
+            1.5,
+            "lower",
+        ),
+        Check(
+            f"3 {name}: regret over that of the best baseline",
+            mean["regret of ours"] / usual,
+            1.0,
+            "lower",
+        ),
     ]
 
 
@@ -184,18 +282,29 @@ def _forecast(truth: _Truth, law: laws.Law | None) -> dict[str, float]:
     known = {"d": law.fixed["d"]} if law else {}
     fit = laws.fit_pools(truth.points, truth.error, law=law, bootstraps=0)
     said = np.stack([fit.predict(_NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
-    baseline = laws.fit_pools(truth.points, truth.error, law=laws.effective_pool().fix(**known), bootstraps=0)
+    baseline = laws.fit_pools(
+        truth.points, truth.error, law=laws.effective_pool().fix(**known), bootstraps=0
+    )
     other = np.stack([baseline.predict(_NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
     ranks = [_rank_correlation(said[:, i], truth.mixtures[:, i]) for i in range(len(truth.budgets))]
-    columns, best, picks = np.arange(len(truth.budgets)), truth.mixtures.min(axis=0), said.argmin(axis=0)
+    columns, best, picks = (
+        np.arange(len(truth.budgets)),
+        truth.mixtures.min(axis=0),
+        said.argmin(axis=0),
+    )
     return {
         "error": float(np.abs(said / truth.mixtures - 1)[1:].mean()),
-        "error of the effective-data baseline": float(np.abs(other / truth.mixtures - 1)[1:].mean()),
+        "error of the effective-data baseline": float(
+            np.abs(other / truth.mixtures - 1)[1:].mean()
+        ),
         "ranks": float(np.mean(ranks)),
         "near": float(np.mean(truth.mixtures[picks, columns] <= 1.01 * best)),
         "crossing": _crossing_off(fit, truth),
         "crossing of the effective-data baseline": _crossing_off(baseline, truth),
-    } | {f"regret of {label}": float((truth.mixtures[rows, columns] - best).sum()) for label, rows in _rivals(truth, other, picks).items()}
+    } | {
+        f"regret of {label}": float((truth.mixtures[rows, columns] - best).sum())
+        for label, rows in _rivals(truth, other, picks).items()
+    }
 
 
 def _rank_correlation(first: Array, second: Array) -> float:
@@ -203,17 +312,25 @@ def _rank_correlation(first: Array, second: Array) -> float:
 
 
 def _rivals(truth: _Truth, other: Array, picks: Rows) -> dict[str, Rows]:
-    """Give the choices of the baselines: top pool, all, one law for all pools, and effective data per pool."""
+    """Return the choices of the baselines: top pool, all, one law for all pools, and effective data per pool."""
     single = laws.fit(laws.effective_pool(), truth.points, truth.error, bootstraps=0)
     one = np.stack([_one_law(single, truth, p) for p in (1, 2, 3, 4)]).argmin(axis=0)
     none = np.zeros(len(truth.budgets), dtype=np.int64)
-    return {"ours": picks, "top pool": none, "all": none + 3, "one law": one, "effective data per pool": other.argmin(axis=0)}
+    return {
+        "ours": picks,
+        "top pool": none,
+        "all": none + 3,
+        "one law": one,
+        "effective data per pool": other.argmin(axis=0),
+    }
 
 
 def _one_law(single: laws.Fit, truth: _Truth, count: int) -> Array:
     """Predict with a law that knows repetition but no quality."""
     size = count * truth.points["pool_size"][0]
-    return single.predict({"samples": truth.budgets, "pool_size": np.full(len(truth.budgets), size)}, extrapolate=True).value
+    return single.predict(
+        {"samples": truth.budgets, "pool_size": np.full(len(truth.budgets), size)}, extrapolate=True
+    ).value
 
 
 def _crossing_off(fit: laws.PoolFit, truth: _Truth) -> float:
@@ -238,13 +355,23 @@ def _monotone(seeds: int) -> list[Check]:
     }
     found = {name: _levels(pools, seeds).numbers() for name, pools in kinds.items()}
     for name, values in found.items():
-        print(f"four levels of {name}: half-life {values['tau'][0].round(2)}, utility {values['b'][0].round(3)}")
+        print(
+            f"four levels of {name}: half-life {values['tau'][0].round(2)}, utility "
+            f"{values['b'][0].round(3)}"
+        )
     shorter = float((np.diff(found["copies"]["tau"][0]) < 0).sum())
-    weaker = {name: float((np.diff(found[name]["b"][0]) > 0).sum()) for name in ("noise", "coverage")}
+    weaker = {
+        name: float((np.diff(found[name]["b"][0]) > 0).sum()) for name in ("noise", "coverage")
+    }
     return [
         Check("4 steps of 3 in which more copies shorten the half-life", shorter, 3, "higher"),
         Check("4 steps of 3 in which more noise weakens the utility", weaker["noise"], 3, "higher"),
-        Check("4 steps of 3 in which thinner cover weakens the utility", weaker["coverage"], 3, "higher"),
+        Check(
+            "4 steps of 3 in which thinner cover weakens the utility",
+            weaker["coverage"],
+            3,
+            "higher",
+        ),
     ]
 
 
@@ -254,26 +381,46 @@ def _levels(kinds: list[Pool], seeds: int) -> laws.PoolFit:
         pools = draw_pools(kinds, size, 200 + seed)
         curves.append([train([pool], PASSES * size, seed) for pool in pools])
     law = laws.pool_utility().fix(d=TRAINED_FLOOR)
-    return laws.fit_pools(_points(size, len(kinds)), np.mean(curves, axis=0).ravel(), law=law, bootstraps=0)
+    return laws.fit_pools(
+        _points(size, len(kinds)), np.mean(curves, axis=0).ravel(), law=law, bootstraps=0
+    )
 
 
 def _coverage(rounds: int) -> list[Check]:
     """Count how often profile intervals hold the truth on curves of the law with 0.3 % noise."""
     clean = np.stack([_mixture(row, PASSES * SIZE) for row in np.eye(4)]).ravel()
     generator, held, total = np.random.default_rng(1), 0, 0
-    names = {"d": FLOOR, f"b[{_NAMES[0]}]": _UTILITY[0], f"tau[{_NAMES[0]}]": _HALF_LIFE[0], f"tau[{_NAMES[3]}]": _HALF_LIFE[3]}
+    names = {
+        "d": FLOOR,
+        f"b[{_NAMES[0]}]": _UTILITY[0],
+        f"tau[{_NAMES[0]}]": _HALF_LIFE[0],
+        f"tau[{_NAMES[3]}]": _HALF_LIFE[3],
+    }
     for _ in range(rounds):
-        fit = laws.fit_pools(_points(SIZE, 4), clean * np.exp(0.003 * generator.standard_normal(20)), bootstraps=0, delta=math.inf).fit
+        fit = laws.fit_pools(
+            _points(SIZE, 4),
+            clean * np.exp(0.003 * generator.standard_normal(20)),
+            bootstraps=0,
+            delta=math.inf,
+        ).fit
         for name, value in names.items():
             profile = fit.profile(name, 0.9)
             held, total = held + (profile.low <= value <= profile.high), total + 1
-    return [Check("5 coverage of 90 % profile intervals of d, b and tau", float(held / total), 0.85, "higher")]
+    return [
+        Check(
+            "5 coverage of 90 % profile intervals of d, b and tau",
+            float(held / total),
+            0.85,
+            "higher",
+        )
+    ]
 
 
 def _speed(quick: bool) -> list[Check]:
     """Fit all pools with every parameter free, against a grid over b and tau of each pool with the truth given for the rest.
 
-    The grid is written twice: with small arrays per checkpoint, as in the paper's programs, and in bare Python.
+    The grid is written twice: with small arrays per checkpoint, as in the paper's programs, and in
+    bare Python.
     """
     truth = _law_truths(1)[0]
     laws.fit_pools(truth.points, truth.error, bootstraps=0)
@@ -285,9 +432,17 @@ def _speed(quick: bool) -> list[Check]:
     ours, curves = statistics.median(times), np.split(truth.error, 4)
     arrays_s, best = grid_search(curves, error_by_arrays, 100 if quick else 4)
     bare_s, _ = grid_search(curves, error_bare, 50 if quick else 2)
-    print(f"ours {ours:.3f} s CPU; grid of {SIDE**2} points per pool by small arrays {arrays_s:.0f} s, in bare Python {bare_s:.1f} s")
+    print(
+        f"ours {ours:.3f} s CPU; grid of {SIDE**2} points per pool by small arrays {arrays_s:.0f} "
+        f"s, in bare Python {bare_s:.1f} s"
+    )
     return [
-        Check("6 grid search as the paper's programs over ours, CPU time", arrays_s / ours, 100, "higher"),
+        Check(
+            "6 grid search as the paper's programs over ours, CPU time",
+            arrays_s / ours,
+            100,
+            "higher",
+        ),
         Check("6 grid search in bare Python over ours, CPU time", bare_s / ours, 100, "higher"),
         Check("6 our objective over the grid's best", fit.fit.objective / best, 1.0, "lower"),
     ]
@@ -304,13 +459,34 @@ def _clip() -> list[Check]:
         for law, into in ((laws.pool_utility(), ours), (laws.power_law("samples"), plain)):
             fit = laws.fit(law, early, early["error"], bootstraps=0)
             into.extend(np.abs(fit.predict(held).value / held["error"] - 1))
-        last = [early["error"][(early["pool_size"] == size) & (early["samples"] > 1e10)][0] for size in held["pool_size"]]
+        last = [
+            early["error"][(early["pool_size"] == size) & (early["samples"] > 1e10)][0]
+            for size in held["pool_size"]
+        ]
         same.extend(np.abs(np.array(last) / held["error"] - 1))
-    print(f"CLIP at 34 billion samples: mean error {np.mean(ours):.4f}, power law {np.mean(plain):.4f}, no change {np.mean(same):.4f}")
+    print(
+        f"CLIP at 34 billion samples: mean error {np.mean(ours):.4f}, power law "
+        f"{np.mean(plain):.4f}, no change {np.mean(same):.4f}"
+    )
     return [
-        Check("7 CLIP pool sizes, relative error at 34 billion samples, mean", float(np.mean(ours)), 0.05, "lower"),
-        Check("7 CLIP, error of a power law without repetition over ours", float(np.mean(plain) / np.mean(ours)), 1.0, "higher"),
-        Check("7 CLIP, error of forecasting no change over ours", float(np.mean(same) / np.mean(ours)), 1.0, "higher"),
+        Check(
+            "7 CLIP pool sizes, relative error at 34 billion samples, mean",
+            float(np.mean(ours)),
+            0.05,
+            "lower",
+        ),
+        Check(
+            "7 CLIP, error of a power law without repetition over ours",
+            float(np.mean(plain) / np.mean(ours)),
+            1.0,
+            "higher",
+        ),
+        Check(
+            "7 CLIP, error of forecasting no change over ours",
+            float(np.mean(same) / np.mean(ours)),
+            1.0,
+            "higher",
+        ),
     ]
 
 
@@ -319,7 +495,18 @@ def _clip_runs(sizes: dict[str, float]) -> list[dict[str, Array]]:
     cells: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     with (shared("openclip-scaling") / "zeroshot_results.csv").open() as lines:
         for row in csv.DictReader(lines):
-            if row["upstream_dataset"] in sizes and row["downstream_dataset"] in ("imagenet1k", "imagenetv2", "imagenet_robustness"):
-                point = (float(row["samples_seen"]), sizes[row["upstream_dataset"]], 1 - float(row["acc1"]))
+            if row["upstream_dataset"] in sizes and row["downstream_dataset"] in (
+                "imagenet1k",
+                "imagenetv2",
+                "imagenet_robustness",
+            ):
+                point = (
+                    float(row["samples_seen"]),
+                    sizes[row["upstream_dataset"]],
+                    1 - float(row["acc1"]),
+                )
                 cells.setdefault((row["downstream_dataset"], row["arch"]), []).append(point)
-    return [dict(zip(("samples", "pool_size", "error"), np.array(points).T, strict=True)) for points in cells.values()]
+    return [
+        dict(zip(("samples", "pool_size", "error"), np.array(points).T, strict=True))
+        for points in cells.values()
+    ]

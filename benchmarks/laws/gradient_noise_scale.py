@@ -1,8 +1,8 @@
 """The trade-off between steps and examples on generated runs whose critical batch is known.
 
-Two generators: tables drawn from the hyperbola with noise, for recovery and coverage; and SGD with sampled gradient noise on
-three quadratics, where the noise scale along the run is known exactly. Measuring the noise scale inside a training run is a later
-benchmark.
+Two generators: tables drawn from the hyperbola with noise, for recovery and coverage; and SGD with
+sampled gradient noise on three quadratics, where the noise scale along the run is known exactly.
+Measuring the noise scale inside a training run is a later benchmark.
 """
 
 import math
@@ -17,7 +17,11 @@ PAPER = ["86-gradient-noise-scale"]
 
 _Array = NDArray[np.float64]
 _OCTAVES = np.arange(-5.0, 6.0)
-_TASKS = {"spectrum i^-0.3, little noise": (0.3, 30.0), "spectrum i^-0.5": (0.5, 1000.0), "spectrum i^-0.7, much noise": (0.7, 30000.0)}
+_TASKS = {
+    "spectrum i^-0.3, little noise": (0.3, 30.0),
+    "spectrum i^-0.5": (0.5, 1000.0),
+    "spectrum i^-0.7, much noise": (0.7, 30000.0),
+}
 """Exponent of the Hessian's eigenvalues, and variance of the gradient of one example."""
 
 
@@ -33,15 +37,34 @@ def _recovery(count: int) -> list[Check]:
         generator = np.random.default_rng(seed)
         truth = 10 ** generator.uniform(1, 5)
         batch = truth * 4.0 ** np.arange(-3, 4)
-        steps = 10 ** generator.uniform(2, 5) * (1 + truth / batch) * np.exp(0.05 * generator.standard_normal(7))
+        steps = (
+            10 ** generator.uniform(2, 5)
+            * (1 + truth / batch)
+            * np.exp(0.05 * generator.standard_normal(7))
+        )
         found = tradeoff(steps, steps * batch, level=0.9, bootstraps=300, seed=seed).batch_critical
         errors.append(abs(math.log(found.value / truth)))
         inside.append(found.low <= truth <= found.high)
-    print(f"  known hyperbolas: B_crit off by {100 * np.median(errors):.1f} % (median); 90 % intervals hold {100 * np.mean(inside):.1f} %")
+    print(
+        f"  known hyperbolas: B_crit off by {100 * np.median(errors):.1f} % (median); 90 % "
+        f"intervals hold {100 * np.mean(inside):.1f} %"
+    )
     return [
-        Check("3 B_crit of known hyperbolas, median |ln ratio|", float(np.median(errors)), 0.1, "lower"),
-        Check("3 coverage of 90 % intervals of B_crit: at least", float(np.mean(inside)), 0.85, "higher"),
-        Check("3 coverage of 90 % intervals of B_crit: at most", float(np.mean(inside)), 0.95, "lower"),
+        Check(
+            "3 B_crit of known hyperbolas, median |ln ratio|",
+            float(np.median(errors)),
+            0.1,
+            "lower",
+        ),
+        Check(
+            "3 coverage of 90 % intervals of B_crit: at least",
+            float(np.mean(inside)),
+            0.85,
+            "higher",
+        ),
+        Check(
+            "3 coverage of 90 % intervals of B_crit: at most", float(np.mean(inside)), 0.95, "lower"
+        ),
     ]
 
 
@@ -52,22 +75,37 @@ def _quadratics(repeats: int) -> list[Check]:
         curvature = np.arange(1.0, 65.0) ** -power
         _, scale = _steps(curvature, variance, math.inf, np.random.default_rng(0))
         batch = np.repeat(scale * 2.0**_OCTAVES, repeats)
-        steps = np.array([_steps(curvature, variance, size, np.random.default_rng(seed))[0] for seed, size in enumerate(batch)])
+        steps = np.array(
+            [
+                _steps(curvature, variance, size, np.random.default_rng(seed))[0]
+                for seed, size in enumerate(batch)
+            ]
+        )
         curve = tradeoff(steps, steps * batch)
         knee = curve.batch_critical
-        print(f"  {name}: B_crit {knee.value:.0f} [{knee.low:.0f}, {knee.high:.0f}], mean B_simple {scale:.0f}, R2 {curve.r2:.3f}")
+        print(
+            f"  {name}: B_crit {knee.value:.0f} [{knee.low:.0f}, {knee.high:.0f}], mean B_simple "
+            f"{scale:.0f}, R2 {curve.r2:.3f}"
+        )
         ratios.append(max(knee.value / scale, scale / knee.value))
         fits.append(curve.r2)
         pairs.append((scale, knee.value))
     order = np.array(pairs).argsort(axis=0).argsort(axis=0)
     return [
         Check("3 B_crit against run-averaged B_simple, largest factor", max(ratios), 4.0, "lower"),
-        Check("3 rank correlation over three quadratics", float(np.corrcoef(order[:, 0], order[:, 1])[0, 1]), 1.0 - 1e-9, "higher"),
+        Check(
+            "3 rank correlation over three quadratics",
+            float(np.corrcoef(order[:, 0], order[:, 1])[0, 1]),
+            1.0 - 1e-9,
+            "higher",
+        ),
         Check("3 R2 of the hyperbola in log space, least", min(fits), 0.95, "higher"),
     ]
 
 
-def _steps(curvature: _Array, variance: float, batch: float, generator: np.random.Generator) -> tuple[float, float]:
+def _steps(
+    curvature: _Array, variance: float, batch: float, generator: np.random.Generator
+) -> tuple[float, float]:
     """Descend with the best step for this batch until the loss is a hundredth; give steps, fractional, and the mean of B_simple."""
     weights = np.ones_like(curvature)
     loss = start = 0.5 * float(curvature @ weights**2)
@@ -77,9 +115,13 @@ def _steps(curvature: _Array, variance: float, batch: float, generator: np.rando
         gradient = curvature * weights
         bend = float(curvature @ gradient**2)
         scales.append(variance / float(gradient @ gradient))
-        rate = float(gradient @ gradient) / (bend + variance / len(curvature) * float(curvature.sum()) / batch)
+        rate = float(gradient @ gradient) / (
+            bend + variance / len(curvature) * float(curvature.sum()) / batch
+        )
         weights = weights - rate * (gradient + noise * generator.standard_normal(len(weights)))
         before, loss = loss, 0.5 * float(curvature @ weights**2)
         if loss <= start / 100:
-            return taken + math.log(100 * before / start) / math.log(before / loss), float(np.mean(scales))
+            return taken + math.log(100 * before / start) / math.log(before / loss), float(
+                np.mean(scales)
+            )
         taken += 1

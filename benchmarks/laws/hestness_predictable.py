@@ -1,7 +1,10 @@
-"""Learning curves: parameters, regions and intervals on generated curves of known truth; extrapolation of published fine-tuning curves.
+"""Learning curves: parameters, regions and intervals on generated curves of known truth.
 
-Generated shards: seven over two and a half decades with 5 % noise per run, the smallest near the known best guess. One run per
-shard leaves beta less certain than its bar (the Cramer-Rao bound is printed), so five runs per shard are checked as well.
+Extrapolation of published fine-tuning curves.
+
+Generated shards: seven over two and a half decades with 5 % noise per run, the smallest near the
+known best guess. One run per shard leaves beta less certain than its bar (the Cramer-Rao bound is
+printed), so five runs per shard are checked as well.
 """
 
 import csv
@@ -35,13 +38,19 @@ def run(quick: bool) -> list[Check]:
 
 
 def _truth() -> tuple[Array, Array, dict[str, float]]:
-    """Give the shards, their errors without noise, and the parameters; floor and power are equal at the largest shard."""
+    """Return the shards, their errors without noise, and the parameters; floor and power are equal at the largest shard."""
     samples = 1000.0 * np.logspace(0, _DECADES, _SHARDS)
     leaves = float(np.sqrt(samples[0] * samples[1]))
     falling = (samples / leaves) ** -_BETA
     share = float(falling[-1])
     scale = _PLATEAU / (1 + share)
-    truth = {"alpha": scale * leaves**_BETA, "beta": _BETA, "gamma": scale * share, "power_from": leaves, "floor_from": float(samples[-1])}
+    truth = {
+        "alpha": scale * leaves**_BETA,
+        "beta": _BETA,
+        "gamma": scale * share,
+        "power_from": leaves,
+        "floor_from": float(samples[-1]),
+    }
     return samples, np.minimum(scale * (falling + share), _PLATEAU), truth
 
 
@@ -52,26 +61,43 @@ def _generated(runs: int, repeats: int) -> list[Check]:
     beta, floor, inside, places = [], [], [], []
     for _ in range(repeats):
         error = clean * np.exp(_NOISE * generator.standard_normal((runs, _SHARDS)).mean(axis=0))
-        found = fit_learning_curve(samples, error, best_guess=_PLATEAU, num_validation=_MANY, bootstraps=0)
+        found = fit_learning_curve(
+            samples, error, best_guess=_PLATEAU, num_validation=_MANY, bootstraps=0
+        )
         gamma = found.fit.params.get("gamma", 0.0)
         beta.append(abs(found.fit.params["beta"] - _BETA))
         floor.append(abs(gamma / truth["gamma"] - 1))
-        known = [found.fit.profile(name, 0.9) for name in ("beta", "gamma") if name in found.fit.params]
-        inside.append([item.low <= truth[item.name] <= item.high for item in known] + [False] * (2 - len(known)))
-        found_places = (found.regions.power_from or samples[0], min(found.regions.floor_from, 1e300))
+        known = [
+            found.fit.profile(name, 0.9) for name in ("beta", "gamma") if name in found.fit.params
+        ]
+        inside.append(
+            [item.low <= truth[item.name] <= item.high for item in known]
+            + [False] * (2 - len(known))
+        )
+        found_places = (
+            found.regions.power_from or samples[0],
+            min(found.regions.floor_from, 1e300),
+        )
         places.append(
-            [abs(np.log10(place / truth[name])) <= shard for place, name in zip(found_places, ("power_from", "floor_from"), strict=True)]
+            [
+                abs(np.log10(place / truth[name])) <= shard
+                for place, name in zip(found_places, ("power_from", "floor_from"), strict=True)
+            ]
         )
     label = "one run per shard" if runs == 1 else f"{runs} runs per shard"
     coverage, within = np.mean(inside, axis=0), np.mean(places, axis=0)
     print(
-        f"{label}: median error of beta {np.median(beta):.3f} (bound for an unbiased estimate {_bound(samples, truth, runs):.3f}), of the "
-        f"floor {np.median(floor):.1%}; 90 % intervals hold beta {coverage[0]:.0%}, floor {coverage[1]:.0%}; within a shard: "
+        f"{label}: median error of beta {np.median(beta):.3f} (bound for an unbiased estimate "
+        f"{_bound(samples, truth, runs):.3f}), of the "
+        f"floor {np.median(floor):.1%}; 90 % intervals hold beta {coverage[0]:.0%}, floor "
+        f"{coverage[1]:.0%}; within a shard: "
         f"plateau's end {within[0]:.0%}, floor's begin {within[1]:.0%}"
     )
     return [
         Check(f"1 median error of beta, {label}", float(np.median(beta)), 0.02, "lower"),
-        Check(f"1 median relative error of the floor, {label}", float(np.median(floor)), 0.10, "lower"),
+        Check(
+            f"1 median relative error of the floor, {label}", float(np.median(floor)), 0.10, "lower"
+        ),
         *(
             check
             for name, value in zip(("beta", "floor"), coverage, strict=True)
@@ -84,11 +110,14 @@ def _generated(runs: int, repeats: int) -> list[Check]:
 
 def _covered(name: str, value: float) -> list[Check]:
     """Hold the coverage of 90 % intervals between 85 and 95 %."""
-    return [Check(f"{name}, at least", float(value), 0.85, "higher"), Check(f"{name}, at most", float(value), 0.95, "lower")]
+    return [
+        Check(f"{name}, at least", float(value), 0.85, "higher"),
+        Check(f"{name}, at most", float(value), 0.95, "lower"),
+    ]
 
 
 def _bound(samples: Array, truth: dict[str, float], runs: int) -> float:
-    """Give the least median error of beta that an unbiased estimate from the shards beyond the plateau can have."""
+    """Return the least median error of beta that an unbiased estimate from the shards beyond the plateau can have."""
     falling = truth["alpha"] * samples[1:] ** -_BETA
     share = falling / (falling + truth["gamma"])
     slopes = np.stack([share, -share * np.log(samples[1:]), 1 - share])
@@ -98,7 +127,12 @@ def _bound(samples: Array, truth: dict[str, float], runs: int) -> float:
 
 def _extrapolation(quick: bool) -> list[Check]:
     """Fit fine-tuning curves up to an eighth of the data and predict the loss at all of it."""
-    errors: dict[str, list[float]] = {"learning curve": [], "log-log line": [], "rectified": [], "smooth transition": []}
+    errors: dict[str, list[float]] = {
+        "learning curve": [],
+        "log-log line": [],
+        "rectified": [],
+        "smooth transition": [],
+    }
     refused = 0
     for task in ("flan", "wmt19"):
         sizes, curves = _published(task)
@@ -113,20 +147,34 @@ def _extrapolation(quick: bool) -> list[Check]:
                 errors[name].append(abs(value / float(loss[-1]) - 1))
     medians = {name: float(np.median(values)) for name, values in errors.items()}
     shown = ", ".join(f"{name} {value:.2%}" for name, value in medians.items())
-    print(f"{_SHARE}x the data, median error over {len(errors['rectified'])} curves ({refused} refused as flat): {shown}")
+    print(
+        f"{_SHARE}x the data, median error over {len(errors['rectified'])} curves ({refused} "
+        f"refused as flat): {shown}"
+    )
     return [
         Check("4 median relative error at 8x the data", medians["learning curve"], 0.05, "lower"),
-        Check("4 log-log line over learning curve, median error", medians["log-log line"] / medians["learning curve"], 2.0, "higher"),
+        Check(
+            "4 log-log line over learning curve, median error",
+            medians["log-log line"] / medians["learning curve"],
+            2.0,
+            "higher",
+        ),
     ]
 
 
 def _forecasts(sizes: Array, loss: Array) -> dict[str, float]:
     """Predict the loss at the target by each form from the sizes given."""
     target = {name: np.array([float(_TARGET)]) for name in ("samples", "examples")}
-    smooth = laws.fit(smooth_transition(), {"samples": sizes}, loss, delta=np.inf, bootstraps=0, prior=None)
+    smooth = laws.fit(
+        smooth_transition(), {"samples": sizes}, loss, delta=np.inf, bootstraps=0, prior=None
+    )
     line = np.polyfit(np.log(sizes), np.log(loss), 1)
     return {
-        "learning curve": float(fit_learning_curve(sizes, loss, num_validation=_MANY, bootstraps=0).fit.predict(target).value[0]),
+        "learning curve": float(
+            fit_learning_curve(sizes, loss, num_validation=_MANY, bootstraps=0)
+            .fit.predict(target)
+            .value[0]
+        ),
         "log-log line": float(np.exp(np.polyval(line, np.log(_TARGET)))),
         "rectified": float(fit_rectified(sizes, loss, bootstraps=0).predict(target).value[0]),
         "smooth transition": float(smooth.predict(target).value[0]),
@@ -138,4 +186,6 @@ def _published(task: str) -> tuple[Array, list[Array]]:
     with (shared("finetune-scaling") / f"{task}.csv").open() as file:
         rows = list(csv.DictReader(file))
     sizes = sorted(int(key) for key in rows[0] if key.isdigit() and int(key) > 0)
-    return np.array(sizes, dtype=np.float64), [np.array([float(row[str(size)]) for size in sizes]) for row in rows]
+    return np.array(sizes, dtype=np.float64), [
+        np.array([float(row[str(size)]) for size in sizes]) for row in rows
+    ]

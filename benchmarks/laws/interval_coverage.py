@@ -1,8 +1,11 @@
-"""How often 90 % intervals hold the truth: laws with known numbers, drawn again and again, fitted with the defaults.
+"""How often 90 % intervals hold the truth.
 
-Every generator draws tables of a published or plausible law with log-normal noise of 0.3 to 2 %. `fit` sees the points and nothing
-else; a parameter's interval is its bootstrap percentile. With `quick`, 40 tables per generator in place of 400, too few to tell 0.95
-from 1: then only the lower end is checked, two binomial errors wider.
+Laws with known numbers, drawn again and again, fitted with the defaults.
+
+Every generator draws tables of a published or plausible law with log-normal noise of 0.3 to 2 %.
+`fit` sees the points and nothing else; a parameter's interval is its bootstrap percentile. With
+`quick`, 40 tables per generator in place of 400, too few to tell 0.95 from 1: then only the lower
+end is checked, two binomial errors wider.
 """
 
 import numpy as np
@@ -28,7 +31,10 @@ def run(quick: bool) -> list[Check]:
         shares = {key: found.fraction(key) for key in found.held}
         mean = float(np.mean(list(shares.values())))
         error = found.binomial_error()
-        print(f"{name}: mean {mean:.3f} +- {error:.3f}; " + ", ".join(f"{key} {share:.2f}" for key, share in shares.items()))
+        print(
+            f"{name}: mean {mean:.3f} +- {error:.3f}; "
+            + ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
+        )
         least = 0.85 - 2 * error * quick
         inside += least <= mean and (quick or mean <= 0.95)
         checks.append(Check(f"{name}: mean coverage at least", mean, least, "higher"))
@@ -45,7 +51,9 @@ def _measure(generator: _Generator, repeats: int) -> Coverage:
         fitted = laws.fit(law, runs, "loss", bootstraps=200, prior=None)  # pyright: ignore[reportArgumentType]
         return {name: fitted.interval(name, _LEVEL) for name in truth}
 
-    return coverage(lambda random: draw(law, truth, inputs, noise, random), intervals, truth, repeats, _LEVEL)
+    return coverage(
+        lambda random: draw(law, truth, inputs, noise, random), intervals, truth, repeats, _LEVEL
+    )
 
 
 def _generators() -> dict[str, _Generator]:
@@ -58,10 +66,30 @@ def _generators() -> dict[str, _Generator]:
     return {
         "chinchilla": (laws.chinchilla(), chinchilla.params, grid, 0.003),
         "kaplan": (laws.kaplan(), kaplan.params, grid, 0.005),
-        "learning curve with floor": (laws.power_law("samples"), {"A": 8.0, "alpha": 0.3, "E": 0.12}, curve, 0.02),
-        "rectified": (laws.law_named("rectified:samples"), {"B": 90.0, "D_l": 400.0, "beta": 0.55, "E": 1.2}, curve, 0.005),
-        "routed": (laws.routed(saturation=False), _unsaturated(routed.params), grids.routed_grid(), 0.008),
-        "steps to a target": (laws.law_named("steps_to_target"), {"a": 2000.0, "b": 4e5, "alpha": 1.0}, hyperbola, 0.02),
+        "learning curve with floor": (
+            laws.power_law("samples"),
+            {"A": 8.0, "alpha": 0.3, "E": 0.12},
+            curve,
+            0.02,
+        ),
+        "rectified": (
+            laws.law_named("rectified:samples"),
+            {"B": 90.0, "D_l": 400.0, "beta": 0.55, "E": 1.2},
+            curve,
+            0.005,
+        ),
+        "routed": (
+            laws.routed(saturation=False),
+            _unsaturated(routed.params),
+            grids.routed_grid(),
+            0.008,
+        ),
+        "steps to a target": (
+            laws.law_named("steps_to_target"),
+            {"a": 2000.0, "b": 4e5, "alpha": 1.0},
+            hyperbola,
+            0.02,
+        ),
     }
 
 

@@ -1,7 +1,10 @@
-"""The law-fitting engine: isoFLOP exponents, recovery of known laws, pip `chinchilla`, and extrapolation to larger runs.
+"""The law-fitting engine.
 
-Points are the published losses of shared/data/isoflop-refinedweb and overtrained-lm, and draws from published laws. The peer
-runs in its own environment (`python -m benchmarks peers install chinchilla`), on one thread as ours does.
+IsoFLOP exponents, recovery of known laws, pip `chinchilla`, and extrapolation to larger runs.
+
+Points are the published losses of shared/data/isoflop-refinedweb and overtrained-lm, and draws from
+published laws. The peer runs in its own environment (`python -m benchmarks peers install
+chinchilla`), on one thread as ours does.
 """
 
 import json
@@ -34,7 +37,8 @@ _RECIPES: dict[tuple[str, ...], tuple[float, float]] = {
     ("base", "short", "chinchilla", "standard", "val"): (0.571, 0.552),
     ("tuned", "short", "const", "standard", "val"): (0.497, 0.501),
 }
-"""Exponents of Porian et al. 2024 (arXiv 2406.19146), and those of a plain parabola through five points, by recipe."""
+"""Exponents of Porian et al. 2024 (arXiv 2406.19146), and those of a plain parabola through five
+points, by recipe."""
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 _SETS = ("c4", "rpj", "rw")
@@ -42,7 +46,13 @@ _SETS = ("c4", "rpj", "rw")
 
 def run(quick: bool) -> list[Check]:
     """Check the four bullets of the card that rest on published points and draws."""
-    return [*_isoflop(), *recovery(quick), *_peer(quick), *_outliers(), *_extrapolation(100 if quick else 300)]
+    return [
+        *_isoflop(),
+        *recovery(quick),
+        *_peer(quick),
+        *_outliers(),
+        *_extrapolation(100 if quick else 300),
+    ]
 
 
 def _isoflop() -> list[Check]:
@@ -50,20 +60,45 @@ def _isoflop() -> list[Check]:
     found = []
     for recipe, (published, plain) in _RECIPES.items():
         part = _recipe(recipe)
-        ours, parabola = laws.isoflop(part, level=0.9), laws.isoflop(part, method="parabola", level=0.9)
+        ours, parabola = (
+            laws.isoflop(part, level=0.9),
+            laws.isoflop(part, method="parabola", level=0.9),
+        )
         exponent = ours.exponent
         print(
-            f"{' '.join(recipe)}: N* ~ C^{exponent.value:.3f} [{exponent.low:.3f}, {exponent.high:.3f}] (published {published}), "
-            f"parabola {parabola.exponent.value:.3f} (card {plain}); {len(ours.dropped)} of {len(ours.budgets)} budgets dropped"
+            f"{' '.join(recipe)}: N* ~ C^{exponent.value:.3f} [{exponent.low:.3f}, "
+            f"{exponent.high:.3f}] (published {published}), "
+            f"parabola {parabola.exponent.value:.3f} (card {plain}); {len(ours.dropped)} of "
+            f"{len(ours.budgets)} budgets dropped"
         )
         found.append((exponent, published, parabola.exponent.value, plain))
     values = [exponent.value for exponent, *_ in found]
     return [
-        Check("1 exponent of N*, worst error of five recipes", max(abs(e.value - p) for e, p, *_ in found), 0.04, "lower"),
-        Check("1 parabola's exponent, worst error against the plain one", max(abs(v - p) for *_, v, p in found), 0.04, "lower"),
-        Check("1 smallest fall of the exponent from recipe to recipe", float(-np.diff(values).max()), 1e-3, "higher"),
+        Check(
+            "1 exponent of N*, worst error of five recipes",
+            max(abs(e.value - p) for e, p, *_ in found),
+            0.04,
+            "lower",
+        ),
+        Check(
+            "1 parabola's exponent, worst error against the plain one",
+            max(abs(v - p) for *_, v, p in found),
+            0.04,
+            "lower",
+        ),
+        Check(
+            "1 smallest fall of the exponent from recipe to recipe",
+            float(-np.diff(values).max()),
+            1e-3,
+            "higher",
+        ),
         Check("1 last exponent, distance from 0.5", abs(values[-1] - 0.5), 0.03, "lower"),
-        Check("1 widest 90 % interval of an exponent", max(e.high - e.low for e, *_ in found), 0.12, "lower"),
+        Check(
+            "1 widest 90 % interval of an exponent",
+            max(e.high - e.low for e, *_ in found),
+            0.12,
+            "lower",
+        ),
     ]
 
 
@@ -84,21 +119,43 @@ def _peer(quick: bool) -> list[Check]:
         print(f"checks against pip chinchilla left out: {error} ({error.hint})")
         return []
     law, _, inputs, loss = draw("besiroglu2024", 240, 0)
-    with mock.patch.dict(os.environ, _ONE_THREAD), multiprocessing.get_context("spawn").Pool(1) as pool:
+    with (
+        mock.patch.dict(os.environ, _ONE_THREAD),
+        multiprocessing.get_context("spawn").Pool(1) as pool,
+    ):
         before = pool.apply(_our_seconds)
         names = ["summed Huber"] if quick else ["default", "mean Huber", "summed Huber"]
         found = {name: _run_peer(python, name, law, inputs, loss, quick) for name in names}
         seconds = statistics.median([*before, *pool.apply(_our_seconds)])
     ours = laws.fit(law, inputs, loss, bootstraps=0)
     print(f"ours: {seconds:.2f} s of CPU, objective {ours.objective:.9g}")
-    excess = {name: _objective(law, item["params"], inputs, loss) / ours.objective - 1 for name, item in found.items()}
+    excess = {
+        name: _objective(law, item["params"], inputs, loss) / ours.objective - 1
+        for name, item in found.items()
+    }
     checks = []
     for name, item in found.items():
         print(
-            f"pip chinchilla 0.2.0, {name}: {item['seconds']:.1f} s of CPU, at its optimum our objective is {excess[name]:+.2e} above ours"
+            f"pip chinchilla 0.2.0, {name}: {item['seconds']:.1f} s of CPU, at its optimum our "
+            f"objective is {excess[name]:+.2e} above ours"
         )
-        checks.append(Check(f"3 CPU time of pip chinchilla, {name} loss, over ours, 72 starts", item["seconds"] / seconds, 20.0, "higher"))
-    return [*checks, Check("3 objective at the peer's best optimum above ours, relative", min(excess.values()), 0.0, "higher")]
+        checks.append(
+            Check(
+                f"3 CPU time of pip chinchilla, {name} loss, over ours, 72 starts",
+                item["seconds"] / seconds,
+                20.0,
+                "higher",
+            )
+        )
+    return [
+        *checks,
+        Check(
+            "3 objective at the peer's best optimum above ours, relative",
+            min(excess.values()),
+            0.0,
+            "higher",
+        ),
+    ]
 
 
 def _our_seconds() -> list[float]:
@@ -113,22 +170,46 @@ def _our_seconds() -> list[float]:
     return samples
 
 
-def _run_peer(python: Path, objective: str, law: laws.Law, inputs: dict[str, Array], loss: Array, quick: bool) -> dict[str, Any]:
+def _run_peer(
+    python: Path, objective: str, law: laws.Law, inputs: dict[str, Array], loss: Array, quick: bool
+) -> dict[str, Any]:
     """Run the peer in its own Python from our starts; quick: a quarter of them, one exponent each, and four times the time."""
-    starts = {item.name: list(item.starts[:1] if quick and item.name in ("alpha", "beta") else item.starts) for item in law.parameters}
-    grid = {"e": starts["E"], "a": starts["A"], "b": starts["B"], "alpha": starts["alpha"], "beta": starts["beta"]}
+    starts = {
+        item.name: list(
+            item.starts[:1] if quick and item.name in ("alpha", "beta") else item.starts
+        )
+        for item in law.parameters
+    }
+    grid = {
+        "e": starts["E"],
+        "a": starts["A"],
+        "b": starts["B"],
+        "alpha": starts["alpha"],
+        "beta": starts["beta"],
+    }
     task = {"grid": grid, "objective": objective, "delta": 1e-3, "loss": loss.tolist()}
     task |= {name: column.tolist() for name, column in inputs.items()}
     worker = Path(__file__).with_name("_chinchilla_peer.py")
-    done = subprocess.run([str(python), str(worker)], input=json.dumps(task), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(python), str(worker)],
+        input=json.dumps(task),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        raise BackendError(f"pip chinchilla failed: {done.stderr[-400:]}", hint="python -m benchmarks peers install chinchilla")
+        raise BackendError(
+            f"pip chinchilla failed: {done.stderr[-400:]}",
+            hint="python -m benchmarks peers install chinchilla",
+        )
     result = json.loads(done.stdout.splitlines()[-1])
     return {**result, "seconds": result["seconds"] * (4 if quick else 1)}
 
 
-def _objective(law: laws.Law, params: dict[str, float], inputs: dict[str, Array], loss: Array) -> float:
-    """Give the sum of Huber losses at given parameters."""
+def _objective(
+    law: laws.Law, params: dict[str, float], inputs: dict[str, Array], loss: Array
+) -> float:
+    """Return the sum of Huber losses at given parameters."""
     residuals = law.predict(law.coordinates(params)[None], inputs)[0] - np.log(loss)
     return float(laws.huber(residuals, 1e-3).sum())
 
@@ -149,8 +230,18 @@ def _outliers() -> list[Check]:
     for item in high:
         print(f"  {item}")
     return [
-        Check("3 planted high-loss runs reported, fraction", len(rows & set(planted.tolist())) / 6, 1.0, "higher"),
-        Check("3 other runs reported, fraction", len(rows - set(planted.tolist())) / 234, 0.01, "lower"),
+        Check(
+            "3 planted high-loss runs reported, fraction",
+            len(rows & set(planted.tolist())) / 6,
+            1.0,
+            "higher",
+        ),
+        Check(
+            "3 other runs reported, fraction",
+            len(rows - set(planted.tolist())) / 234,
+            0.01,
+            "lower",
+        ),
         Check("3 error of E under the Huber loss with them in, relative", shift, 0.02, "lower"),
     ]
 
@@ -167,7 +258,12 @@ def _overtrained() -> laws.RunTable:
     """Read the over-trained models with their loss on C4's validation set."""
     path = shared("overtrained-lm") / "runs.csv"
     return laws.RunTable.read(
-        path, parameters="params", loss="loss_c4_val", counts="total", loss_unit="nat/token", tokenizer="gpt-neox-20b"
+        path,
+        parameters="params",
+        loss="loss_c4_val",
+        counts="total",
+        loss_unit="nat/token",
+        tokenizer="gpt-neox-20b",
     )
 
 
@@ -179,30 +275,61 @@ def _extrapolation(bootstraps: int) -> list[Check]:
     checks, right = [], []
     for limit, bar in ((2e19, 0.015), (5e18, 0.04)):
         small = table.where(flops < limit)
-        apart = {law.name: _apart(law, small, large, bootstraps) for law in (laws.chinchilla(), laws.overtraining())}
+        apart = {
+            law.name: _apart(law, small, large, bootstraps)
+            for law in (laws.chinchilla(), laws.overtraining())
+        }
         together = _together(small, large, bootstraps)
         chosen = _chosen(small)
         right.append(chosen == min(apart, key=lambda name: apart[name][0]))
-        for name, (error, inside) in (*apart.items(), ("chinchilla, exponents shared by the train sets", together)):
-            print(f"{small.num_runs} runs below {limit:g} FLOP, {name}: mean relative error {error:.2%}, {inside:.0%} inside")
+        for name, (error, inside) in (
+            *apart.items(),
+            ("chinchilla, exponents shared by the train sets", together),
+        ):
+            print(
+                f"{small.num_runs} runs below {limit:g} FLOP, {name}: mean relative error "
+                f"{error:.2%}, {inside:.0%} inside"
+            )
         print(f"  compare would have taken {chosen}")
         tag = f"{small.num_runs} runs to {large.num_runs} larger ones"
         checks += [
-            Check(f"4 mean relative error of chinchilla per train set, {tag}", apart["chinchilla"][0], bar, "lower"),
+            Check(
+                f"4 mean relative error of chinchilla per train set, {tag}",
+                apart["chinchilla"][0],
+                bar,
+                "lower",
+            ),
             Check(f"4 mean relative error with shared exponents, {tag}", together[0], bar, "lower"),
-            Check(f"4 larger runs inside 80 % intervals, fraction, {tag}", min(apart["chinchilla"][1], together[1]), 0.8, "higher"),
+            Check(
+                f"4 larger runs inside 80 % intervals, fraction, {tag}",
+                min(apart["chinchilla"][1], together[1]),
+                0.8,
+                "higher",
+            ),
         ]
-    return [*checks, Check("4 better form chosen from the small runs, fraction of two cuts", float(np.mean(right)), 1.0, "higher")]
+    return [
+        *checks,
+        Check(
+            "4 better form chosen from the small runs, fraction of two cuts",
+            float(np.mean(right)),
+            1.0,
+            "higher",
+        ),
+    ]
 
 
-def _apart(law: laws.Law, small: laws.RunTable, large: laws.RunTable, bootstraps: int) -> tuple[float, float]:
+def _apart(
+    law: laws.Law, small: laws.RunTable, large: laws.RunTable, bootstraps: int
+) -> tuple[float, float]:
     """Fit each train set on its own, without priors; give the mean relative error and the fraction inside 80 % intervals."""
     errors, inside = [], []
     for name in _SETS:
         part = large.where(train_set=name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SteelyardWarning)
-            fitted = laws.fit(law, small.where(train_set=name), "loss", prior=None, bootstraps=bootstraps)
+            fitted = laws.fit(
+                law, small.where(train_set=name), "loss", prior=None, bootstraps=bootstraps
+            )
         said = fitted.predict(part, extrapolate=True)
         errors.extend(np.abs(said.value / part["loss"] - 1))
         inside.extend((said.low <= part["loss"]) & (part["loss"] <= said.high))
@@ -219,7 +346,7 @@ def _together(small: laws.RunTable, large: laws.RunTable, bootstraps: int) -> tu
 
 
 def _with_group(table: laws.RunTable) -> dict[str, Array]:
-    """Give the inputs with the number of the train set, 1 to 3."""
+    """Return the inputs with the number of the train set, 1 to 3."""
     group = np.array([_SETS.index(name) + 1.0 for name in table.words["train_set"].tolist()])
     return {"parameters": table["parameters"], "tokens": table["tokens"], "group": group}
 

@@ -1,8 +1,11 @@
-"""L(N, D) of 240 points, 72 starts and 300 bootstraps: the batched fit against scipy, one start after another.
+"""L(N, D) of 240 points, 72 starts and 300 bootstraps.
 
-The rival is the obvious loop: `scipy.optimize.minimize` with BFGS and the same analytic gradient, per start and per bootstrap
-from the best optimum. Both run on one thread. With `quick`, scipy runs every fourth start and every tenth bootstrap and its
-time is scaled up; the full run does all of them.
+The batched fit against scipy, one start after another.
+
+The rival is the obvious loop: `scipy.optimize.minimize` with BFGS and the same analytic gradient,
+per start and per bootstrap from the best optimum. Both run on one thread. With `quick`, scipy runs
+every fourth start and every tenth bootstrap and its time is scaled up; the full run does all of
+them.
 """
 
 import multiprocessing
@@ -28,9 +31,15 @@ _Objective = Callable[[Array], tuple[float, Array]]
 def run(quick: bool) -> list[Check]:
     """Time both in a fresh process with one thread; compare the objectives they reach."""
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    with mock.patch.dict(os.environ, one_thread), multiprocessing.get_context("spawn").Pool(1) as pool:
+    with (
+        mock.patch.dict(os.environ, one_thread),
+        multiprocessing.get_context("spawn").Pool(1) as pool,
+    ):
         ours_s, loop_s, excess = pool.apply(_measure, (quick,))
-    print(f"ours {ours_s:.3f} s (median), scipy {loop_s:.2f} s{' (scaled up)' if quick else ''}, one thread each")
+    print(
+        f"ours {ours_s:.3f} s (median), scipy {loop_s:.2f} s{' (scaled up)' if quick else ''}, "
+        f"one thread each"
+    )
     return [
         Check("seconds of 72 starts and 300 bootstraps", ours_s, 3.0, "lower"),
         Check("scipy loop over ours, time", loop_s / ours_s, 10.0, "higher"),
@@ -39,7 +48,7 @@ def run(quick: bool) -> list[Check]:
 
 
 def _measure(quick: bool) -> tuple[float, float, float]:
-    """Give our median seconds, the loop's seconds, and how far our objective lies above the loop's, relative.
+    """Return our median seconds, the loop's seconds, and how far our objective lies above the loop's, relative.
 
     Our rounds run half before and half after the loop, so that a busy machine hits both.
     """
@@ -67,7 +76,9 @@ def _points(law: laws.Law) -> tuple[dict[str, Array], Array]:
     tokens = np.exp(generator.uniform(np.log(1e9), np.log(5e11), _POINTS))
     inputs = {"parameters": sizes, "tokens": tokens}
     truth = law.coordinates(laws.published["besiroglu2024"].params)
-    return inputs, np.exp(law.predict(truth[None], inputs)[0] + _NOISE * generator.standard_normal(_POINTS))
+    return inputs, np.exp(
+        law.predict(truth[None], inputs)[0] + _NOISE * generator.standard_normal(_POINTS)
+    )
 
 
 def _objective(inputs: dict[str, Array], loss: Array) -> _Objective:
@@ -84,18 +95,33 @@ def _objective(inputs: dict[str, Array], loss: Array) -> _Objective:
         slope = np.clip(residual, -_DELTA, _DELTA)
         size = np.abs(residual)
         shares = shares / total * slope
-        gradient = np.array([shares[0].sum(), shares[1].sum(), shares[2].sum(), -shares[0] @ log_n, -shares[1] @ log_d])
-        return float(np.where(size <= _DELTA, 0.5 * size**2, _DELTA * (size - 0.5 * _DELTA)).sum()), gradient
+        gradient = np.array(
+            [
+                shares[0].sum(),
+                shares[1].sum(),
+                shares[2].sum(),
+                -shares[0] @ log_n,
+                -shares[1] @ log_d,
+            ]
+        )
+        return float(
+            np.where(size <= _DELTA, 0.5 * size**2, _DELTA * (size - 0.5 * _DELTA)).sum()
+        ), gradient
 
     return value
 
 
-def _scipy_loop(law: laws.Law, inputs: dict[str, Array], loss: Array, quick: bool) -> tuple[float, float]:
+def _scipy_loop(
+    law: laws.Law, inputs: dict[str, Array], loss: Array, quick: bool
+) -> tuple[float, float]:
     """Run the loop; give its seconds for all starts and bootstraps, and the best objective."""
     step, share = (4, 10) if quick else (1, 1)
     starts = law.start_grid()[::step]
     begin = time.perf_counter()
-    found = [scipy.optimize.minimize(_objective(inputs, loss), start, jac=True, method="BFGS") for start in starts]
+    found = [
+        scipy.optimize.minimize(_objective(inputs, loss), start, jac=True, method="BFGS")
+        for start in starts
+    ]
     best = min(found, key=lambda result: result.fun)
     starts_s = time.perf_counter() - begin
     generator = np.random.default_rng(0)

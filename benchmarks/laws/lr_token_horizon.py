@@ -1,8 +1,9 @@
 """The best learning rate across training lengths, on the published dense sweep of learning rate and batch (Li et al. 2025).
 
-Nested laws are compared by predicting each training length from the others. The transfer test fits models of at most 429M
-parameters and 25e9 tokens, picks the law by its errors among those, and recommends learning rate and batch for 537M parameters at
-28e9 and 50e9 tokens; the penalty is that of the nearest run of the grid. Coverage is measured on generated sweeps.
+Nested laws are compared by predicting each training length from the others. The transfer test fits
+models of at most 429M parameters and 25e9 tokens, picks the law by its errors among those, and
+recommends learning rate and batch for 537M parameters at 28e9 and 50e9 tokens; the penalty is that
+of the nearest run of the grid. Coverage is measured on generated sweeps.
 """
 
 import math
@@ -38,15 +39,28 @@ def run(quick: bool) -> list[Check]:
     """Fit the sweep, transfer, and draw sweeps of known optimum."""
     sweep = _sweep()
     cells = optima(sweep, "learning_rate", "loss", _CELL)
-    print(f"{len(cells)} cells with an optimum, {len(cells.refused)} refused (least loss at an edge of the grid)")
+    print(
+        f"{len(cells)} cells with an optimum, {len(cells.refused)} refused (least loss at an edge "
+        f"of the grid)"
+    )
     _print_penalty(sweep, cells)
-    return [*_slopes(cells), *_horizons(cells), *_transfer(sweep, cells), *_coverage(500 if quick else 4000)]
+    return [
+        *_slopes(cells),
+        *_horizons(cells),
+        *_transfer(sweep, cells),
+        *_coverage(500 if quick else 4000),
+    ]
 
 
 def _sweep() -> _Columns:
     """Read the dense runs."""
     table = pl.read_csv(shared("lr-batch-sweep") / "dense.csv")
-    names = {"lr": "learning_rate", "smooth_loss": "loss", "params": "parameters", "tokens": "tokens"}
+    names = {
+        "lr": "learning_rate",
+        "smooth_loss": "loss",
+        "params": "parameters",
+        "tokens": "tokens",
+    }
     columns = {ours: table[theirs].to_numpy().astype(np.float64) for theirs, ours in names.items()}
     return {**columns, "batch_tokens": table["batch_seqs"].to_numpy() * float(_SEQUENCE)}
 
@@ -62,13 +76,20 @@ def _slopes(cells: Optima) -> list[Check]:
             batches.append(batch / _SEQUENCE)
             slopes.append(fit.params["slope_tokens"])
             sds.append((high - low) / 2)
-            print(f"  batch {batch / _SEQUENCE:5.0f} sequences: d ln LR* / d ln D = {slopes[-1]:+.2f} ± {sds[-1]:.2f}")
+            print(
+                f"  batch {batch / _SEQUENCE:5.0f} sequences: d ln LR* / d ln D = "
+                f"{slopes[-1]:+.2f} ± {sds[-1]:.2f}"
+            )
     size, slope, weight = np.array(batches), np.array(slopes), 1 / (np.array(sds) ** 2 + 0.05**2)
-    small, large = (float(np.average(slope[rows], weights=weight[rows])) for rows in (size <= 128, size >= 352))
+    small, large = (
+        float(np.average(slope[rows], weights=weight[rows])) for rows in (size <= 128, size >= 352)
+    )
     return [
         Check("1 mean slope by tokens, batch <= 128: at most", small, -0.10, "lower"),
         Check("1 mean slope by tokens, batch <= 128: at least", small, -0.35, "higher"),
-        Check("1 least slope by tokens, batch >= 352", float(slope[size >= 352].min()), 0.0, "higher"),
+        Check(
+            "1 least slope by tokens, batch >= 352", float(slope[size >= 352].min()), 0.0, "higher"
+        ),
         Check("1 mean slope by tokens, batch >= 352", large, 0.0, "higher"),
     ]
 
@@ -76,24 +97,44 @@ def _slopes(cells: Optima) -> list[Check]:
 def _horizons(cells: Optima) -> list[Check]:
     """Leave each training length out; once with the published best batch, once with one fitted without that length."""
     errors = {
-        item.law.partition(":")[2]: item for item in leave_one_horizon_out(cells, [learning_rate(kind) for kind in LEARNING_RATE_LAWS])
+        item.law.partition(":")[2]: item
+        for item in leave_one_horizon_out(
+            cells, [learning_rate(kind) for kind in LEARNING_RATE_LAWS]
+        )
     }
     for kind in LEARNING_RATE_LAWS:
-        print(f"  {kind:8s} {errors[kind].num_parameters} parameters: rms of ln LR* {errors[kind].rms:.3f}, R2 {errors[kind].r2:.2f}")
+        print(
+            f"  {kind:8s} {errors[kind].num_parameters} parameters: rms of ln LR* "
+            f"{errors[kind].rms:.3f}, R2 {errors[kind].r2:.2f}"
+        )
     own = _own_best_batch(cells)
     print(f"  smooth, best batch refitted without the held length: rms {own:.3f}")
     return [
-        Check("1 leave-one-horizon-out rms of ln LR*, smooth law", errors["smooth"].rms, 0.20, "lower"),
+        Check(
+            "1 leave-one-horizon-out rms of ln LR*, smooth law", errors["smooth"].rms, 0.20, "lower"
+        ),
         Check("1 the same with best batch refitted without the length", own, 0.20, "lower"),
-        Check("1 law without batch: rms minus .49, size", abs(errors["size"].rms - 0.49), 0.02, "lower"),
-        Check("1 law with ln batch only: rms minus .33, size", abs(errors["batch"].rms - 0.33), 0.02, "lower"),
+        Check(
+            "1 law without batch: rms minus .49, size",
+            abs(errors["size"].rms - 0.49),
+            0.02,
+            "lower",
+        ),
+        Check(
+            "1 law with ln batch only: rms minus .33, size",
+            abs(errors["batch"].rms - 0.33),
+            0.02,
+            "lower",
+        ),
     ]
 
 
 def _best_batch(cells: Optima) -> laws.Fit:
     """Fit the batch of least loss, learning rate tuned, as a power of tokens."""
     best = optima(cells.columns, "batch_tokens", "least", ("parameters", "tokens"))
-    return laws.fit(batch_law("tokens"), best.columns, "batch_tokens", weights=best.weights(), delta=math.inf)
+    return laws.fit(
+        batch_law("tokens"), best.columns, "batch_tokens", weights=best.weights(), delta=math.inf
+    )
 
 
 def _print_penalty(sweep: _Columns, cells: Optima) -> None:
@@ -106,19 +147,28 @@ def _print_penalty(sweep: _Columns, cells: Optima) -> None:
         rises.append(sweep["loss"][rows] / columns["least"][row] - 1)
     found = fit_penalty(np.concatenate(ratios), np.concatenate(rises))
     half, twice = (100 * float(found.at(ratio)) for ratio in (0.5, 2.0))
-    print(f"  near the best batch, LR 2x low +{half:.2f} %, 2x high +{twice:.2f} %: stay at the {found.quantile:.2f} quantile of LR*")
+    print(
+        f"  near the best batch, LR 2x low +{half:.2f} %, 2x high +{twice:.2f} %: stay at the "
+        f"{found.quantile:.2f} quantile of LR*"
+    )
 
 
 def _own_best_batch(cells: Optima) -> float:
-    """Give the rms of ln LR* when the held length takes no part in anything."""
+    """Return the rms of ln LR* when the held length takes no part in anything."""
     squares = []
     for horizon in np.unique(cells.cells["tokens"]):
         held = cells.cells["tokens"] == horizon
         batch = _best_batch(cells.where(~held)).params
-        fit = fit_learning_rate(cells.where(~held), learning_rate("smooth", batch["c"], batch["q"]), bootstraps=0)
+        fit = fit_learning_rate(
+            cells.where(~held), learning_rate("smooth", batch["c"], batch["q"]), bootstraps=0
+        )
         columns = cells.where(held).columns
         squares.append(
-            (np.log(columns["learning_rate"]) - fit.law.predict(fit.theta[None], {name: columns[name] for name in _CELL})[0]) ** 2
+            (
+                np.log(columns["learning_rate"])
+                - fit.law.predict(fit.theta[None], {name: columns[name] for name in _CELL})[0]
+            )
+            ** 2
         )
     return float(np.sqrt(np.concatenate(squares).mean()))
 
@@ -127,31 +177,53 @@ def _transfer(sweep: _Columns, cells: Optima) -> list[Check]:
     """Recommend for the largest model from smaller and shorter ones; look up the nearest run."""
     known = cells.where((cells.cells["parameters"] < _LARGEST) & (cells.cells["tokens"] <= 25e9))
     batch = _best_batch(known)
-    candidates = [learning_rate(kind, batch.params["c"], batch.params["q"]) for kind in LEARNING_RATE_LAWS]
+    candidates = [
+        learning_rate(kind, batch.params["c"], batch.params["q"]) for kind in LEARNING_RATE_LAWS
+    ]
     chosen = leave_one_horizon_out(known, candidates)[0].law
     fit = fit_learning_rate(known, laws.law_named(chosen))
-    print(f"  best batch {batch.params['c']:.3g} D^{batch.params['q']:.3f} tokens; law {chosen} by its own horizons")
+    print(
+        f"  best batch {batch.params['c']:.3g} D^{batch.params['q']:.3f} tokens; law {chosen} by "
+        f"its own horizons"
+    )
     checks = []
-    for tokens in np.unique(sweep["tokens"][(sweep["parameters"] == _LARGEST) & (sweep["tokens"] > 25e9)]):
+    for tokens in np.unique(
+        sweep["tokens"][(sweep["parameters"] == _LARGEST) & (sweep["tokens"] > 25e9)]
+    ):
         size = float(batch.predict({"tokens": tokens}).value[0])
         advice = recommend_learning_rate(fit, _LARGEST, float(tokens), size)
         penalty, run_lr, run_batch = _nearest(sweep, tokens, advice.value, size)
-        published, _, _ = _nearest(sweep, tokens, 1.79 * _LARGEST**-0.713 * tokens**0.307, 0.58 * tokens**0.571)
-        print(
-            f"  {tokens:.3g} tokens: LR {advice.value:.2e} (optimum {advice.low:.2e}..{advice.high:.2e}), batch {size / _SEQUENCE:.0f}; "
-            f"nearest run {run_lr:.2e}, {run_batch:.0f}: +{penalty:.3f} %; the published law, fitted on all sizes: +{published:.3f} %"
+        published, _, _ = _nearest(
+            sweep, tokens, 1.79 * _LARGEST**-0.713 * tokens**0.307, 0.58 * tokens**0.571
         )
-        checks.append(Check(f"2 loss above the grid's best at {tokens:.3g} tokens, %", penalty, 0.2, "lower"))
+        print(
+            f"  {tokens:.3g} tokens: LR {advice.value:.2e} (optimum "
+            f"{advice.low:.2e}..{advice.high:.2e}), batch {size / _SEQUENCE:.0f}; "
+            f"nearest run {run_lr:.2e}, {run_batch:.0f}: +{penalty:.3f} %; the published law, "
+            f"fitted on all sizes: +{published:.3f} %"
+        )
+        checks.append(
+            Check(f"2 loss above the grid's best at {tokens:.3g} tokens, %", penalty, 0.2, "lower")
+        )
     return checks
 
 
-def _nearest(sweep: _Columns, tokens: float, rate: float, batch_tokens: float) -> tuple[float, float, float]:
-    """Give the loss of the run nearest in log distance over the best of its grid, %, its learning rate and batch in sequences."""
+def _nearest(
+    sweep: _Columns, tokens: float, rate: float, batch_tokens: float
+) -> tuple[float, float, float]:
+    """Return the loss of the run nearest in log distance over the best of its grid, %, its learning rate and batch in sequences."""
     rows = np.flatnonzero((sweep["parameters"] == _LARGEST) & (sweep["tokens"] == tokens))
-    distance = np.log(sweep["learning_rate"][rows] / rate) ** 2 + np.log(sweep["batch_tokens"][rows] / batch_tokens) ** 2
+    distance = (
+        np.log(sweep["learning_rate"][rows] / rate) ** 2
+        + np.log(sweep["batch_tokens"][rows] / batch_tokens) ** 2
+    )
     row = rows[distance.argmin()]
     excess = sweep["loss"][row] / sweep["loss"][rows].min() - 1
-    return 100 * float(excess), float(sweep["learning_rate"][row]), float(sweep["batch_tokens"][row]) / _SEQUENCE
+    return (
+        100 * float(excess),
+        float(sweep["learning_rate"][row]),
+        float(sweep["batch_tokens"][row]) / _SEQUENCE,
+    )
 
 
 def _coverage(count: int) -> list[Check]:
@@ -159,12 +231,31 @@ def _coverage(count: int) -> list[Check]:
     checks = []
     for interval in ("delta", "bootstrap"):
         inside = [
-            _covers(interval, spacing, share, seed) for spacing in (0.35, 0.69) for share in (0.05, 0.15) for seed in range(count // 4)
+            _covers(interval, spacing, share, seed)
+            for spacing in (0.35, 0.69)
+            for share in (0.05, 0.15)
+            for seed in range(count // 4)
         ]
         known = [item for item in inside if item is not None]
-        print(f"  {interval}: {np.mean(known):.3f} of {len(known)} intervals of 90 % hold the optimum")
-        checks.append(Check(f"5 coverage of 90 % intervals, {interval}: at least", float(np.mean(known)), 0.85, "higher"))
-        checks.append(Check(f"5 coverage of 90 % intervals, {interval}: at most", float(np.mean(known)), 0.95, "lower"))
+        print(
+            f"  {interval}: {np.mean(known):.3f} of {len(known)} intervals of 90 % hold the optimum"
+        )
+        checks.append(
+            Check(
+                f"5 coverage of 90 % intervals, {interval}: at least",
+                float(np.mean(known)),
+                0.85,
+                "higher",
+            )
+        )
+        checks.append(
+            Check(
+                f"5 coverage of 90 % intervals, {interval}: at most",
+                float(np.mean(known)),
+                0.95,
+                "lower",
+            )
+        )
     return checks
 
 

@@ -1,6 +1,9 @@
-"""Fine-tuning curves of 30 models on two tasks: the rectified law, and choosing a model from a fraction of the data.
+"""Fine-tuning curves of 30 models on two tasks.
 
-Losses and published scores are those of Lin et al. 2024 (arXiv 2402.02314); the transition is found on generated curves.
+The rectified law, and choosing a model from a fraction of the data.
+
+Losses and published scores are those of Lin et al. 2024 (arXiv 2402.02314); the transition is found
+on generated curves.
 """
 
 import csv
@@ -15,7 +18,13 @@ import scipy.optimize
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
 
-from steelyard.laws.decisions.selection.select import Candidate, Selection, relative_accuracy, score_correlation, select_model
+from steelyard.laws.decisions.selection.select import (
+    Candidate,
+    Selection,
+    relative_accuracy,
+    score_correlation,
+    select_model,
+)
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla, rectified, transition
 
@@ -33,7 +42,10 @@ def run(quick: bool) -> list[Check]:
     """Check the fits, the selection, the extrapolation and the transition."""
     tasks = {name: _read(name) for name in _TASKS}
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    with mock.patch.dict(os.environ, one_thread), multiprocessing.get_context("spawn").Pool(1) as pool:
+    with (
+        mock.patch.dict(os.environ, one_thread),
+        multiprocessing.get_context("spawn").Pool(1) as pool,
+    ):
         seconds = pool.apply(_seconds, (3,))
     print(f"CPU seconds of 30 rectified fits: {seconds:.2f}")
     return [
@@ -49,14 +61,23 @@ def _read(name: str) -> _Task:
     """Read a task's models and losses by model and examples."""
     with (shared("finetune-scaling") / f"{name}.csv").open() as file:
         rows = list(csv.DictReader(file))
-    models = [Candidate(name=row["config name"], parameters=float(row["size"]), tokenizer=row["family"]) for row in rows]
-    return models, {row["config name"]: {int(key): float(value) for key, value in row.items() if key.isdigit()} for row in rows}
+    models = [
+        Candidate(name=row["config name"], parameters=float(row["size"]), tokenizer=row["family"])
+        for row in rows
+    ]
+    return models, {
+        row["config name"]: {int(key): float(value) for key, value in row.items() if key.isdigit()}
+        for row in rows
+    }
 
 
 def _curves(task: _Task, most: int = _TARGET) -> list[tuple[Array, Array]]:
-    """Give sizes and losses of every model up to a size, without the loss before tuning."""
+    """Return sizes and losses of every model up to a size, without the loss before tuning."""
     return [
-        (np.array([size for size in row if 0 < size <= most], dtype=np.float64), np.array([row[size] for size in row if 0 < size <= most]))
+        (
+            np.array([size for size in row if 0 < size <= most], dtype=np.float64),
+            np.array([row[size] for size in row if 0 < size <= most]),
+        )
         for row in task[1].values()
     ]
 
@@ -81,10 +102,19 @@ def _fits(tasks: dict[str, _Task], quick: bool) -> list[Check]:
     for (name, task), bar in zip(tasks.items(), (0.0066, 0.0120), strict=True):
         fits = [fit_rectified(sizes, loss, bootstraps=0) for sizes, loss in _curves(task)]
         plain = [fit_vanilla(sizes, loss, bootstraps=0) for sizes, loss in _curves(task)]
-        ours, theirs = (float(np.mean([np.sqrt(np.mean(fit.residuals**2)) for fit in group])) for group in (fits, plain))
+        ours, theirs = (
+            float(np.mean([np.sqrt(np.mean(fit.residuals**2)) for fit in group]))
+            for group in (fits, plain)
+        )
         stuck = sum("E" in fit.at_bounds for fit in fits)
-        print(f"{name}: rectified {ours:.5f}, vanilla {theirs:.5f}; the floor is not reached by {stuck} of {len(fits)} models")
-        checks += [Check(f"1 rmsd {name}", ours, bar, "lower"), Check(f"1 vanilla over rectified {name}", theirs / ours, 5.0, "higher")]
+        print(
+            f"{name}: rectified {ours:.5f}, vanilla {theirs:.5f}; the floor is not reached by "
+            f"{stuck} of {len(fits)} models"
+        )
+        checks += [
+            Check(f"1 rmsd {name}", ours, bar, "lower"),
+            Check(f"1 vanilla over rectified {name}", theirs / ours, 5.0, "higher"),
+        ]
         step = 5 if quick else 1
         for fit, (sizes, loss) in list(zip(fits, _curves(task), strict=True))[::step]:
             excess.append(fit.objective / _solver_objective(sizes, loss, quick) - 1)
@@ -98,15 +128,28 @@ def _solver_objective(sizes: Array, loss: Array, quick: bool) -> float:
     log_size, log_loss, bounds = np.log(sizes), np.log(loss), rectified().bounds
 
     def residuals(theta: Array) -> Array:
-        return np.logaddexp(theta[0] - np.logaddexp(theta[1], theta[2] * log_size), theta[3]) - log_loss
+        return (
+            np.logaddexp(theta[0] - np.logaddexp(theta[1], theta[2] * log_size), theta[3])
+            - log_loss
+        )
 
     starts = []
     for share in (0.1, 0.5, 0.9):
         for beta in (0.2, 0.5, 0.8, 1.2):
             for where in (10.0, 1e3, 1e4):
                 known, floor = where**beta, share * loss.min()
-                starts.append([np.log((loss[0] - floor) * (known + sizes[0] ** beta)), np.log(known), beta, np.log(floor)])
-    return min(float(scipy.optimize.least_squares(residuals, start, bounds=bounds).cost) for start in starts[:: 6 if quick else 1])
+                starts.append(
+                    [
+                        np.log((loss[0] - floor) * (known + sizes[0] ** beta)),
+                        np.log(known),
+                        beta,
+                        np.log(floor),
+                    ]
+                )
+    return min(
+        float(scipy.optimize.least_squares(residuals, start, bounds=bounds).cost)
+        for start in starts[:: 6 if quick else 1]
+    )
 
 
 def _selection(tasks: dict[str, _Task]) -> list[Check]:
@@ -118,18 +161,35 @@ def _selection(tasks: dict[str, _Task]) -> list[Check]:
         gaps = []
         for ratio in _RATIOS:
             plain, raced = (_select(task, ratio, method) for method in ("ats", "halving"))
-            gaps.append(score_correlation(plain.scores, measured) - published[name, ratio, "PearCorr"])
+            gaps.append(
+                score_correlation(plain.scores, measured) - published[name, ratio, "PearCorr"]
+            )
             for found in (plain, raced):
                 accuracy[found.method].append(relative_accuracy(found.best, measured))
             shares.append(raced.flops / plain.flops)
             print(
                 f"{name} 1/{ratio}: PearCorr {gaps[-1] + published[name, ratio, 'PearCorr']:.4f} "
-                f"(published {published[name, ratio, 'PearCorr']:.4f}), RelAcc {accuracy['ats'][-1]:.4f}, "
+                f"(published {published[name, ratio, 'PearCorr']:.4f}), RelAcc "
+                f"{accuracy['ats'][-1]:.4f}, "
                 f"racing {accuracy['halving'][-1]:.4f} at {shares[-1]:.0%} of the FLOP"
             )
-        checks.append(Check(f"2 ats correlation below published, worst ratio, {name}", max(-min(gaps), 0.0), 0.02, "lower"))
+        checks.append(
+            Check(
+                f"2 ats correlation below published, worst ratio, {name}",
+                max(-min(gaps), 0.0),
+                0.02,
+                "lower",
+            )
+        )
         bar = {"flan": 0.93, "wmt19": 0.99}[name]
-        checks.append(Check(f"2 ats relative accuracy at 1/8 {name}", accuracy["ats"][-len(_RATIOS)], bar, "higher"))
+        checks.append(
+            Check(
+                f"2 ats relative accuracy at 1/8 {name}",
+                accuracy["ats"][-len(_RATIOS)],
+                bar,
+                "higher",
+            )
+        )
     gain = float(np.mean(accuracy["halving"]) - np.mean(accuracy["ats"]))
     return [
         *checks,
@@ -140,14 +200,19 @@ def _selection(tasks: dict[str, _Task]) -> list[Check]:
 
 def _select(task: _Task, ratio: int, method: Any) -> Selection:
     """Rank a task's models from sizes up to a share of the target; the published losses are per token of each model's own tokenizer."""
-    return select_model(task[0], task[1], _TARGET, max_examples=_TARGET // ratio, method=method, force=True)
+    return select_model(
+        task[0], task[1], _TARGET, max_examples=_TARGET // ratio, method=method, force=True
+    )
 
 
 def _published_scores() -> dict[tuple[str, int, str], float]:
     """Read the authors' scores of accept-then-stop by task, ratio and metric."""
     with (shared("finetune-scaling") / "published_selection_scores.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["method"] == "AtS"]
-    return {(row["dataset"].lower(), int(row["ratio"]), row["metric"]): float(row["value"]) for row in rows}
+    return {
+        (row["dataset"].lower(), int(row["ratio"]), row["metric"]): float(row["value"])
+        for row in rows
+    }
 
 
 def _extrapolation(tasks: dict[str, _Task], quick: bool) -> list[Check]:
@@ -161,24 +226,42 @@ def _extrapolation(tasks: dict[str, _Task], quick: bool) -> list[Check]:
             found = []
             for (sizes, loss), true in zip(_curves(task, _TARGET // 8), truth, strict=True):
                 bootstraps = (60 if quick else 300) if law == "rectified" else 0
-                said = fit_law(sizes, loss, bootstraps=bootstraps).predict({"examples": _TARGET}, 0.9)
+                said = fit_law(sizes, loss, bootstraps=bootstraps).predict(
+                    {"examples": _TARGET}, 0.9
+                )
                 found.append(abs(float(np.log(said.value[0] / true))))
                 if law == "rectified":
                     inside.append(bool(said.low[0] <= true <= said.high[0]))
             errors[law][name] = float(np.median(found))
         print(
-            f"{name}: median error at 8x the data: rectified {errors['rectified'][name]:.4f}, vanilla {errors['vanilla'][name]:.4f}; "
+            f"{name}: median error at 8x the data: rectified {errors['rectified'][name]:.4f}, "
+            f"vanilla {errors['vanilla'][name]:.4f}; "
             f"90 % intervals hold {np.mean(inside):.0%}"
         )
     groups = {**covered, "both tasks": [value for values in covered.values() for value in values]}
     return [
-        Check("3 rectified over vanilla, median error, wmt19", errors["rectified"]["wmt19"] / errors["vanilla"]["wmt19"], 0.5, "lower"),
+        Check(
+            "3 rectified over vanilla, median error, wmt19",
+            errors["rectified"]["wmt19"] / errors["vanilla"]["wmt19"],
+            0.5,
+            "lower",
+        ),
         *(
             check
             for name, values in groups.items()
             for check in (
-                Check(f"3 coverage of 90 % intervals, {name}, at least", float(np.mean(values)), 0.80, "higher"),
-                Check(f"3 coverage of 90 % intervals, {name}, at most", float(np.mean(values)), 0.95, "lower"),
+                Check(
+                    f"3 coverage of 90 % intervals, {name}, at least",
+                    float(np.mean(values)),
+                    0.80,
+                    "higher",
+                ),
+                Check(
+                    f"3 coverage of 90 % intervals, {name}, at most",
+                    float(np.mean(values)),
+                    0.95,
+                    "lower",
+                ),
             )
         ),
     ]
@@ -190,13 +273,31 @@ def _transition(count: int) -> list[Check]:
     sizes = np.array([200.0 * 2**step for step in range(14)])
     doublings, covered = [], 0
     for seed in range(count):
-        beta, where = generator.uniform(0.35, 0.8), np.exp(generator.uniform(np.log(1e3), np.log(1e5)))
+        beta, where = (
+            generator.uniform(0.35, 0.8),
+            np.exp(generator.uniform(np.log(1e3), np.log(1e5))),
+        )
         floor, start = generator.uniform(0.3, 1.0), generator.uniform(2.5, 5.0)
         known = where**beta
-        theta = law.coordinates({"B": (start - floor) * known, "D_l": known, "beta": beta, "E": floor})
-        loss = np.exp(law.predict(theta[None], {"examples": sizes})[0] + _NOISE * generator.standard_normal(len(sizes)))
+        theta = law.coordinates(
+            {"B": (start - floor) * known, "D_l": known, "beta": beta, "E": floor}
+        )
+        loss = np.exp(
+            law.predict(theta[None], {"examples": sizes})[0]
+            + _NOISE * generator.standard_normal(len(sizes))
+        )
         found = transition(fit_rectified(sizes, loss, bootstraps=60, seed=seed), 0.9)
         doublings.append(abs(np.log2(found.value / where)))
         covered += found.low <= where <= found.high
-    print(f"transition: median {np.median(doublings):.2f} doublings off; 90 % intervals hold {covered / count:.0%}")
-    return [Check("4 transition within one doubling", float(np.mean(np.array(doublings) <= 1)), 0.9, "higher")]
+    print(
+        f"transition: median {np.median(doublings):.2f} doublings off; 90 % intervals hold "
+        f"{covered / count:.0%}"
+    )
+    return [
+        Check(
+            "4 transition within one doubling",
+            float(np.mean(np.array(doublings) <= 1)),
+            0.9,
+            "higher",
+        )
+    ]

@@ -1,7 +1,10 @@
-"""Routed language models: the bilinear law refitted on published validation losses of S-BASE and HASH models.
+"""Routed language models.
 
-Points are the last steps of shared/data/routed-lm-curves with half of the blocks routed, one expert per token and seed 42. The
-dense runs enter the fit of each router as one expert; the dense run of 130M parameters in that setting was not published.
+The bilinear law refitted on published validation losses of S-BASE and HASH models.
+
+Points are the last steps of shared/data/routed-lm-curves with half of the blocks routed, one expert
+per token and seed 42. The dense runs enter the fit of each router as one expert; the dense run of
+130M parameters in that setting was not published.
 """
 
 import math
@@ -13,7 +16,13 @@ from benchmarks.laws._shared import shared
 
 from steelyard import laws
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.routed import cutoff, effective_parameters, level_curve, routed, routed_points
+from steelyard.laws.forms.routed import (
+    cutoff,
+    effective_parameters,
+    level_curve,
+    routed,
+    routed_points,
+)
 
 PAPER = ["70-routed-lm-scaling"]
 
@@ -32,43 +41,90 @@ def run(quick: bool) -> list[Check]:
         _tell(name, fit, held)
         checks += [
             Check(f"1 {name} rms log10 residual", rms, bar, "lower"),
-            Check(f"1 {name} residual saved by saturation, fraction", 1 - rms / _rms_log10(plain), 0.10, "higher"),
-            Check(f"1 {name} residual on the dense line against that of the law, largest difference", _collapse_error(fit), 1e-6, "lower"),
-            Check(f"1 {name} largest size left out, mean relative error", held.mean_relative_error, 0.020, "lower"),
-            Check(f"1 {name} largest size left out, fraction inside 80 % intervals", held.coverage, 0.8, "higher"),
+            Check(
+                f"1 {name} residual saved by saturation, fraction",
+                1 - rms / _rms_log10(plain),
+                0.10,
+                "higher",
+            ),
+            Check(
+                f"1 {name} residual on the dense line against that of the law, largest difference",
+                _collapse_error(fit),
+                1e-6,
+                "lower",
+            ),
+            Check(
+                f"1 {name} largest size left out, mean relative error",
+                held.mean_relative_error,
+                0.020,
+                "lower",
+            ),
+            Check(
+                f"1 {name} largest size left out, fraction inside 80 % intervals",
+                held.coverage,
+                0.8,
+                "higher",
+            ),
         ]
     return checks
 
 
 def last_steps(router: str) -> tuple[dict[str, Array], Array]:
     """Read the final runs of a router and the dense ones as one expert; inputs and validation losses, nats per token."""
-    table = pl.read_csv(shared("routed-lm-curves") / "curves.csv.gz").sort("step").group_by("hyper_id").last().sort("hyper_id")
-    table = table.filter(
-        (pl.col("routing_frequency") == 0.5) & (pl.col("k") == 1) & (pl.col("seed") == 42) & pl.col("router_type").is_in([router, "Dense"])
+    table = (
+        pl.read_csv(shared("routed-lm-curves") / "curves.csv.gz")
+        .sort("step")
+        .group_by("hyper_id")
+        .last()
+        .sort("hyper_id")
     )
-    inputs = routed_points(table["dense_parameter_count"].to_numpy(), table["num_experts"].to_numpy())
+    table = table.filter(
+        (pl.col("routing_frequency") == 0.5)
+        & (pl.col("k") == 1)
+        & (pl.col("seed") == 42)
+        & pl.col("router_type").is_in([router, "Dense"])
+    )
+    inputs = routed_points(
+        table["dense_parameter_count"].to_numpy(), table["num_experts"].to_numpy()
+    )
     return inputs, table["loss_validation"].to_numpy()
 
 
 def _rms_log10(fit: laws.Fit) -> float:
-    """Give the root mean square of the residuals of log10 loss."""
+    """Return the root mean square of the residuals of log10 loss."""
     return float(np.sqrt(np.mean(fit.residuals**2)) / math.log(10))
 
 
 def _collapse_error(fit: laws.Fit) -> float:
-    """Give how far the residuals move when a dense model of the effective size stands for each routed one."""
+    """Return how far the residuals move when a dense model of the effective size stands for each routed one."""
     dense = effective_parameters(fit, fit.inputs["parameters"], fit.inputs["experts"]).value
-    said = fit.predict({"parameters": dense, "experts": np.ones(len(dense))}, extrapolate=True).value
+    said = fit.predict(
+        {"parameters": dense, "experts": np.ones(len(dense))}, extrapolate=True
+    ).value
     return float(np.abs(np.log10(fit.target / said) - fit.residuals / math.log(10)).max())
 
 
 def _tell(name: str, fit: laws.Fit, held: laws.Holdout) -> None:
     """Print what the numbers of a router are."""
-    print(f"{name}: {len(fit.target)} points", {key: round(value, 4) for key, value in fit.params.items()})
+    print(
+        f"{name}: {len(fit.target)} points",
+        {key: round(value, 4) for key, value in fit.params.items()},
+    )
     size, dense = cutoff(fit, 0.9), effective_parameters(fit, 370e6, 128)
-    print(f"  experts stop paying at {size.value:.2e} parameters, 90 % interval {size.low:.1e} to {size.high:.1e}")
-    print(f"  370M with 128 experts counts as {dense.value[0]:.2e} dense parameters [{dense.low[0]:.2e}, {dense.high[0]:.2e}]")
+    print(
+        f"  experts stop paying at {size.value:.2e} parameters, 90 % interval {size.low:.1e} to "
+        f"{size.high:.1e}"
+    )
+    print(
+        f"  370M with 128 experts counts as {dense.value[0]:.2e} dense parameters "
+        f"[{dense.low[0]:.2e}, {dense.high[0]:.2e}]"
+    )
     sizes = level_curve(fit, 2.242, [16, 128]).value
-    print(f"  the loss of dense 1.3B at 16 and 128 experts: {sizes[0]:.2e} and {sizes[1]:.2e} parameters")
+    print(
+        f"  the loss of dense 1.3B at 16 and 128 experts: {sizes[0]:.2e} and {sizes[1]:.2e} "
+        f"parameters"
+    )
     ratio = held.predicted / held.measured
-    print(f"  largest size left out: predicted over measured {ratio.min():.3f} to {ratio.max():.3f}")
+    print(
+        f"  largest size left out: predicted over measured {ratio.min():.3f} to {ratio.max():.3f}"
+    )

@@ -1,4 +1,7 @@
-"""From which concurrency two replicas of one thread beat one replica of two threads: predicted from step times, then measured."""
+"""From which concurrency two replicas of one thread beat one replica of two threads.
+
+Predicted from step times, then measured.
+"""
 
 import contextlib
 import json
@@ -20,42 +23,76 @@ _LAYOUTS = {"1 replica x 2 threads": (1, 2), "2 replicas x 1 thread": (2, 1)}
 
 
 def checks(quick: bool) -> list[Check]:
-    """Give check 5 of the card: the distance of the predicted from the measured break-point in powers of two."""
+    """Return check 5 of the card: the distance of the predicted from the measured break-point in powers of two."""
     counts = (1, 2, 4, 16) if quick else (1, 2, 4, 8, 16, 32, 64)
     rounds, seconds = (1, 1.5) if quick else (3, 4.0)
     layouts, measured = [], []
     for name, (replicas, threads) in _LAYOUTS.items():
         with _workers(replicas, threads) as workers:
-            model = ServeStepTime(**_together(workers, [{"profile_s": 4.0 if quick else 20.0}] * replicas)[0])
-            layouts.append(ServingLayout(name=name, replicas=replicas, step_time=model, max_sequences=64))
+            model = ServeStepTime(
+                **_together(workers, [{"profile_s": 4.0 if quick else 20.0}] * replicas)[0]
+            )
+            layouts.append(
+                ServingLayout(name=name, replicas=replicas, step_time=model, max_sequences=64)
+            )
             measured.append([_measure(workers, count, rounds, seconds) for count in counts])
-    found = concurrency_map(layouts, counts, prompt_tokens=PROMPT_TOKENS, output_tokens=OUTPUT_TOKENS)
-    print(f"{'concurrency':>12s} " + " ".join(f"{name:>32s}" for name in _LAYOUTS) + "   output tokens/s, predicted / measured")
+    found = concurrency_map(
+        layouts, counts, prompt_tokens=PROMPT_TOKENS, output_tokens=OUTPUT_TOKENS
+    )
+    print(
+        f"{'concurrency':>12s} "
+        + " ".join(f"{name:>32s}" for name in _LAYOUTS)
+        + "   output tokens/s, predicted / measured"
+    )
     for column, count in enumerate(counts):
-        cells = [f"{found.tokens_per_s[row, column]:14.0f} / {measured[row][column]:.0f}" for row in range(2)]
+        cells = [
+            f"{found.tokens_per_s[row, column]:14.0f} / {measured[row][column]:.0f}"
+            for row in range(2)
+        ]
         print(f"{count:12d} " + " ".join(f"{cell:>32s}" for cell in cells))
     predicted, real = _break_point(found.tokens_per_s, counts), _break_point(measured, counts)
-    print(f"break-point predicted {predicted:.0f}, measured {real:.0f} (128 stands for none up to {counts[-1]})")
-    return [Check("5 break-point of replicas, powers of two off", abs(math.log2(predicted / real)), 1.0, "lower")]
+    print(
+        f"break-point predicted {predicted:.0f}, measured {real:.0f} (128 stands for none up to "
+        f"{counts[-1]})"
+    )
+    return [
+        Check(
+            "5 break-point of replicas, powers of two off",
+            abs(math.log2(predicted / real)),
+            1.0,
+            "lower",
+        )
+    ]
 
 
 def _break_point(rates: Any, counts: tuple[int, ...]) -> float:
-    """Give the concurrency from which the second layout stays ahead; 128 when it never does."""
+    """Return the concurrency from which the second layout stays ahead; 128 when it never does."""
     ahead = np.asarray(rates)[1] > np.asarray(rates)[0]
     behind = np.flatnonzero(~ahead)
     first = behind[-1] + 1 if len(behind) else 0
     return float(counts[first]) if first < len(counts) else 128.0
 
 
-def _measure(workers: list[subprocess.Popen[str]], count: int, rounds: int, seconds: float) -> float:
-    """Give the median output tokens per second of all replicas with `count` requests in flight."""
+def _measure(
+    workers: list[subprocess.Popen[str]], count: int, rounds: int, seconds: float
+) -> float:
+    """Return the median output tokens per second of all replicas with `count` requests in flight."""
     replicas = len(workers)
-    tasks = [{"concurrency": count // replicas + (index < count % replicas), "seconds": seconds} for index in range(replicas)]
-    return float(np.median([sum(item["tokens_per_s"] for item in _together(workers, tasks)) for _ in range(rounds)]))
+    tasks = [
+        {"concurrency": count // replicas + (index < count % replicas), "seconds": seconds}
+        for index in range(replicas)
+    ]
+    return float(
+        np.median(
+            [sum(item["tokens_per_s"] for item in _together(workers, tasks)) for _ in range(rounds)]
+        )
+    )
 
 
-def _together(workers: list[subprocess.Popen[str]], tasks: list[dict[str, float]]) -> list[dict[str, Any]]:
-    """Give each replica a task at the same moment and collect the answers."""
+def _together(
+    workers: list[subprocess.Popen[str]], tasks: list[dict[str, float]]
+) -> list[dict[str, Any]]:
+    """Return each replica a task at the same moment and collect the answers."""
     for worker, task in zip(workers, tasks, strict=True):
         assert worker.stdin is not None
         worker.stdin.write(json.dumps(task) + "\n")
@@ -67,7 +104,10 @@ def _together(workers: list[subprocess.Popen[str]], tasks: list[dict[str, float]
 def _workers(replicas: int, threads: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Start replicas and stop them at the end."""
     command = [sys.executable, "-m", "benchmarks.serve._replica", str(threads)]
-    workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(replicas)]
+    workers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(replicas)
+    ]
     try:
         for worker in workers:
             if worker.stdout is None or worker.stdout.readline().strip() != "ready":

@@ -1,4 +1,7 @@
-"""Runs conversations on an engine that swaps, and keeps what the checks need: token times, transfers, pool use, time of the allocator."""
+"""Runs conversations on an engine that swaps, and keeps what the checks need.
+
+Token times, transfers, pool use, time of the allocator.
+"""
 
 import time
 from dataclasses import dataclass, field
@@ -79,7 +82,8 @@ class Run:
         ttft, gaps = np.array(self.ttft_s) * 1e3, np.array(self.gaps_s) * 1e3
         return (
             f"TTFT p50 {np.percentile(ttft, 50):7.0f}  p99 {np.percentile(ttft, 99):7.0f} ms | "
-            f"TBT p50 {np.percentile(gaps, 50):5.1f}  p99 {np.percentile(gaps, 99):6.0f}  p99.9 {np.percentile(gaps, 99.9):6.0f} ms | "
+            f"TBT p50 {np.percentile(gaps, 50):5.1f}  p99 {np.percentile(gaps, 99):6.0f}  p99.9 "
+            f"{np.percentile(gaps, 99.9):6.0f} ms | "
             f"{self.tokens_per_s:6.0f} tokens/s, {self.seconds:5.1f} s, {self.swaps} swaps"
         )
 

@@ -1,7 +1,9 @@
-"""The engine without any front: a closed loop of requests in one process, as the lower bound of every front's latency.
+"""The engine without any front.
 
-`python -m benchmarks.serve._engine_alone FOLDER CORE CONCURRENCY REQUESTS PROMPT_TOKENS OUTPUT_TOKENS` prints mean seconds per request and
-output tokens per second.
+A closed loop of requests in one process, as the lower bound of every front's latency.
+
+`python -m benchmarks.serve._engine_alone FOLDER CORE CONCURRENCY REQUESTS PROMPT_TOKENS
+OUTPUT_TOKENS` prints mean seconds per request and output tokens per second.
 """
 
 import os
@@ -31,7 +33,11 @@ def main(arguments: list[str]) -> None:
 
     def run(number: int) -> tuple[float, float]:
         waiting = [
-            Request(id=f"{number}-{index}", prompt=generator.integers(0, vocab, prompt_tokens).tolist(), params=params)
+            Request(
+                id=f"{number}-{index}",
+                prompt=generator.integers(0, vocab, prompt_tokens).tolist(),
+                params=params,
+            )
             for index in range(number)
         ]
         begin_s = time.perf_counter()

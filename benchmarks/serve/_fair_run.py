@@ -1,4 +1,7 @@
-"""Two clients on one engine, one of which sends four times as much: who is served how much, step by step."""
+"""Two clients on one engine, one of which sends four times as much.
+
+Who is served how much, step by step.
+"""
 
 import numpy as np
 from benchmarks.common import Check
@@ -22,7 +25,12 @@ class _Watched:
         """Watch a policy."""
         self.policy = policy
         self.service = dict.fromkeys(_CLIENTS, 0.0)
-        self.arrive, self.leave, self.update, self.key = policy.arrive, policy.leave, policy.update, policy.key
+        self.arrive, self.leave, self.update, self.key = (
+            policy.arrive,
+            policy.leave,
+            policy.update,
+            policy.key,
+        )
 
     def served(self, request: Request, prefill_tokens: int, decode_tokens: int) -> None:
         """Count and pass on."""
@@ -30,12 +38,14 @@ class _Watched:
         self.policy.served(request, prefill_tokens, decode_tokens)
 
     def take(self) -> dict[str, float]:
-        """Give what was served since the last call."""
+        """Return what was served since the last call."""
         service, self.service = self.service, dict.fromkeys(_CLIENTS, 0.0)
         return service
 
 
-def fairness_checks(model: Transformer, lengths: list[TraceRow], count: int, changed: int) -> list[Check]:
+def fairness_checks(
+    model: Transformer, lengths: list[TraceRow], count: int, changed: int
+) -> list[Check]:
     """Serve the light client's `count` requests and four times as many of the heavy one's, under both orders.
 
     Args:
@@ -51,9 +61,17 @@ def fairness_checks(model: Transformer, lengths: list[TraceRow], count: int, cha
     fair, fair_outputs, config = _serve(model, requests, VTC(w_in=_W_IN, w_out=_W_OUT), swaps=True)
     plain, plain_outputs, _ = _serve(model, requests, FCFS(), swaps=False)
     longest = max(len(prompt) for _, prompt, _ in requests)
-    bound = service_bound(w_in=_W_IN, w_out=_W_OUT, longest_prompt=longest, pool_tokens=config.num_blocks * config.block_size)
+    bound = service_bound(
+        w_in=_W_IN,
+        w_out=_W_OUT,
+        longest_prompt=longest,
+        pool_tokens=config.num_blocks * config.block_size,
+    )
     worst = fair.largest_difference()
-    print(f"VTC: largest service difference {worst:.0f} of {bound:.0f} allowed, Jain {fair.jain():.4f}; FCFS: Jain {plain.jain():.4f}")
+    print(
+        f"VTC: largest service difference {worst:.0f} of {bound:.0f} allowed, Jain "
+        f"{fair.jain():.4f}; FCFS: Jain {plain.jain():.4f}"
+    )
     changed += sum(fair_outputs[name] != tokens for name, tokens in plain_outputs.items())
     return [
         Check("5 VTC service difference over its bound", worst / bound, 1.0, "lower"),
@@ -78,7 +96,11 @@ def _requests(lengths: list[TraceRow], count: int) -> list[tuple[str, list[int],
 
 
 def _serve(
-    model: Transformer, requests: list[tuple[str, list[int], int]], policy: OrderPolicy, *, swaps: bool
+    model: Transformer,
+    requests: list[tuple[str, list[int], int]],
+    policy: OrderPolicy,
+    *,
+    swaps: bool,
 ) -> tuple[ServiceRecord, dict[str, list[int]], SchedulerConfig]:
     """Run all requests, sent at once, and record the service of each step."""
     config = SchedulerConfig(
@@ -101,7 +123,13 @@ def _serve(
     while llm.scheduler.has_work:
         result = llm.step()
         outputs.update({request.id: list(request.output) for request in result.finished})
-        record.add(watched.take(), {item.client for item in (*llm.scheduler.waiting, *llm.scheduler.swapped)})
-    print(f"{type(policy).__name__}: {len(requests)} requests, {llm.stats().swaps} swaps, {llm.stats().preemptions} preemptions")
+        record.add(
+            watched.take(),
+            {item.client for item in (*llm.scheduler.waiting, *llm.scheduler.swapped)},
+        )
+    print(
+        f"{type(policy).__name__}: {len(requests)} requests, {llm.stats().swaps} swaps, "
+        f"{llm.stats().preemptions} preemptions"
+    )
     llm.close()
     return record, outputs, config

@@ -1,4 +1,7 @@
-"""Decoding at 8K tokens of context: bounded caches with rebuilding in turns with the same engine's full attention."""
+"""Decoding at 8K tokens of context.
+
+Bounded caches with rebuilding in turns with the same engine's full attention.
+"""
 
 import time
 from collections.abc import Callable
@@ -28,22 +31,47 @@ def speed_checks(quick: bool) -> list[Check]:
     """Time both and give checks 3 and the time part of 4."""
     batch = 8 if quick else 16
     model = _model(quick)
-    print(f"{sum(item.numel() for item in model.parameters()) / 1e6:.1f}M parameters, {batch} requests at {_CONTEXT} tokens of context")
+    print(
+        f"{sum(item.numel() for item in model.parameters()) / 1e6:.1f}M parameters, {batch} "
+        f"requests at {_CONTEXT} tokens of context"
+    )
     full, kernel = _full(model, batch)
     sparse = {rebuild: _Sparse(model, batch, rebuild) for rebuild in (8, 0)}
-    rivals: dict[str, Callable[[], object]] = {"full": full, "adore R=8": sparse[8].steps, "adore R=0": sparse[0].steps}
+    rivals: dict[str, Callable[[], object]] = {
+        "full": full,
+        "adore R=8": sparse[8].steps,
+        "adore R=0": sparse[0].steps,
+    }
     seconds = alternate(rivals, rounds=3 if quick else 7)
     for name, samples in seconds.items():
         spread = median_spread([batch * _STEPS / item for item in samples])
         print(f"{name:10s} {spread.median:8.1f} tokens/s  [{spread.low:.1f}, {spread.high:.1f}]")
     stats = sparse[8].decoder.stats()
     print(
-        f"full attention by {kernel}; {sparse[8].rebuilt_share:.2f} of the 8 rebuilds used; {stats.kv_bytes_per_request} bytes per request"
+        f"full attention by {kernel}; {sparse[8].rebuilt_share:.2f} of the 8 rebuilds used; "
+        f"{stats.kv_bytes_per_request} bytes per request"
     )
-    shorter = SparseDecoder(model, Adore(), num_requests=1, max_length=_CONTEXT // 2, controller=_controller(model), chunk=1)
+    shorter = SparseDecoder(
+        model,
+        Adore(),
+        num_requests=1,
+        max_length=_CONTEXT // 2,
+        controller=_controller(model),
+        chunk=1,
+    )
     return [
-        Check("3 tokens per second over full attention", ratio(seconds["full"], seconds["adore R=8"]).median, 2.2, "higher"),
-        Check("3 bytes per request at 8K over 4K", stats.kv_bytes_per_request / shorter.stats().kv_bytes_per_request, 1.0, "lower"),
+        Check(
+            "3 tokens per second over full attention",
+            ratio(seconds["full"], seconds["adore R=8"]).median,
+            2.2,
+            "higher",
+        ),
+        Check(
+            "3 bytes per request at 8K over 4K",
+            stats.kv_bytes_per_request / shorter.stats().kv_bytes_per_request,
+            1.0,
+            "lower",
+        ),
         Check("4 controller's share of a step", sparse[8].controller_share, 0.05, "lower"),
     ]
 
@@ -76,7 +104,14 @@ class _Sparse:
     def __init__(self, model: Transformer, batch: int, rebuild: int) -> None:
         """Fill caches and histories with draws: time does not depend on the values."""
         policy = Adore(capacity=256, rebuild=rebuild)
-        self.decoder = SparseDecoder(model, policy, num_requests=batch, max_length=_CONTEXT + 512, controller=_controller(model), chunk=1)
+        self.decoder = SparseDecoder(
+            model,
+            policy,
+            num_requests=batch,
+            max_length=_CONTEXT + 512,
+            controller=_controller(model),
+            chunk=1,
+        )
         self.rng = np.random.default_rng(0)
         self.rows, self.policy_s, self.total_s = np.arange(batch), 0.0, 0.0
         table, memory = self.decoder.table, self.decoder.memory
@@ -115,7 +150,9 @@ class _Sparse:
         """Decode some tokens of every request."""
         start = time.perf_counter()
         for _ in range(_STEPS):
-            self.decoder.feed(self.rows, list(self.rng.integers(0, 8192, (len(self.rows), 1)))).argmax(-1)
+            self.decoder.feed(
+                self.rows, list(self.rng.integers(0, 8192, (len(self.rows), 1)))
+            ).argmax(-1)
         self.total_s += time.perf_counter() - start
 
     @property
@@ -131,12 +168,17 @@ class _Sparse:
 
 
 def _full(model: Transformer, batch: int) -> tuple[Callable[[], object], str]:
-    """Give steps of the engine's runner with every token cached, and its kernel's name."""
+    """Return steps of the engine's runner with every token cached, and its kernel's name."""
     blocks = _CONTEXT // 16 + 1
-    config = SchedulerConfig(num_blocks=batch * blocks, max_model_len=_CONTEXT + 16, max_num_seqs=batch)
+    config = SchedulerConfig(
+        num_blocks=batch * blocks, max_model_len=_CONTEXT + 16, max_num_seqs=batch
+    )
     runner = TorchRunner(model, config)
     runner.kv.normal_(std=0.1)
-    requests = [Request(id=str(row), prompt=[0], params=SamplingParams(max_tokens=64, ignore_end=True)) for row in range(batch)]
+    requests = [
+        Request(id=str(row), prompt=[0], params=SamplingParams(max_tokens=64, ignore_end=True))
+        for row in range(batch)
+    ]
     tables = np.arange(batch * blocks).reshape(batch, blocks)
     rng = np.random.default_rng(0)
 

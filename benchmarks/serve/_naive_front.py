@@ -1,7 +1,9 @@
-"""The naive front: FastAPI with pydantic bodies, the engine in a thread of the same process, one JSON event per token.
+"""The naive front.
 
-It is the baseline the gateway is measured against: what one writes first, well configured (no access log, keep-alive, uvloop and
-httptools where they are installed), over the same engine.
+FastAPI with pydantic bodies, the engine in a thread of the same process, one JSON event per token.
+
+It is the baseline the gateway is measured against: what one writes first, well configured (no
+access log, keep-alive, uvloop and httptools where they are installed), over the same engine.
 
 `python -m benchmarks.serve._naive_front MODEL_DIR PORT CORES POOL_BYTES` serves a model.
 """
@@ -57,11 +59,27 @@ class ServerMetrics:
     def __init__(self) -> None:
         """Start at zero."""
         self._registry = CollectorRegistry()
-        self.requests = Counter("steelyard_requests", "Requests ended.", ["finish_reason"], registry=self._registry)
-        self.prompt_tokens = Counter("steelyard_prompt_tokens", "Prompt tokens taken in.", registry=self._registry)
-        self.output_tokens = Counter("steelyard_output_tokens", "Output tokens given out.", registry=self._registry)
-        self.ttft = Histogram("steelyard_ttft_seconds", "Arrival to first token.", buckets=_SECONDS, registry=self._registry)
-        self.tpot = Histogram("steelyard_tpot_seconds", "Mean time per further token.", buckets=_SECONDS, registry=self._registry)
+        self.requests = Counter(
+            "steelyard_requests", "Requests ended.", ["finish_reason"], registry=self._registry
+        )
+        self.prompt_tokens = Counter(
+            "steelyard_prompt_tokens", "Prompt tokens taken in.", registry=self._registry
+        )
+        self.output_tokens = Counter(
+            "steelyard_output_tokens", "Output tokens given out.", registry=self._registry
+        )
+        self.ttft = Histogram(
+            "steelyard_ttft_seconds",
+            "Arrival to first token.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self.tpot = Histogram(
+            "steelyard_tpot_seconds",
+            "Mean time per further token.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
         self._gauges = {
             name: Gauge(f"steelyard_{name}", text, registry=self._registry)
             for name, text in (
@@ -75,7 +93,7 @@ class ServerMetrics:
         }
 
     def render(self, llm: LLM) -> bytes:
-        """Give the text exposition format, gauges as the engine stands now."""
+        """Return the text exposition format, gauges as the engine stands now."""
         stats = llm.stats()
         for name, gauge in self._gauges.items():
             gauge.set(getattr(stats, name))
@@ -100,7 +118,11 @@ class _Body(BaseModel):
 
     def unsupported(self) -> list[str]:
         """Name the fields whose value this server cannot honor."""
-        names = [name for name in ("frequency_penalty", "presence_penalty", "logit_bias") if getattr(self, name)]
+        names = [
+            name
+            for name in ("frequency_penalty", "presence_penalty", "logit_bias")
+            if getattr(self, name)
+        ]
         return [*names, *(["n"] if self.n != 1 else [])]
 
     def refuse_unsupported(self) -> None:
@@ -133,7 +155,11 @@ class CompletionBody(_Body):
         """Name the fields whose value this server cannot honor."""
         extra = [name for name in ("echo", "suffix") if getattr(self, name)]
         extra += ["logprobs"] if self.logprobs is not None else []
-        return [*super().unsupported(), *extra, *(["best_of"] if self.best_of not in (None, 1) else [])]
+        return [
+            *super().unsupported(),
+            *extra,
+            *(["best_of"] if self.best_of not in (None, 1) else []),
+        ]
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
@@ -143,9 +169,15 @@ class CompletionBody(_Body):
             ConfigError: there is none, or more than 256.
         """
         prompt = self.prompt
-        listed = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else prompt
+        listed = (
+            [prompt]
+            if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
+            else prompt
+        )
         if not 1 <= len(listed) <= 256:
-            raise ConfigError(f"{len(listed)} prompts, but 1 to 256 are allowed", hint="split the request")
+            raise ConfigError(
+                f"{len(listed)} prompts, but 1 to 256 are allowed", hint="split the request"
+            )
         return listed  # pyright: ignore[reportReturnType]
 
 
@@ -173,8 +205,14 @@ class ChatBody(_Body):
         return [*super().unsupported(), *extra, *(["response_format"] if form != "text" else [])]
 
 
-def error_body(message: str, *, kind: str = "invalid_request_error", code: str | None = None, param: str | None = None) -> dict[str, Any]:
-    """Give an error in OpenAI's shape."""
+def error_body(
+    message: str,
+    *,
+    kind: str = "invalid_request_error",
+    code: str | None = None,
+    param: str | None = None,
+) -> dict[str, Any]:
+    """Return an error in OpenAI's shape."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -226,13 +264,16 @@ class EngineService:
         if self._thread.is_alive():
             self._thread.join()
 
-    def submit(self, prompt: list[int], params: SamplingParams, listener: Callable[[Event], None]) -> str:
+    def submit(
+        self, prompt: list[int], params: SamplingParams, listener: Callable[[Event], None]
+    ) -> str:
         """Queue a request.
 
         Args:
             prompt: token ids.
             params: sampling parameters.
-            listener: called in the engine's thread with each event; the last one has a finish reason. It must not block.
+            listener: called in the engine's thread with each event; the last one has a finish
+                reason. It must not block.
 
         Returns:
             The request's id.
@@ -242,11 +283,16 @@ class EngineService:
             BackendError: the engine's thread has ended.
         """
         if not self.is_alive:
-            raise BackendError(f"the engine has stopped: {self.failure or 'shut down'}", hint="start the server again")
+            raise BackendError(
+                f"the engine has stopped: {self.failure or 'shut down'}",
+                hint="start the server again",
+            )
         with self._lock:
             self._count += 1
             name = f"request-{self._count}"
-        request = scheduling_request.Request(id=name, prompt=prompt, params=params, arrival_s=self.llm.clock.now_s())
+        request = scheduling_request.Request(
+            id=name, prompt=prompt, params=params, arrival_s=self.llm.clock.now_s()
+        )
         self.llm.check(request)
         self._commands.put(lambda: self._add(request, listener))
         return name
@@ -273,7 +319,9 @@ class EngineService:
         except Exception as error:  # a failed step must end every request with a message
             self.failure = f"{type(error).__name__}: {error}"
         for listener in self._listeners.values():
-            listener(Event(finish_reason="error", message=self.failure or "the server is shutting down"))
+            listener(
+                Event(finish_reason="error", message=self.failure or "the server is shutting down")
+            )
         self._listeners.clear()
 
     def _take_commands(self) -> bool:
@@ -297,13 +345,17 @@ class EngineService:
                 self._listeners[name](Event(token=token))
                 continue
             reason = request.finish_reason or "stop"
-            self._listeners.pop(name)(Event(token=None if reason == "stop" else token, finish_reason=reason))
+            self._listeners.pop(name)(
+                Event(token=None if reason == "stop" else token, finish_reason=reason)
+            )
 
 
 class _Generation:
     """One prompt on its way: events of the engine's thread become pieces of text."""
 
-    def __init__(self, server: _Server, prompt: list[int], body: CompletionBody | ChatBody, max_tokens: int) -> None:
+    def __init__(
+        self, server: _Server, prompt: list[int], body: CompletionBody | ChatBody, max_tokens: int
+    ) -> None:
         """Queue the request; raises what the engine refuses."""
         self._server = server
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -327,7 +379,7 @@ class _Generation:
         self._id = server.service.submit(prompt, params, listen)
 
     async def pieces(self, is_gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
-        """Give text as it comes; the request is aborted when the caller is gone or stops listening."""
+        """Return text as it comes; the request is aborted when the caller is gone or stops listening."""
         try:
             while not self.finish_reason:
                 try:
@@ -384,13 +436,17 @@ class _Server:
     def refuse_model(self, name: str) -> None:
         """Refuse a request for another model."""
         if name and name != self.name:
-            raise HTTPException(404, f"the model {name!r} does not exist; this server has {self.name!r}")
+            raise HTTPException(
+                404, f"the model {name!r} does not exist; this server has {self.name!r}"
+            )
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
         """Answer `/v1/completions`."""
         self.refuse_model(body.model)
         body.refuse_unsupported()
-        prompts = [self.codec.encode(item) if isinstance(item, str) else item for item in body.prompts]
+        prompts = [
+            self.codec.encode(item) if isinstance(item, str) else item for item in body.prompts
+        ]
         head = self._head("cmpl", "text_completion")
         return await self._answer(prompts, body, body.max_tokens, head, request, _completion_choice)
 
@@ -402,11 +458,18 @@ class _Server:
         rest = self.service.llm.config.max_model_len - len(prompt)
         limit = body.max_completion_tokens or body.max_tokens or max(rest, 1)
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        return await self._answer([prompt], body, limit, self._head("chatcmpl", kind), request, _chat_choice)
+        return await self._answer(
+            [prompt], body, limit, self._head("chatcmpl", kind), request, _chat_choice
+        )
 
     def _head(self, prefix: str, kind: str) -> dict[str, Any]:
-        """Give the fields every answer begins with."""
-        return {"id": f"{prefix}-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": self.name}
+        """Return the fields every answer begins with."""
+        return {
+            "id": f"{prefix}-{secrets.token_hex(12)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.name,
+        }
 
     async def _answer(
         self,
@@ -427,29 +490,40 @@ class _Server:
                 generation._leave()
             raise
         if body.stream:
-            return StreamingResponse(_events(generations, head, request, choice), media_type="text/event-stream")
+            return StreamingResponse(
+                _events(generations, head, request, choice), media_type="text/event-stream"
+            )
         texts = await asyncio.gather(*(_collect(generation, request) for generation in generations))
         choices = [
-            choice(index, text, item.finish_reason, False) for index, (text, item) in enumerate(zip(texts, generations, strict=True))
+            choice(index, text, item.finish_reason, False)
+            for index, (text, item) in enumerate(zip(texts, generations, strict=True))
         ]
         return JSONResponse({**head, "choices": choices, "usage": _usage(generations)})
 
 
 def _usage(generations: list[_Generation]) -> dict[str, int]:
     """Count the tokens of an answer."""
-    prompt, output = sum(item.prompt_tokens for item in generations), sum(item.output_tokens for item in generations)
+    prompt, output = (
+        sum(item.prompt_tokens for item in generations),
+        sum(item.output_tokens for item in generations),
+    )
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
 
 def _completion_choice(index: int, text: str, reason: str | None, delta: bool) -> dict[str, Any]:
-    """Give one choice of a completion, whole or a piece."""
+    """Return one choice of a completion, whole or a piece."""
     return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
 
 def _chat_choice(index: int, text: str, reason: str | None, delta: bool) -> dict[str, Any]:
-    """Give one choice of a chat completion, whole or a piece."""
+    """Return one choice of a chat completion, whole or a piece."""
     message = {"role": "assistant", "content": text}
-    return {"index": index, "delta" if delta else "message": message, "logprobs": None, "finish_reason": reason}
+    return {
+        "index": index,
+        "delta" if delta else "message": message,
+        "logprobs": None,
+        "finish_reason": reason,
+    }
 
 
 async def _collect(generation: _Generation, request: Request) -> str:
@@ -458,9 +532,12 @@ async def _collect(generation: _Generation, request: Request) -> str:
 
 
 async def _events(
-    generations: list[_Generation], head: dict[str, Any], request: Request, choice: Callable[[int, str, str | None, bool], dict[str, Any]]
+    generations: list[_Generation],
+    head: dict[str, Any],
+    request: Request,
+    choice: Callable[[int, str, str | None, bool], dict[str, Any]],
 ) -> AsyncIterator[str]:
-    """Give server-sent events of all generations as their text comes, then the end mark."""
+    """Return server-sent events of all generations as their text comes, then the end mark."""
     pieces: asyncio.Queue[tuple[int, str | None] | SteelyardError] = asyncio.Queue()
 
     async def forward(index: int, generation: _Generation) -> None:
@@ -502,9 +579,15 @@ class _SizeLimit:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             size = headers.get(b"content-length", b"0")
-            if b"transfer-encoding" in headers or not size.isdigit() or int(size) > self.limit_bytes:
+            if (
+                b"transfer-encoding" in headers
+                or not size.isdigit()
+                or int(size) > self.limit_bytes
+            ):
                 message = f"the body must state its length and be at most {self.limit_bytes} bytes"
-                await JSONResponse(error_body(message, code="body_too_large"), 400)(scope, receive, send)
+                await JSONResponse(error_body(message, code="body_too_large"), 400)(
+                    scope, receive, send
+                )
                 return
         await self.app(scope, receive, send)
 
@@ -515,7 +598,9 @@ def _key_check(api_key: str) -> Callable[[Request], None]:
     def check(request: Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         if api_key and not hmac.compare_digest(given.encode(), api_key.encode()):
-            raise HTTPException(401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+            raise HTTPException(
+                401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"
+            )
 
     return check
 
@@ -533,7 +618,9 @@ def _add_error_shapes(app: FastAPI) -> None:
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"] if part != "body")
-        return JSONResponse(error_body(f"{field or 'body'}: {first['msg']}", param=field or None), 400)
+        return JSONResponse(
+            error_body(f"{field or 'body'}: {first['msg']}", param=field or None), 400
+        )
 
     @app.exception_handler(StarletteHTTPException)
     async def failed(_: Request, error: StarletteHTTPException) -> JSONResponse:
@@ -541,7 +628,9 @@ def _add_error_shapes(app: FastAPI) -> None:
         return JSONResponse(error_body(str(error.detail), code=code), error.status_code)
 
 
-def create_app(llm: LLM, codec: TextCodec, *, name: str, api_key: str = "", body_limit_bytes: int = 4 * 2**20) -> FastAPI:
+def create_app(
+    llm: LLM, codec: TextCodec, *, name: str, api_key: str = "", body_limit_bytes: int = 4 * 2**20
+) -> FastAPI:
     """Make the application; its engine thread runs from start-up to shutdown.
 
     Args:
@@ -552,7 +641,8 @@ def create_app(llm: LLM, codec: TextCodec, *, name: str, api_key: str = "", body
         body_limit_bytes: longest request body.
 
     Returns:
-        An ASGI application with `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health` and `/metrics`.
+        An ASGI application with `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`
+        and `/metrics`.
     """
     service = EngineService(llm)
     server = _Server(service, codec, name)
@@ -572,15 +662,23 @@ def create_app(llm: LLM, codec: TextCodec, *, name: str, api_key: str = "", body
 
     @app.get("/v1/models", dependencies=needs_key)
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "steelyard"}]}
+        return {
+            "object": "list",
+            "data": [{"id": name, "object": "model", "created": 0, "owned_by": "steelyard"}],
+        }
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        return JSONResponse({"status": "ok" if service.is_alive else service.failure or "stopped"}, 200 if service.is_alive else 503)
+        return JSONResponse(
+            {"status": "ok" if service.is_alive else service.failure or "stopped"},
+            200 if service.is_alive else 503,
+        )
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(server.metrics.render(llm), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            server.metrics.render(llm), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     return app
 

@@ -1,6 +1,9 @@
-"""A server of known delays: completions whose first token comes after a delay of their own, the others at a steady pace.
+"""A server of known delays.
 
-Usage: python -m benchmarks.serve._paced_server PORT. Delays depend on the prompt only, so that every client sees the same ones.
+Completions whose first token comes after a delay of their own, the others at a steady pace.
+
+Usage: python -m benchmarks.serve._paced_server PORT. Delays depend on the prompt only, so that
+every client sees the same ones.
 """
 
 import asyncio
@@ -12,7 +15,7 @@ FIRST_S, SPREAD_S, GAP_S = 0.2, 0.3, 0.02
 
 
 def delay_s(prompt: str) -> float:
-    """Give the time to the first token of a prompt."""
+    """Return the time to the first token of a prompt."""
     return FIRST_S + SPREAD_S * (zlib.crc32(prompt.encode()) % 1000) / 1000
 
 
@@ -21,12 +24,23 @@ async def _answer(writer: asyncio.StreamWriter, body: dict[str, object]) -> None
     loop = asyncio.get_running_loop()
     start_s = loop.time() + delay_s(str(body["prompt"]))
     count = int(str(body["max_tokens"]))
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     for place in range(count):
         await asyncio.sleep(max(start_s + GAP_S * place - loop.time(), 0.0))
         ending = "length" if place == count - 1 else None
         _chunk(writer, {"choices": [{"index": 0, "text": f"w{place} ", "finish_reason": ending}]})
-    _chunk(writer, {"choices": [], "usage": {"prompt_tokens": len(str(body["prompt"]).split()), "completion_tokens": count}})
+    _chunk(
+        writer,
+        {
+            "choices": [],
+            "usage": {
+                "prompt_tokens": len(str(body["prompt"]).split()),
+                "completion_tokens": count,
+            },
+        },
+    )
     writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
     await writer.drain()
 
@@ -49,7 +63,10 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
                 await _answer(writer, json.loads(body))
             else:
                 listed = b'{"object": "list", "data": [{"id": "paced", "object": "model"}]}'
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(listed), listed))
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
+                    b"%d\r\n\r\n%s" % (len(listed), listed)
+                )
     except (asyncio.IncompleteReadError, ConnectionError):
         return
     finally:

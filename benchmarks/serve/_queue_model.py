@@ -36,7 +36,8 @@ class GatewayQueue:
             variation: squared coefficient of variation of the service time.
 
         Returns:
-            Seconds; exact for one core, the Allen-Cunneen approximation with utilization to the power of sqrt(2 (c + 1)) - 1 for more.
+            Seconds; exact for one core, the Allen-Cunneen approximation with utilization to the
+            power of sqrt(2 (c + 1)) - 1 for more.
 
         Source: Pollaczek-Khinchine; Sakasegawa 1977.
         """
@@ -44,14 +45,17 @@ class GatewayQueue:
         if load >= 1:
             return float("inf")
         power = (2 * (self.cores + 1)) ** 0.5 - 1
-        return load**power / (self.cores * (1 - load)) * self.service_s(tokens) * (1 + variation) / 2
+        return (
+            load**power / (self.cores * (1 - load)) * self.service_s(tokens) * (1 + variation) / 2
+        )
 
 
 def fit(samples: list[tuple[int, int, float]], *, cores: int = 1) -> GatewayQueue:
     """Fit the two times by least squares.
 
     Args:
-        samples: (requests, output tokens, processor seconds) of at least two loads with different tokens per request.
+        samples: (requests, output tokens, processor seconds) of at least two loads with different
+            tokens per request.
         cores: of the gateway.
 
     Returns:

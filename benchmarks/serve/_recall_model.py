@@ -30,7 +30,8 @@ class Recipe:
     Attributes:
         hidden_size: width.
         num_layers: layers.
-        phases: (steps, sequences, bytes per sequence, shortest text between records, longest) of each part of the training.
+        phases: (steps, sequences, bytes per sequence, shortest text between records, longest) of
+            each part of the training.
         max_positions: longest context.
         seed: of weights and data.
     """
@@ -58,7 +59,7 @@ class Recipe:
 
 
 def cache_dir() -> Path:
-    """Give the user's cache folder for trained models of benchmarks."""
+    """Return the user's cache folder for trained models of benchmarks."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return root / "steelyard" / "benchmarks"
 
@@ -70,14 +71,16 @@ def _positions(rng: np.random.Generator, count: int, length: int, limit: int) ->
         if limit > length and rng.random() < 0.8:
             cuts = rng.integers(0, length, int(rng.integers(1, 6)))
             spare = int(rng.integers(0, limit - length))
-            shares = np.diff(np.concatenate([[0], np.sort(rng.integers(0, spare + 1, len(cuts) - 1)), [spare]]))
+            shares = np.diff(
+                np.concatenate([[0], np.sort(rng.integers(0, spare + 1, len(cuts) - 1)), [spare]])
+            )
             for cut, share in zip(cuts, shares, strict=True):
                 row[cut:] += share
     return torch.from_numpy(rows)
 
 
 def _architecture(recipe: Recipe) -> Architecture:
-    """Give the decoder's shape: Llama-like, one key head per query head."""
+    """Return the decoder's shape: Llama-like, one key head per query head."""
     return Architecture(
         name=f"recall-{recipe.hidden_size}",
         hidden_size=recipe.hidden_size,
@@ -98,9 +101,10 @@ def _architecture(recipe: Recipe) -> Architecture:
 def _start_recall(model: Transformer, seed: int) -> None:
     """Start two layers with a recall circuit, so that minutes of training suffice where it would else take hours to appear.
 
-    Layer 0: head 0 attends one token back, head 1 two back, by biases alone; each writes what it read into a subspace of its own.
-    Layer 1: heads 0 and 1 look for tokens whose predecessor is the current token (head 1: also the one before), in the slowly turning
-    half of the head, and copy the token found towards the output. All of it is trained on like the rest.
+    Layer 0: head 0 attends one token back, head 1 two back, by biases alone; each writes what it
+    read into a subspace of its own. Layer 1: heads 0 and 1 look for tokens whose predecessor is the
+    current token (head 1: also the one before), in the slowly turning half of the head, and copy
+    the token found towards the output. All of it is trained on like the rest.
 
     Source: Olsson et al. 2022 (arXiv 2209.11895), induction heads.
     """
@@ -115,7 +119,9 @@ def _start_recall(model: Transformer, seed: int) -> None:
     for head in (0, 1):
         _look_back(first, head, head + 1, model.architecture.rope_theta)
         _head_rows(first, head, 2)[:] = reads[0]
-        first.out.weight[:, head * size : (head + 1) * size] = 0.08 * basis[:, head * size : (head + 1) * size]
+        first.out.weight[:, head * size : (head + 1) * size] = (
+            0.08 * basis[:, head * size : (head + 1) * size]
+        )
         query, key = _head_rows(second, head, 0), _head_rows(second, head, 1)
         slow = _slow_dimensions(size)
         parts = [slow] if head == 0 else [slow[::2], slow[1::2]]
@@ -130,7 +136,7 @@ def _start_recall(model: Transformer, seed: int) -> None:
 
 
 def _head_rows(layer: DecoderLayer, head: int, part: int, *, bias: bool = False) -> torch.Tensor:
-    """Give the rows of a head's queries (part 0), keys (1) or values (2), a view."""
+    """Return the rows of a head's queries (part 0), keys (1) or values (2), a view."""
     size = layer.head_dim
     first = (part * layer.heads[0] + head) * size
     return (layer.qkv.bias if bias else layer.qkv.weight)[first : first + size]
@@ -142,19 +148,23 @@ def _look_back(layer: DecoderLayer, head: int, distance: int, theta: float) -> N
     angles = distance * theta ** (-torch.arange(half) / half)
     _head_rows(layer, head, 0)[:] = 0.0
     _head_rows(layer, head, 1)[:] = 0.0
-    _head_rows(layer, head, 1, bias=True)[:] = torch.cat([torch.full((half,), 5.0), torch.zeros(half)])
+    _head_rows(layer, head, 1, bias=True)[:] = torch.cat(
+        [torch.full((half,), 5.0), torch.zeros(half)]
+    )
     _head_rows(layer, head, 0, bias=True)[:] = 5.0 * torch.cat([angles.cos(), -angles.sin()])
 
 
 def _slow_dimensions(size: int) -> torch.Tensor:
-    """Give the dimensions of a head that turn little over thousands of tokens."""
+    """Return the dimensions of a head that turn little over thousands of tokens."""
     half = size // 2
     pairs = torch.arange(half // 2, half)
     return torch.stack([pairs, pairs + half], 1).flatten()
 
 
 def trained(recipe: Recipe, *, every: int = 20, log: bool = True) -> Transformer:
-    """Give the trained model, from the cache or by training it; a killed training goes on where it was.
+    """Return the trained model, from the cache or by training it.
+
+    A killed training goes on where it was.
 
     Args:
         recipe: what to train.
@@ -199,7 +209,9 @@ class _Orthogonal(torch.optim.Optimizer):
                 buffer = self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
                 buffer.lerp_(matrix.grad, 1 - group["momentum"])
                 update = _orthogonalize(matrix.grad.lerp(buffer, group["momentum"]))
-                matrix.add_(update, alpha=-group["lr"] * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5)
+                matrix.add_(
+                    update, alpha=-group["lr"] * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
+                )
 
 
 def _orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
@@ -215,13 +227,22 @@ def _orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
 
 def _optimizers(model: Transformer) -> list[torch.optim.Optimizer]:
     """Orthogonalized momentum for matrices, Adam for the rest."""
-    matrices = [item for name, item in model.named_parameters() if item.ndim == 2 and "embedding" not in name]
-    rest = [item for name, item in model.named_parameters() if item.ndim != 2 or "embedding" in name]
-    return [_Orthogonal(matrices, lr=0.02), torch.optim.AdamW(rest, lr=4e-3, betas=(0.9, 0.98), weight_decay=0.0)]
+    matrices = [
+        item
+        for name, item in model.named_parameters()
+        if item.ndim == 2 and "embedding" not in name
+    ]
+    rest = [
+        item for name, item in model.named_parameters() if item.ndim != 2 or "embedding" in name
+    ]
+    return [
+        _Orthogonal(matrices, lr=0.02),
+        torch.optim.AdamW(rest, lr=4e-3, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
 
 
 def _rate(step: int, total: int) -> float:
-    """Give the share of the full rate: warm-up, constant, then down to a twentieth over the last 40 %."""
+    """Return the share of the full rate: warm-up, constant, then down to a twentieth over the last 40 %."""
     return min(1.0, (step + 1) / 20, max(0.05, (total - step) / (0.4 * total)))
 
 
@@ -229,14 +250,22 @@ def _batch(recipe: Recipe, text: bytes, step: int) -> tuple[torch.Tensor, torch.
     """Draw the batch of one update; it depends on the recipe and the step only."""
     rng = np.random.default_rng((recipe.seed, step))
     ends = np.cumsum([phase[0] for phase in recipe.phases])
-    _, count, length, shortest, longest = recipe.phases[int(np.searchsorted(ends, step, side="right"))]
+    _, count, length, shortest, longest = recipe.phases[
+        int(np.searchsorted(ends, step, side="right"))
+    ]
     rows = streams(text, rng, count, length + 1, gap=(shortest, longest))
     tokens = torch.from_numpy(np.stack([row.tokens for row in rows]))
     return tokens, _positions(rng, count, length, recipe.max_positions // 2)
 
 
 def _train(
-    model: Transformer, optimizers: list[torch.optim.Optimizer], recipe: Recipe, done: int, path: Path, every: int, log: bool
+    model: Transformer,
+    optimizers: list[torch.optim.Optimizer],
+    recipe: Recipe,
+    done: int,
+    path: Path,
+    every: int,
+    log: bool,
 ) -> None:
     """Run the updates that are left."""
     text, name = real_text()
@@ -252,7 +281,11 @@ def _train(
         total = 0.0
         for rows, places in zip(tokens.split(8), positions.split(8), strict=True):
             logits = model.head(model.run(rows[:, :-1], places, causal_attention))
-            loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()) * len(rows) / len(tokens)
+            loss = (
+                F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+                * len(rows)
+                / len(tokens)
+            )
             loss.backward()
             total += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -262,12 +295,25 @@ def _train(
         if not math.isfinite(total):
             raise RuntimeError(f"training diverged at step {step}")
         if log and step % 10 == 0:
-            print(f"step {step} of {recipe.num_steps} on {name}: loss {total:.3f}, {time.perf_counter() - start:.0f} s", flush=True)
+            print(
+                f"step {step} of {recipe.num_steps} on {name}: loss {total:.3f}, "
+                f"{time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
         if (step + 1) % every == 0 or step + 1 == recipe.num_steps:
             _store(model, optimizers, step + 1, path)
 
 
-def _store(model: Transformer, optimizers: list[torch.optim.Optimizer], step: int, path: Path) -> None:
+def _store(
+    model: Transformer, optimizers: list[torch.optim.Optimizer], step: int, path: Path
+) -> None:
     """Keep the state of the training."""
     with atomic_path(path) as temporary:
-        torch.save({"model": model.state_dict(), "optimizers": [item.state_dict() for item in optimizers], "step": step}, temporary)
+        torch.save(
+            {
+                "model": model.state_dict(),
+                "optimizers": [item.state_dict() for item in optimizers],
+                "step": step,
+            },
+            temporary,
+        )

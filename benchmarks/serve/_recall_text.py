@@ -1,4 +1,7 @@
-"""Text with records that are recalled at a distance: real text, keys that no text has, payloads that only the record tells."""
+"""Text with records that are recalled at a distance.
+
+Real text, keys that no text has, payloads that only the record tells.
+"""
 
 import gzip
 import json
@@ -23,7 +26,8 @@ class Stream:
 
     Attributes:
         tokens: int64 [T] bytes.
-        recalls: (first, end) of each recalled payload whose bytes can be known from the record alone.
+        recalls: (first, end) of each recalled payload whose bytes can be known from the record
+            alone.
         codes: for each recall, whether the payload is a random code (else a passage of text).
     """
 
@@ -33,7 +37,7 @@ class Stream:
 
 
 def real_text(max_bytes: int = 6_000_000) -> tuple[bytes, str]:
-    """Give ASCII text and its name: abstracts of papers where the shared data lie, else what every Python installation carries."""
+    """Return ASCII text and its name: abstracts of papers where the shared data lie, else what every Python installation carries."""
     try:
         path = shared("arxiv-abstracts") / "papers.jsonl.gz"
         with gzip.open(path, "rt") as lines:
@@ -49,11 +53,19 @@ def real_text(max_bytes: int = 6_000_000) -> tuple[bytes, str]:
     return text.encode("ascii", "ignore")[:max_bytes], name
 
 
-def streams(text: bytes, rng: np.random.Generator, count: int, length: int, *, gap: tuple[int, int], distance: int = 0) -> list[Stream]:
+def streams(
+    text: bytes,
+    rng: np.random.Generator,
+    count: int,
+    length: int,
+    *,
+    gap: tuple[int, int],
+    distance: int = 0,
+) -> list[Stream]:
     """Mix text with records that are recalled later.
 
-    A record is "!", a key byte that no text has, a payload (5 random capitals, or 16 to 32 bytes of text) and a line end; a recall is
-    the same with "?" first.
+    A record is "!", a key byte that no text has, a payload (5 random capitals, or 16 to 32 bytes of
+    text) and a line end; a recall is the same with "?" first.
 
     Args:
         text: real text.
@@ -69,7 +81,9 @@ def streams(text: bytes, rng: np.random.Generator, count: int, length: int, *, g
     return [_stream(text, rng, length, gap, distance) for _ in range(count)]
 
 
-def _stream(text: bytes, rng: np.random.Generator, length: int, gap: tuple[int, int], distance: int) -> Stream:
+def _stream(
+    text: bytes, rng: np.random.Generator, length: int, gap: tuple[int, int], distance: int
+) -> Stream:
     """Make one sequence."""
     data = bytearray()
     cursor = int(rng.integers(len(text) - length - 64))
@@ -99,7 +113,11 @@ def _stream(text: bytes, rng: np.random.Generator, length: int, gap: tuple[int, 
             if start + len(payload) <= length:
                 recalls.append((start, start + len(payload)))
                 codes.append(is_code)
-    return Stream(tokens=np.frombuffer(bytes(data[:length]), dtype=np.uint8).astype(np.int64), recalls=recalls, codes=codes)
+    return Stream(
+        tokens=np.frombuffer(bytes(data[:length]), dtype=np.uint8).astype(np.int64),
+        recalls=recalls,
+        codes=codes,
+    )
 
 
 def _payload(text: bytes, rng: np.random.Generator, is_code: bool) -> bytes:

@@ -1,7 +1,10 @@
-"""One engine replica in a process of its own: times its steps, or keeps a number of requests in flight for a while.
+"""One engine replica in a process of its own.
 
-Started by `_concurrency_map`: prints "ready", then answers each line of JSON with one of its own: {"profile_s": limit} with a step-time
-model, {"concurrency": requests, "seconds": duration} with the output rate.
+Times its steps, or keeps a number of requests in flight for a while.
+
+Started by `_concurrency_map`: prints "ready", then answers each line of JSON with one of its own:
+{"profile_s": limit} with a step-time model, {"concurrency": requests, "seconds": duration} with the
+output rate.
 """
 
 import json
@@ -41,7 +44,9 @@ def closed_loop(llm: LLM, concurrency: int, seconds: float) -> dict[str, float]:
     def add() -> None:
         nonlocal count
         prompt = generator.integers(0, SHAPE.vocab_size, PROMPT_TOKENS).tolist()
-        params = SamplingParams(max_tokens=int(generator.integers(1, 2 * OUTPUT_TOKENS)), ignore_end=True)
+        params = SamplingParams(
+            max_tokens=int(generator.integers(1, 2 * OUTPUT_TOKENS)), ignore_end=True
+        )
         scheduler.add(Request(id=f"r{count}", prompt=prompt, params=params), 0.0)
         count += 1
 
@@ -67,13 +72,20 @@ def answer(llm: LLM, task: dict[str, float]) -> dict[str, Any]:
     if "concurrency" in task:
         return closed_loop(llm, int(task["concurrency"]), task["seconds"])
     model = profile(llm, generator=np.random.default_rng(1), limit_s=task["profile_s"]).fit()
-    return {"coefficients": model.coefficients, "relative_spread": model.relative_spread, "count": model.count}
+    return {
+        "coefficients": model.coefficients,
+        "relative_spread": model.relative_spread,
+        "count": model.count,
+    }
 
 
 def main() -> None:
     """Serve tasks with the number of threads of the command line until the input ends."""
     torch.set_num_threads(int(sys.argv[1]))
-    llm = LLM(build(SHAPE, seed=0).eval(), SchedulerConfig(num_blocks=1000, max_model_len=256, prefix_caching=False))
+    llm = LLM(
+        build(SHAPE, seed=0).eval(),
+        SchedulerConfig(num_blocks=1000, max_model_len=256, prefix_caching=False),
+    )
     llm.runner.warm_up()
     closed_loop(llm, 4, 0.5)
     print("ready", flush=True)

@@ -1,4 +1,7 @@
-"""Servers of the front's benchmarks: the gateway with its engine process, and the naive front, over the same model folder."""
+"""Servers of the front's benchmarks.
+
+The gateway with its engine process, and the naive front, over the same model folder.
+"""
 
 import contextlib
 import json
@@ -45,8 +48,15 @@ class Running:
     @property
     def engine_pid(self) -> int:
         """The engine's process; the first process when it is the same."""
-        listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False)
-        found = [int(line.split()[0]) for line in listed.stdout.splitlines() if "engine.process" in line]
+        listed = subprocess.run(
+            ["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found = [
+            int(line.split()[0]) for line in listed.stdout.splitlines() if "engine.process" in line
+        ]
         return found[0] if found else self.process.pid
 
     def cpu_s(self) -> float:
@@ -56,11 +66,15 @@ class Running:
 
     def memory_bytes(self, pid: int = 0) -> int:
         """Resident memory of a process, the first one by default."""
-        return int(Path(f"/proc/{pid or self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(
+            Path(f"/proc/{pid or self.process.pid}/statm").read_text().split()[1]
+        ) * os.sysconf("SC_PAGE_SIZE")
 
 
 def make_model(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: int = 4096) -> float:
-    """Save a Llama with random weights and a byte-level tokenizer whose further pieces are words; it says words only.
+    """Save a Llama with random weights and a byte-level tokenizer whose further pieces are words.
+
+    It says words only.
 
     Args:
         folder: made.
@@ -94,10 +108,14 @@ def make_model(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: i
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     assert model.output is not None
     with torch.inference_mode():
-        model.output.weight[: len(letters)] = 0.0  # half a character would be held back, and the first text come late
+        model.output.weight[: len(letters)] = (
+            0.0  # half a character would be held back, and the first text come late
+        )
     checkpoint.save(model, folder)
     pieces = [*letters, *(f"Ġword{number}" for number in range(vocab_size - len(letters)))]
-    tokenizer = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -155,8 +173,17 @@ def ours(folder: Path, *, is_pinned: bool = True, **options: Any) -> Iterator[Ru
     """
     port = _free_port()
     pins = {"engine_cores": [ENGINE_CORE], "gateway_cores": [FRONT_CORE]} if is_pinned else {}
-    settings = {"port": port, "pool_bytes": 256 * 2**20, "threads": 1, "max_requests": 512, **pins, **options}
-    with _running([sys.executable, "-c", _PROGRAM, str(folder), json.dumps(settings)], port) as server:
+    settings = {
+        "port": port,
+        "pool_bytes": 256 * 2**20,
+        "threads": 1,
+        "max_requests": 512,
+        **pins,
+        **options,
+    }
+    with _running(
+        [sys.executable, "-c", _PROGRAM, str(folder), json.dumps(settings)], port
+    ) as server:
         yield server
 
 
@@ -173,7 +200,9 @@ def naive(folder: Path, *, cores: str = "") -> Iterator[Running]:
     """
     port = _free_port()
     module = "benchmarks.serve._naive_front"
-    with _running([sys.executable, "-m", module, str(folder), str(port), cores, str(256 * 2**20)], port) as server:
+    with _running(
+        [sys.executable, "-m", module, str(folder), str(port), cores, str(256 * 2**20)], port
+    ) as server:
         yield server
 
 

@@ -1,4 +1,7 @@
-"""Transfers without the engine: what bandwidth they reach on an idle machine, and how many bytes reuse saves in virtual time."""
+"""Transfers without the engine.
+
+What bandwidth they reach on an idle machine, and how many bytes reuse saves in virtual time.
+"""
 
 import time
 from dataclasses import replace
@@ -20,7 +23,12 @@ _MOST_BYTES = 192 * 2**20
 
 
 def bandwidth_shares(
-    ours: list[Transfer], baseline: list[Transfer], folder: Path, shape: tuple[int, ...], *, rounds: int
+    ours: list[Transfer],
+    baseline: list[Transfer],
+    folder: Path,
+    shape: tuple[int, ...],
+    *,
+    rounds: int,
 ) -> tuple[float, float]:
     """Replay transfers of both sides alone and compare them with runs of 32 blocks (8 MB) of the same tier.
 
@@ -49,18 +57,33 @@ def bandwidth_shares(
     speeds: dict[str, list[float]] = {name: [] for name in sides}
     for index in range(rounds + 1):
         for name, (tiers, transfers) in sides.items():
-            speed = _speed(tiers, _sample(transfers, kv.nbytes // shape[2], index, _MOST_BYTES // (8 if name == "blocks" else 1)))
+            speed = _speed(
+                tiers,
+                _sample(
+                    transfers,
+                    kv.nbytes // shape[2],
+                    index,
+                    _MOST_BYTES // (8 if name == "blocks" else 1),
+                ),
+            )
             if index:
                 speeds[name].append(speed)
     for name, values in speeds.items():
         spread = median_spread([value / 1e6 for value in values])
-        print(f"bandwidth of {name:6s} alone {spread.median:6.0f} MB/s  [{spread.low:.0f}, {spread.high:.0f}]")
+        print(
+            f"bandwidth of {name:6s} alone {spread.median:6.0f} MB/s  [{spread.low:.0f}, "
+            f"{spread.high:.0f}]"
+        )
     sides["runs"][0].close()
     reference = np.median(speeds["large"])
-    return float(np.median(speeds["runs"]) / reference), float(np.median(speeds["blocks"]) / reference)
+    return float(np.median(speeds["runs"]) / reference), float(
+        np.median(speeds["blocks"]) / reference
+    )
 
 
-def _sample(transfers: list[Transfer], block_bytes: int, seed: int, most_bytes: int) -> list[Transfer]:
+def _sample(
+    transfers: list[Transfer], block_bytes: int, seed: int, most_bytes: int
+) -> list[Transfer]:
     """Take transfers by chance until they are so many bytes."""
     order = np.random.default_rng(seed).permutation(len(transfers))
     sizes = np.array([transfers[index].runs[:, 2].sum() for index in order]) * block_bytes
@@ -69,7 +92,7 @@ def _sample(transfers: list[Transfer], block_bytes: int, seed: int, most_bytes: 
 
 
 def _speed(tiers: TieredKV, transfers: list[Transfer]) -> float:
-    """Give bytes per second of both directions, one after the other."""
+    """Return bytes per second of both directions, one after the other."""
     seconds, before = 0.0, tiers.stats("out").num_bytes + tiers.stats("in").num_bytes
     for direction in ("out", "in"):
         part = [item for item in transfers if item.direction == direction]
@@ -91,14 +114,22 @@ def reuse_share(conversations: list[Conversation], config: SchedulerConfig) -> f
     Returns:
         Blocks sent to the host with reuse over those without.
     """
-    sent = {reuse: _dry_run(conversations, replace(config, reuse_host_copies=reuse)) for reuse in (True, False)}
+    sent = {
+        reuse: _dry_run(conversations, replace(config, reuse_host_copies=reuse))
+        for reuse in (True, False)
+    }
     print(f"blocks swapped out in virtual time: {sent[True]} with reuse, {sent[False]} without")
     return sent[True] / sent[False]
 
 
-def _dry_run(conversations: list[Conversation], config: SchedulerConfig, *, step_s: float = 0.01) -> int:
-    """Give the blocks sent out when every step takes the same time and transfers land with the next step."""
-    scheduler, load = Scheduler(config, policy=RandomPriorities(seed=1)), ConversationLoad(conversations)
+def _dry_run(
+    conversations: list[Conversation], config: SchedulerConfig, *, step_s: float = 0.01
+) -> int:
+    """Return the blocks sent out when every step takes the same time and transfers land with the next step."""
+    scheduler, load = (
+        Scheduler(config, policy=RandomPriorities(seed=1)),
+        ConversationLoad(conversations),
+    )
     now_s, sent = 0.0, 0
     flying: list[int] = []
     while not load.is_done:
@@ -110,7 +141,9 @@ def _dry_run(conversations: list[Conversation], config: SchedulerConfig, *, step
         now_s += step_s
         if plan is None:
             continue
-        sent += sum(int(item.runs[:, 2].sum()) for item in plan.transfers if item.direction == "out")
+        sent += sum(
+            int(item.runs[:, 2].sum()) for item in plan.transfers if item.direction == "out"
+        )
         if plan.num_tokens:
             for request in scheduler.complete(plan, plan.blank_output(), now_s):
                 load.answered(request, now_s)

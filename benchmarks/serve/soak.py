@@ -1,10 +1,13 @@
-"""Mixed load for minutes with everything that goes wrong in it, and an engine that is killed: nothing leaks, everyone gets an answer.
+"""Mixed load for minutes with everything that goes wrong in it, and an engine that is killed.
 
-Clients of nine kinds send at once, each in an endless loop: whole and streamed answers, several choices, aborts in mid-stream, sockets
-closed without a word, prompts and bodies that are too long, malformed JSON, readers that take nothing, and embeddings. Halfway the
-engine process is killed; the gateway has to start another. At the end no block may be held, no request be in flight, the gateway's
-memory must not have grown, and every request must have had an answer: a good one, the error that it asked for, or an error that says
-that the engine was restarted.
+Nothing leaks, everyone gets an answer.
+
+Clients of nine kinds send at once, each in an endless loop: whole and streamed answers, several
+choices, aborts in mid-stream, sockets closed without a word, prompts and bodies that are too long,
+malformed JSON, readers that take nothing, and embeddings. Halfway the engine process is killed; the
+gateway has to start another. At the end no block may be held, no request be in flight, the
+gateway's memory must not have grown, and every request must have had an answer: a good one, the
+error that it asked for, or an error that says that the engine was restarted.
 
 The full run lasts `STEELYARD_SOAK_MINUTES` minutes, 20 by default; the quick one 40 seconds.
 """
@@ -74,9 +77,14 @@ class World:
     generator: np.random.Generator
 
     def body(self, **fields: object) -> dict[str, object]:
-        """Give a request of random lengths."""
+        """Return a request of random lengths."""
         prompt = self.generator.integers(0, 256, int(self.generator.integers(1, 120))).tolist()
-        return {"prompt": prompt, "max_tokens": int(self.generator.integers(1, 60)), "ignore_eos": True, **fields}
+        return {
+            "prompt": prompt,
+            "max_tokens": int(self.generator.integers(1, 60)),
+            "ignore_eos": True,
+            **fields,
+        }
 
 
 def run(quick: bool) -> list[Check]:
@@ -85,7 +93,9 @@ def run(quick: bool) -> list[Check]:
     seconds = _QUICK_S if quick else 60 * minutes
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / "soak", hidden_size=64, num_layers=2, vocab_size=512)
-        with ours(Path(folder) / "soak", max_requests=48, pool_bytes=4 * 2**20, body_limit_bytes=2**20) as server:
+        with ours(
+            Path(folder) / "soak", max_requests=48, pool_bytes=4 * 2**20, body_limit_bytes=2**20
+        ) as server:
             return asyncio.run(_soak(server, seconds))
 
 
@@ -109,7 +119,9 @@ async def _soak(server: Running, seconds: float) -> list[Check]:
     return _report(tally, samples, left, back_s, broken)
 
 
-def _report(tally: Tally, samples: list[int], left: float, back_s: float, broken: list[str]) -> list[Check]:
+def _report(
+    tally: Tally, samples: list[int], left: float, back_s: float, broken: list[str]
+) -> list[Check]:
     """Print what happened and give the checks."""
     for name, count in sorted(tally.outcomes.items()):
         print(f"  {name:40s} {count:8d}")
@@ -117,7 +129,10 @@ def _report(tally: Tally, samples: list[int], left: float, back_s: float, broken
         print(f"  unexpected: {line}")
     third = len(samples) // 3
     growth = float(np.median(samples[-third:]) / np.median(samples[third : 2 * third]))
-    print(f"  engine back after {back_s:.1f} s; gateway memory {samples[0] / 2**20:.0f} -> {samples[-1] / 2**20:.0f} MiB")
+    print(
+        f"  engine back after {back_s:.1f} s; gateway memory {samples[0] / 2**20:.0f} -> "
+        f"{samples[-1] / 2**20:.0f} MiB"
+    )
     return [
         Check("blocks and requests left when idle", left, 0.0, "lower"),
         Check("gateway memory, last third over middle third", growth, 1.1, "lower"),
@@ -133,7 +148,7 @@ async def _repeat(world: World, kind: Callable[[World], Awaitable[None]]) -> Non
 
 
 def _outcome(response: httpx.Response) -> str:
-    """Give the status, for server errors with their code."""
+    """Return the status, for server errors with their code."""
     if response.status_code < 500:
         return str(response.status_code)
     return f"{response.status_code} {response.json()['error']['code']}"
@@ -147,13 +162,17 @@ async def _whole(world: World) -> None:
 
 async def _choices(world: World) -> None:
     """Ask for several choices with log probabilities."""
-    response = await world.client.post("/v1/completions", json=world.body(n=3, logprobs=2, stop=["word7"]))
+    response = await world.client.post(
+        "/v1/completions", json=world.body(n=3, logprobs=2, stop=["word7"])
+    )
     world.tally.expect("choices", _outcome(response), "200")
 
 
 async def _streamed(world: World) -> None:
     """Read a stream to its end, or to the error event that ends it."""
-    async with world.client.stream("POST", "/v1/completions", json=world.body(stream=True)) as response:
+    async with world.client.stream(
+        "POST", "/v1/completions", json=world.body(stream=True)
+    ) as response:
         if response.status_code != 200:
             await response.aread()
             world.tally.expect("streamed", _outcome(response))
@@ -168,7 +187,9 @@ async def _streamed(world: World) -> None:
 
 async def _aborted(world: World) -> None:
     """Leave a stream after its first piece."""
-    async with world.client.stream("POST", "/v1/completions", json=world.body(stream=True)) as response:
+    async with world.client.stream(
+        "POST", "/v1/completions", json=world.body(stream=True)
+    ) as response:
         async for _ in response.aiter_lines():
             break
         world.tally.expect("aborted", str(response.status_code), "200", "503")
@@ -235,10 +256,13 @@ async def _watch_memory(server: Running, end_s: float) -> list[int]:
 
 
 async def _until_back(client: httpx.AsyncClient, before: int, server: Running) -> float:
-    """Give the seconds until another engine takes requests."""
+    """Return the seconds until another engine takes requests."""
     begin_s = time.monotonic()
     while time.monotonic() - begin_s < 2 * _RESTART_S:
-        is_other = server.engine_pid not in (before, server.process.pid)  # seen first: until the gateway notices, the dead one is healthy
+        is_other = server.engine_pid not in (
+            before,
+            server.process.pid,
+        )  # seen first: until the gateway notices, the dead one is healthy
         if (await client.get("/health")).status_code == 200 and is_other:
             break
         await asyncio.sleep(0.1)

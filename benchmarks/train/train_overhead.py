@@ -1,7 +1,10 @@
-"""The trainer against a bare loop written by hand: same model, batches, optimizer and threads, tokens per second of both.
+"""The trainer against a bare loop written by hand.
 
-The bare loop does the least that trains: no history, checkpoints, evaluation, schedule or checks, and its batches lie ready in memory.
-They take turns step by step, so a disturbance hits both; the figure is the median over steps of bare seconds / trainer seconds.
+Same model, batches, optimizer and threads, tokens per second of both.
+
+The bare loop does the least that trains: no history, checkpoints, evaluation, schedule or checks,
+and its batches lie ready in memory. They take turns step by step, so a disturbance hits both; the
+figure is the median over steps of bare seconds / trainer seconds.
 """
 
 import tempfile
@@ -75,10 +78,16 @@ class _BareLoop:
         self.config = config
         self.model = build(config.architecture, seed=0)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=0.1, fused=True
+            self.model.parameters(),
+            lr=config.learning_rate,
+            betas=config.betas,
+            weight_decay=0.1,
+            fused=True,
         )
         size = (config.batch_size, config.sequence_length)
-        self.batches = [torch.from_numpy(source.batch(index, *size, 0)) for index in range(config.steps)]
+        self.batches = [
+            torch.from_numpy(source.batch(index, *size, 0)) for index in range(config.steps)
+        ]
 
     def step_s(self, index: int) -> float:
         """Train one step and give its wall time."""
@@ -94,9 +103,10 @@ class _BareLoop:
 
 
 def _speed_ratio(config: TrainConfig, source: _RandomTokens) -> float:
-    """Give tokens per second of the trainer over those of the bare loop, step against step.
+    """Return tokens per second of the trainer over those of the bare loop, step against step.
 
-    The bare loop takes its step in the trainer's callback; the trainer's time is all that passes between two callbacks.
+    The bare loop takes its step in the trainer's callback; the trainer's time is all that passes
+    between two callbacks.
     """
     bare_loop = _BareLoop(config, source)
     bare, ours = [], []
@@ -129,7 +139,12 @@ def run(quick: bool) -> list[Check]:
     for hidden_size, num_layers, steps in ((64, 2, 100), (192, 4, 40)):
         config = _config(hidden_size, num_layers, steps if quick else 4 * steps)
         checks.append(
-            Check(f"tokens/s of trainer over bare loop, {config.architecture.name}", _speed_ratio(config, source), _BAR, "higher")
+            Check(
+                f"tokens/s of trainer over bare loop, {config.architecture.name}",
+                _speed_ratio(config, source),
+                _BAR,
+                "higher",
+            )
         )
     torch.set_num_threads(threads)
     return checks

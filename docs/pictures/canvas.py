@@ -62,30 +62,87 @@ class Canvas:
         """Start empty; the title is read by screen readers."""
         self.palette, self.title, self.size, self.parts = palette, title, (width, height), []
 
-    def box(self, x: float, y: float, w: float, h: float, *, hue: str = "", fill: str = "", line: str = "", radius: float = 5,
-            dash: str = "", weight: float = 1.3) -> None:  # fmt: skip
+    def box(
+        self,
+        x: float,
+        y: float,
+        w: float,
+        h: float,
+        *,
+        hue: str = "",
+        fill: str = "",
+        line: str = "",
+        radius: float = 5,
+        dash: str = "",
+        weight: float = 1.3,
+    ) -> None:
         """Draw a rounded box, of a hue or of given colours."""
-        fill, line = (self.palette.hues[hue][0], self.palette.hues[hue][1]) if hue else (fill or "none", line or "none")
+        fill, line = (
+            (self.palette.hues[hue][0], self.palette.hues[hue][1])
+            if hue
+            else (fill or "none", line or "none")
+        )
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         place = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{radius:g}"'
-        self.parts.append(f'<rect {place} fill="{fill}" stroke="{line}" stroke-width="{weight:g}"{dashed}/>')
+        self.parts.append(
+            f'<rect {place} fill="{fill}" stroke="{line}" stroke-width="{weight:g}"{dashed}/>'
+        )
 
-    def text(self, x: float, y: float, words: str, *, size: float = 14, color: str = "", anchor: str = "start", bold: bool = False,
-             mono: bool = False, italic: bool = False) -> None:  # fmt: skip
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        size: float = 14,
+        color: str = "",
+        anchor: str = "start",
+        bold: bool = False,
+        mono: bool = False,
+        italic: bool = False,
+    ) -> None:
         """Write one line; y is its base line."""
         color = color or self.palette.text
-        style = f'font-family="{MONO if mono else FONT}" font-size="{SCALE * size:.4g}" text-anchor="{anchor}" fill="{color}"'
+        style = (
+            f'font-family="{MONO if mono else FONT}" font-size="{SCALE * size:.4g}" '
+            f'text-anchor="{anchor}" fill="{color}"'
+        )
         style += ' font-weight="600"' if bold else ""
         style += ' font-style="italic"' if italic else ""
         self.parts.append(f'<text x="{x:g}" y="{y:g}" {style}>{escape(words)}</text>')
 
-    def cell(self, x: float, y: float, w: float, h: float, words: str, hue: str, *, size: float = 13, mono: bool = False) -> None:
+    def cell(
+        self,
+        x: float,
+        y: float,
+        w: float,
+        h: float,
+        words: str,
+        hue: str,
+        *,
+        size: float = 13,
+        mono: bool = False,
+    ) -> None:
         """Draw a box of a hue with centered words."""
         self.box(x, y, w, h, hue=hue, radius=4)
-        self.text(x + w / 2, y + h / 2 + size * 0.35, words, size=size, color=self.palette.hues[hue][2], anchor="middle", mono=mono)
+        self.text(
+            x + w / 2,
+            y + h / 2 + size * 0.35,
+            words,
+            size=size,
+            color=self.palette.hues[hue][2],
+            anchor="middle",
+            mono=mono,
+        )
 
     def arrow(
-        self, points: list[tuple[float, float]], *, color: str = "", curved: bool = False, dash: str = "", weight: float = 1.6
+        self,
+        points: list[tuple[float, float]],
+        *,
+        color: str = "",
+        curved: bool = False,
+        dash: str = "",
+        weight: float = 1.6,
     ) -> None:
         """Draw a line with a head; curved goes out and in horizontally between two points."""
         color = color or self.palette.muted
@@ -99,16 +156,26 @@ class Canvas:
             length = max(((tx - bx) ** 2 + (ty - by) ** 2) ** 0.5, 1e-9)
             ux, uy = (tx - bx) / length, (ty - by) / length
             tip, before = (tx, ty), (tx - 8 * ux, ty - 8 * uy)
-            path = "M" + " L".join(f"{x:g},{y:g}" for x, y in [*points[:-1], (tx - 6 * ux, ty - 6 * uy)])
+            path = "M" + " L".join(
+                f"{x:g},{y:g}" for x, y in [*points[:-1], (tx - 6 * ux, ty - 6 * uy)]
+            )
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{weight:g}"{dashed}/>')
+        self.parts.append(
+            f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{weight:g}"{dashed}/>'
+        )
         dx, dy = tip[0] - before[0], tip[1] - before[1]
-        left, right = (before[0] - dy * 0.5, before[1] + dx * 0.5), (before[0] + dy * 0.5, before[1] - dx * 0.5)
+        left, right = (
+            (before[0] - dy * 0.5, before[1] + dx * 0.5),
+            (before[0] + dy * 0.5, before[1] - dx * 0.5),
+        )
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (tip, left, right))
         self.parts.append(f'<polygon points="{corners}" fill="{color}"/>')
 
     def svg(self) -> str:
-        """Give the file's text."""
+        """Return the file's text."""
         width, height = self.size
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"><title>{escape(self.title)}</title>'
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'role="img"><title>{escape(self.title)}</title>'
+        )
         return "\n".join([head, *self.parts, "</svg>", ""])

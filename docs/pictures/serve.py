@@ -1,4 +1,7 @@
-"""Draws the pictures of the serve room: `python docs/pictures/serve.py` writes docs/assets/serve/*.svg."""
+"""Draws the pictures of the serve room.
+
+`python docs/pictures/serve.py` writes docs/assets/serve/*.svg.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +14,13 @@ A, B, C, D = "teal", "amber", "indigo", "rose"
 
 def block_table(palette: Palette) -> Canvas:
     """Two sequences, their block tables and the pool; the first block is shared."""
-    canvas = Canvas(960, 520, palette, "Two sequences share the first of their blocks; tables say where in the pool each block lies")
+    canvas = Canvas(
+        960,
+        520,
+        palette,
+        "Two sequences share the first of their blocks; tables say where in the pool each block "
+        "lies",
+    )
     canvas.text(20, 30, "What a sequence is", size=17, bold=True)
     canvas.text(20, 50, "tokens in logical blocks (here of 4)", size=13, color=palette.muted)
     canvas.text(432, 30, "Block table", size=17, bold=True)
@@ -19,7 +28,11 @@ def block_table(palette: Palette) -> Canvas:
     canvas.text(640, 30, "Pool", size=17, bold=True)
     canvas.text(640, 50, "keys and values, in any order", size=13, color=palette.muted)
     rows = {
-        ("Request A", A, 88): [["The", "cat", "sat", "on"], ["the", "mat", "and", "slept"], ["until", "noon", "", ""]],
+        ("Request A", A, 88): [
+            ["The", "cat", "sat", "on"],
+            ["the", "mat", "and", "slept"],
+            ["until", "noon", "", ""],
+        ],
         ("Request B", B, 282): [["The", "cat", "sat", "on"], ["a", "chair", "", ""]],
     }
     places = {"Request A": [3, 7, 1], "Request B": [3, 5]}
@@ -40,7 +53,9 @@ def block_table(palette: Palette) -> Canvas:
                 cell(canvas, 20 + 88 * column, y, 84, 32, word, hue)
             canvas.arrow([(20 + 88 * 4 + 4, y + 16), (426, y + 16)], color=palette.line)
             canvas.cell(432, y, 64, 32, f"#{number}", hue, size=14, mono=True)
-            canvas.arrow([(500, y + 16), (634, at[number] + 24)], color=palette.hues[hue][1], curved=True)
+            canvas.arrow(
+                [(500, y + 16), (634, at[number] + 24)], color=palette.hues[hue][1], curved=True
+            )
     for number, y in at.items():
         words, hue, note = pool.get(number, ([""] * 4, "free", "free"))
         canvas.text(640, y + 10, f"#{number}", size=12, mono=True, color=palette.muted)
@@ -51,13 +66,15 @@ def block_table(palette: Palette) -> Canvas:
     canvas.text(
         20,
         482,
-        "A block is known by the hash of its tokens and of all blocks before it, so equal beginnings are found and shared.",
+        "A block is known by the hash of its tokens and of all blocks before it, so equal "
+        "beginnings are found and shared.",
         size=13.5,
     )
     canvas.text(
         20,
         505,
-        "Writing into a block with several users copies it first. Memory is lost only in the last block of each sequence.",
+        "Writing into a block with several users copies it first. Memory is lost only in the last "
+        "block of each sequence.",
         size=13.5,
     )
     return canvas
@@ -68,15 +85,29 @@ def cell(canvas: Canvas, x: float, y: float, w: float, h: float, word: str, hue:
     if word:
         canvas.cell(x, y, w, h, word, hue)
     else:
-        canvas.box(x, y, w, h, fill=canvas.palette.free, line=canvas.palette.line, radius=4, dash="3 3")
+        canvas.box(
+            x, y, w, h, fill=canvas.palette.free, line=canvas.palette.line, radius=4, dash="3 3"
+        )
 
 
 def one_step(palette: Palette) -> Canvas:
     """From the queue to the tokens of one step."""
     canvas = Canvas(
-        960, 640, palette, "One step: the scheduler fills a token budget, the runner runs all tokens as one batch, sampled rows give tokens"
+        960,
+        640,
+        palette,
+        "One step: the scheduler fills a token budget, the runner runs all tokens as one batch, "
+        "sampled rows give tokens",
     )
-    panel(canvas, 16, 14, 928, 150, "1  Scheduler.schedule", "plain Python, no tensors: the simulator runs the same class")
+    panel(
+        canvas,
+        16,
+        14,
+        928,
+        150,
+        "1  Scheduler.schedule",
+        "plain Python, no tensors: the simulator runs the same class",
+    )
     canvas.text(40, 86, "decoding", size=13, color=palette.muted)
     for index, (name, hue) in enumerate((("A", A), ("B", B), ("C", C))):
         canvas.cell(40 + 46 * index, 98, 40, 30, name, hue, size=14)
@@ -88,33 +119,63 @@ def one_step(palette: Palette) -> Canvas:
     canvas.text(600, 86, "token budget of a step: 8", size=13, color=palette.muted)
     for index, hue in enumerate((A, B, C, D, D, D, D, D)):
         canvas.box(600 + 38 * index, 98, 34, 30, hue=hue, radius=3)
-    canvas.text(600, 148, "decodes first, then prompts in order; E waits", size=12.5, color=palette.muted)
+    canvas.text(
+        600, 148, "decodes first, then prompts in order; E waits", size=12.5, color=palette.muted
+    )
     canvas.arrow([(480, 166), (480, 190)])
     panel(canvas, 16, 192, 928, 142, "2  StepPlan", "index arrays only, one column a token")
     labels = ("token", "position", "slot")
     columns = [
-        ("noon", "9", "#1+1", A), ("chair", "5", "#5+1", B), ("so", "12", "#9+0", C), ("and", "4", "#6+0", D), ("then", "5", "#6+1", D),
-        ("it", "6", "#6+2", D), ("went", "7", "#6+3", D), ("home", "8", "#8+0", D),
-    ]  # fmt: skip
+        ("noon", "9", "#1+1", A),
+        ("chair", "5", "#5+1", B),
+        ("so", "12", "#9+0", C),
+        ("and", "4", "#6+0", D),
+        ("then", "5", "#6+1", D),
+        ("it", "6", "#6+2", D),
+        ("went", "7", "#6+3", D),
+        ("home", "8", "#8+0", D),
+    ]
     for row, label in enumerate(labels):
         canvas.text(40, 258 + 27 * row, label, size=13, color=palette.muted)
     for column, (*values, hue) in enumerate(columns):
         for row, value in enumerate(values):
-            canvas.cell(124 + 86 * column, 240 + 27 * row, 82, 24, value, hue, size=12.5, mono=row > 0)
+            canvas.cell(
+                124 + 86 * column, 240 + 27 * row, 82, 24, value, hue, size=12.5, mono=row > 0
+            )
     canvas.text(822, 258, "block tables,", size=13, color=palette.muted)
     canvas.text(822, 277, "context lengths,", size=13, color=palette.muted)
     canvas.text(822, 296, "sampled rows", size=13, color=palette.muted)
     canvas.arrow([(480, 336), (480, 360)])
     panel(canvas, 16, 362, 928, 158, "3  Runner", "one flat batch through every layer")
-    stage(canvas, 40, 412, 190, ("dense products", "all 8 rows at once:", "weights are read once"), "gray")
-    stage(canvas, 262, 412, 190, ("store keys, values", "each row into its slot", "of the pool"), "gray")
+    stage(
+        canvas,
+        40,
+        412,
+        190,
+        ("dense products", "all 8 rows at once:", "weights are read once"),
+        "gray",
+    )
+    stage(
+        canvas,
+        262,
+        412,
+        190,
+        ("store keys, values", "each row into its slot", "of the pool"),
+        "gray",
+    )
     canvas.box(484, 408, 236, 98, fill="none", line=palette.line, dash="4 4")
     canvas.text(602, 426, "attention", size=13, bold=True, anchor="middle")
     canvas.cell(494, 436, 104, 28, "A, B, C", "teal", size=12.5)
     canvas.cell(606, 436, 104, 28, "D", "rose", size=12.5)
-    canvas.text(602, 484, "one query each over its blocks;", size=12, anchor="middle", color=palette.muted)
-    canvas.text(602, 499, "a chunk over its whole context", size=12, anchor="middle", color=palette.muted)
-    stage(canvas, 752, 412, 176, ("head and sampling", "sampled rows only:", "A, B, C and D"), "gray")
+    canvas.text(
+        602, 484, "one query each over its blocks;", size=12, anchor="middle", color=palette.muted
+    )
+    canvas.text(
+        602, 499, "a chunk over its whole context", size=12, anchor="middle", color=palette.muted
+    )
+    stage(
+        canvas, 752, 412, 176, ("head and sampling", "sampled rows only:", "A, B, C and D"), "gray"
+    )
     for x in (232, 454, 722):
         canvas.arrow([(x, 457), (x + 28, 457)])
     canvas.arrow([(480, 522), (480, 546)])
@@ -128,10 +189,22 @@ def one_step(palette: Palette) -> Canvas:
         "tokens to their requests; full blocks become findable; who ends gives blocks back",
     )
     for index, (word, hue) in enumerate(
-        (("A  \u2192 \u201cthe\u201d", A), ("B  \u2192 \u201cby\u201d", B), ("C  \u2192 end", C), ("D  \u2192 \u201c.\u201d", D))
+        (
+            ("A  \u2192 \u201cthe\u201d", A),
+            ("B  \u2192 \u201cby\u201d", B),
+            ("C  \u2192 end", C),
+            ("D  \u2192 \u201c.\u201d", D),
+        )
     ):
         canvas.cell(40 + 128 * index, 588, 118, 28, word, hue)
-    canvas.text(576, 607, "and the next step begins, with room for E", size=13, color=palette.muted, italic=True)
+    canvas.text(
+        576,
+        607,
+        "and the next step begins, with room for E",
+        size=13,
+        color=palette.muted,
+        italic=True,
+    )
     return canvas
 
 
@@ -142,7 +215,9 @@ def panel(canvas: Canvas, x: float, y: float, w: float, h: float, name: str, abo
     canvas.text(x + w - 22, y + 30, about, size=13, color=canvas.palette.muted, anchor="end")
 
 
-def stage(canvas: Canvas, x: float, y: float, w: float, lines: tuple[str, str, str], hue: str) -> None:
+def stage(
+    canvas: Canvas, x: float, y: float, w: float, lines: tuple[str, str, str], hue: str
+) -> None:
     """Draw one stage of the runner."""
     canvas.box(x, y, w, 90, hue=hue)
     color = canvas.palette.hues[hue][2]
@@ -156,7 +231,12 @@ def one_ahead(palette: Palette) -> Canvas:
     canvas = Canvas(960, 250, palette, "Planning the next step while one runs hides the planning")
     for top, name, about, ahead in (
         (20, "In turn", "plan, run, take the results", False),
-        (132, "One step ahead", "step i + 1 is planned while step i runs; its newest tokens are read on the device", True),
+        (
+            132,
+            "One step ahead",
+            "step i + 1 is planned while step i runs; its newest tokens are read on the device",
+            True,
+        ),
     ):
         canvas.text(20, top + 14, name, size=15, bold=True)
         canvas.text(170 if ahead else 100, top + 14, about, size=13, color=palette.muted)
@@ -176,7 +256,11 @@ def one_ahead(palette: Palette) -> Canvas:
     return canvas
 
 
-PICTURES: dict[str, Callable[[Palette], Canvas]] = {"block-table": block_table, "one-step": one_step, "one-ahead": one_ahead}
+PICTURES: dict[str, Callable[[Palette], Canvas]] = {
+    "block-table": block_table,
+    "one-step": one_step,
+    "one-ahead": one_ahead,
+}
 
 
 def main() -> None:

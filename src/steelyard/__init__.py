@@ -1,7 +1,8 @@
 """Steelyard weighs big AI work with small means: forecast, plan, run, operate, check.
 
-The package is a set of rooms (`steelyard.catalog`, `steelyard.cost`, `steelyard.laws`, ...); a room imports only rooms on
-lower floors. This module holds the version and the exceptions, and imports nothing heavy.
+The package is a set of rooms (`steelyard.catalog`, `steelyard.cost`, `steelyard.laws`, ...); a room
+imports only rooms on lower floors. This module holds the version and the exceptions, and imports
+nothing heavy.
 """
 
 from steelyard.errors import SteelyardError, SteelyardWarning

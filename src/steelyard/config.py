@@ -58,17 +58,23 @@ def convert(value: Any, kind: type[T], *, where: str = "config") -> T:
         An instance of `kind`.
 
     Raises:
-        ConfigError: a field is unknown, missing, or of the wrong type; the message has its dotted path.
-        SteelyardError: the dataclass itself refused its values; the same error with `where` before it.
+        ConfigError: a field is unknown, missing, or of the wrong type; the message has its dotted
+            path.
+        SteelyardError: the dataclass itself refused its values; the same error with `where` before
+            it.
     """
     for path, key, known in _unknown_fields(value, kind, "$"):
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"{where}: unknown field {path}", hint=f"{hint}known fields: {', '.join(known)}")
+        raise ConfigError(
+            f"{where}: unknown field {path}", hint=f"{hint}known fields: {', '.join(known)}"
+        )
     try:
         return msgspec.convert(value, kind, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}", hint="correct the field at the path shown") from error
+        raise ConfigError(
+            f"{where}: {error}", hint="correct the field at the path shown"
+        ) from error
     except SteelyardError as error:
         raise type(error)(f"{where}: {error}", hint=error.hint) from error
 
@@ -90,11 +96,16 @@ def load(path: Path, kind: type[T]) -> T:
     try:
         payload = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="give the path of a TOML or JSON file") from error
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}", hint="give the path of a TOML or JSON file"
+        ) from error
     try:
         value = msgspec.json.decode(payload) if is_json else tomllib.loads(payload.decode())
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid {'JSON' if is_json else 'TOML'}: {error}", hint="correct the line shown") from error
+        raise ConfigError(
+            f"{path}: not valid {'JSON' if is_json else 'TOML'}: {error}",
+            hint="correct the line shown",
+        ) from error
     return convert(value, kind, where=str(path))
 
 
@@ -114,5 +125,7 @@ def dump(value: Any, path: Path) -> None:
         ConfigError: `path` ends otherwise, so that `load` would not read it as JSON.
     """
     if path.suffix.lower() != ".json":
-        raise ConfigError(f"cannot write a configuration to {path}", hint="give a path that ends in .json")
+        raise ConfigError(
+            f"cannot write a configuration to {path}", hint="give a path that ends in .json"
+        )
     write_json(path, to_plain(value))

@@ -1,4 +1,7 @@
-"""Files that are never half-written: written beside, flushed, renamed; and where the user's own files live."""
+"""Files that are never half-written: written beside, flushed, renamed.
+
+And where the user's own files live.
+"""
 
 import errno
 import hashlib
@@ -20,7 +23,7 @@ _SUFFIX = ".part"
 
 
 def user_dir() -> Path:
-    """Give the user's data folder: `$STEELYARD_HOME`, or `steelyard` under the XDG data folder."""
+    """Return the user's data folder: `$STEELYARD_HOME`, or `steelyard` under the XDG data folder."""
     home = os.environ.get("STEELYARD_HOME")
     if home:
         return Path(home).expanduser()
@@ -29,9 +32,12 @@ def user_dir() -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success flush it and rename it over `path`, else remove it.
+    """Yield a temporary path beside `path`.
 
-    What a killed process of this machine left beside the same path is removed first. Missing parent folders are made.
+    On success flush it and rename it over `path`, else remove it.
+
+    What a killed process of this machine left beside the same path is removed first. Missing parent
+    folders are made.
 
     Args:
         path: the file to make or replace.
@@ -63,11 +69,15 @@ def _beside(path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", suffix=_SUFFIX, dir=path.parent)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.name}.{os.getpid()}.", suffix=_SUFFIX, dir=path.parent
+        )
     except OSError as error:
         if error.errno in _FULL:
             raise _disk_full(path) from error
-        raise DataError(f"cannot write {path}: {error.strerror}", hint="choose a folder that you may write to") from error
+        raise DataError(
+            f"cannot write {path}: {error.strerror}", hint="choose a folder that you may write to"
+        ) from error
     mask = os.umask(0)
     os.umask(mask)
     os.fchmod(handle, 0o666 & ~mask)
@@ -106,7 +116,9 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _disk_full(path: Path) -> CapacityError:
-    return CapacityError(f"disk full while writing {path}", hint="free some space or choose another --out folder")
+    return CapacityError(
+        f"disk full while writing {path}", hint="free some space or choose another --out folder"
+    )
 
 
 def write_bytes(path: Path, payload: bytes) -> None:
@@ -120,9 +132,12 @@ def write_json(path: Path, value: Any) -> None:
 
     Args:
         path: the file to make or replace.
-        value: plain values, dataclasses, msgspec structs, paths (as text), numpy scalars and arrays; NaN becomes null.
+        value: plain values, dataclasses, msgspec structs, paths (as text), numpy scalars and
+            arrays; NaN becomes null.
     """
-    write_bytes(path, msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2) + b"\n")
+    write_bytes(
+        path, msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2) + b"\n"
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -153,10 +168,12 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not valid JSON: {error}", hint="delete it and run again to make it anew") from error
+        raise DataError(
+            f"{path} is not valid JSON: {error}", hint="delete it and run again to make it anew"
+        ) from error
 
 
 def sha256_file(path: Path) -> str:
-    """Give the SHA-256 of a file's bytes as lower-case hex."""
+    """Return the SHA-256 of a file's bytes as lower-case hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,7 @@
-"""The papers behind the package: which object implements each, which benchmark shows it, and how far it is."""
+"""The papers behind the package.
+
+Which object implements each, which benchmark shows it, and how far it is.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +25,11 @@ class Paper:
         arxiv: arXiv identifier.
         venue: where and when it appeared; "arXiv" and the year for a preprint.
         room: the room its main object belongs to.
-        object: dotted name of the public object that implements it, such as "steelyard.laws.fit"; empty while planned.
+        object: dotted name of the public object that implements it, such as "steelyard.laws.fit";
+            empty while planned.
         benchmark: name of the benchmark file that shows it; empty for none.
-        state: "planned" (not begun), "partly" (some of it works), "works" (its benchmark meets the bars it names).
+        state: "planned" (not begun), "partly" (some of it works), "works" (its benchmark meets the
+            bars it names).
     """
 
     key: str
@@ -39,9 +44,15 @@ class Paper:
     def __post_init__(self) -> None:
         """Refuse a state without what it stands for."""
         if self.state != "planned" and not self.object:
-            raise ConfigError(f"{self.key}: state {self.state!r} needs an object", hint="name the public object that implements the paper")
+            raise ConfigError(
+                f"{self.key}: state {self.state!r} needs an object",
+                hint="name the public object that implements the paper",
+            )
         if self.state == "works" and not self.benchmark:
-            raise ConfigError(f"{self.key}: state 'works' needs a benchmark", hint="name a benchmark, or use state 'partly'")
+            raise ConfigError(
+                f"{self.key}: state 'works' needs a benchmark",
+                hint="name a benchmark, or use state 'partly'",
+            )
 
     @property
     def url(self) -> str:

@@ -1,4 +1,7 @@
-"""One `parallel_map` for every room: loky processes here, a Ray cluster by address; and torch's own threads for a while."""
+"""One `parallel_map` for every room: loky processes here, a Ray cluster by address.
+
+And torch's own threads for a while.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -44,11 +47,17 @@ def _register_ray(address: str) -> None:
         import ray  # pyright: ignore[reportMissingImports]
         from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise BackendError("a cluster address was given, but Ray is not installed", hint="pip install 'steelyard[ray]'") from error
+        raise BackendError(
+            "a cluster address was given, but Ray is not installed",
+            hint="pip install 'steelyard[ray]'",
+        ) from error
     try:
         ray.init(address=address, ignore_reinit_error=True)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BackendError(f"cannot reach a Ray cluster at {address!r}: {error}", hint="start one with: ray start --head") from error
+        raise BackendError(
+            f"cannot reach a Ray cluster at {address!r}: {error}",
+            hint="start one with: ray start --head",
+        ) from error
     register_ray()
 
 
@@ -64,7 +73,8 @@ def parallel_map(
     """Apply `function` to every item, in order of the items, over processes.
 
     Args:
-        function: called as `function(item)`, or `function(item, seed=...)` when `seed` is given; must be importable.
+        function: called as `function(item)`, or `function(item, seed=...)` when `seed` is given;
+            must be importable.
         items: the inputs.
         workers: processes, 1 or more; None for one per usable core, 1 runs in this process.
         seed: makes one independent seed per task.
@@ -82,7 +92,10 @@ def parallel_map(
     import joblib
 
     if workers is not None and workers < 1:
-        raise ConfigError(f"workers: {workers} is not allowed", hint="give 1 or more, or leave it out for one per core")
+        raise ConfigError(
+            f"workers: {workers} is not allowed",
+            hint="give 1 or more, or leave it out for one per core",
+        )
     tasks = list(items)
     extras: list[dict[str, Any]] = [{}] * len(tasks)
     if seed is not None:
@@ -92,7 +105,9 @@ def parallel_map(
         _register_ray(cluster)
         backend = "ray"
     count = min(workers or joblib.cpu_count(), max(len(tasks), 1))
-    calls = (joblib.delayed(function)(task, **extra) for task, extra in zip(tasks, extras, strict=True))
+    calls = (
+        joblib.delayed(function)(task, **extra) for task, extra in zip(tasks, extras, strict=True)
+    )
     with joblib.parallel_config(backend=backend, n_jobs=count):
         results: Any = joblib.Parallel(return_as="generator")(calls)
         try:
@@ -111,7 +126,9 @@ def _with_progress(results: Iterable[T], total: int, label: str) -> Iterable[T]:
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(results, description=label, total=total, console=Console(stderr=True), transient=True)
+    yield from track(
+        results, description=label, total=total, console=Console(stderr=True), transient=True
+    )
 
 
 def _stop_workers() -> None:

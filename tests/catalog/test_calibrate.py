@@ -23,7 +23,11 @@ torch = pytest.importorskip("torch")
 def quick(tmp_path_factory):
     told = []
     threads = torch.get_num_threads()
-    result = calibrate(quick=True, progress=lambda text, done: told.append((text, done)), folder=tmp_path_factory.mktemp("disk"))
+    result = calibrate(
+        quick=True,
+        progress=lambda text, done: told.append((text, done)),
+        folder=tmp_path_factory.mktemp("disk"),
+    )
     assert torch.get_num_threads() == threads
     return result, told
 
@@ -32,7 +36,10 @@ def test_quick_run_measures_everything_in_time(quick):
     found, _ = quick
     assert found.duration_s < 40
     rates = [
-        name for name in dir(found) if name.endswith(("_per_s", "_latency_s")) and name not in ("host_link_bytes_per_s", "best_flops_per_s")
+        name
+        for name in dir(found)
+        if name.endswith(("_per_s", "_latency_s"))
+        and name not in ("host_link_bytes_per_s", "best_flops_per_s")
     ]
     for name in rates:
         assert getattr(found, name) > 0, name
@@ -52,7 +59,13 @@ def test_quick_run_times_skinny_and_square_products(quick):
 
 def test_quick_run_gives_quantities_with_spread_and_count(quick):
     measured = {item.quantity: item for item in quick[0].measurements}
-    assert {"machine.matmul", "machine.stream", "machine.gather", "machine.launch", "machine.link_latency"} <= measured.keys()
+    assert {
+        "machine.matmul",
+        "machine.stream",
+        "machine.gather",
+        "machine.launch",
+        "machine.link_latency",
+    } <= measured.keys()
     assert measured["machine.stream"].value == pytest.approx(quick[0].stream_bytes_per_s)
     assert all(item.count >= 3 for name, item in measured.items() if "disk" not in name)
 

@@ -22,10 +22,20 @@ def home(tmp_path, monkeypatch):
 def measured(monkeypatch):
     point = MatmulPoint(dtype="fp32", m=8, n=8, k=8, flops_per_s=5e10, spread=0.1)
     record = Calibration(
-        description="a machine", num_threads=2, memory_bytes=8e9, matmul=(point,), stream_bytes_per_s=2e10, cache_bytes_per_s=8e10,
-        gather_bytes_per_s=4e9, disk_read_bytes_per_s=0.0, disk_write_bytes_per_s=0.0, link_latency_s=1e-5, link_bytes_per_s=2e9,
-        launch_s=2e-6, noise=0.31,
-    )  # fmt: skip
+        description="a machine",
+        num_threads=2,
+        memory_bytes=8e9,
+        matmul=(point,),
+        stream_bytes_per_s=2e10,
+        cache_bytes_per_s=8e10,
+        gather_bytes_per_s=4e9,
+        disk_read_bytes_per_s=0.0,
+        disk_write_bytes_per_s=0.0,
+        link_latency_s=1e-5,
+        link_bytes_per_s=2e9,
+        launch_s=2e-6,
+        noise=0.31,
+    )
     monkeypatch.setattr("steelyard.catalog.calibrate.calibrate", lambda **_: record)
     return record
 
@@ -33,7 +43,12 @@ def measured(monkeypatch):
 def test_counts_of_every_kind(capsys):
     list_records(json=True)
     counts = json.loads(capsys.readouterr().out)
-    assert counts["accelerators"] >= 30 and counts["clusters"] >= 12 and counts["architectures"] >= 25 and counts["sites"] >= 8
+    assert (
+        counts["accelerators"] >= 30
+        and counts["clusters"] >= 12
+        and counts["architectures"] >= 25
+        and counts["sites"] >= 8
+    )
     list_records()
     assert "architectures" in capsys.readouterr().out
 
@@ -52,7 +67,9 @@ def test_lists(capsys, kind, words):
     text = capsys.readouterr().out
     assert all(word in text for word in words)
     list_records(kind, json=True)
-    assert all(record["source"] and record["confidence"] for record in json.loads(capsys.readouterr().out))
+    assert all(
+        record["source"] and record["confidence"] for record in json.loads(capsys.readouterr().out)
+    )
 
 
 def test_show_prints_units_source_and_parameters(capsys):
@@ -63,7 +80,11 @@ def test_show_prints_units_source_and_parameters(capsys):
     assert "46,702,792,704" in capsys.readouterr().out
     show("gpt2", json=True)
     (record,) = json.loads(capsys.readouterr().out)
-    assert record["kind"] == "decoder" and record["record"] == "architectures" and record["parameters"]["total"] == 124_439_808
+    assert (
+        record["kind"] == "decoder"
+        and record["record"] == "architectures"
+        and record["parameters"]["total"] == 124_439_808
+    )
 
 
 def test_show_lists_near_names_of_every_kind():

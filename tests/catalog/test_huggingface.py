@@ -5,15 +5,34 @@ import json
 
 import pytest
 
-from steelyard.catalog import Architecture, architecture_by_name, count_parameters, from_huggingface, names, to_huggingface
+from steelyard.catalog import (
+    Architecture,
+    architecture_by_name,
+    count_parameters,
+    from_huggingface,
+    names,
+    to_huggingface,
+)
 from steelyard.catalog.huggingface import MODEL_TYPES
 from steelyard.errors import CatalogError, SteelyardWarning
 
 _LLAMA3 = {
-    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32,
-    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
-    "rope_scaling": None, "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False, "torch_dtype": "bfloat16",
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "torch_dtype": "bfloat16",
+}
 _NOT_TRAITS = {"name", "source", "confidence", "published_parameters"}
 
 
@@ -32,7 +51,9 @@ def test_round_trip_of_every_architecture(name):
 
 
 def test_catalog_covers_the_model_types():
-    covered = {to_huggingface(architecture_by_name(name))["model_type"] for name in names("architectures")}
+    covered = {
+        to_huggingface(architecture_by_name(name))["model_type"] for name in names("architectures")
+    }
     assert covered | {"mistral"} == set(MODEL_TYPES)
 
 
@@ -48,14 +69,24 @@ def test_llama_3_config_gives_the_catalog_record(tmp_path):
 
 def test_gpt2_config_gives_the_catalog_record():
     config = {
-        "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "vocab_size": 50257,
-        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "n_inner": None,
-    }  # fmt: skip
+        "model_type": "gpt2",
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_positions": 1024,
+        "n_ctx": 1024,
+        "vocab_size": 50257,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-05,
+        "n_inner": None,
+    }
     assert _same_shape(from_huggingface(config), architecture_by_name("gpt2"))
 
 
 def test_newer_files_nest_the_rotary_base():
-    config = {key: value for key, value in _LLAMA3.items() if key not in ("rope_theta", "rope_scaling")}
+    config = {
+        key: value for key, value in _LLAMA3.items() if key not in ("rope_theta", "rope_scaling")
+    }
     config["rope_parameters"] = {"rope_theta": 500000.0, "rope_type": "default"}
     assert from_huggingface(config).rope_theta == 500000.0
 
@@ -108,7 +139,15 @@ def test_missing_file_is_refused(tmp_path):
         from_huggingface(tmp_path)
 
 
-@pytest.mark.parametrize("traits", [{"norm": "layernorm"}, {"mlp": "gelu"}, {"position": "alibi"}, {"qk_norm": True, "qkv_bias": True}])
+@pytest.mark.parametrize(
+    "traits",
+    [
+        {"norm": "layernorm"},
+        {"mlp": "gelu"},
+        {"position": "alibi"},
+        {"qk_norm": True, "qkv_bias": True},
+    ],
+)
 def test_combinations_without_a_class_are_refused(traits):
     with pytest.raises(CatalogError, match="no Hugging Face class"):
         to_huggingface(dataclasses.replace(architecture_by_name("llama-2-7b"), **traits))

@@ -1,4 +1,7 @@
-"""Parameter counts: published numbers, a count by hand of each part, and how counts move with shape."""
+"""Parameter counts.
+
+Published numbers, a count by hand of each part, and how counts move with shape.
+"""
 
 import csv
 from dataclasses import replace
@@ -16,8 +19,14 @@ _ROWS = list(csv.DictReader(_GOLDEN.read_text().splitlines()))
 
 def _tiny(**traits) -> Architecture:
     shape = {
-        "hidden_size": 16, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 4, "intermediate_size": 24, "vocab_size": 32,
-    }  # fmt: skip
+        "hidden_size": 16,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 4,
+        "intermediate_size": 24,
+        "vocab_size": 32,
+    }
     return Architecture(name="tiny", **(shape | traits))
 
 
@@ -41,11 +50,21 @@ def test_counts_agree_with_the_stated_size_and_add_up(name):
 def test_non_embedding_counts_of_gpt2_and_llama():
     gpt2, llama = (count_parameters(architecture_by_name(name)) for name in ("gpt2", "llama-2-7b"))
     assert (gpt2.non_embedding, gpt2.embedding, gpt2.head) == (85_056_000, (50257 + 1024) * 768, 0)
-    assert (llama.non_embedding, llama.embedding, llama.head) == (6_476_271_616, 32000 * 4096, 32000 * 4096)
+    assert (llama.non_embedding, llama.embedding, llama.head) == (
+        6_476_271_616,
+        32000 * 4096,
+        32000 * 4096,
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "active"), [("mixtral-8x7b", 12.9e9), ("deepseek-v3", 37e9), ("deepseek-v2", 21e9), ("qwen3-30b-a3b", 3.3e9)]
+    ("name", "active"),
+    [
+        ("mixtral-8x7b", 12.9e9),
+        ("deepseek-v3", 37e9),
+        ("deepseek-v2", 21e9),
+        ("qwen3-30b-a3b", 3.3e9),
+    ],
 )
 def test_active_parameters_as_published(name, active):
     assert count_parameters(architecture_by_name(name)).active == pytest.approx(active, rel=0.02)
@@ -79,7 +98,14 @@ def test_one_layer_counted_by_hand():
 
 
 def test_experts_counted_by_hand():
-    arch = _tiny(num_experts=4, experts_per_token=2, num_shared_experts=1, moe_intermediate_size=8, num_dense_layers=1, router_bias=True)
+    arch = _tiny(
+        num_experts=4,
+        experts_per_token=2,
+        num_shared_experts=1,
+        moe_intermediate_size=8,
+        num_dense_layers=1,
+        router_bias=True,
+    )
     count, expert = count_parameters(arch), 3 * 16 * 8
     dense = count_parameters(_tiny()).total
     assert count.total == dense - 3 * 16 * 24 + 5 * expert + 17 * 4
@@ -87,7 +113,9 @@ def test_experts_counted_by_hand():
 
 
 @given(
-    growing=st.sampled_from(["hidden_size", "num_layers", "intermediate_size", "vocab_size", "head_dim"]),
+    growing=st.sampled_from(
+        ["hidden_size", "num_layers", "intermediate_size", "vocab_size", "head_dim"]
+    ),
     step=st.integers(1, 64),
     kind=st.sampled_from(["decoder", "encoder", "encoder-decoder"]),
     gated=st.booleans(),
@@ -103,7 +131,9 @@ def test_counts_grow_with_every_size(growing, step, kind, gated, tied):
 @given(experts=st.integers(2, 64), visited=st.integers(1, 2))
 def test_active_parameters_move_only_by_the_router(experts, visited):
     def count(number: int):
-        return count_parameters(_tiny(num_experts=number, experts_per_token=visited, moe_intermediate_size=8))
+        return count_parameters(
+            _tiny(num_experts=number, experts_per_token=visited, moe_intermediate_size=8)
+        )
 
     assert count(experts + 1).active - count(experts).active == 2 * 16
     assert count(experts + 1).total > count(experts).total

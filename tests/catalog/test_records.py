@@ -22,7 +22,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "catalog"
 
 
-@pytest.mark.parametrize(("kind", "least"), [("accelerators", 30), ("clusters", 12), ("sites", 8), ("architectures", 25)])
+@pytest.mark.parametrize(
+    ("kind", "least"), [("accelerators", 30), ("clusters", 12), ("sites", 8), ("architectures", 25)]
+)
 def test_every_record_loads_with_source_and_confidence(kind, least, folder):
     assert len(catalog.names(kind)) >= least
     for name in catalog.names(kind):
@@ -33,7 +35,10 @@ def test_every_record_loads_with_source_and_confidence(kind, least, folder):
 
 def test_names_differ_in_more_than_case_and_punctuation(folder):
     for kind in KINDS:
-        plain = ["".join(c for c in name.lower() if c.isalnum() or c == ".") for name in catalog.names(kind)]
+        plain = [
+            "".join(c for c in name.lower() if c.isalnum() or c == ".")
+            for name in catalog.names(kind)
+        ]
         assert len(set(plain)) == len(plain)
 
 
@@ -92,12 +97,16 @@ def test_this_machine_asks_for_a_calibration(folder):
 
 
 def test_user_file_overrides_single_fields(folder):
-    (folder / "prices.toml").write_text('[accelerators."h100-sxm5-80gb"]\nprice_usd_per_hour = 2.5\n')
+    (folder / "prices.toml").write_text(
+        '[accelerators."h100-sxm5-80gb"]\nprice_usd_per_hour = 2.5\n'
+    )
     record = catalog.accelerator("H100-SXM5-80GB")
     assert record.price_usd_per_hour == 2.5
     assert record.memory_bytes == 80e9
     assert "price_usd_per_hour from" in record.source and "whitepaper" in record.source
-    (folder / "prices.toml").write_text('[accelerators."H100-SXM5-80GB"]\nprice_usd_per_hour = 3.125\n')
+    (folder / "prices.toml").write_text(
+        '[accelerators."H100-SXM5-80GB"]\nprice_usd_per_hour = 3.125\n'
+    )
     assert catalog.accelerator("H100-SXM5-80GB").price_usd_per_hour == 3.125
     (folder / "prices.toml").unlink()
     assert catalog.accelerator("H100-SXM5-80GB").price_usd_per_hour == 12.29
@@ -105,9 +114,11 @@ def test_user_file_overrides_single_fields(folder):
 
 def test_user_file_adds_records_with_units(folder):
     (folder / "mine.toml").write_text(
-        '[accelerators.mine]\nvendor = "me"\nkind = "gpu"\nyear = 2026\npeak_flops_per_s = { bf16 = "1 PFLOP/s" }\n'
+        '[accelerators.mine]\nvendor = "me"\nkind = "gpu"\nyear = 2026\npeak_flops_per_s = { bf16 '
+        '= "1 PFLOP/s" }\n'
         'memory_bytes = "64 GiB"\nmemory_bytes_per_s = 2e12\n'
-        '[clusters.our-rack]\nsite = "here"\nyear = 2026\nnum_nodes = 4\naccelerator = "mine"\naccelerators_per_node = 8\n'
+        '[clusters.our-rack]\nsite = "here"\nyear = 2026\nnum_nodes = 4\naccelerator = '
+        '"mine"\naccelerators_per_node = 8\n'
     )
     mine = catalog.accelerator("mine")
     assert (mine.memory_bytes, mine.peak_flops_per_s["bf16"]) == (64 * 2**30, 1e15)
@@ -116,15 +127,27 @@ def test_user_file_adds_records_with_units(folder):
     assert catalog.names("accelerators")[-1] == "mine"
 
 
-_GOOD = 'vendor = "me"\nkind = "gpu"\nyear = 2026\nmemory_bytes = 1e9\nmemory_bytes_per_s = 1e9\npeak_flops_per_s = { fp32 = 1e12 }\n'
+_GOOD = (
+    'vendor = "me"\nkind = "gpu"\nyear = 2026\nmemory_bytes = 1e9\nmemory_bytes_per_s = '
+    "1e9\npeak_flops_per_s = { fp32 = 1e12 }\n"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[accelerators.x]\n" + _GOOD.replace("memory_bytes = 1e9", "memory_bytes = -1"), "'memory_bytes' is -1"),
-        ("[accelerators.x]\n" + _GOOD.replace("memory_bytes = 1e9", 'memory_bytes = "80 GX"'), "memory_bytes"),
-        ("[accelerators.x]\n" + _GOOD.replace("{ fp32 = 1e12 }", "{ fp32 = 0 }"), "peak_flops_per_s.fp32"),
+        (
+            "[accelerators.x]\n" + _GOOD.replace("memory_bytes = 1e9", "memory_bytes = -1"),
+            "'memory_bytes' is -1",
+        ),
+        (
+            "[accelerators.x]\n" + _GOOD.replace("memory_bytes = 1e9", 'memory_bytes = "80 GX"'),
+            "memory_bytes",
+        ),
+        (
+            "[accelerators.x]\n" + _GOOD.replace("{ fp32 = 1e12 }", "{ fp32 = 0 }"),
+            "peak_flops_per_s.fp32",
+        ),
         ("[accelerators.x]\n" + _GOOD.replace("{ fp32 = 1e12 }", "{ }"), "peak_flops_per_s"),
         ("[accelerators.x]\n" + _GOOD + "memory_size = 5\n", "memory_size"),
         ("[accelerators.x]\n" + _GOOD.replace("year = 2026\n", ""), "year"),
@@ -146,14 +169,38 @@ def test_a_broken_record_names_file_and_field(text, says, folder):
 @pytest.mark.parametrize(
     ("table", "get", "says"),
     [
-        ('[sites.x]\ncountry = "X"\npue = 0.9\nprice_usd_per_kwh = 0.1\ncarbon_g_per_kwh = 1\n', catalog.site, "pue"),
-        ('[sites.x]\ncountry = "X"\npue = nan\nprice_usd_per_kwh = 0.1\ncarbon_g_per_kwh = 1\n', catalog.site, "pue"),
+        (
+            '[sites.x]\ncountry = "X"\npue = 0.9\nprice_usd_per_kwh = 0.1\ncarbon_g_per_kwh = 1\n',
+            catalog.site,
+            "pue",
+        ),
+        (
+            '[sites.x]\ncountry = "X"\npue = nan\nprice_usd_per_kwh = 0.1\ncarbon_g_per_kwh = 1\n',
+            catalog.site,
+            "pue",
+        ),
         ('[clusters.Alps]\naccelerator = "H1000"\n', lambda _: catalog.cluster("Alps"), "H1000"),
         ("[clusters.Alps]\nnum_nodes = 0\n", lambda _: catalog.cluster("Alps"), "num_nodes"),
-        ("[architectures.gpt2]\nnum_kv_heads = 5\n", lambda _: catalog.architecture_by_name("gpt2"), "does not divide"),
-        ("[architectures.gpt2]\nnum_experts = 4\n", lambda _: catalog.architecture_by_name("gpt2"), "experts_per_token"),
-        ("[architectures.gpt2]\nhidden_size = 0\n", lambda _: catalog.architecture_by_name("gpt2"), "hidden_size"),
-        ('[architectures.gpt2]\nmlp = "relu6"\n', lambda _: catalog.architecture_by_name("gpt2"), "mlp"),
+        (
+            "[architectures.gpt2]\nnum_kv_heads = 5\n",
+            lambda _: catalog.architecture_by_name("gpt2"),
+            "does not divide",
+        ),
+        (
+            "[architectures.gpt2]\nnum_experts = 4\n",
+            lambda _: catalog.architecture_by_name("gpt2"),
+            "experts_per_token",
+        ),
+        (
+            "[architectures.gpt2]\nhidden_size = 0\n",
+            lambda _: catalog.architecture_by_name("gpt2"),
+            "hidden_size",
+        ),
+        (
+            '[architectures.gpt2]\nmlp = "relu6"\n',
+            lambda _: catalog.architecture_by_name("gpt2"),
+            "mlp",
+        ),
     ],
 )
 def test_contradictions_are_refused(table, get, says, folder):

@@ -28,15 +28,22 @@ def test_amortization_over_all_time_gives_the_price_back(price, years, a100, sit
 
 def test_interconnect_is_19_percent_of_the_cluster(a100, site):
     price = chip_hour(a100, site, purchase_usd=20000.0)
-    assert price.interconnect_usd / (price.interconnect_usd + price.hardware_usd) == pytest.approx(0.19)
+    assert price.interconnect_usd / (price.interconnect_usd + price.hardware_usd) == pytest.approx(
+        0.19
+    )
     assert price.total_usd == price.hardware_usd + price.interconnect_usd + price.electricity_usd
     assert chip_hour(a100, site).method == "rented" and chip_hour(a100, site).total_usd == 5.12
 
 
 def test_a_bill_scales_with_time_and_names_its_sources(a100, site):
-    one, two = (bill(duration_s=hours * 3600, num_accelerators=8, accelerator=a100, site=site) for hours in (1, 2))
+    one, two = (
+        bill(duration_s=hours * 3600, num_accelerators=8, accelerator=a100, site=site)
+        for hours in (1, 2)
+    )
     assert [item.quantity for item in one] == ["run.energy", "run.cost", "run.carbon"]
-    assert [after.value / before.value for before, after in zip(one, two, strict=True)] == pytest.approx([2, 2, 2])
+    assert [
+        after.value / before.value for before, after in zip(one, two, strict=True)
+    ] == pytest.approx([2, 2, 2])
     assert one[2].value == pytest.approx(one[0].value / 3.6e6 * 300)
     assert all(item.source and item.low < item.value < item.high for item in one)
     rented = bill(duration_s=3600, num_accelerators=8, accelerator=a100, site=site, rent_usd=2.0)
@@ -82,6 +89,8 @@ def test_correction_tells_parts_apart_where_runs_allow_it():
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_correction_never_gives_negative_factors(count, parts, seed):
     generator = np.random.default_rng(seed)
-    correction = fit_correction(generator.uniform(0.1, 10, (count, parts)), generator.uniform(0.1, 10, count))
+    correction = fit_correction(
+        generator.uniform(0.1, 10, (count, parts)), generator.uniform(0.1, 10, count)
+    )
     forecast = correction.forecast("train.step_time", generator.uniform(0.1, 10, parts), "test")
     assert min(correction.factors) >= 0 and 0 < forecast.low <= forecast.value <= forecast.high

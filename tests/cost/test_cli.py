@@ -12,7 +12,16 @@ def run(*arguments):
 
 
 def test_optimal_throughput_of_the_published_machine(capsys):
-    options = ("--model", "llama-2-70b", "--machine", "A100-SXM4-80GB", "--devices", "8", "--gemm", "260 TFLOP/s")
+    options = (
+        "--model",
+        "llama-2-70b",
+        "--machine",
+        "A100-SXM4-80GB",
+        "--devices",
+        "8",
+        "--gemm",
+        "260 TFLOP/s",
+    )
     assert run("cost", "optimal", *options) == 0
     out = capsys.readouterr().out
     assert "compute" in out and "serve.optimal_throughput" in out
@@ -26,7 +35,19 @@ def test_optimal_throughput_of_the_published_machine(capsys):
         (("--machine", "A100-SXM4-80GB"), "datasheet"),
         (("--machine", "A100-SXM4-80GB", "--gemm", "fast"), "--gemm"),
         (("--machine", "A100-SXM4-80GB", "--gemm", "260 TFLOP/s"), "does not fit"),
-        (("--machine", "A100-SXM4-80GB", "--gemm", "260 TFLOP/s", "--devices", "8", "--output", "0"), "output_tokens"),
+        (
+            (
+                "--machine",
+                "A100-SXM4-80GB",
+                "--gemm",
+                "260 TFLOP/s",
+                "--devices",
+                "8",
+                "--output",
+                "0",
+            ),
+            "output_tokens",
+        ),
         (
             (
                 "--machine",
@@ -42,10 +63,48 @@ def test_optimal_throughput_says_what_is_wrong(options, said, capsys):
 
 
 def test_long_contexts_side_by_side(capsys):
-    options = ("--model", "yi-34b", "--machine", "A100-SXM4-80GB", "--context", "4000", "--context", "20000")
+    options = (
+        "--model",
+        "yi-34b",
+        "--machine",
+        "A100-SXM4-80GB",
+        "--context",
+        "4000",
+        "--context",
+        "20000",
+    )
     assert run("cost", "longcontext", *options, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["sections"][0]["blocks"][0]["rows"]
-    assert [row[:2] for row in rows] == [["4,000", "peak"], ["4,000", "typical"], ["20,000", "peak"], ["20,000", "typical"]]
+    assert [row[:2] for row in rows] == [
+        ["4,000", "peak"],
+        ["4,000", "typical"],
+        ["20,000", "peak"],
+        ["20,000", "typical"],
+    ]
     assert rows[0][2] > rows[2][2] > 0
-    assert run("cost", "longcontext", "--model", "yi-34b", "--machine", "A100-SXM4-80GB", "--context", "0") == 2
-    assert run("cost", "longcontext", "--model", "yi-34b", "--machine", "A100-SXM4-80GB", "--dtype", "int3") == 2
+    assert (
+        run(
+            "cost",
+            "longcontext",
+            "--model",
+            "yi-34b",
+            "--machine",
+            "A100-SXM4-80GB",
+            "--context",
+            "0",
+        )
+        == 2
+    )
+    assert (
+        run(
+            "cost",
+            "longcontext",
+            "--model",
+            "yi-34b",
+            "--machine",
+            "A100-SXM4-80GB",
+            "--dtype",
+            "int3",
+        )
+        == 2
+    )

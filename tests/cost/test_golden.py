@@ -3,7 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from steelyard.cost import forward_flops, kv_bytes_per_token, model_flops_per_token, serve_point, training_memory
+from steelyard.cost import (
+    forward_flops,
+    kv_bytes_per_token,
+    model_flops_per_token,
+    serve_point,
+    training_memory,
+)
 from steelyard.cost.flops import active_matrix_parameters
 from steelyard.cost.layout import Layout
 from steelyard.cost.memory import Precision, activation_bytes_per_layer
@@ -16,19 +22,41 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-@pytest.mark.parametrize("row", rows("cost.csv"), ids=lambda row: f"{row['quantity']}-{row['architecture']}")
+@pytest.mark.parametrize(
+    "row", rows("cost.csv"), ids=lambda row: f"{row['quantity']}-{row['architecture']}"
+)
 def test_published_cost(row, architectures):
-    arch, expected, relative = architectures[row["architecture"]], float(row["expected"]), float(row["relative"])
-    got = kv_bytes_per_token(arch) if row["quantity"] == "kv_bytes_per_token" else forward_flops(arch, int(row["tokens"]))
+    arch, expected, relative = (
+        architectures[row["architecture"]],
+        float(row["expected"]),
+        float(row["relative"]),
+    )
+    got = (
+        kv_bytes_per_token(arch)
+        if row["quantity"] == "kv_bytes_per_token"
+        else forward_flops(arch, int(row["tokens"]))
+    )
     assert got == pytest.approx(expected, rel=relative or 1e-12)
 
 
-@pytest.mark.parametrize("row", rows("long_context.csv"), ids=lambda row: f"{row['quantity']}-{row['context']}")
+@pytest.mark.parametrize(
+    "row", rows("long_context.csv"), ids=lambda row: f"{row['quantity']}-{row['context']}"
+)
 def test_long_context_table_in_peak_mode(row, architectures, a100):
     rounded = 34e9  # the paper's running example: 68 GB of weights; the exact count gives 10.13 s in the 50K decode row
-    point = serve_point(architectures["yi-34b"], a100, context=int(row["context"]), convention="paper", parameters=rounded)
+    point = serve_point(
+        architectures["yi-34b"],
+        a100,
+        context=int(row["context"]),
+        convention="paper",
+        parameters=rounded,
+    )
     expected, relative = float(row["expected"]), float(row["relative"])
-    got = 250 * point.decode_s_per_token if row["quantity"] == "decode_250_s" else getattr(point, row["quantity"])
+    got = (
+        250 * point.decode_s_per_token
+        if row["quantity"] == "decode_250_s"
+        else getattr(point, row["quantity"])
+    )
     if row["quantity"] == "switch_s" and row["context"] == "50000":
         assert got == pytest.approx(1.23, rel=0.01)  # the paper prints 1.1, having read GiB as GB
     assert got == pytest.approx(expected, rel=relative or 1e-12)
@@ -68,8 +96,12 @@ def test_activation_formula_of_korthikanti(layout, share, architectures):
 
 def test_states_of_megatron_22b(architectures):
     """Source: arXiv 2205.05198, figure 1: 45.56 GiB on each of 8, the layers alone."""
-    memory = training_memory(architectures["megatron-22b"], batch=4, sequence_length=2048, layout=Layout(tensor=8))
-    assert memory.weights + memory.gradients + memory.optimizer == pytest.approx(45.5625 * 2**30, rel=0.03)
+    memory = training_memory(
+        architectures["megatron-22b"], batch=4, sequence_length=2048, layout=Layout(tensor=8)
+    )
+    assert memory.weights + memory.gradients + memory.optimizer == pytest.approx(
+        45.5625 * 2**30, rel=0.03
+    )
 
 
 @pytest.mark.parametrize("row", rows("training_memory.csv"), ids=lambda row: row["architecture"])
@@ -77,6 +109,18 @@ def test_published_training_memory(row, architectures):
     """Assumes fp32 weights and AdamW moments, 16-bit saved activations, dropout masks and stored attention scores."""
     recipe = Precision(weights=4.0, gradients=4.0, optimizer=8.0, activations=2.0)
     options = {"batch": int(row["batch"]), "sequence_length": int(row["sequence_length"])}
-    memory = training_memory(architectures[row["architecture"]], precision=recipe, dropout=True, flash_attention=False, **options)
-    for part, column in (("weights", "parameters_gb"), ("optimizer", "optimizer_gb"), ("activations", "activations_gb")):
-        assert getattr(memory, part) / 1e9 == pytest.approx(float(row[column]), rel=float(row["relative"])), part
+    memory = training_memory(
+        architectures[row["architecture"]],
+        precision=recipe,
+        dropout=True,
+        flash_attention=False,
+        **options,
+    )
+    for part, column in (
+        ("weights", "parameters_gb"),
+        ("optimizer", "optimizer_gb"),
+        ("activations", "activations_gb"),
+    ):
+        assert getattr(memory, part) / 1e9 == pytest.approx(
+            float(row[column]), rel=float(row["relative"])
+        ), part

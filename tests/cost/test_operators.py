@@ -3,7 +3,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.cost import Efficiencies, Layout, Machine, operators, roofline_time_s, training_memory, training_step
+from steelyard.cost import (
+    Efficiencies,
+    Layout,
+    Machine,
+    operators,
+    roofline_time_s,
+    training_memory,
+    training_step,
+)
 from steelyard.cost.flops import forward_flops
 from steelyard.errors import CatalogError, ConfigError
 
@@ -38,7 +46,9 @@ def test_columns_broadcast_over_layouts(architectures):
     options = {"phase": "train", "tokens": 2048, "batch": np.array([1, 2, 4])}
     table = operators(architectures["gpt3"], tensor_parallel=np.array([[1], [8]]), **options)
     assert table.flops.shape == (len(table.names), 2, 3)
-    single = operators(architectures["gpt3"], phase="train", tokens=2048, batch=4, tensor_parallel=8)
+    single = operators(
+        architectures["gpt3"], phase="train", tokens=2048, batch=4, tensor_parallel=8
+    )
     assert table.total("flops")[1, 2] == pytest.approx(single.total("flops"))
     assert not table.total("bytes_communicated")[0].any()
     assert table.total("flops")[1, 2] == pytest.approx(table.total("flops")[0, 2] / 8)
@@ -48,7 +58,10 @@ def test_columns_broadcast_over_layouts(architectures):
 @given(tokens=st.integers(1, 4096), batch=st.integers(1, 64), scale=st.integers(2, 4))
 def test_more_work_never_takes_less_time(tokens, batch, scale, architectures, a100):
     machine, arch = Machine.from_accelerator(a100), architectures["tiny"]
-    times = [roofline_time_s(operators(arch, phase="prefill", tokens=tokens, batch=size), machine) for size in (batch, batch * scale)]
+    times = [
+        roofline_time_s(operators(arch, phase="prefill", tokens=tokens, batch=size), machine)
+        for size in (batch, batch * scale)
+    ]
     assert times[1] >= times[0] > 0
 
 
@@ -65,7 +78,10 @@ def test_rates_equal_measured_points_and_stay_within_them(calibration):
 def test_published_machine_states_its_assumptions(a100):
     machine = Machine.from_accelerator(a100)
     assert machine.provenance == "assumed" and "0.62" in machine.source
-    assert Machine.from_accelerator(a100, efficiencies=Efficiencies.peak()).matmul_rate(64, 64, 64) == 312e12
+    assert (
+        Machine.from_accelerator(a100, efficiencies=Efficiencies.peak()).matmul_rate(64, 64, 64)
+        == 312e12
+    )
     with pytest.raises(CatalogError, match="fp8"):
         Machine.from_accelerator(a100, dtype="fp8")
 
@@ -76,24 +92,50 @@ def test_bad_sizes_are_refused(architectures, a100):
     with pytest.raises(ConfigError, match="at least 1"):
         operators(architectures["tiny"], phase="train", tokens=0)
     with pytest.raises(ConfigError, match="micro_batch"):
-        training_step(architectures["tiny"], machine=Machine.from_accelerator(a100), micro_batch=0, sequence_length=8)
+        training_step(
+            architectures["tiny"],
+            machine=Machine.from_accelerator(a100),
+            micro_batch=0,
+            sequence_length=8,
+        )
 
 
 def test_step_parts_add_up_and_vectorize(architectures, a100):
     machine = Machine.from_accelerator(a100)
     layout = Layout(data=np.array([1, 2, 4]), zero_stage=np.array([0, 1, 3]))
-    many = training_step(architectures["gpt2-xl"], machine=machine, micro_batch=2, sequence_length=1024, accumulation=4, layout=layout)
+    many = training_step(
+        architectures["gpt2-xl"],
+        machine=machine,
+        micro_batch=2,
+        sequence_length=1024,
+        accumulation=4,
+        layout=layout,
+    )
     parts = many.compute_s + many.tensor_s + many.bubble_s + many.data_s + many.update_s
     assert np.allclose(parts, many.time_s)
-    one = training_step(architectures["gpt2-xl"], machine=machine, micro_batch=2, sequence_length=1024, accumulation=4)
+    one = training_step(
+        architectures["gpt2-xl"],
+        machine=machine,
+        micro_batch=2,
+        sequence_length=1024,
+        accumulation=4,
+    )
     assert isinstance(one.time_s, float) and one.time_s == pytest.approx(many.time_s[0])
     assert 0.2 < one.mfu < 0.65 and many.tokens.tolist() == [8192.0, 16384.0, 32768.0]
 
 
 def test_memory_falls_with_sharding_and_recomputation(architectures):
     stages = Layout(data=8, zero_stage=np.arange(4))
-    total = training_memory(architectures["gpt2-xl"], batch=1, sequence_length=1024, layout=stages).total
+    total = training_memory(
+        architectures["gpt2-xl"], batch=1, sequence_length=1024, layout=stages
+    ).total
     assert (np.diff(total) < 0).all()
     policies = Layout(recompute=np.arange(3))
-    kept = training_memory(architectures["gpt2-xl"], batch=4, sequence_length=1024, layout=policies, flash_attention=False).activations
+    kept = training_memory(
+        architectures["gpt2-xl"],
+        batch=4,
+        sequence_length=1024,
+        layout=policies,
+        flash_attention=False,
+    ).activations
     assert (np.diff(kept) < 0).all()

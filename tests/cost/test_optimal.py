@@ -11,7 +11,9 @@ from steelyard.cost import Efficiencies, Machine, optimal_throughput
 from steelyard.errors import CalibrationError, CapacityError, CatalogError, ConfigError
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "serving_throughput.csv"
-A100 = Machine.from_accelerator(catalog.accelerator("A100-SXM4-80GB"), efficiencies=Efficiencies.peak())
+A100 = Machine.from_accelerator(
+    catalog.accelerator("A100-SXM4-80GB"), efficiencies=Efficiencies.peak()
+)
 LENGTHS = {"prompt_tokens": 512, "output_tokens": 512}
 
 
@@ -28,12 +30,23 @@ def rows():
 def test_rate_of_the_source():
     found = optimum(parameters=70e9, max_dense_tokens=2048)
     assert found.tokens_per_s_per_device == pytest.approx(1857, rel=0.001)
-    assert found.bottleneck == "compute" and found.dense_tokens == 2048 and found.iteration_s == found.compute_s
+    assert (
+        found.bottleneck == "compute"
+        and found.dense_tokens == 2048
+        and found.iteration_s == found.compute_s
+    )
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row['model']}-{row['system']}-{row['prompt_tokens']}-{row['output_tokens']}")
+@pytest.mark.parametrize(
+    "row",
+    rows(),
+    ids=lambda row: f"{row['model']}-{row['system']}-{row['prompt_tokens']}-{row['output_tokens']}",
+)
 def test_published_rates_lie_below_the_optimum(row):
-    lengths = {"prompt_tokens": float(row["prompt_tokens"]), "output_tokens": float(row["output_tokens"])}
+    lengths = {
+        "prompt_tokens": float(row["prompt_tokens"]),
+        "output_tokens": float(row["output_tokens"]),
+    }
     found = optimum(row["model"], tensor_parallel=int(row["devices"]), **lengths)
     assert found.bottleneck == "compute"
     fraction = found.fraction(float(row["tokens_per_s_per_device"]))
@@ -49,17 +62,31 @@ def test_small_decode_batches_are_bound_by_memory():
 
 def test_slow_links_bind():
     slow = Accelerator(
-        name="slow-link", vendor="", kind="gpu", year=2024, peak_flops_per_s={"bf16": 312e12}, memory_bytes=80e9,
-        memory_bytes_per_s=2e12, scale_up_bytes_per_s=30e9,
-    )  # fmt: skip
-    assert optimum(machine=Machine.from_accelerator(slow, efficiencies=Efficiencies.peak())).bottleneck == "network"
+        name="slow-link",
+        vendor="",
+        kind="gpu",
+        year=2024,
+        peak_flops_per_s={"bf16": 312e12},
+        memory_bytes=80e9,
+        memory_bytes_per_s=2e12,
+        scale_up_bytes_per_s=30e9,
+    )
+    assert (
+        optimum(machine=Machine.from_accelerator(slow, efficiencies=Efficiencies.peak())).bottleneck
+        == "network"
+    )
 
 
 def test_times_of_a_full_iteration():
-    """Source: section 3 of the paper: memory size over bandwidth, 2 B P / (N peak), 4 (N - 1) / N B D L S / link."""
+    """Source: section 3 of the paper.
+
+    Memory size over bandwidth, 2 B P / (N peak), 4 (N - 1) / N B D L S / link.
+    """
     found = optimum()
     assert found.memory_s == pytest.approx(80e9 / 2.039e12)
-    assert found.compute_s == pytest.approx(2 * found.dense_tokens * found.active_parameters / (8 * 260e12))
+    assert found.compute_s == pytest.approx(
+        2 * found.dense_tokens * found.active_parameters / (8 * 260e12)
+    )
     assert found.network_s == pytest.approx(4 * 7 / 8 * found.dense_tokens * 8192 * 80 * 2 / 300e9)
 
 
@@ -78,7 +105,12 @@ def test_a_calibrated_machine_brings_its_rate(calibration):
 
 @given(st.floats(0, 4096), st.floats(1, 4096), st.integers(1, 16), st.floats(64, 1e5))
 def test_the_answer_never_beats_any_resource(prompt, output, devices, cap):
-    options = {"prompt_tokens": prompt, "output_tokens": output, "tensor_parallel": devices, "max_dense_tokens": cap}
+    options = {
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "tensor_parallel": devices,
+        "max_dense_tokens": cap,
+    }
     try:
         found = optimum("llama-3-8b", **options)
     except CapacityError:
@@ -99,8 +131,21 @@ def test_refusals():
     with pytest.raises(CapacityError):
         optimum(requests=1e6)
     with pytest.raises(CatalogError, match="scale_up_bytes_per_s"):
-        optimum("llama-3-8b", machine=Machine.from_accelerator(catalog.accelerator("RTX-4090"), efficiencies=Efficiencies.peak()))
-    for changes in ({"prompt_tokens": -1}, {"output_tokens": 0}, {"tensor_parallel": 0}, {"requests": -1}, {"max_dense_tokens": 0},
-                    {"phase": "prefill"}, {"gemm_flops_per_s": -1.0}, {"output_tokens": float("nan")}):  # fmt: skip
+        optimum(
+            "llama-3-8b",
+            machine=Machine.from_accelerator(
+                catalog.accelerator("RTX-4090"), efficiencies=Efficiencies.peak()
+            ),
+        )
+    for changes in (
+        {"prompt_tokens": -1},
+        {"output_tokens": 0},
+        {"tensor_parallel": 0},
+        {"requests": -1},
+        {"max_dense_tokens": 0},
+        {"phase": "prefill"},
+        {"gemm_flops_per_s": -1.0},
+        {"output_tokens": float("nan")},
+    ):
         with pytest.raises(ConfigError):
             optimum(**changes)

@@ -11,7 +11,9 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Cluster
 from steelyard.cost import Layout, Machine, training_step
 
-SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2] / ".." / "shared"))
+SHARED = Path(
+    os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2] / ".." / "shared")
+)
 TABLE = SHARED / "data" / "training-throughput" / "training-throughput.csv"
 FITTED = {"llm-foundry", "torchtitan"}
 CHIPS = {"A100-SXM": (312e12, 2.039e12, 300e9, 200e9), "H100": (989.4e12, 3.35e12, 450e9, 400e9)}
@@ -22,13 +24,25 @@ def machine(chip: str) -> Machine | None:
     for name, (peak, memory, link, network) in CHIPS.items():
         if chip.startswith(name):
             accelerator = Accelerator(
-                name=name, vendor="NVIDIA", kind="gpu", year=2020, peak_flops_per_s={"bf16": peak}, memory_bytes=80e9,
-                memory_bytes_per_s=memory, scale_up_bytes_per_s=link,
-            )  # fmt: skip
+                name=name,
+                vendor="NVIDIA",
+                kind="gpu",
+                year=2020,
+                peak_flops_per_s={"bf16": peak},
+                memory_bytes=80e9,
+                memory_bytes_per_s=memory,
+                scale_up_bytes_per_s=link,
+            )
             node = Cluster(
-                name="node", site="", year=2020, num_nodes=1, accelerator=name, accelerators_per_node=8, scale_up_bytes_per_s=link,
+                name="node",
+                site="",
+                year=2020,
+                num_nodes=1,
+                accelerator=name,
+                accelerators_per_node=8,
+                scale_up_bytes_per_s=link,
                 injection_bytes_per_s=network,
-            )  # fmt: skip
+            )
             return Machine.from_accelerator(accelerator, cluster=node)
     return None
 
@@ -38,7 +52,9 @@ def ratio(row: dict[str, str]) -> float | None:
     device = machine(row["chip"])
     dense = not row["active_params_b"] or row["active_params_b"] == row["params_b"]
     plain = (
-        row["task"] in ("", "pre-training") and row["precision"] in ("", "bf16", "fp16") and (row["ep"] or "1") == (row["cp"] or "1") == "1"
+        row["task"] in ("", "pre-training")
+        and row["precision"] in ("", "bf16", "fp16")
+        and (row["ep"] or "1") == (row["cp"] or "1") == "1"
     )
     if device is None or not (dense and plain and all(row[name] for name in NEEDED)):
         return None
@@ -48,11 +64,17 @@ def ratio(row: dict[str, str]) -> float | None:
 
     hidden, llama = whole("hidden"), "lama" in row["model"].lower()
     arch = Architecture(
-        name=row["model"], hidden_size=hidden, num_layers=whole("layers"), num_heads=whole("heads"),
-        num_kv_heads=whole("kv_heads", whole("heads")), head_dim=hidden // whole("heads"),
-        intermediate_size=whole("ffn", 8 * hidden // 3 if llama else 4 * hidden), vocab_size=whole("vocab"),
-        mlp="swiglu" if llama else "gelu", position="none",
-    )  # fmt: skip
+        name=row["model"],
+        hidden_size=hidden,
+        num_layers=whole("layers"),
+        num_heads=whole("heads"),
+        num_kv_heads=whole("kv_heads", whole("heads")),
+        head_dim=hidden // whole("heads"),
+        intermediate_size=whole("ffn", 8 * hidden // 3 if llama else 4 * hidden),
+        vocab_size=whole("vocab"),
+        mlp="swiglu" if llama else "gelu",
+        position="none",
+    )
     tensor, pipeline, micro = whole("tp"), whole("pp"), whole("micro_batch")
     data = whole("gpus") // (tensor * pipeline)
     steps = (whole("global_batch", 0) or data * micro * whole("grad_accum")) / (data * micro)
@@ -61,13 +83,22 @@ def ratio(row: dict[str, str]) -> float | None:
     recompute = row["recompute"] if row["recompute"] in ("none", "selective", "full") else "none"
     zero = {"zero2": 2, "zero3": 3, "fsdp": 3}.get(row["sharding"], 1) if data > 1 else 0
     layout = Layout(
-        data=data, tensor=tensor, pipeline=pipeline, zero_stage=zero, recompute=recompute,
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        zero_stage=zero,
+        recompute=recompute,
         sequence_parallel=row["sequence_parallel"] == "True",
-    )  # fmt: skip
+    )
     step = training_step(
-        arch, machine=device, micro_batch=micro, sequence_length=whole("seq_len"), accumulation=steps, layout=layout,
+        arch,
+        machine=device,
+        micro_batch=micro,
+        sequence_length=whole("seq_len"),
+        accumulation=steps,
+        layout=layout,
         flash_attention=int(row["year"]) >= 2023,
-    )  # fmt: skip
+    )
     published = float(row["tokens_per_s_per_gpu"] or 0)
     if not published and row["tokens_per_s"]:
         published = float(row["tokens_per_s"]) / whole("gpus")
@@ -101,5 +132,7 @@ def test_runs_that_set_the_efficiencies(published):
 
 
 def test_runs_that_did_not(published):
-    others = [value for source, values in published.items() if source not in FITTED for value in values]
+    others = [
+        value for source, values in published.items() if source not in FITTED for value in values
+    ]
     assert len(others) > 20 and np.median(np.abs(np.array(others) - 1)) < 0.3

@@ -7,7 +7,9 @@ from steelyard.errors import DataError, FitError
 
 
 def steps(generator: np.random.Generator, count: int) -> np.ndarray:
-    prompt, decoding, context = (generator.integers(0, high, count).astype(float) for high in (512, 32, 2048))
+    prompt, decoding, context = (
+        generator.integers(0, high, count).astype(float) for high in (512, 32, 2048)
+    )
     return np.stack(
         [
             np.ones(count),
@@ -33,7 +35,9 @@ def test_fit_recovers_a_linear_machine_despite_outliers():
 
 
 def test_roofline_times_are_nearly_linear_and_grow(architectures, calibration, tmp_path):
-    model = ServeStepTime.from_roofline(architectures["tiny"], Machine.from_calibration(calibration))
+    model = ServeStepTime.from_roofline(
+        architectures["tiny"], Machine.from_calibration(calibration)
+    )
     assert len(model.coefficients) == len(FEATURES) and model.relative_spread < 0.5
     base = np.array([1.0, 5, 64, 64 * 65 / 2, 4, 4 * 128, FIRST_TOKENS])
     assert model.predict(2 * base) > model.predict(base) > 0
@@ -54,7 +58,13 @@ def test_the_roofline_tells_attention_from_products(architectures, a100):
     """Pairs of prompt token and attended token cost what attention's operations cost at its rate, not what short prompts leave over."""
     arch, machine = architectures["yi-34b"], Machine.from_accelerator(a100)
     pairs = ServeStepTime.from_roofline(arch, machine).coefficients[FEATURES.index("prefill_kv")]
-    expected = 4 * arch.num_layers * arch.num_heads * arch.head_dim / (machine.peak_flops_per_s * machine.efficiencies.attention)
+    expected = (
+        4
+        * arch.num_layers
+        * arch.num_heads
+        * arch.head_dim
+        / (machine.peak_flops_per_s * machine.efficiencies.attention)
+    )
     assert pairs == pytest.approx(expected, rel=0.15)
 
 

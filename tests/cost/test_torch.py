@@ -11,8 +11,20 @@ from steelyard.cost import operators
 from steelyard.cost.eager import eager_training_memory
 from steelyard.nn.transformer import build
 
-GPT = {"norm": "layernorm", "position": "learned", "mlp": "gelu", "qkv_bias": True, "output_bias": True, "mlp_bias": True}
-VARIANTS = [{}, {"tied_embeddings": False, "num_kv_heads": 4}, {"num_kv_heads": 4, **GPT}, {"qk_norm": True}]
+GPT = {
+    "norm": "layernorm",
+    "position": "learned",
+    "mlp": "gelu",
+    "qkv_bias": True,
+    "output_bias": True,
+    "mlp_bias": True,
+}
+VARIANTS = [
+    {},
+    {"tied_embeddings": False, "num_kv_heads": 4},
+    {"num_kv_heads": 4, **GPT},
+    {"qk_norm": True},
+]
 
 
 def small(**changes) -> Architecture:
@@ -40,7 +52,10 @@ def test_flops_equal_what_torch_counts(changes):
         with FlopCounterMode(display=False) as both:
             F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
     one_row_head = 2 * (batch * length - batch) * arch.hidden_size * arch.vocab_size
-    assert operators(arch, phase="prefill", **options).total("flops") + one_row_head == forward.get_total_flops()
+    assert (
+        operators(arch, phase="prefill", **options).total("flops") + one_row_head
+        == forward.get_total_flops()
+    )
     assert operators(arch, phase="train", **options).total("flops") == both.get_total_flops()
 
 
@@ -58,5 +73,11 @@ def test_saved_activations_equal_what_autograd_keeps(changes):
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(tokens)
-    measured = sum(tensor.untyped_storage().nbytes() for storage, tensor in kept.items() if storage not in weights)
-    assert eager_training_memory(arch, batch=batch, sequence_length=length).activations == pytest.approx(measured, rel=0.03)
+    measured = sum(
+        tensor.untyped_storage().nbytes()
+        for storage, tensor in kept.items()
+        if storage not in weights
+    )
+    assert eager_training_memory(
+        arch, batch=batch, sequence_length=length
+    ).activations == pytest.approx(measured, rel=0.03)

@@ -7,12 +7,23 @@ from hypothesis import strategies as st
 from steelyard.data.clean import clean, decode, fingerprint, split, verdict
 
 
-@pytest.mark.parametrize("raw", [b"a\0b", b"\xff\xfea\0", b"\x80abc", b"\x01\x02\x03 some words", "caf\xe9".encode("latin-1")])
+@pytest.mark.parametrize(
+    "raw",
+    [b"a\0b", b"\xff\xfea\0", b"\x80abc", b"\x01\x02\x03 some words", "caf\xe9".encode("latin-1")],
+)
 def test_binary_is_refused(raw):
     assert decode(raw) is None
 
 
-@pytest.mark.parametrize("text", ["", "plain\r\n\ttext\f", "Grüße, 世界 🌍", "one \x1b escape" + " in a rather long line of text" * 9])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain\r\n\ttext\f",
+        "Grüße, 世界 🌍",
+        "one \x1b escape" + " in a rather long line of text" * 9,
+    ],
+)
 def test_text_is_accepted(text):
     assert decode(text.encode()) == text
 

@@ -16,7 +16,9 @@ def run(*words) -> None:
 @pytest.fixture
 def source(tmp_path):
     draw = random.Random(0)
-    (tmp_path / "book.txt").write_text("\n\n".join(" ".join(f"word{draw.randrange(500)}" for _ in range(60)) for _ in range(400)))
+    (tmp_path / "book.txt").write_text(
+        "\n\n".join(" ".join(f"word{draw.randrange(500)}" for _ in range(60)) for _ in range(400))
+    )
     return tmp_path / "book.txt"
 
 

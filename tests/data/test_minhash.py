@@ -11,7 +11,9 @@ from steelyard.data.minhash import MinHasher, duplicate_roots, shingles, signatu
 
 def plain_shingles(text: str, width: int = 5) -> set[tuple[str, ...]]:
     """The slow obvious version: words by a regular expression, shingles as tuples."""
-    words = re.findall(r"[0-9a-z_\x80-\U0010ffff]+", re.sub("[A-Z]", lambda letter: letter[0].lower(), text))
+    words = re.findall(
+        r"[0-9a-z_\x80-\U0010ffff]+", re.sub("[A-Z]", lambda letter: letter[0].lower(), text)
+    )
     width = min(width, len(words))
     return {tuple(words[i : i + width]) for i in range(len(words) - width + 1)} if words else set()
 
@@ -27,7 +29,11 @@ def test_shingles_are_as_many_as_the_plain_ones(text):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.text(alphabet="abC ,", max_size=60), st.text(alphabet="abC ,", max_size=60), st.integers(1, 3))
+@given(
+    st.text(alphabet="abC ,", max_size=60),
+    st.text(alphabet="abC ,", max_size=60),
+    st.integers(1, 3),
+)
 def test_shingles_are_shared_exactly_when_the_plain_ones_are(one, other, width):
     ours = np.intersect1d(shingles(one.encode(), width), shingles(other.encode(), width))
     assert len(ours) == len(plain_shingles(one, width) & plain_shingles(other, width))
@@ -68,7 +74,10 @@ def test_signatures_estimate_exact_similarity_and_clusters_follow_it():
 
 
 def test_equal_documents_join_the_first_and_empty_ones_do_not_fail():
-    signed = signatures([b"one two three four five six", b"", b"One, two; three four five six!", b"..."], MinHasher())
+    signed = signatures(
+        [b"one two three four five six", b"", b"One, two; three four five six!", b"..."],
+        MinHasher(),
+    )
     assert duplicate_roots(signed).tolist() == [0, 1, 0, 1]
     assert duplicate_roots(signed[:1]).tolist() == [0]
     assert duplicate_roots(signed[:0]).tolist() == []

@@ -16,21 +16,45 @@ from steelyard.data.tokenizer import END_OF_TEXT, train_tokenizer
 from steelyard.errors import ConfigError, DataError
 from steelyard.files import sha256_file, write_json
 
-TOKENIZER = train_tokenizer(["the rain in spain falls mainly on the plain, über den Bergen\n" * 3, "def f(x):\n    return x\n"], 300)
+TOKENIZER = train_tokenizer(
+    [
+        "the rain in spain falls mainly on the plain, über den Bergen\n" * 3,
+        "def f(x):\n    return x\n",
+    ],
+    300,
+)
 
 
-def make_shards(out: Path, train: list[np.ndarray], heldout: np.ndarray, vocab_size: int = 1000) -> TokenShards:
+def make_shards(
+    out: Path, train: list[np.ndarray], heldout: np.ndarray, vocab_size: int = 1000
+) -> TokenShards:
     out.mkdir(exist_ok=True)
     (out / "tokenizer.json").write_text(TOKENIZER.to_str())
     files = []
-    for name, tokens in (*((f"train-{i}.bin", tokens) for i, tokens in enumerate(train)), ("heldout-0.bin", heldout)):
+    for name, tokens in (
+        *((f"train-{i}.bin", tokens) for i, tokens in enumerate(train)),
+        ("heldout-0.bin", heldout),
+    ):
         (out / name).write_bytes(tokens.astype("<u2").tobytes())
         files.append(ShardFile(name=name, tokens=len(tokens), sha256=sha256_file(out / name)))
     manifest = Manifest(
-        key="", sources=[], files_read=1, files_skipped={}, documents=2, documents_dropped={}, text_bytes=100, heldout_documents=1,
-        heldout_bytes=50, vocab_size=vocab_size, end_token=0, dtype="uint16", seed=0, tokenizer_sha256=sha256_file(out / "tokenizer.json"),
-        train=files[:-1], heldout=files[-1:],
-    )  # fmt: skip
+        key="",
+        sources=[],
+        files_read=1,
+        files_skipped={},
+        documents=2,
+        documents_dropped={},
+        text_bytes=100,
+        heldout_documents=1,
+        heldout_bytes=50,
+        vocab_size=vocab_size,
+        end_token=0,
+        dtype="uint16",
+        seed=0,
+        tokenizer_sha256=sha256_file(out / "tokenizer.json"),
+        train=files[:-1],
+        heldout=files[-1:],
+    )
     write_json(out / "manifest.json", manifest)
     return TokenShards(out)
 
@@ -53,8 +77,13 @@ def test_batches_depend_on_nothing_but_their_arguments(shards):
     again = TokenShards(shards.directory)
     for index in random.Random(0).sample(range(30), 30):
         assert np.array_equal(again.batch(index, 3, 7, seed=5), forward[index])
-    assert not np.array_equal(np.concatenate(forward[:6]), np.concatenate([shards.batch(i, 3, 7, seed=6) for i in range(6)]))
-    first, second = ([shards.batch(i, 5, 7, seed=5)[:, 0] for i in range(4 * e, 4 * e + 4)] for e in (0, 1))
+    assert not np.array_equal(
+        np.concatenate(forward[:6]),
+        np.concatenate([shards.batch(i, 3, 7, seed=6) for i in range(6)]),
+    )
+    first, second = (
+        [shards.batch(i, 5, 7, seed=5)[:, 0] for i in range(4 * e, 4 * e + 4)] for e in (0, 1)
+    )
     assert not np.array_equal(first, second)
     assert sorted(np.concatenate(first)) == sorted(np.concatenate(second))
 
@@ -152,7 +181,10 @@ def test_the_table_of_words_stays_small(monkeypatch):
     monkeypatch.setattr(encoding, "_MOST_CACHED", 3)
     encoder = CachedEncoder(TOKENIZER)
     for text in ("the rain in spain", "falls mainly", "on the plain in spain", "the rain"):
-        assert encoder.encode([text], 0).tolist() == [*TOKENIZER.encode(text, add_special_tokens=False).ids, 0]
+        assert encoder.encode([text], 0).tolist() == [
+            *TOKENIZER.encode(text, add_special_tokens=False).ids,
+            0,
+        ]
 
 
 def test_a_text_cannot_end_itself():
@@ -166,11 +198,23 @@ def test_a_text_cannot_end_itself():
 def test_packing_loses_nothing_at_any_shard_size(tmp_path_factory, texts, shard_tokens):
     out = tmp_path_factory.mktemp("pack")
     sizes = []
-    files = pack([text.encode() for text in texts], TOKENIZER, out, "train", end_token=0, progress=sizes.append, shard_tokens=shard_tokens)
+    files = pack(
+        [text.encode() for text in texts],
+        TOKENIZER,
+        out,
+        "train",
+        end_token=0,
+        progress=sizes.append,
+        shard_tokens=shard_tokens,
+    )
     tokens = np.concatenate([np.fromfile(out / file.name, dtype="<u2") for file in files])
-    assert [file.tokens for file in files] == [(out / file.name).stat().st_size // 2 for file in files]
+    assert [file.tokens for file in files] == [
+        (out / file.name).stat().st_size // 2 for file in files
+    ]
     assert all(file.sha256 == sha256_file(out / file.name) for file in files)
-    assert TOKENIZER.decode(tokens.tolist(), skip_special_tokens=False) == "".join(text + END_OF_TEXT for text in texts)
+    assert TOKENIZER.decode(tokens.tolist(), skip_special_tokens=False) == "".join(
+        text + END_OF_TEXT for text in texts
+    )
     assert sum(sizes) == sum(len(text.encode()) for text in texts)
 
 

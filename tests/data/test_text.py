@@ -16,14 +16,20 @@ from steelyard.data.text import default_sources, prepare
 from steelyard.errors import CapacityError, ConfigError, DataError
 from steelyard.files import sha256_file
 
-SENTENCE = "the quick brown fox jumps over a lazy dog while rain falls on green hills and rivers run to the wide grey sea under stars"
+SENTENCE = (
+    "the quick brown fox jumps over a lazy dog while rain falls on green hills and rivers "
+    "run to the wide grey sea under stars"
+)
 WORDS = SENTENCE.split()
 
 
 def prose(seed: int, words: int = 400) -> str:
     draw = random.Random(seed)
     return "".join(
-        draw.choice(WORDS) + ("\n" if i % 12 == 11 else " ") + (f"{draw.randrange(1000)} " if i % 7 == 0 else "") for i in range(words)
+        draw.choice(WORDS)
+        + ("\n" if i % 12 == 11 else " ")
+        + (f"{draw.randrange(1000)} " if i % 7 == 0 else "")
+        for i in range(words)
     )
 
 
@@ -45,14 +51,29 @@ def folder(tmp_path) -> Path:
 
 
 def contents(out: Path) -> dict[str, str]:
-    return {path.name: sha256_file(path) for path in sorted(out.iterdir()) if path.name != "manifest.json"}
+    return {
+        path.name: sha256_file(path)
+        for path in sorted(out.iterdir())
+        if path.name != "manifest.json"
+    }
 
 
 def test_folder_becomes_shards(folder, tmp_path):
     stages = []
-    manifest = prepare([folder], tmp_path / "out", vocab_size=400, heldout_fraction=0.1, progress=lambda *step: stages.append(step))
+    manifest = prepare(
+        [folder],
+        tmp_path / "out",
+        vocab_size=400,
+        heldout_fraction=0.1,
+        progress=lambda *step: stages.append(step),
+    )
     assert manifest.documents == 60
-    assert manifest.documents_dropped == {"short": 1, "repetitive": 1, "exact duplicate": 1, "near duplicate": 1}
+    assert manifest.documents_dropped == {
+        "short": 1,
+        "repetitive": 1,
+        "exact duplicate": 1,
+        "near duplicate": 1,
+    }
     assert manifest.files_skipped == {"binary": 2}
     assert manifest.duplicate_fraction == pytest.approx(2 / 62)
     assert manifest.vocab_size == 400
@@ -68,8 +89,14 @@ def test_folder_becomes_shards(folder, tmp_path):
     shards = TokenShards(tmp_path / "out")
     tokens = np.fromfile(tmp_path / "out" / manifest.train[0].name, dtype="<u2")
     assert shards.num_tokens == len(tokens) == manifest.num_tokens
-    texts = load_tokenizer(tmp_path / "out").decode(tokens.tolist(), skip_special_tokens=False).split("<|endoftext|>")
-    originals = {prose(number).strip() for number in range(60)} | {(prose(4) + " one more line here").strip()}
+    texts = (
+        load_tokenizer(tmp_path / "out")
+        .decode(tokens.tolist(), skip_special_tokens=False)
+        .split("<|endoftext|>")
+    )
+    originals = {prose(number).strip() for number in range(60)} | {
+        (prose(4) + " one more line here").strip()
+    }
     assert len(texts) == manifest.documents - manifest.heldout_documents + 1
     assert texts.pop() == ""
     assert set(texts) <= originals
@@ -88,7 +115,9 @@ def test_same_input_same_bytes_and_a_finished_call_does_no_work(folder, tmp_path
     assert other.train != first.train
 
 
-def test_a_changed_source_is_noticed_a_corrupted_shard_refused_and_a_missing_one_made_anew(folder, tmp_path):
+def test_a_changed_source_is_noticed_a_corrupted_shard_refused_and_a_missing_one_made_anew(
+    folder, tmp_path
+):
     first = prepare([folder], tmp_path / "out", vocab_size=400)
     shard = tmp_path / "out" / "train-00000.bin"
     shard.write_bytes(b"xx")
@@ -131,7 +160,10 @@ def test_one_large_file_is_cut_into_documents(tmp_path):
     [
         (b"", "no usable text"),
         (b"\0\1\2" * 50_000, "no usable text.*1 files binary"),
-        (prose(0).encode(), r"too little text in .*/file\.txt: \d+ bytes after cleaning, 65536 needed"),
+        (
+            prose(0).encode(),
+            r"too little text in .*/file\.txt: \d+ bytes after cleaning, 65536 needed",
+        ),
     ],
     ids=["empty", "binary", "little"],
 )
@@ -166,11 +198,17 @@ def test_a_full_disk_is_reported_and_the_next_call_goes_on(folder, tmp_path):
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from steelyard.data.text import prepare; from steelyard.errors import CapacityError\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, -1))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, "
+        "(100_000, -1))\n"
         "try: prepare([Path(sys.argv[1])], Path(sys.argv[2]), vocab_size=400)\n"
         "except CapacityError as error: print(error); sys.exit(7)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(folder), str(tmp_path / "out")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, "disk full" in done.stdout) == (7, True), done.stderr
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
     prepare([folder], tmp_path / "out", vocab_size=400)
@@ -186,7 +224,9 @@ def test_a_killed_call_is_finished_by_the_next(folder, tmp_path):
     draw = random.Random(0)
     for attempt in range(5):
         out = tmp_path / f"out{attempt}"
-        process = subprocess.Popen([sys.executable, "-c", program, str(folder), str(out)], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(folder), str(out)], stdout=subprocess.PIPE
+        )
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(draw.uniform(0, 0.5))

@@ -38,14 +38,30 @@ def command(out: Path, *options: str) -> list[str]:
 
 
 def run(home: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(out, *options), env=environment(home), capture_output=True, text=True, timeout=900, check=False)
+    return subprocess.run(
+        command(out, *options),
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
 
 
 def table(out: Path) -> list[tuple[str, float, float]]:
     """Forecasts and measurements as the stored report has them, loss first."""
     report = Report.from_json((out / "report.json").read_bytes())
-    blocks = [block for section in report.sections for block in section.blocks if isinstance(block, Checks)]
-    return [(item.forecast.quantity, item.forecast.value, item.measurement.value) for block in blocks for item in block.checks]
+    blocks = [
+        block
+        for section in report.sections
+        for block in section.blocks
+        if isinstance(block, Checks)
+    ]
+    return [
+        (item.forecast.quantity, item.forecast.value, item.measurement.value)
+        for block in blocks
+        for item in block.checks
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +122,19 @@ def test_a_damaged_shard_or_checkpoint_is_named_and_not_used(finished, tmp_path)
 
 
 def test_a_full_disk_ends_with_one_line_and_no_half_written_file(tmp_path):
-    limits = "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); os.execv(sys.argv[1], sys.argv[1:])"
+    limits = (
+        "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, "
+        "300_000)); os.execv(sys.argv[1], sys.argv[1:])"
+    )
     out = tmp_path / "out"
     done = subprocess.run(
         [sys.executable, "-c", limits, *command(out)],
-        env=environment(calibrated_home(tmp_path)), capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        env=environment(calibrated_home(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr and "disk" in done.stderr
     assert all(path.stat().st_size < 300_000 for path in out.rglob("*") if path.is_file())
@@ -158,7 +181,10 @@ def calibrated_home(folder: Path) -> Path:
     from steelyard.catalog.calibration import Calibration, MatmulPoint
     from steelyard.files import write_json
 
-    points = tuple(MatmulPoint(dtype="fp32", m=n, n=n, k=n, flops_per_s=5e10, spread=0.1) for n in (64, 256, 1024))
+    points = tuple(
+        MatmulPoint(dtype="fp32", m=n, n=n, k=n, flops_per_s=5e10, spread=0.1)
+        for n in (64, 256, 1024)
+    )
     made = Calibration(
         description="test",
         num_threads=2,
@@ -186,7 +212,12 @@ def test_kills_at_random_moments_lose_nothing(tmp_path):
     draw = random.Random(0)
     kills = 0
     while kills < 20:
-        with subprocess.Popen(command(out), env=environment(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        with subprocess.Popen(
+            command(out),
+            env=environment(home),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as child:
             try:
                 child.wait(timeout=draw.uniform(2.5, 9))
                 break
@@ -199,9 +230,17 @@ def test_kills_at_random_moments_lose_nothing(tmp_path):
     assert {name for name, _, _ in first} >= CHECKED
     straight = tmp_path / "straight"
     (straight / "stages").mkdir(parents=True)
-    for name in ("calibrate", "ladder"):  # the same ladder, though step times were probed at another moment
-        (straight / "stages" / f"{name}.json").write_bytes((out / "stages" / f"{name}.json").read_bytes())
+    for name in (
+        "calibrate",
+        "ladder",
+    ):  # the same ladder, though step times were probed at another moment
+        (straight / "stages" / f"{name}.json").write_bytes(
+            (out / "stages" / f"{name}.json").read_bytes()
+        )
     assert run(home, straight).returncode == 0
-    losses = [{name: (forecast, measured) for name, forecast, measured in table(folder)}["eval.loss"] for folder in (out, straight)]
+    losses = [
+        {name: (forecast, measured) for name, forecast, measured in table(folder)}["eval.loss"]
+        for folder in (out, straight)
+    ]
     assert losses[0] == losses[1]
     assert kills == 20

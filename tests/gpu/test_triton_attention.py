@@ -19,11 +19,20 @@ def gathered(query, keys, values, tables):
     """The slow obvious version, sequence by sequence."""
     parts, start = [], 0
     for row, (length, context) in enumerate(zip(QUERIES.tolist(), CONTEXTS.tolist(), strict=True)):
-        slots = (tables[row].cpu()[:, None] * keys.shape[1] + torch.arange(keys.shape[1])).flatten()[:context]
-        k, v = (item.flatten(0, 1)[slots.to(item.device)].transpose(0, 1)[None] for item in (keys, values))
+        slots = (
+            tables[row].cpu()[:, None] * keys.shape[1] + torch.arange(keys.shape[1])
+        ).flatten()[:context]
+        k, v = (
+            item.flatten(0, 1)[slots.to(item.device)].transpose(0, 1)[None]
+            for item in (keys, values)
+        )
         q = query[start : start + length].transpose(0, 1)[None]
         mask = torch.arange(context) <= torch.arange(context - length, context)[:, None]
-        parts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.device), enable_gqa=True)[0].transpose(0, 1))
+        parts.append(
+            F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.device), enable_gqa=True)[
+                0
+            ].transpose(0, 1)
+        )
         start += length
     return torch.cat(parts)
 
@@ -34,7 +43,9 @@ def assert_kernel_equals(device, dtype, tolerance):
     generator = torch.Generator().manual_seed(0)
     for heads, kv_heads, width, block_size in SHAPES:
         needed = -(-CONTEXTS // block_size)
-        keys, values = torch.randn(2, int(needed.sum()) + 5, block_size, kv_heads, width, generator=generator).to(device, dtype)
+        keys, values = torch.randn(
+            2, int(needed.sum()) + 5, block_size, kv_heads, width, generator=generator
+        ).to(device, dtype)
         tables = torch.zeros(len(CONTEXTS), int(needed.max()), dtype=torch.int64)
         order = torch.randperm(len(keys), generator=generator).split([*needed.tolist(), 5])
         for row, blocks in enumerate(order[:-1]):
@@ -58,14 +69,32 @@ def assert_engine_equals(device):
 
     if device == "cpu":
         model_steps.gpu_kernel_fits = lambda pool: True
-    shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "intermediate_size": 96}
-    model = build(Architecture(name="tiny", vocab_size=97, max_positions=128, tied_embeddings=False, **shape), seed=1, device=device).eval()
-    llm = LLM(model, SchedulerConfig(num_blocks=16, block_size=8, max_model_len=96, token_budget=16, max_num_seqs=4))
+    shape = {
+        "hidden_size": 64,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 96,
+    }
+    model = build(
+        Architecture(name="tiny", vocab_size=97, max_positions=128, tied_embeddings=False, **shape),
+        seed=1,
+        device=device,
+    ).eval()
+    llm = LLM(
+        model,
+        SchedulerConfig(
+            num_blocks=16, block_size=8, max_model_len=96, token_budget=16, max_num_seqs=4
+        ),
+    )
     generator = np.random.default_rng(0)
     prompts = [generator.integers(0, 97, size).tolist() for size in (3, 25, 40)]
     runner = llm.runner
     runner._steps = model_steps.ModelSteps(model, runner.pool, compiled=False)
-    for prompt, done in zip(prompts, llm.generate(prompts, SamplingParams(max_tokens=6)), strict=True):
+    for prompt, done in zip(
+        prompts, llm.generate(prompts, SamplingParams(max_tokens=6)), strict=True
+    ):
         tokens = list(prompt)
         with torch.inference_mode():
             for _ in range(6):
@@ -88,7 +117,12 @@ def test_kernel_equals_gathered_attention_on_a_gpu(dtype, tolerance):
 def test_kernel_equals_gathered_attention_when_interpreted():
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    assert subprocess.run([sys.executable, str(Path(__file__))], env=environment, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, str(Path(__file__))], env=environment, check=False
+        ).returncode
+        == 0
+    )
 
 
 if __name__ == "__main__":

@@ -78,7 +78,10 @@ def test_load_reads_toml_and_json(tmp_path):
     assert load(tmp_path / "a.toml", Node) == load(tmp_path / "a.JSON", Node) == convert(GOOD, Node)
 
 
-@pytest.mark.parametrize(("name", "payload"), [("a.toml", b"count ="), ("a.json", b"{"), ("a.toml", b"\xff\xfe"), ("a.json", b'"\xff"')])
+@pytest.mark.parametrize(
+    ("name", "payload"),
+    [("a.toml", b"count ="), ("a.json", b"{"), ("a.toml", b"\xff\xfe"), ("a.json", b'"\xff"')],
+)
 def test_load_refuses_broken_files(tmp_path, name, payload):
     (tmp_path / name).write_bytes(payload)
     with pytest.raises(ConfigError, match=name):
@@ -111,7 +114,9 @@ nodes = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50
+)
 @given(node=nodes)
 def test_dump_and_load_round_trip(tmp_path, node):
     dump(node, tmp_path / "node.json")

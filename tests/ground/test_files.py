@@ -155,7 +155,10 @@ def test_a_running_writer_is_left_alone(tmp_path):
 
 def test_sha256(tmp_path):
     write_bytes(tmp_path / "a", b"abc")
-    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (
+        sha256_file(tmp_path / "a")
+        == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
 
 
 def test_user_dir_follows_the_environment(monkeypatch, tmp_path):

@@ -88,7 +88,9 @@ def test_ctrl_c_leaves_no_workers(tmp_path):
     script, seen = tmp_path / "sleeper.py", tmp_path / "seen"
     script.write_text(SLEEPER.replace("sys.argv[1]", repr(str(seen))))
     seen.mkdir()
-    process = subprocess.Popen([sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE
+    )
     deadline = time.monotonic() + 60
     while len(list(seen.iterdir())) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -10,7 +10,9 @@ from steelyard.units import UNITS
 
 
 def forecast(value=2.0, low=1.0, high=3.0, name="train.step_time", provenance="fitted"):
-    return Forecast(quantity=name, value=value, low=low, high=high, provenance=provenance, source="test")
+    return Forecast(
+        quantity=name, value=value, low=low, high=high, provenance=provenance, source="test"
+    )
 
 
 @pytest.mark.parametrize("item", QUANTITIES.values(), ids=QUANTITIES)
@@ -46,7 +48,9 @@ def test_forecast_and_measurement_refuse_what_is_not_a_number():
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 10))
 def test_an_interval_about_a_value_holds_it(value, relative):
-    made = Forecast.about("eval.loss", value, relative=relative, provenance="derived", source="test")
+    made = Forecast.about(
+        "eval.loss", value, relative=relative, provenance="derived", source="test"
+    )
     assert made.low <= value <= made.high
     assert made.unit == "nat/token"
 
@@ -59,8 +63,14 @@ def test_a_negative_half_width_is_refused(relative):
 
 def test_check_pairs_by_name_in_the_order_of_the_forecasts():
     forecasts = [forecast(), forecast(name="eval.loss"), forecast(name="train.mfu")]
-    measurements = [Measurement(quantity="eval.loss", value=9.0), Measurement(quantity="eval.loss", value=2.5)]
-    measurements += [Measurement(quantity="train.step_time", value=4.0), Measurement(quantity="serve.ttft", value=1.0)]
+    measurements = [
+        Measurement(quantity="eval.loss", value=9.0),
+        Measurement(quantity="eval.loss", value=2.5),
+    ]
+    measurements += [
+        Measurement(quantity="train.step_time", value=4.0),
+        Measurement(quantity="serve.ttft", value=1.0),
+    ]
     checks = check(forecasts, measurements)
     assert [item.forecast.quantity for item in checks] == ["train.step_time", "eval.loss"]
     assert [item.measurement.value for item in checks] == [4.0, 2.5]

@@ -55,15 +55,34 @@ def test_parse_reads(text, unit, value):
 
 
 REFUSED = [
-    ("", "s"), ("fast", "s"), ("3 m", "s"), ("3 parsecs", "s"), ("e5", "s"), (".", "s"), ("nan", "s"), ("inf", "W"), ("1e400", "W"),
-    ("1,5 GB", "byte"), ("80 GB", "s"), ("80 GiW", "W"), ("10m", "token"), ("10 mB", "byte"), ("$5", "W"), ("5 BW", "W"),
-    ("1 GB GB", "byte"), (True, "s"), ("1 2 s", "s"), ("5 kkW", "W"),
-]  # fmt: skip
+    ("", "s"),
+    ("fast", "s"),
+    ("3 m", "s"),
+    ("3 parsecs", "s"),
+    ("e5", "s"),
+    (".", "s"),
+    ("nan", "s"),
+    ("inf", "W"),
+    ("1e400", "W"),
+    ("1,5 GB", "byte"),
+    ("80 GB", "s"),
+    ("80 GiW", "W"),
+    ("10m", "token"),
+    ("10 mB", "byte"),
+    ("$5", "W"),
+    ("5 BW", "W"),
+    ("1 GB GB", "byte"),
+    (True, "s"),
+    ("1 2 s", "s"),
+    ("5 kkW", "W"),
+]
 
 
 @pytest.mark.parametrize(("text", "unit"), REFUSED)
 def test_parse_refuses_with_the_place_and_an_example(text, unit):
-    with pytest.raises(ConfigError, match=r"^--budget: .*" + ("" if text == "" else r"\b")) as caught:
+    with pytest.raises(
+        ConfigError, match=r"^--budget: .*" + ("" if text == "" else r"\b")
+    ) as caught:
         parse(text, unit, where="--budget")
     assert caught.value.hint
     assert caught.value.exit_code == 2

@@ -34,9 +34,15 @@ def test_refitted_chinchilla_gives_about_twenty_tokens_per_parameter():
 
 def test_a_fitted_allocation_has_intervals_around_its_values():
     generator = np.random.default_rng(0)
-    inputs = {"parameters": 10 ** generator.uniform(7, 10, 100), "tokens": 10 ** generator.uniform(9, 11.5, 100)}
+    inputs = {
+        "parameters": 10 ** generator.uniform(7, 10, 100),
+        "tokens": 10 ** generator.uniform(9, 11.5, 100),
+    }
     truth = laws.published["besiroglu2024"]
-    loss = np.exp(truth.fit().law.predict(truth.fit().theta[None], inputs)[0] + 0.003 * generator.standard_normal(100))
+    loss = np.exp(
+        truth.fit().law.predict(truth.fit().theta[None], inputs)[0]
+        + 0.003 * generator.standard_normal(100)
+    )
     best = laws.allocate(laws.fit(laws.chinchilla(), inputs, loss, bootstraps=100), 1e23)
     exact = laws.allocate(truth.fit(), 1e23)
     for name in ("parameters", "tokens", "loss"):
@@ -51,7 +57,10 @@ def test_refuses_what_cannot_be_allocated():
         laws.allocate(laws.published["besiroglu2024"].fit(), 0)
     size = np.geomspace(1, 100, 9)
     with pytest.raises(FitError, match="needs parameters and tokens"):
-        laws.allocate(laws.fit(laws.power_law("samples"), {"samples": size}, 3 / size**0.5 + 1, bootstraps=0), 1e20)
+        laws.allocate(
+            laws.fit(laws.power_law("samples"), {"samples": size}, 3 / size**0.5 + 1, bootstraps=0),
+            1e20,
+        )
 
 
 def brute_force(fit, flops, limits):
@@ -80,19 +89,37 @@ def test_limits_are_kept_at_the_least_loss(name, limits):
     assert best.loss.value <= loss * (1 + 1e-9)
     if "max_tokens" not in best.binding:
         assert best.parameters.value == pytest.approx(size, rel=1e-3)
-    assert best.parameters.value <= limits.max_parameters * (1 + 1e-9) and best.tokens.value <= limits.max_tokens * (1 + 1e-9)
+    assert best.parameters.value <= limits.max_parameters * (
+        1 + 1e-9
+    ) and best.tokens.value <= limits.max_tokens * (1 + 1e-9)
     spent = best.training_flops + 2 * limits.inference_tokens * best.parameters.value
-    assert spent <= BUDGET * (1 + 1e-9) and (best.binding == ("max_parameters", "max_tokens") or spent > 0.999 * BUDGET)
+    assert spent <= BUDGET * (1 + 1e-9) and (
+        best.binding == ("max_parameters", "max_tokens") or spent > 0.999 * BUDGET
+    )
 
 
 def test_a_recipe_follows_the_run_in_order():
     generator = np.random.default_rng(1)
     tokens = 10 ** generator.uniform(9, 11, 40)
-    batch = laws.fit(laws.power_law("tokens", floor=False).fix(alpha=-0.5), {"tokens": tokens}, 3.0 * tokens**0.5, bootstraps=20)
-    rate = laws.fit(laws.power_law("batch", floor=False), {"batch": 3.0 * tokens**0.5}, 10 / (3.0 * tokens**0.5) ** 0.2, bootstraps=20)
-    best = laws.allocate(laws.published["besiroglu2024"].fit(), 1e21, recipe={"batch": batch, "learning_rate": rate})
+    batch = laws.fit(
+        laws.power_law("tokens", floor=False).fix(alpha=-0.5),
+        {"tokens": tokens},
+        3.0 * tokens**0.5,
+        bootstraps=20,
+    )
+    rate = laws.fit(
+        laws.power_law("batch", floor=False),
+        {"batch": 3.0 * tokens**0.5},
+        10 / (3.0 * tokens**0.5) ** 0.2,
+        bootstraps=20,
+    )
+    best = laws.allocate(
+        laws.published["besiroglu2024"].fit(), 1e21, recipe={"batch": batch, "learning_rate": rate}
+    )
     assert best.recipe["batch"].value == pytest.approx(3.0 * best.tokens.value**0.5, rel=1e-6)
-    assert best.recipe["learning_rate"].value == pytest.approx(10 / best.recipe["batch"].value ** 0.2, rel=1e-6)
+    assert best.recipe["learning_rate"].value == pytest.approx(
+        10 / best.recipe["batch"].value ** 0.2, rel=1e-6
+    )
     with pytest.raises(FitError, match="missing: batch"):
         laws.allocate(laws.published["besiroglu2024"].fit(), 1e21, recipe={"learning_rate": rate})
 

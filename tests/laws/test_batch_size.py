@@ -18,7 +18,14 @@ def noisy(seed=0, size=0.03):
 
 
 @pytest.mark.parametrize(
-    "law", [laws.steps_to_target(), laws.time_compute(), laws.batch_law(), laws.batch_law("tokens"), laws.batch_of_loss()]
+    "law",
+    [
+        laws.steps_to_target(),
+        laws.time_compute(),
+        laws.batch_law(),
+        laws.batch_law("tokens"),
+        laws.batch_of_loss(),
+    ],
 )
 def test_gradients_equal_differences_and_names_resolve(law):
     inputs = {name: np.array([3.0, 50.0, 900.0]) for name in law.inputs}
@@ -27,7 +34,9 @@ def test_gradients_equal_differences_and_names_resolve(law):
     for index in range(len(theta)):
         step = np.zeros(len(theta))
         step[index] = 1e-6
-        difference = (law.predict((theta + step)[None], inputs) - law.predict((theta - step)[None], inputs))[0] / 2e-6
+        difference = (
+            law.predict((theta + step)[None], inputs) - law.predict((theta - step)[None], inputs)
+        )[0] / 2e-6
         assert gradient[0, index] == pytest.approx(difference, rel=1e-5, abs=1e-6)
     assert laws.law_named(law.name) == law
 
@@ -35,10 +44,14 @@ def test_gradients_equal_differences_and_names_resolve(law):
 def test_steps_without_caps_equal_least_squares():
     steps = noisy()
     fit = laws.fit_steps(BATCHES, steps, bootstraps=20)
-    expected = laws.fit(laws.steps_to_target(), {"batch": BATCHES}, steps, delta=math.inf, bootstraps=0, prior=None)
+    expected = laws.fit(
+        laws.steps_to_target(), {"batch": BATCHES}, steps, delta=math.inf, bootstraps=0, prior=None
+    )
     assert fit.theta == pytest.approx(expected.theta, abs=1e-5)
     assert fit.noise == pytest.approx(expected.noise, rel=1e-4)
-    assert fit.params["a"] == pytest.approx(1000, rel=0.2) and fit.params["alpha"] == pytest.approx(1, abs=0.1)
+    assert fit.params["a"] == pytest.approx(1000, rel=0.2) and fit.params["alpha"] == pytest.approx(
+        1, abs=0.1
+    )
 
 
 @pytest.mark.parametrize("excess", [1.6, 2.5])
@@ -55,7 +68,9 @@ def test_censored_likelihood_equals_scipy(excess):
         return -seen - norm.logsf(np.log(caps[censored]), center[censored], sd).sum()
 
     options = {"maxiter": 20000, "maxfev": 20000, "xatol": 1e-10, "fatol": 1e-12}
-    best = minimize(loss, [math.log(1000), math.log(6e5), 1.0, -3.0], method="Nelder-Mead", options=options)
+    best = minimize(
+        loss, [math.log(1000), math.log(6e5), 1.0, -3.0], method="Nelder-Mead", options=options
+    )
     seen = (~censored).sum()
     own = [*fit.theta, math.log(fit.noise) - 0.5 * math.log(seen / (seen - 3))]
     assert censored.sum() >= 2
@@ -68,10 +83,16 @@ def test_censored_runs_count():
     steps = noisy(5)
     caps = 2.2 * CLEAN[0] * BATCHES[0] / BATCHES
     reached = np.where(steps < caps, steps, np.inf)
-    with_them = laws.critical_batch(laws.fit_steps(BATCHES, reached, caps, bootstraps=30), reference=16.0)
-    as_steps = laws.critical_batch(laws.fit_steps(BATCHES, np.minimum(steps, caps), bootstraps=0), reference=16.0)
+    with_them = laws.critical_batch(
+        laws.fit_steps(BATCHES, reached, caps, bootstraps=30), reference=16.0
+    )
+    as_steps = laws.critical_batch(
+        laws.fit_steps(BATCHES, np.minimum(steps, caps), bootstraps=0), reference=16.0
+    )
     truth = 1.2 * 16 + 0.2 * 600
-    assert abs(math.log(with_them.batch.value / truth)) < abs(math.log(as_steps.batch.value / truth))
+    assert abs(math.log(with_them.batch.value / truth)) < abs(
+        math.log(as_steps.batch.value / truth)
+    )
     assert with_them.batch.low < with_them.batch.value < with_them.batch.high
 
 
@@ -82,7 +103,9 @@ def test_critical_batch_of_the_exact_law():
         assert found.batch.value == pytest.approx((1 + overhead) * 16 + overhead * 600, rel=1e-4)
     assert laws.critical_batch(fit).reference == pytest.approx(16.0)
     bent = laws.fit_steps(BATCHES, 100 + 1e6 / BATCHES**1.3, bootstraps=0)
-    fewest = minimize_scalar(lambda x: x + math.log(100 + 1e6 * math.exp(-1.3 * x)), bounds=(3, 8), method="bounded").x
+    fewest = minimize_scalar(
+        lambda x: x + math.log(100 + 1e6 * math.exp(-1.3 * x)), bounds=(3, 8), method="bounded"
+    ).x
     assert laws.critical_batch(bent).reference == pytest.approx(math.exp(fewest), rel=0.02)
 
 
@@ -95,7 +118,12 @@ def test_perfect_scaling_has_no_critical_batch():
     ("batch", "steps", "caps", "message"),
     [
         (np.full(6, 64.0), CLEAN[:6], math.inf, "batch is 64 in every row"),
-        (BATCHES, np.where(np.arange(9) == 8, np.nan, CLEAN), math.inf, "row 9 did not reach its target but has no cap"),
+        (
+            BATCHES,
+            np.where(np.arange(9) == 8, np.nan, CLEAN),
+            math.inf,
+            "row 9 did not reach its target but has no cap",
+        ),
         (BATCHES, np.full(9, np.inf), 1e3, "0 of 9 runs reached"),
         (BATCHES, CLEAN, -1.0, "caps must be positive"),
         (-BATCHES, CLEAN, math.inf, "batch must be positive"),
@@ -134,7 +162,13 @@ def test_published_critical_batch_fits_meet():
     chinchilla_path, by_tokens = 93.20 * 302**0.47, 22.91 * 6040**0.47
     assert chinchilla_path == pytest.approx(by_tokens, rel=0.02)
     tokens = np.array([1510, 3020, 6040, 12080.0])
-    fit = laws.fit(laws.batch_law("tokens"), {"tokens": tokens}, 22.91 * tokens**0.47, bootstraps=0, delta=math.inf)
+    fit = laws.fit(
+        laws.batch_law("tokens"),
+        {"tokens": tokens},
+        22.91 * tokens**0.47,
+        bootstraps=0,
+        delta=math.inf,
+    )
     assert (fit.params["c"], fit.params["q"]) == pytest.approx((22.91, 0.47), rel=1e-4)
     with pytest.raises(FitError, match="batch law of loss"):
         laws.batch_law("loss")
@@ -143,8 +177,16 @@ def test_published_critical_batch_fits_meet():
 def test_critical_batch_at_a_loss():
     assert laws.critical_batch_at_loss([1.0, 2.0]) == pytest.approx([2e8, 2e8 / 2 ** (1 / 0.21)])
     loss = np.linspace(2, 5, 8)
-    fit = laws.fit(laws.batch_of_loss(), {"loss": loss}, laws.critical_batch_at_loss(loss), bootstraps=0, delta=math.inf)
-    assert fit.params["B_star"] == pytest.approx(2e8, rel=1e-3) and 1 / fit.params["exponent"] == pytest.approx(0.21, rel=1e-3)
+    fit = laws.fit(
+        laws.batch_of_loss(),
+        {"loss": loss},
+        laws.critical_batch_at_loss(loss),
+        bootstraps=0,
+        delta=math.inf,
+    )
+    assert fit.params["B_star"] == pytest.approx(2e8, rel=1e-3) and 1 / fit.params[
+        "exponent"
+    ] == pytest.approx(0.21, rel=1e-3)
     with pytest.raises(FitError):
         laws.critical_batch_at_loss([1.0, 0.0])
 
@@ -152,17 +194,31 @@ def test_critical_batch_at_a_loss():
 def test_tradeoff_is_the_hyperbola():
     steps = 500 * (1 + 300 / BATCHES)
     curve = laws.tradeoff(steps, steps * BATCHES, bootstraps=20)
-    assert (curve.steps_min.value, curve.batch_critical.value) == pytest.approx((500, 300), rel=1e-5)
+    assert (curve.steps_min.value, curve.batch_critical.value) == pytest.approx(
+        (500, 300), rel=1e-5
+    )
     assert curve.examples_min.value == pytest.approx(150_000, rel=1e-5)
-    assert (steps / curve.steps_min.value - 1) * (steps * BATCHES / curve.examples_min.value - 1) == pytest.approx(np.ones(9), rel=1e-3)
-    assert curve.r2 == pytest.approx(1.0) and curve.steps(300) == pytest.approx(1000) and curve.examples(300) == pytest.approx(300_000)
+    assert (steps / curve.steps_min.value - 1) * (
+        steps * BATCHES / curve.examples_min.value - 1
+    ) == pytest.approx(np.ones(9), rel=1e-3)
+    assert (
+        curve.r2 == pytest.approx(1.0)
+        and curve.steps(300) == pytest.approx(1000)
+        and curve.examples(300) == pytest.approx(300_000)
+    )
 
 
 def test_tradeoff_covers_roughly():
     inside = []
     for seed in range(12):
-        steps = 500 * (1 + 300 / BATCHES) * np.exp(0.05 * np.random.default_rng(seed).standard_normal(9))
-        found = laws.tradeoff(steps, steps * BATCHES, level=0.9, bootstraps=50, seed=seed).batch_critical
+        steps = (
+            500
+            * (1 + 300 / BATCHES)
+            * np.exp(0.05 * np.random.default_rng(seed).standard_normal(9))
+        )
+        found = laws.tradeoff(
+            steps, steps * BATCHES, level=0.9, bootstraps=50, seed=seed
+        ).batch_critical
         inside.append(found.low <= 300 <= found.high)
     assert np.mean(inside) > 0.6
 
@@ -204,7 +260,9 @@ def averaged_risk_by_matrices(values, weights, noise, batch, rate, steps):
     decay = eye - rate * spectrum
     moments = [second]
     for _ in range(steps):
-        kick = spectrum @ second @ spectrum + np.trace(spectrum @ second) * spectrum + noise * spectrum
+        kick = (
+            spectrum @ second @ spectrum + np.trace(spectrum @ second) * spectrum + noise * spectrum
+        )
         second = decay @ second @ decay + rate**2 / batch * kick
         moments.append(second)
     for first in range(steps + 1):
@@ -239,14 +297,19 @@ def test_exact_risk_is_the_mean_of_sampled_runs():
     mean = error.copy()
     for step in range(1, 13):
         x = generator.standard_normal((repeats, 2, 3)) * np.sqrt(values)
-        residual = np.einsum("rbd,rd->rb", x, error) - math.sqrt(0.5) * generator.standard_normal((repeats, 2))
+        residual = np.einsum("rbd,rd->rb", x, error) - math.sqrt(0.5) * generator.standard_normal(
+            (repeats, 2)
+        )
         error = error - 0.3 * np.einsum("rb,rbd->rd", residual, x) / 2
         mean += (error - mean) / (step + 1)
     sampled = (mean**2) @ values
     assert sampled.mean() == pytest.approx(risk[0], abs=4 * sampled.std() / math.sqrt(repeats))
 
 
-@pytest.mark.parametrize(("spectrum", "source", "c"), [(1.5, 3, 0.5), (2, 4, 0.5), (2, 8, 0.6), (3, 3, 0.0), (2, 1.5, 0.0)])
+@pytest.mark.parametrize(
+    ("spectrum", "source", "c"),
+    [(1.5, 3, 0.5), (2, 4, 0.5), (2, 8, 0.6), (3, 3, 0.0), (2, 1.5, 0.0)],
+)
 def test_theory_exponent(spectrum, source, c):
     assert LeastSquares(spectrum, source).critical_exponent == pytest.approx(c)
 

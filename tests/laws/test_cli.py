@@ -9,11 +9,17 @@ from steelyard.cli.main import main
 
 @pytest.fixture
 def table(tmp_path):
-    sizes, tokens = np.repeat([1e5, 3e5, 6e5, 1.2e6, 2.5e6], 6), np.tile([5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7], 5)
+    sizes, tokens = (
+        np.repeat([1e5, 3e5, 6e5, 1.2e6, 2.5e6], 6),
+        np.tile([5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7], 5),
+    )
     loss = 1.2 + 30 / sizes**0.25 + 400 / tokens**0.4
     loss *= np.exp(0.002 * np.random.default_rng(0).standard_normal(30))
     path = tmp_path / "runs.csv"
-    rows = [f"{n:.0f},{d:.0f},{value!r},x" for n, d, value in zip(sizes, tokens, loss.tolist(), strict=True)]
+    rows = [
+        f"{n:.0f},{d:.0f},{value!r},x"
+        for n, d, value in zip(sizes, tokens, loss.tolist(), strict=True)
+    ]
     path.write_text("n,d,loss,word\n" + "\n".join(rows) + "\n")
     return path
 
@@ -35,7 +41,19 @@ COLUMNS = ("--parameters", "n", "--tokens", "d")
 
 def test_fit_predict_allocate_next(table, tmp_path, run):
     out = tmp_path / "fit.json"
-    said = run("fit", table, *COLUMNS, "--counts", "total", "--bootstraps", 60, "--out", out, "--profile", "alpha")
+    said = run(
+        "fit",
+        table,
+        *COLUMNS,
+        "--counts",
+        "total",
+        "--bootstraps",
+        60,
+        "--out",
+        out,
+        "--profile",
+        "alpha",
+    )
     assert "alpha" in said and "30 points" in said and "profile of alpha" in said
     again = run("fit", table, *COLUMNS, "--counts", "total", "--bootstraps", 60, "--json")
     assert again == out.read_text() + "\n"
@@ -44,15 +62,36 @@ def test_fit_predict_allocate_next(table, tmp_path, run):
     assert answer["low"] < answer["value"] < answer["high"] and answer["provenance"] == "fitted"
     assert "80 % interval" in run("predict", "--fit", out, *at)
     best = json.loads(run("allocate", "--flops", "1e14FLOP", "--fit", out, "--json"))
-    assert 6 * best["parameters"]["value"] * best["tokens"]["value"] == pytest.approx(1e14, rel=1e-9)
-    assert "held back by max tokens" in run("allocate", "--flops", "1e14", "--fit", out, "--max-tokens", "8M")
-    ranked = json.loads(run("next", "--fit", out, *at, "--parameters", "1M,3M", "--tokens", "8M,30M", "--json"))
+    assert 6 * best["parameters"]["value"] * best["tokens"]["value"] == pytest.approx(
+        1e14, rel=1e-9
+    )
+    assert "held back by max tokens" in run(
+        "allocate", "--flops", "1e14", "--fit", out, "--max-tokens", "8M"
+    )
+    ranked = json.loads(
+        run("next", "--fit", out, *at, "--parameters", "1M,3M", "--tokens", "8M,30M", "--json")
+    )
     assert len(ranked["flops"]) == 4 and min(ranked["interval_after"]) < ranked["interval_before"]
-    assert "Best buy first" in run("next", "--fit", out, *at, "--parameters", "1M,3M", "--tokens", "8M,30M")
+    assert "Best buy first" in run(
+        "next", "--fit", out, *at, "--parameters", "1M,3M", "--tokens", "8M,30M"
+    )
 
 
 def test_fit_with_a_held_parameter_and_rows_chosen(table, run):
-    said = json.loads(run("fit", table, *COLUMNS, "--fix", "E=1.2", "--where", "n=1e5..1.2e6", "--bootstraps", 10, "--json"))
+    said = json.loads(
+        run(
+            "fit",
+            table,
+            *COLUMNS,
+            "--fix",
+            "E=1.2",
+            "--where",
+            "n=1e5..1.2e6",
+            "--bootstraps",
+            10,
+            "--json",
+        )
+    )
     assert said["fixed"] == {"E": 1.2} and len(said["target"]) == 24
 
 
@@ -72,7 +111,10 @@ def test_isoflop(tmp_path, run):
     rows = ["flops,params,loss"]
     for flops in (1e17, 1e18, 1e19, 1e20):
         best = 0.1 * flops**0.5
-        rows += [f"{flops},{best * factor},{2 + 1e3 * flops**-0.2 + 0.05 * np.log(factor) ** 2}" for factor in (0.25, 0.5, 1, 2, 4)]
+        rows += [
+            f"{flops},{best * factor},{2 + 1e3 * flops**-0.2 + 0.05 * np.log(factor) ** 2}"
+            for factor in (0.25, 0.5, 1, 2, 4)
+        ]
     path = tmp_path / "isoflop.csv"
     path.write_text("\n".join(rows) + "\n")
     found = json.loads(run("isoflop", path, "--parameters", "params", "--at", "1e21", "--json"))
@@ -87,8 +129,12 @@ def test_registry_and_theory(run):
     assert names == set(laws.published)
     assert len(json.loads(run("registry", "kaplan2020", "--json"))) == 1
     assert "have no width" in run("allocate", "--flops", "1e22FLOP", "--published", "besiroglu2024")
-    solved = json.loads(run("theory", "--steps", 30, "--width", 40, "--modes", 200, "--budget", 1e4, "--json"))
-    assert solved["test_loss"][-1] < solved["test_loss"][0] and solved["compute_optimal"]["steps"] > 1
+    solved = json.loads(
+        run("theory", "--steps", 30, "--width", 40, "--modes", 200, "--budget", 1e4, "--json")
+    )
+    assert (
+        solved["test_loss"][-1] < solved["test_loss"][0] and solved["compute_optimal"]["steps"] > 1
+    )
     assert "compute-optimal width" in run("theory", "--steps", 30, "--modes", 200)
 
 

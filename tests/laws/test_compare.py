@@ -7,7 +7,10 @@ from steelyard.errors import FitError
 
 def runs(law, params, count=60, noise=0.002, seed=0):
     generator = np.random.default_rng(seed)
-    points = {"parameters": np.exp(generator.uniform(14, 21, count)), "tokens": np.exp(generator.uniform(18, 25, count))}
+    points = {
+        "parameters": np.exp(generator.uniform(14, 21, count)),
+        "tokens": np.exp(generator.uniform(18, 25, count)),
+    }
     clean = law.predict(law.coordinates(params)[None], points)[0]
     return points, np.exp(clean + noise * generator.standard_normal(count))
 
@@ -34,8 +37,15 @@ def test_errors_are_those_of_fits_that_never_saw_the_held_points():
     first, second = (item.held["chinchilla"][item.held["cut"] == cut] for item in (found, again))
     assert second == pytest.approx(first - np.log(2.0), abs=1e-9)
     kept = np.setdiff1d(np.arange(60), rows)
-    alone = laws.fit(laws.chinchilla(), {name: column[kept] for name, column in points.items()}, target[kept], bootstraps=0)
-    said = alone.predict({name: column[rows] for name, column in points.items()}, extrapolate=True).value
+    alone = laws.fit(
+        laws.chinchilla(),
+        {name: column[kept] for name, column in points.items()},
+        target[kept],
+        bootstraps=0,
+    )
+    said = alone.predict(
+        {name: column[rows] for name, column in points.items()}, extrapolate=True
+    ).value
     assert first == pytest.approx(np.log(said / target[rows]), abs=1e-6)
     assert found.held["size"][found.held["cut"] == cut].min() > found.sizes[cut]
 
@@ -43,7 +53,9 @@ def test_errors_are_those_of_fits_that_never_saw_the_held_points():
 def test_laws_with_different_inputs_are_cut_alike():
     truth = laws.published["besiroglu2024"]
     points, target = runs(truth.law, truth.params)
-    found = laws.compare(points, target, [laws.chinchilla(), laws.power_law("tokens")], along="tokens")
+    found = laws.compare(
+        points, target, [laws.chinchilla(), laws.power_law("tokens")], along="tokens"
+    )
     assert found.best.name == "chinchilla"
 
 
@@ -52,7 +64,10 @@ def test_bad_requests_are_refused():
     points, target = runs(truth.law, truth.params, count=8)
     with pytest.raises(FitError, match="two laws"):
         laws.compare(points, target, [laws.chinchilla()])
-    with pytest.warns(Warning, match="fewer than two"), pytest.raises(FitError, match="cannot be cut"):
+    with (
+        pytest.warns(Warning, match="fewer than two"),
+        pytest.raises(FitError, match="cannot be cut"),
+    ):
         laws.compare(points, target, [laws.chinchilla(), laws.kaplan()])
     points, target = runs(truth.law, truth.params)
     with pytest.raises(FitError, match="cannot cut along"):

@@ -34,18 +34,27 @@ def test_recovers_the_truth_of_240_points():
     assert fit.params["E"] == pytest.approx(1.8172, rel=0.01)
     assert fit.params["alpha"] == pytest.approx(0.3478, abs=0.02)
     assert fit.noise == pytest.approx(0.003, rel=0.15)
-    assert fit.resampling == "pairs" and not fit.prior and not fit.at_bounds and not fit.flat_directions
+    assert (
+        fit.resampling == "pairs"
+        and not fit.prior
+        and not fit.at_bounds
+        and not fit.flat_directions
+    )
     assert fit.drift_source == "holdout"
 
 
-@pytest.mark.parametrize(("count", "noise", "seed"), [(240, 0.003, 1), (54, 0.01, 2), (30, 0.03, 3)])
+@pytest.mark.parametrize(
+    ("count", "noise", "seed"), [(240, 0.003, 1), (54, 0.01, 2), (30, 0.03, 3)]
+)
 def test_objective_is_at_least_as_good_as_scipy_from_every_start(count, noise, seed):
     inputs, target = points(count, noise, seed)
     fit = laws.fit(LAW, inputs, target, bootstraps=0, prior=None)
     value, _ = objective(LAW, fit.theta, inputs, target)
     assert fit.objective == pytest.approx(value, rel=1e-12)
     best = min(
-        scipy.optimize.minimize(lambda theta: objective(LAW, theta, inputs, target), start, jac=True, method="BFGS").fun
+        scipy.optimize.minimize(
+            lambda theta: objective(LAW, theta, inputs, target), start, jac=True, method="BFGS"
+        ).fun
         for start in LAW.start_grid()[::4]
     )
     assert fit.objective <= best * (1 + 1e-6)
@@ -58,7 +67,15 @@ def test_objective_is_never_worse_than_the_best_of_2000_random_starts():
     generator = np.random.default_rng(5)
     low, high = np.array([1, 1, -3, 0.1, 0.1]), np.array([12, 14, 1.5, 1, 1])
     zeros = np.zeros(5)
-    problem = Problem(law=LAW, inputs=inputs, target=np.log(target), weights=np.ones(240), delta=1e-3, center=zeros, precision=zeros)
+    problem = Problem(
+        law=LAW,
+        inputs=inputs,
+        target=np.log(target),
+        weights=np.ones(240),
+        delta=1e-3,
+        center=zeros,
+        precision=zeros,
+    )
     random = minimize(problem, generator.uniform(low, high, (2000, 5)))
     assert fit.objective <= random.objective.min() * (1 + 1e-6)
 
@@ -69,7 +86,10 @@ def coverage(repeats, level, count=60):
         inputs, target = points(count, 0.003, 100 + seed)
         fit = laws.fit(LAW, inputs, target, seed=seed)
         intervals = [fit.interval(name, level) for name in LAW.names]
-        inside += [low <= TRUTH.params[name] <= high for name, (low, high) in zip(LAW.names, intervals, strict=True)]
+        inside += [
+            low <= TRUTH.params[name] <= high
+            for name, (low, high) in zip(LAW.names, intervals, strict=True)
+        ]
     return inside / repeats
 
 
@@ -86,9 +106,13 @@ def test_parameter_intervals_cover_as_they_say():
 
 def test_same_seed_same_numbers_and_another_seed_other_samples():
     inputs, target = points(60, 0.003, 6)
-    first, again, other = (laws.fit(LAW, inputs, target, bootstraps=20, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        laws.fit(LAW, inputs, target, bootstraps=20, seed=seed) for seed in (1, 1, 2)
+    )
     assert first.to_json() == again.to_json()
-    assert np.array_equal(first.theta, other.theta) and not np.array_equal(first.samples, other.samples)
+    assert np.array_equal(first.theta, other.theta) and not np.array_equal(
+        first.samples, other.samples
+    )
 
 
 def test_weights_of_zero_drop_points():
@@ -132,22 +156,45 @@ def test_one_input_power_law():
     assert fit.params["E"] == pytest.approx(0.7, rel=1e-3)
 
 
-GRID = {"parameters": np.repeat([1e4, 1e5, 1e6, 3e6], 4), "tokens": np.tile([3e5, 1e6, 3e6, 1e7], 4)}
+GRID = {
+    "parameters": np.repeat([1e4, 1e5, 1e6, 3e6], 4),
+    "tokens": np.tile([3e5, 1e6, 3e6, 1e7], 4),
+}
 GRID_LOSS = 1.5 + 20 / GRID["parameters"] ** 0.3 + 200 / GRID["tokens"] ** 0.35
 
 
 @pytest.mark.parametrize(
     ("points_given", "target", "message"),
     [
-        (GRID, np.where(np.arange(16) == 4, -1.0, GRID_LOSS), r"target must be positive.*rows 5 \(-1\)"),
+        (
+            GRID,
+            np.where(np.arange(16) == 4, -1.0, GRID_LOSS),
+            r"target must be positive.*rows 5 \(-1\)",
+        ),
         (GRID, np.where(np.arange(16) == 0, np.nan, GRID_LOSS), r"rows 1 \(nan\)"),
-        ({**GRID, "tokens": np.where(np.arange(16) > 1, 0.0, 1e6)}, GRID_LOSS, r"tokens must be positive.*and 9 more"),
+        (
+            {**GRID, "tokens": np.where(np.arange(16) > 1, 0.0, 1e6)},
+            GRID_LOSS,
+            r"tokens must be positive.*and 9 more",
+        ),
         ({"parameters": GRID["parameters"]}, GRID_LOSS, "missing: tokens"),
         (GRID, GRID_LOSS[:5], "shape"),
         (GRID, ["a"] * 16, "not a column of numbers"),
-        ({name: column[:6] for name, column in GRID.items()}, GRID_LOSS[:6], "6 points cannot fit the 5 parameters"),
-        ({"parameters": GRID["parameters"], "tokens": 20 * GRID["parameters"]}, GRID_LOSS, r"one-axis table: tokens = 20 x parameters"),
-        ({"parameters": np.full(16, 1e6), "tokens": GRID["tokens"]}, GRID_LOSS, "parameters is 1e\\+06 in every row"),
+        (
+            {name: column[:6] for name, column in GRID.items()},
+            GRID_LOSS[:6],
+            "6 points cannot fit the 5 parameters",
+        ),
+        (
+            {"parameters": GRID["parameters"], "tokens": 20 * GRID["parameters"]},
+            GRID_LOSS,
+            r"one-axis table: tokens = 20 x parameters",
+        ),
+        (
+            {"parameters": np.full(16, 1e6), "tokens": GRID["tokens"]},
+            GRID_LOSS,
+            "parameters is 1e\\+06 in every row",
+        ),
     ],
 )
 def test_bad_points_are_refused_by_name(points_given, target, message):
@@ -156,7 +203,13 @@ def test_bad_points_are_refused_by_name(points_given, target, message):
 
 
 def test_bad_options_are_refused():
-    for options in ({"weights": -np.ones(16)}, {"weights": np.zeros(16)}, {"delta": 0.0}, {"starts": np.zeros((3, 4))}, {"bootstraps": -1}):
+    for options in (
+        {"weights": -np.ones(16)},
+        {"weights": np.zeros(16)},
+        {"delta": 0.0},
+        {"starts": np.zeros((3, 4))},
+        {"bootstraps": -1},
+    ):
         with pytest.raises(FitError):
             laws.fit(LAW, GRID, GRID_LOSS, **options)
     with pytest.raises(FitError, match="prior for unknown parameters gamma"):
@@ -165,4 +218,6 @@ def test_bad_options_are_refused():
 
 def test_few_points_warn():
     with pytest.warns(SteelyardWarning, match="9 points for the 5 parameters"):
-        laws.fit(LAW, {name: column[:9] for name, column in GRID.items()}, GRID_LOSS[:9], bootstraps=20)
+        laws.fit(
+            LAW, {name: column[:9] for name, column in GRID.items()}, GRID_LOSS[:9], bootstraps=20
+        )

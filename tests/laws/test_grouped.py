@@ -4,7 +4,14 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 
-TRUTH = {"A": 482.01, "B": 2085.43, "E[clean]": 1.8, "E[noisy]": 2.1, "alpha": 0.3478, "beta": 0.3658}
+TRUTH = {
+    "A": 482.01,
+    "B": 2085.43,
+    "E[clean]": 1.8,
+    "E[noisy]": 2.1,
+    "alpha": 0.3478,
+    "beta": 0.3658,
+}
 LAW = laws.chinchilla().grouped(("E",), ("clean", "noisy"))
 
 
@@ -34,7 +41,9 @@ def test_predictions_take_the_name_of_a_group():
     fit = laws.fit(LAW, points, target, bootstraps=20)
     one = fit.predict({"parameters": 1e9, "tokens": 1e10, "group": "noisy"})
     assert one.value[0] == fit.predict({"parameters": 1e9, "tokens": 1e10, "group": 2}).value[0]
-    assert one.value[0] > fit.predict({"parameters": 1e9, "tokens": 1e10, "group": "clean"}).value[0]
+    assert (
+        one.value[0] > fit.predict({"parameters": 1e9, "tokens": 1e10, "group": "clean"}).value[0]
+    )
     with pytest.raises(FitError, match="unknown group"):
         fit.predict({"parameters": 1e9, "tokens": 1e10, "group": "other"})
     with pytest.raises(FitError, match=r"1\.\.2"):
@@ -47,7 +56,11 @@ def test_fixed_parameters_stay_and_survive_json():
     fit = laws.fit(law, points, target, bootstraps=20, delta=np.inf)
     again = laws.Fit.from_json(fit.to_json())
     assert "beta" not in fit.params and again.law.fixed == {"beta": 0.3658}
-    assert np.array_equal(again.theta, fit.theta) and np.array_equal(again.samples, fit.samples) and again.delta == np.inf
+    assert (
+        np.array_equal(again.theta, fit.theta)
+        and np.array_equal(again.samples, fit.samples)
+        and again.delta == np.inf
+    )
     given = {"parameters": 1e9, "tokens": 1e10, "group": "clean"}
     assert again.predict(given).low[0] == fit.predict(given).low[0]
     assert fit.derive(lambda params: params["beta"]).value == 0.3658
@@ -60,7 +73,9 @@ def test_gradient_of_a_grouped_law():
     _, slopes = LAW.evaluate(theta[None], inputs)
     for index in range(len(theta)):
         step = np.eye(len(theta))[index] * 1e-6
-        numeric = (LAW.predict((theta + step)[None], inputs) - LAW.predict((theta - step)[None], inputs))[0] / 2e-6
+        numeric = (
+            LAW.predict((theta + step)[None], inputs) - LAW.predict((theta - step)[None], inputs)
+        )[0] / 2e-6
         assert slopes[0, index] == pytest.approx(numeric, abs=1e-7)
 
 
@@ -98,7 +113,12 @@ def test_each_group_on_its_own():
     both = laws.fit_each(laws.chinchilla(), points, target, points["group"], bootstraps=0)
     assert list(both) == ["clean", "noisy"]
     rows = points["group"] == "clean"
-    alone = laws.fit(laws.chinchilla(), {name: points[name][rows] for name in ("parameters", "tokens")}, target[rows], bootstraps=0)
+    alone = laws.fit(
+        laws.chinchilla(),
+        {name: points[name][rows] for name in ("parameters", "tokens")},
+        target[rows],
+        bootstraps=0,
+    )
     assert np.array_equal(both["clean"].theta, alone.theta)
     with pytest.raises(FitError, match="group few"):
         laws.fit_each(laws.chinchilla(), points, target, ["few"] * 3 + ["many"] * 57)

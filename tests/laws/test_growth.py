@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from steelyard.errors import CatalogError, FitError, SteelyardWarning
-from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
+from steelyard.laws.decisions.frontier import (
+    above_trend,
+    decimal_year,
+    rank_at_publication,
+    top_at_publication,
+)
 from steelyard.laws.decisions.wall import balance_points, chip_points, chip_trend, wall
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
@@ -55,7 +60,11 @@ def test_prediction_interval_equals_the_textbook_formula():
     residual = np.log(value) - slope * year - offset
     s = math.sqrt(residual @ residual / 6)
     for index, at in enumerate((2012.0, 2030.0)):
-        half = stats.t.ppf(0.95, 6) * s * math.sqrt(1 + 1 / 8 + (at - year.mean()) ** 2 / ((year - year.mean()) ** 2).sum())
+        half = (
+            stats.t.ppf(0.95, 6)
+            * s
+            * math.sqrt(1 + 1 / 8 + (at - year.mean()) ** 2 / ((year - year.mean()) ** 2).sum())
+        )
         assert math.log(said.value[index]) == pytest.approx(slope * at + offset, abs=1e-8)
         assert math.log(said.high[index] / said.value[index]) == pytest.approx(half, rel=1e-6)
         assert math.log(said.value[index] / said.low[index]) == pytest.approx(half, rel=1e-6)
@@ -92,7 +101,9 @@ def test_crossing_is_where_the_line_meets_the_threshold():
     line = line_of(fit)
     for end in (found.low, found.high):
         band = line.quantile(0.8) * math.hypot(line.level_sd, line.slope_sd * (end - line.center))
-        assert abs(line.level + line.slope * (end - line.center) - math.log(1e26)) == pytest.approx(band, rel=1e-6)
+        assert abs(line.level + line.slope * (end - line.center) - math.log(1e26)) == pytest.approx(
+            band, rel=1e-6
+        )
 
 
 def test_a_trend_that_may_be_flat_leaves_ends_open():
@@ -107,7 +118,12 @@ def test_a_trend_that_may_be_flat_leaves_ends_open():
 
 
 @settings(max_examples=50, deadline=None)
-@given(gain=st.floats(-5, 5), low=st.floats(-1, 1), width=st.floats(1e-3, 1), share=st.floats(0.01, 0.99))
+@given(
+    gain=st.floats(-5, 5),
+    low=st.floats(-1, 1),
+    width=st.floats(1e-3, 1),
+    share=st.floats(0.01, 0.99),
+)
 def test_years_to_gain_holds_its_value(gain, low, width, share):
     slope = Estimate(low + share * width, low, low + width)
     found = years_to_gain(gain, slope)
@@ -130,7 +146,10 @@ def test_last_residual_shows_a_bend():
 def test_weights_of_zero_leave_points_out():
     year, value = _noisy(10)
     weights = np.r_[np.ones(8), 0, 0]
-    kept, cut = fit_growth(year, value, weights=weights, bootstraps=0), fit_growth(year[:8], value[:8], year0=2017, bootstraps=0)
+    kept, cut = (
+        fit_growth(year, value, weights=weights, bootstraps=0),
+        fit_growth(year[:8], value[:8], year0=2017, bootstraps=0),
+    )
     assert growth_per_year(kept).low == pytest.approx(growth_per_year(cut).low, rel=1e-9)
     assert line_of(kept).last == year[7]
 
@@ -161,7 +180,9 @@ def test_json_round_trip_keeps_intervals():
     again = Fit.from_json(fit.to_json())
     assert again.law == fit.law
     assert growth_per_year(again) == growth_per_year(fit)
-    assert growth_per_year(again, intervals="bootstrap") == growth_per_year(fit, intervals="bootstrap")
+    assert growth_per_year(again, intervals="bootstrap") == growth_per_year(
+        fit, intervals="bootstrap"
+    )
 
 
 def test_other_laws_and_bad_arguments_are_refused():
@@ -184,12 +205,21 @@ def test_other_laws_and_bad_arguments_are_refused():
 
 def test_wall_repeats_the_papers_arithmetic():
     year = np.arange(2000.0, 2022)
-    compute, memory = fit_growth(year, 3.0 ** ((year - 2000) / 2), bootstraps=0), fit_growth(year, 1.6 ** ((year - 2000) / 2), bootstraps=0)
+    compute, memory = (
+        fit_growth(year, 3.0 ** ((year - 2000) / 2), bootstraps=0),
+        fit_growth(year, 1.6 ** ((year - 2000) / 2), bootstraps=0),
+    )
     found = wall(compute, memory, [0, 2, 4], balance_now=295, year_now=2022)
-    assert found.balance.value == pytest.approx([295, 295 * 3 / 1.6, 295 * (3 / 1.6) ** 2], rel=1e-9)
+    assert found.balance.value == pytest.approx(
+        [295, 295 * 3 / 1.6, 295 * (3 / 1.6) ** 2], rel=1e-9
+    )
     assert found.batch.value == pytest.approx(found.balance.value)
-    assert found.doubling_time_years.value == pytest.approx(2 * math.log(2) / math.log(3 / 1.6), rel=1e-9)
-    assert found.years_until(1000).value == pytest.approx(2 * math.log(1000 / 295) / math.log(3.0 / 1.6), rel=1e-9)
+    assert found.doubling_time_years.value == pytest.approx(
+        2 * math.log(2) / math.log(3 / 1.6), rel=1e-9
+    )
+    assert found.years_until(1000).value == pytest.approx(
+        2 * math.log(1000 / 295) / math.log(3.0 / 1.6), rel=1e-9
+    )
     assert found.years_until(100).value < 0
     one_byte = wall(compute, memory, 0, balance_now=295, year_now=2022, bytes_per_weight=1)
     assert one_byte.batch.value[0] == pytest.approx(295 / 2)
@@ -202,7 +232,10 @@ def test_wall_repeats_the_papers_arithmetic():
 def test_wall_interval_covers_the_true_ratio():
     covered = 0
     for seed in range(80):
-        compute, memory = (fit_growth(*_noisy(10, factor, seed=seed + offset), bootstraps=0) for factor, offset in ((1.7, 0), (1.25, 1000)))
+        compute, memory = (
+            fit_growth(*_noisy(10, factor, seed=seed + offset), bootstraps=0)
+            for factor, offset in ((1.7, 0), (1.25, 1000))
+        )
         found = wall(compute, memory, 5, balance_now=100, year_now=2024, level=0.9)
         covered += found.balance.low[0] <= 100 * (1.7 / 1.25) ** 5 <= found.balance.high[0]
     assert 64 <= covered <= 79
@@ -222,7 +255,10 @@ def test_balance_points_of_the_catalog():
 
 
 def test_chip_trends_of_one_set_of_chips():
-    sets = [chip_points(name, scale_up=True)[2] for name in ("peak_flops_per_s", "memory_bytes_per_s", "scale_up_bytes_per_s")]
+    sets = [
+        chip_points(name, scale_up=True)[2]
+        for name in ("peak_flops_per_s", "memory_bytes_per_s", "scale_up_bytes_per_s")
+    ]
     assert sets[0] == sets[1] == sets[2] and len(sets[0]) >= 25
     assert growth_per_two_years(chip_trend("peak_flops_per_s", scale_up=True)).value > 1.5
     assert min(chip_points("memory_bytes", since=2022)[0]) >= 2022
@@ -233,7 +269,11 @@ def test_chip_trends_of_one_set_of_chips():
 def _slow_ranks(year, compute):
     ranks = []
     for own_year, own in zip(year, compute, strict=True):
-        earlier = [other for other_year, other in zip(year, compute, strict=True) if other_year <= own_year and not math.isnan(other)]
+        earlier = [
+            other
+            for other_year, other in zip(year, compute, strict=True)
+            if other_year <= own_year and not math.isnan(other)
+        ]
         ranks.append(0 if math.isnan(own) else 1 + sum(other > own for other in earlier))
     return ranks
 

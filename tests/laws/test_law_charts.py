@@ -32,7 +32,9 @@ def _points(noise=0.003, seed=0):
     law = laws.chinchilla()
     truth = law.coordinates(laws.published["besiroglu2024"].params)
     inputs = {"parameters": sizes, "tokens": tokens}
-    return inputs, np.exp(law.predict(truth[None], inputs)[0] + noise * generator.standard_normal(len(sizes)))
+    return inputs, np.exp(
+        law.predict(truth[None], inputs)[0] + noise * generator.standard_normal(len(sizes))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +54,23 @@ def small():
 
 def _texts(spec):
     root = ElementTree.fromstring(chart_svg(spec))
-    return [line for element in root.iter() if element.tag.endswith("text") for line in element.itertext() if line.strip()]
+    return [
+        line
+        for element in root.iter()
+        if element.tag.endswith("text")
+        for line in element.itertext()
+        if line.strip()
+    ]
 
 
 def _rows(spec, *needed):
     """Collect the rows of a spec's data that have all the named fields."""
-    return [row for rows in spec["datasets"].values() for row in rows if all(name in row for name in needed)]
+    return [
+        row
+        for rows in spec["datasets"].values()
+        for row in rows
+        if all(name in row for name in needed)
+    ]
 
 
 def test_fit_chart_shows_points_curves_and_what_lies_beyond(fitted):
@@ -65,12 +78,23 @@ def test_fit_chart_shows_points_curves_and_what_lies_beyond(fitted):
     dots = _rows(spec, "measured")
     assert sorted(row["y"] for row in dots) == pytest.approx(sorted(fitted.target))
     texts = _texts(spec)
-    assert {"My law", "10M", "30M", "100M", "300M", "beyond the points", "Training tokens", "Loss"} <= set(texts)
+    assert {
+        "My law",
+        "10M",
+        "30M",
+        "100M",
+        "300M",
+        "beyond the points",
+        "Training tokens",
+        "Loss",
+    } <= set(texts)
     assert any(text.startswith("E + A / N^α") for text in texts)
     beyond = [row for row in _rows(spec, "is_inside") if not row["is_inside"]]
     assert beyond and min(row["x"] for row in beyond) >= 2e10 - 1
     line = [row for row in _rows(spec, "is_inside") if row["series"] == 0]
-    said = fitted.predict({"parameters": 1e7, "tokens": [row["x"] for row in line]}, extrapolate=True)
+    said = fitted.predict(
+        {"parameters": 1e7, "tokens": [row["x"] for row in line]}, extrapolate=True
+    )
     assert [row["y"] for row in line] == pytest.approx(said.value, rel=1e-9)
 
 
@@ -78,7 +102,11 @@ def test_unseen_runs_are_open_diamonds_in_the_color_of_their_curve(fitted):
     spec = fit_chart(fitted, unseen={"parameters": [3e8], "tokens": [1e11], "target": [2.2]})
     assert "open diamonds were not fitted" in " ".join(_texts(spec))
     row = next(row for row in _rows(spec, "measured") if "row" not in row)
-    assert row["color"] == ordered_colours(4)[-1] and row["y"] == pytest.approx(2.2) and row["x"] == 1e11
+    assert (
+        row["color"] == ordered_colours(4)[-1]
+        and row["y"] == pytest.approx(2.2)
+        and row["x"] == 1e11
+    )
 
 
 def test_holdout_is_drawn_with_the_smaller_fit(fitted):
@@ -90,7 +118,10 @@ def test_holdout_is_drawn_with_the_smaller_fit(fitted):
 
 def test_points_off_their_curve_keep_their_residual():
     generator = np.random.default_rng(3)
-    inputs = {"parameters": 10 ** generator.uniform(7, 9, 40), "tokens": 10 ** generator.uniform(8.5, 11, 40)}
+    inputs = {
+        "parameters": 10 ** generator.uniform(7, 9, 40),
+        "tokens": 10 ** generator.uniform(8.5, 11, 40),
+    }
     law = laws.chinchilla()
     truth = law.coordinates(laws.published["besiroglu2024"].params)
     loss = np.exp(law.predict(truth[None], inputs)[0] + 0.01 * generator.standard_normal(40))
@@ -100,7 +131,9 @@ def test_points_off_their_curve_keep_their_residual():
     for series in chosen.series:
         own = {name: column[series.rows] for name, column in inputs.items()}
         moved = chosen.on_curve(fit, own, loss[series.rows], series)
-        curve = fit.predict({**own, **{name: np.full(len(moved), value) for name, value in series.held.items()}}).value
+        curve = fit.predict(
+            {**own, **{name: np.full(len(moved), value) for name, value in series.held.items()}}
+        ).value
         assert np.log(moved / curve) == pytest.approx(fit.residuals[series.rows], abs=1e-9)
     assert "moved along the law" in " ".join(_texts(fit_chart(fit)))
 
@@ -137,7 +170,15 @@ def _draw(forms):
         theta = grid[len(grid) // 2]
         target = np.exp(law.predict(theta[None], inputs)[0] + 0.01 * generator.standard_normal(30))
         samples = theta + 1e-4 * generator.standard_normal((5, len(theta)))
-        fit = laws.Fit(law=law, theta=theta, samples=samples, inputs=inputs, target=target, weights=np.ones(30), noise=0.01)
+        fit = laws.Fit(
+            law=law,
+            theta=theta,
+            samples=samples,
+            inputs=inputs,
+            target=target,
+            weights=np.ones(30),
+            noise=0.01,
+        )
         spec = fit_chart(fit)
         json.dumps(spec, allow_nan=False)
         assert len(_rows(spec, "measured")) == 30
@@ -149,7 +190,12 @@ def test_no_data_stands_at_zero_below_the_others():
     theta = law.start_grid()[0]
     target = np.exp(law.predict(theta[None], {"examples": examples})[0])
     fit = laws.Fit(
-        law=law, theta=theta, samples=np.zeros((0, len(theta))), inputs={"examples": examples}, target=target, weights=np.ones(13)
+        law=law,
+        theta=theta,
+        samples=np.zeros((0, len(theta))),
+        inputs={"examples": examples},
+        target=target,
+        weights=np.ones(13),
     )
     spec = fit_chart(fit)
     assert min(row["x"] for row in _rows(spec, "measured")) == pytest.approx(20)
@@ -164,14 +210,23 @@ def test_residual_chart_rings_outliers(small):
 def _profile(**changes):
     values = np.geomspace(1, 100, 41)
     plain = {
-        "name": "alpha", "value": 10.0, "low": 5.0, "high": 20.0, "level": 0.9, "values": values,
-        "excess": (np.log(values / 10) / np.log(2)) ** 2, "parameters": np.ones((41, 1)), "is_flat": False,
-    }  # fmt: skip
+        "name": "alpha",
+        "value": 10.0,
+        "low": 5.0,
+        "high": 20.0,
+        "level": 0.9,
+        "values": values,
+        "excess": (np.log(values / 10) / np.log(2)) ** 2,
+        "parameters": np.ones((41, 1)),
+        "is_flat": False,
+    }
     return laws.Profile(**(plain | changes))
 
 
 def test_profile_chart_says_when_a_valley_is_flat():
-    flat = _profile(name="R_star", high=np.inf, is_flat=True, excess=np.where(np.arange(41) < 8, 2.0, 0.2))
+    flat = _profile(
+        name="R_star", high=np.inf, is_flat=True, excess=np.where(np.arange(41) < 8, 2.0, 0.2)
+    )
     texts = _texts(profile_chart(_profile(), flat))
     assert {"α", "R_star: flat", "10, 90 % 5 to 20", "10, 90 % 5 to ∞"} <= set(texts)
     alone = " ".join(_texts(profile_chart(flat)))
@@ -199,7 +254,9 @@ def test_isoflop_chart_names_exponent_and_budgets():
 def _trend(factor, seed=0):
     generator = np.random.default_rng(seed)
     year = np.sort(generator.uniform(2010, 2024, 15))
-    return laws.fit_growth(year, factor ** (year - 2010) * np.exp(0.1 * generator.standard_normal(15)), bootstraps=0)
+    return laws.fit_growth(
+        year, factor ** (year - 2010) * np.exp(0.1 * generator.standard_normal(15)), bootstraps=0
+    )
 
 
 def test_growth_chart_names_growth_and_crossing():
@@ -218,7 +275,9 @@ def test_growth_chart_names_growth_and_crossing():
 
 def test_compare_chart_puts_the_best_first(small):
     floored = laws.power_law("tokens")
-    comparison = laws.compare(small.inputs, 2 + 1e6 * small.inputs["tokens"] ** -0.8, [small.law, floored])
+    comparison = laws.compare(
+        small.inputs, 2 + 1e6 * small.inputs["tokens"] ** -0.8, [small.law, floored]
+    )
     spec = compare_chart(comparison)
     texts = _texts(spec)
     assert texts.index("power_law:tokens") < texts.index("power_law:tokens:nofloor")
@@ -247,9 +306,16 @@ def test_unseen_points_need_a_target(fitted):
 
 
 def test_save_writes_by_the_ending_of_the_name(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(html, "_runtime", lambda: "")  # takes seconds to pack, and is tested with the reports
+    monkeypatch.setattr(
+        html, "_runtime", lambda: ""
+    )  # takes seconds to pack, and is tested with the reports
     spec = residual_chart(small)
-    for name, start in (("a.svg", b"<svg"), ("a.png", b"\x89PNG"), ("a.html", b"<!doctype html>"), ("a.json", b"{")):
+    for name, start in (
+        ("a.svg", b"<svg"),
+        ("a.png", b"\x89PNG"),
+        ("a.html", b"<!doctype html>"),
+        ("a.json", b"{"),
+    ):
         save_chart(spec, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
     with pytest.raises(DataError, match=r"unknown ending '\.pdf'"):
@@ -268,11 +334,24 @@ def test_report_tells_parameters_freedom_points_and_extrapolation(small):
     comparison = laws.compare(small.inputs, small.target, [small.law, laws.power_law("tokens")])
     report = fit_report(small, title="My fit", comparison=comparison)
     assert [section.title for section in report.sections] == [
-        "The law", "Parameters", "What the points determine", "The points", "Beyond the points", "How it was fitted",
-    ]  # fmt: skip
-    assert sum(isinstance(block, Chart) for section in report.sections for block in section.blocks) == 5
+        "The law",
+        "Parameters",
+        "What the points determine",
+        "The points",
+        "Beyond the points",
+        "How it was fitted",
+    ]
+    assert (
+        sum(isinstance(block, Chart) for section in report.sections for block in section.blocks)
+        == 5
+    )
     text = report.to_json()
-    assert "My fit" in text and "Bootstrap 80 %" in text and "Profile 90 %" in text and "Outliers: 1 point" in text
+    assert (
+        "My fit" in text
+        and "Bootstrap 80 %" in text
+        and "Profile 90 %" in text
+        and "Outliers: 1 point" in text
+    )
     assert Report.from_json(text) == report
 
 
@@ -280,18 +359,29 @@ def test_report_of_few_points_says_why_nothing_was_left_out(monkeypatch):
     monkeypatch.setattr(html, "_runtime", lambda: "")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
-        fit = laws.fit(laws.power_law("tokens", floor=False), {"tokens": [1e8, 1e9, 1e10]}, [4.0, 3.5, 3.1], bootstraps=0)
+        fit = laws.fit(
+            laws.power_law("tokens", floor=False),
+            {"tokens": [1e8, 1e9, 1e10]},
+            [4.0, 3.5, 3.1],
+            bootstraps=0,
+        )
     report = fit_report(fit)
     said = " ".join(getattr(block, "text", "") for block in report.sections[4].blocks)
     assert said.startswith("The largest points cannot be left out")
     plain = fit_report(fit, profiles=False, holdout=False)
-    assert [column.name for column in plain.sections[1].blocks[0].columns] == ["Parameter", "Fitted", "Note"]
+    assert [column.name for column in plain.sections[1].blocks[0].columns] == [
+        "Parameter",
+        "Fitted",
+        "Note",
+    ]
     assert "<svg" in plain.to_html()
 
 
 def test_report_of_growth_leaves_the_latest_years_out():
     report = fit_report(_trend(2.0), target="Compute", profiles=False)
-    said = " ".join(getattr(block, "text", "") for section in report.sections for block in section.blocks)
+    said = " ".join(
+        getattr(block, "text", "") for section in report.sections for block in section.blocks
+    )
     assert "Compute = c · g^(year − 2017)" in said
     assert "the law predicts the" in said and "Least squares" in said
 
@@ -317,8 +407,17 @@ def test_ticks_lie_on_the_axis_and_are_few_and_different(low, factor, most):
 def test_ticks_are_written_as_the_field_writes_them():
     assert [tick_text(value, "token") for value in (7e6, 1.4e12, 350)] == ["7M", "1.4T", "350"]
     assert [tick_text(value, "FLOP") for value in (1e21, 3e20)] == ["1e21", "3e20"]
-    assert (tick_text(2024, "year"), tick_text(-0.02, "fraction"), tick_text(4e7, "USD")) == ("2024", "−2 %", "$40M")
-    assert (tick_text(0.25), tick_text(0), tick_text(12000), tick_text(3e8)) == ("0.25", "0", "12,000", "3e8")
+    assert (tick_text(2024, "year"), tick_text(-0.02, "fraction"), tick_text(4e7, "USD")) == (
+        "2024",
+        "−2 %",
+        "$40M",
+    )
+    assert (tick_text(0.25), tick_text(0), tick_text(12000), tick_text(3e8)) == (
+        "0.25",
+        "0",
+        "12,000",
+        "3e8",
+    )
     assert Scale.over([]).ticks and Scale.over([3.0]).low < 3 < Scale.over([3.0]).high
 
 

@@ -8,7 +8,11 @@ from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.debug_run import debug_run
 from steelyard.laws.forms.learning_curves.best_over_sizes import best_over_sizes
-from steelyard.laws.forms.learning_curves.learning_curve import fit_learning_curve, model_size_law, power_law_floor
+from steelyard.laws.forms.learning_curves.learning_curve import (
+    fit_learning_curve,
+    model_size_law,
+    power_law_floor,
+)
 from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 
 SAMPLES = 1000.0 * 2 ** np.arange(10)
@@ -26,7 +30,9 @@ def sizes(samples=SAMPLES):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return fit_learning_curve(SAMPLES, curve(noise=0.01, seed=2), sizes(), num_validation=MANY, bootstraps=60)
+    return fit_learning_curve(
+        SAMPLES, curve(noise=0.01, seed=2), sizes(), num_validation=MANY, bootstraps=60
+    )
 
 
 def test_exact_curves_are_recovered():
@@ -43,7 +49,10 @@ def test_fit_is_as_good_as_scipy():
     found = fit_learning_curve(SAMPLES, error, plateau_shards=0, num_validation=MANY, bootstraps=0)
     best = min(
         scipy.optimize.least_squares(
-            lambda theta: np.logaddexp(theta[0] - theta[1] * np.log(SAMPLES), theta[2]) - np.log(error), [start, beta, floor]
+            lambda theta: (
+                np.logaddexp(theta[0] - theta[1] * np.log(SAMPLES), theta[2]) - np.log(error)
+            ),
+            [start, beta, floor],
         ).cost
         for start, beta, floor in ((3, 0.5, -4), (1, 0.3, -6), (5, 0.8, -3))
     )
@@ -53,11 +62,19 @@ def test_fit_is_as_good_as_scipy():
 def test_three_regions_are_found():
     samples = 1000.0 * 2 ** np.arange(12)
     found = fit_learning_curve(
-        samples, curve(samples, gamma=0.08, plateau=0.4, noise=0.005, seed=5), num_validation=MANY, bootstraps=0
-    )  # fmt: skip
-    assert found.regions.labels[:2] == ("plateau", "plateau") and found.regions.labels[-1] == "floor"
+        samples,
+        curve(samples, gamma=0.08, plateau=0.4, noise=0.005, seed=5),
+        num_validation=MANY,
+        bootstraps=0,
+    )
+    assert (
+        found.regions.labels[:2] == ("plateau", "plateau") and found.regions.labels[-1] == "floor"
+    )
     assert found.regions.plateau == pytest.approx(0.4, rel=0.02)
-    for place, true in ((found.regions.power_from, (20 / 0.32) ** 2), (found.regions.floor_from, (20 / 0.08) ** 2)):
+    for place, true in (
+        (found.regions.power_from, (20 / 0.32) ** 2),
+        (found.regions.floor_from, (20 / 0.08) ** 2),
+    ):
         assert abs(math.log2(place / true)) < 1
 
 
@@ -70,7 +87,9 @@ def test_a_known_guess_marks_the_plateau():
 
 def test_smooth_bends_leave_the_law():
     samples = 200.0 * 2 ** np.arange(11)
-    error = 3000 / (900 + samples**0.8) * np.exp(1e-3 * np.random.default_rng(0).standard_normal(11))
+    error = (
+        3000 / (900 + samples**0.8) * np.exp(1e-3 * np.random.default_rng(0).standard_normal(11))
+    )
     with pytest.warns(SteelyardWarning, match="cannot tell a floor"):
         found = fit_learning_curve(samples, error, num_validation=MANY, bootstraps=0)
     assert found.regions.labels.count("plateau") >= 4
@@ -84,7 +103,9 @@ def test_answers_carry_intervals(fitted):
     gained = fitted.gain(1, 0.95)
     assert gained.low < true_gain < gained.high and gained.high - gained.low < 0.1
     model = fitted.model_size(2 * last)
-    assert model.low <= model.value <= model.high and model.value == pytest.approx(3 * (2 * last) ** 0.7, rel=1e-3)
+    assert model.low <= model.value <= model.high and model.value == pytest.approx(
+        3 * (2 * last) ** 0.7, rel=1e-3
+    )
 
 
 def test_answers_beyond_two_decades_need_a_flag(fitted):
@@ -108,7 +129,13 @@ def test_answers_beyond_two_decades_need_a_flag(fitted):
 def test_profile_interval_covers_the_truth():
     inside = 0
     for seed in range(40):
-        found = fit_learning_curve(SAMPLES, curve(noise=0.03, seed=seed), plateau_shards=0, num_validation=MANY, bootstraps=0)
+        found = fit_learning_curve(
+            SAMPLES,
+            curve(noise=0.03, seed=seed),
+            plateau_shards=0,
+            num_validation=MANY,
+            bootstraps=0,
+        )
         known = found.fit.profile("beta", 0.9)
         inside += known.low <= 0.5 <= known.high
     assert 31 <= inside <= 40
@@ -121,7 +148,11 @@ def test_bad_curves_are_refused():
         (np.linspace(1000, 2000, 4), good[:4], "do not show a curve"),
         (SAMPLES, np.where(np.arange(10) == 4, 0.0, good), "row 5"),
         (SAMPLES, np.where(np.arange(10) == 2, math.nan, good), "row 3"),
-        (np.where(np.arange(10) == 1, 1000.0, SAMPLES), good, "1000 samples are given more than once"),
+        (
+            np.where(np.arange(10) == 1, 1000.0, SAMPLES),
+            good,
+            "1000 samples are given more than once",
+        ),
         (SAMPLES, 1 - good, "error rises"),
         (SAMPLES, np.where(np.arange(10) == 5, 2 * good, good), "32000 samples"),
         (SAMPLES, np.full(10, 0.5), "on a plateau"),
@@ -141,21 +172,33 @@ def test_small_validation_sets_and_few_shards_are_warned_of():
     with pytest.warns(SteelyardWarning, match="100 validation examples"):
         fit_learning_curve(SAMPLES, curve(), num_validation=100, bootstraps=0)
     with pytest.warns(SteelyardWarning, match="4 shards cannot tell a floor"):
-        found = fit_learning_curve(SAMPLES[::3], curve(SAMPLES[::3], gamma=1e-5), num_validation=MANY, bootstraps=0)
-    assert found.fit.params["beta"] == pytest.approx(0.5, abs=0.01) and found.regions.floor_from == math.inf
+        found = fit_learning_curve(
+            SAMPLES[::3], curve(SAMPLES[::3], gamma=1e-5), num_validation=MANY, bootstraps=0
+        )
+    assert (
+        found.fit.params["beta"] == pytest.approx(0.5, abs=0.01)
+        and found.regions.floor_from == math.inf
+    )
 
 
 def test_order_of_shards_does_not_matter():
     error, shuffled = curve(noise=0.02), np.random.default_rng(0).permutation(10)
     plain = fit_learning_curve(SAMPLES, error, sizes(), num_validation=MANY, bootstraps=0)
-    mixed = fit_learning_curve(SAMPLES[shuffled], error[shuffled], sizes()[shuffled], num_validation=MANY, bootstraps=0)
+    mixed = fit_learning_curve(
+        SAMPLES[shuffled], error[shuffled], sizes()[shuffled], num_validation=MANY, bootstraps=0
+    )
     assert plain.fit.params == mixed.fit.params and plain.size_fit.params == mixed.size_fit.params
 
 
 def test_envelope_takes_the_best_error_and_the_smallest_model_near_it():
     grid = [(m, s) for m in SAMPLES[:4] for s in (1e3, 1e4, 1e5, 1e6)]
     samples, size = (np.array(column) for column in zip(*grid, strict=True))
-    error = samples**-0.3 + samples / 1e4 * 0.001 + 1e3 / size * 1e-2 + np.where(size == 1e6, 0.004, 0.0)
+    error = (
+        samples**-0.3
+        + samples / 1e4 * 0.001
+        + 1e3 / size * 1e-2
+        + np.where(size == 1e6, 0.004, 0.0)
+    )
     found = best_over_sizes(samples, size, error, tolerance=0.02)
     for row, shard in enumerate(SAMPLES[:4]):
         own = {s: e for m, s, e in zip(samples, size, error, strict=True) if m == shard}
@@ -169,9 +212,15 @@ def test_envelope_flags_the_edge_and_averages_seeds():
     error = np.tile([0.4, 0.9, 0.3, 0.3], 3)
     with pytest.warns(SteelyardWarning, match="largest tried"):
         found = best_over_sizes(samples, size, error, seed=np.tile([0, 1], 6))
-    assert found.at_largest == tuple(SAMPLES[:3]) and found.error.tolist() == pytest.approx([0.3] * 3)
-    averaged = best_over_sizes(samples, size, np.tile([0.2, 0.45, 0.5, 0.5], 3), seed=np.tile([0, 1], 6))
-    assert averaged.error.tolist() == pytest.approx([0.3] * 3) and averaged.at_smallest == tuple(SAMPLES[:3])
+    assert found.at_largest == tuple(SAMPLES[:3]) and found.error.tolist() == pytest.approx(
+        [0.3] * 3
+    )
+    averaged = best_over_sizes(
+        samples, size, np.tile([0.2, 0.45, 0.5, 0.5], 3), seed=np.tile([0, 1], 6)
+    )
+    assert averaged.error.tolist() == pytest.approx([0.3] * 3) and averaged.at_smallest == tuple(
+        SAMPLES[:3]
+    )
     with pytest.raises(FitError, match="rows 1 and 2 are the same cell"):
         best_over_sizes(samples, size, error)
     with pytest.raises(FitError, match="error of row 1"):
@@ -185,10 +234,20 @@ def test_debugging_names_the_likely_reason(fitted):
     enough = 10 * 3 * 40_000**0.7
     assert debug_run(fitted, 40_000, line).hint == "on the line"
     assert debug_run(fitted, 40_000, 1.5 * line, size=enough / 100).hint == "capacity"
-    assert debug_run(fitted, 40_000, 1.5 * line, size=enough, training_error=1.4 * line).hint == "optimization"
-    assert debug_run(fitted, 40_000, 1.5 * line, size=enough, training_error=0.1 * line).hint == "label noise"
+    assert (
+        debug_run(fitted, 40_000, 1.5 * line, size=enough, training_error=1.4 * line).hint
+        == "optimization"
+    )
+    assert (
+        debug_run(fitted, 40_000, 1.5 * line, size=enough, training_error=0.1 * line).hint
+        == "label noise"
+    )
     found = debug_run(fitted, 40_000, line / 1.5)
-    assert found.hint == "leak" and found.z < -2 and found.expected_error == pytest.approx(line, rel=0.03)
+    assert (
+        found.hint == "leak"
+        and found.z < -2
+        and found.expected_error == pytest.approx(line, rel=0.03)
+    )
     with pytest.raises(FitError, match="positive"):
         debug_run(fitted, 40_000, math.nan)
 

@@ -21,14 +21,18 @@ def small_study(seed=0):
 
 
 def width(points, target):
-    fit = laws.fit(TRUTH.law, points, target, bootstraps=200, prior=None, resampling="noise", delta=np.inf)
+    fit = laws.fit(
+        TRUTH.law, points, target, bootstraps=200, prior=None, resampling="noise", delta=np.inf
+    )
     said = fit.law.predict(fit.samples, {name: np.array([value]) for name, value in WANTED.items()})
     return float(said.std())
 
 
 def test_expected_widths_are_those_that_measuring_brings():
     points, target, generator = small_study()
-    fit = laws.fit(TRUTH.law, points, target, bootstraps=400, prior=None, resampling="noise", delta=np.inf)
+    fit = laws.fit(
+        TRUTH.law, points, target, bootstraps=400, prior=None, resampling="noise", delta=np.inf
+    )
     candidates = {"parameters": np.array([1e7, 3e8, 1e9]), "tokens": np.array([3e8, 6e9, 2e10])}
     found = laws.next_cell(fit, candidates, WANTED)
     factor = found.interval_before / width(points, target)
@@ -48,7 +52,10 @@ def test_the_cheapest_gain_comes_first_and_dear_cells_are_left_out():
     fit = laws.fit(TRUTH.law, points, target)
     candidates = {"parameters": np.array([1e8, 1e8, 1e9]), "tokens": np.array([2e9, 2e9, 2e10])}
     found = laws.next_cell(fit, candidates, WANTED, flops=[1e18, 1e21, 1e20])
-    assert found.rows.index(0) < found.rows.index(1) and found.best["parameters"] == found.inputs["parameters"][0]
+    assert (
+        found.rows.index(0) < found.rows.index(1)
+        and found.best["parameters"] == found.inputs["parameters"][0]
+    )
     assert (
         laws.next_cell(fit, candidates, WANTED, max_flops=1e19).rows
         and 2 not in laws.next_cell(fit, candidates, WANTED, max_flops=1e19).rows

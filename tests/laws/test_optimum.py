@@ -22,8 +22,15 @@ def test_exact_quadratic_is_found_exactly():
     assert found.value == pytest.approx(BEST, rel=1e-9)
     assert found.least == pytest.approx(2.5, rel=1e-12)
     assert found.curvature == pytest.approx(0.02, rel=1e-9)
-    assert found.num_points == 5 and found.edge == "none" and found.skew == 0 and found.stable_to == math.inf
-    assert found.low == pytest.approx(BEST, rel=1e-5) and found.high == pytest.approx(BEST, rel=1e-5)
+    assert (
+        found.num_points == 5
+        and found.edge == "none"
+        and found.skew == 0
+        and found.stable_to == math.inf
+    )
+    assert found.low == pytest.approx(BEST, rel=1e-5) and found.high == pytest.approx(
+        BEST, rel=1e-5
+    )
 
 
 def test_identity_transform():
@@ -119,7 +126,9 @@ def test_weights_follow_known_noise():
     assert abs(math.log(trusted.value / BEST)) < 0.01 * abs(math.log(even.value / BEST))
 
 
-@pytest.mark.parametrize(("best", "edge", "further"), [(1e-5, "low", RATES[0]), (1.0, "high", RATES[-1])])
+@pytest.mark.parametrize(
+    ("best", "edge", "further"), [(1e-5, "low", RATES[0]), (1.0, "high", RATES[-1])]
+)
 def test_an_optimum_at_the_edge_is_refused_or_kept_open(best, edge, further):
     loss = valley(RATES, best)
     with pytest.raises(FitError, match=f"{edge} edge of the grid") as caught:
@@ -162,7 +171,12 @@ def test_bad_sweeps_are_refused(x, loss, options, message):
 def table():
     rows = [(n, d, x) for n in (1e6, 4e6) for d in (1e8, 4e8) for x in RATES]
     size, tokens, rate = map(np.array, zip(*rows, strict=True))
-    return {"parameters": size, "tokens": tokens, "rate": rate, "loss": valley(rate, BEST * (size / 1e6) ** -0.5)}
+    return {
+        "parameters": size,
+        "tokens": tokens,
+        "rate": rate,
+        "loss": valley(rate, BEST * (size / 1e6) ** -0.5),
+    }
 
 
 def test_optima_of_cells():
@@ -170,18 +184,28 @@ def test_optima_of_cells():
     points["loss"][(points["parameters"] == 4e6) & (points["tokens"] == 1e8)] = valley(RATES, 10.0)
     found = laws.optima(points, "rate", "loss", ("parameters", "tokens"))
     assert len(found) == 3 and len(found.refused) == 1
-    assert found.refused[0][0] == {"parameters": 4e6, "tokens": 1e8} and "edge" in found.refused[0][1]
+    assert (
+        found.refused[0][0] == {"parameters": 4e6, "tokens": 1e8} and "edge" in found.refused[0][1]
+    )
     columns = found.columns
     assert columns["rate"] == pytest.approx(BEST * (columns["parameters"] / 1e6) ** -0.5, rel=1e-6)
     assert found.weights() == pytest.approx(np.ones(3), rel=1e-3)
     assert len(found.where(columns["tokens"] == 4e8)) == 2
     schedules = {**points, "schedule": np.where(points["rate"] > 1e-2, "cosine", "linear")}
-    with pytest.raises(FitError, match=r"schedule is mixed in the cell parameters 1e\+06, tokens 1e\+08: cosine, linear"):
+    with pytest.raises(
+        FitError,
+        match=r"schedule is mixed in the cell parameters 1e\+06, tokens 1e\+08: cosine, linear",
+    ):
         laws.optima(schedules, "rate", "loss", ("parameters", "tokens"), same=("schedule",))
     with pytest.raises(FitError, match="no column batch"):
         laws.optima(points, "rate", "loss", ("batch",))
     with pytest.raises(FitError, match="none of the 4 cells"):
-        laws.optima({**table(), "loss": np.arange(36.0)[::-1] + 100}, "rate", "loss", ("parameters", "tokens"))
+        laws.optima(
+            {**table(), "loss": np.arange(36.0)[::-1] + 100},
+            "rate",
+            "loss",
+            ("parameters", "tokens"),
+        )
 
 
 def test_recommended_quantile_minimizes_the_expected_penalty():

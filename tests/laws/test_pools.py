@@ -16,7 +16,8 @@ from steelyard.laws.forms.pools.pool_utility import (
     pool_utility,
 )
 
-# Goyal, Maini et al. 2024 (arXiv 2404.07177), the constants shipped with its programs for ImageNet error, buckets by T-MARS score
+# Goyal, Maini et al. 2024 (arXiv 2404.07177), the constants shipped with its programs for ImageNet
+# error, buckets by T-MARS score
 POOLS = ("top 10", "10-20", "20-30", "30-40")
 UTILITY = np.array([-0.16, -0.125, -0.1, -0.085])
 HALF_LIFE = np.array([6.7272727, 8.5454545, 5.2727272, 2.2727272])
@@ -26,20 +27,27 @@ PASSES = np.array([2.0, 4, 6, 8, 10])
 
 def numbers(utility=UTILITY, half_life=HALF_LIFE, a=1.0, n0=1e5 / A_INSIDE, d=FLOOR):
     columns = {"a": np.array([a]), "n0": np.array([n0]), "d": np.array([d])}
-    return columns | {"b": np.array([utility], dtype=float), "tau": np.array([half_life], dtype=float)}
+    return columns | {
+        "b": np.array([utility], dtype=float),
+        "tau": np.array([half_life], dtype=float),
+    }
 
 
 def mixture(shares, samples, sizes=None, **changes):
     shares = np.array([shares], dtype=float)
     sizes = np.full(shares.shape, SIZE) if sizes is None else np.array([sizes], dtype=float)
-    return float(np.exp(log_mixture_excess(numbers(**changes), shares, sizes, np.array([samples])))[0, 0])
+    return float(
+        np.exp(log_mixture_excess(numbers(**changes), shares, sizes, np.array([samples])))[0, 0]
+    )
 
 
 def by_hand(count, samples, inside=False):
     """Write the first `count` equal pools pass by pass: mean of the halved utilities, half-lives stretched by the count."""
     union, error = SIZE * count, 0.0
     for k in range(math.ceil(samples / union)):
-        utility = sum(UTILITY[i] * 0.5 ** (k / (HALF_LIFE[i] * count)) for i in range(count)) / count
+        utility = (
+            sum(UTILITY[i] * 0.5 ** (k / (HALF_LIFE[i] * count)) for i in range(count)) / count
+        )
         end, begin = min(samples, union * (k + 1)), union * k
         if k == 0:
             error = (A_INSIDE * end / 1e5) ** utility + (FLOOR if inside else 0.0)
@@ -51,9 +59,16 @@ def by_hand(count, samples, inside=False):
 def curves(noise=0.0, seed=0, pools=POOLS):
     """Generate what training on each pool alone would measure."""
     generator = np.random.default_rng(seed)
-    columns = {"samples": np.tile(PASSES, len(pools)) * SIZE, "pool_size": np.full(5 * len(pools), SIZE)}
+    columns = {
+        "samples": np.tile(PASSES, len(pools)) * SIZE,
+        "pool_size": np.full(5 * len(pools), SIZE),
+    }
     columns["pool"] = np.repeat(pools, 5)
-    alone = [mixture(np.eye(4)[row], samples) + FLOOR for row in range(len(pools)) for samples in PASSES * SIZE]
+    alone = [
+        mixture(np.eye(4)[row], samples) + FLOOR
+        for row in range(len(pools))
+        for samples in PASSES * SIZE
+    ]
     columns["error"] = np.array(alone) * np.exp(noise * generator.standard_normal(len(alone)))
     return columns
 
@@ -71,7 +86,9 @@ def noisy():
 def test_without_halving_it_is_the_power_law():
     endless = [math.inf] * 4
     for samples in (1e6, 3.3e7, 7e8):
-        said = mixture([0.4, 0.1, 0.3, 0.2], samples, utility=[-0.2] * 4, half_life=endless, a=3.0, n0=1.0)
+        said = mixture(
+            [0.4, 0.1, 0.3, 0.2], samples, utility=[-0.2] * 4, half_life=endless, a=3.0, n0=1.0
+        )
         assert said == pytest.approx(3.0 * samples**-0.2, rel=1e-12)
 
 
@@ -80,18 +97,27 @@ def test_without_halving_it_is_the_power_law():
 def test_equal_pools_are_the_published_aggregate(count, samples):
     shares = [1 / count] * count + [0.0] * (4 - count)
     assert mixture(shares, samples) + FLOOR == pytest.approx(by_hand(count, samples), rel=1e-12)
-    inside = error_with_floor_inside(numbers(), np.array([shares]), np.full((1, 4), SIZE), np.array([samples]))
+    inside = error_with_floor_inside(
+        numbers(), np.array([shares]), np.full((1, 4), SIZE), np.array([samples])
+    )
     assert inside[0, 0] == pytest.approx(by_hand(count, samples, inside=True), rel=1e-12)
 
 
 def steps(shares, sizes, half_lives, samples):
     """Step through the union of all pass boundaries with the state of every pool."""
-    ends = {samples} | {k * m / r for m, r in zip(sizes, shares, strict=True) for k in range(1, math.floor(samples * r / m) + 1)}
+    ends = {samples} | {
+        k * m / r
+        for m, r in zip(sizes, shares, strict=True)
+        for k in range(1, math.floor(samples * r / m) + 1)
+    }
     log_excess, begin = 0.0, 1.0
     for end in sorted(ends):
         middle = 0.5 * (begin + end)
         passed = [math.floor(middle * r / m) for m, r in zip(sizes, shares, strict=True)]
-        utility = sum(r * b * 0.5 ** (k * r / tau) for r, b, k, tau in zip(shares, UTILITY, passed, half_lives, strict=False))
+        utility = sum(
+            r * b * 0.5 ** (k * r / tau)
+            for r, b, k, tau in zip(shares, UTILITY, passed, half_lives, strict=False)
+        )
         log_excess += utility * math.log(end / begin)
         begin = end
     return math.exp(log_excess)
@@ -120,10 +146,14 @@ def test_half_lives_stretch_alike_for_draws_by_size():
     sizes, samples = np.array([[2e6, 5e6, 1e6, 3e6]]), np.array([9e7])
     shares = sizes / sizes.sum()
     by_share = log_mixture_excess(numbers(), shares, sizes, samples, "share")
-    assert log_mixture_excess(numbers(), shares, sizes, samples, "size") == pytest.approx(by_share, rel=1e-12)
+    assert log_mixture_excess(numbers(), shares, sizes, samples, "size") == pytest.approx(
+        by_share, rel=1e-12
+    )
 
 
-@pytest.mark.parametrize("law", [pool_utility("both"), effective_pool("both")], ids=lambda law: law.name)
+@pytest.mark.parametrize(
+    "law", [pool_utility("both"), effective_pool("both")], ids=lambda law: law.name
+)
 def test_gradient_equals_finite_differences(law):
     inputs = {"samples": SIZE * np.array([0.3, 1.0, 2.5, 7.0, 40.0]), "pool_size": np.full(5, SIZE)}
     theta = law.start_grid()
@@ -145,7 +175,13 @@ def test_fit_recovers_exact_curves(exact):
 
 def test_intervals_hold_the_truth(noisy):
     for given, truth in ((noisy.utilities(0.98), UTILITY), (noisy.half_lives(0.98), HALF_LIFE)):
-        assert sum(item.low <= value <= item.high for item, value in zip(given.values(), truth, strict=True)) >= 3
+        assert (
+            sum(
+                item.low <= value <= item.high
+                for item, value in zip(given.values(), truth, strict=True)
+            )
+            >= 3
+        )
     said = noisy.predict(POOLS, [3.2e8, 6.4e8], 0.95)
     truth = np.array([by_hand(4, 3.2e8), by_hand(4, 6.4e8)])
     assert ((said.low < truth) & (truth < said.high)).all()
@@ -165,7 +201,9 @@ def test_the_best_choice_widens_with_samples(exact):
     first = frontier.crossings[0]
     at = first.samples.value
     assert (first.before, first.after) == (POOLS[:1], POOLS[:2])
-    assert by_hand(1, at * 0.98) < by_hand(2, at * 0.98) and by_hand(1, at * 1.02) > by_hand(2, at * 1.02)
+    assert by_hand(1, at * 0.98) < by_hand(2, at * 0.98) and by_hand(1, at * 1.02) > by_hand(
+        2, at * 1.02
+    )
 
 
 def test_curation_tells_choice_rejected_and_worth(noisy):
@@ -192,7 +230,10 @@ def test_best_weights_are_those_of_a_fine_grid(exact):
 
 def test_larger_pools_last_longer(exact):
     larger = {"top 10": 10 * SIZE}
-    assert exact.predict({"top 10": 1}, 2.56e8, pool_sizes=larger).value < exact.predict({"top 10": 1}, 2.56e8).value
+    assert (
+        exact.predict({"top 10": 1}, 2.56e8, pool_sizes=larger).value
+        < exact.predict({"top 10": 1}, 2.56e8).value
+    )
     assert curate(exact, 2.56e8, larger).pools == POOLS[:1]
     subsets = curate(exact, 2.56e8, candidates="subsets")
     assert len(subsets.rejected) == 14 and subsets.error.value <= curate(exact, 2.56e8).error.value
@@ -201,7 +242,9 @@ def test_larger_pools_last_longer(exact):
 def test_effective_data_baseline_fits_and_mixes():
     baseline = fit_pools(curves(), law=effective_pool(), bootstraps=0)
     assert baseline.memory == "R"
-    assert baseline.predict({"top 10": 1}, 10 * SIZE).value == pytest.approx([by_hand(1, 10 * SIZE)], rel=2e-3)
+    assert baseline.predict({"top 10": 1}, 10 * SIZE).value == pytest.approx(
+        [by_hand(1, 10 * SIZE)], rel=2e-3
+    )
     assert np.isfinite(baseline.predict(POOLS, 6.4e8).value).all()
 
 
@@ -240,11 +283,19 @@ def test_overfitting_at_the_end_warns():
         (lambda fit: fit.predict({"top 10": -1}, 1e9), "must be 0 or more"),
         (lambda fit: fit.predict(POOLS, 1e6), "fewer than one pass"),
         (lambda fit: fit.predict(POOLS[:2], 1e9, pool_sizes={"top 10": 1e9}), "need weights"),
-        (lambda fit: fit.predict(POOLS, 1e9, pool_sizes={"top 10": 0}), "pool 'top 10' with 0 samples"),
+        (
+            lambda fit: fit.predict(POOLS, 1e9, pool_sizes={"top 10": 0}),
+            "pool 'top 10' with 0 samples",
+        ),
         (lambda fit: curate(fit, 1e6), "one pass of the smallest"),
         (lambda fit: pool_frontier(fit, []), "no budget"),
         (lambda fit: pool_frontier(fit, [1e9], candidates="all"), "unknown candidates"),
-        (lambda fit: best_weights(PoolFit(fit=fit.fit, pools=fit.pools, sizes=fit.sizes, stretch="size"), 1e9), "stretch by share"),
+        (
+            lambda fit: best_weights(
+                PoolFit(fit=fit.fit, pools=fit.pools, sizes=fit.sizes, stretch="size"), 1e9
+            ),
+            "stretch by share",
+        ),
         (lambda fit: binomial_weights([0.5, 1.2], 100), "between 0 and 1"),
     ],
 )

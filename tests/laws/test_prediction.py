@@ -10,7 +10,9 @@ from steelyard import laws
 from steelyard.errors import FitError
 
 LAW = laws.chinchilla()
-SHARED = Path(os.environ.get("STEELYARD_SHARED") or Path(__file__).resolve().parents[2] / "../shared")
+SHARED = Path(
+    os.environ.get("STEELYARD_SHARED") or Path(__file__).resolve().parents[2] / "../shared"
+)
 
 
 def truth(sizes, tokens):
@@ -21,7 +23,9 @@ def small_study(seed, noise=0.004):
     generator = np.random.default_rng(seed)
     sizes = np.repeat([1e5, 3e5, 6e5, 1.2e6], 4)
     tokens = np.tile([5e5, 1e6, 2e6, 4e6], 4)
-    return {"parameters": sizes, "tokens": tokens}, truth(sizes, tokens) * np.exp(noise * generator.standard_normal(16))
+    return {"parameters": sizes, "tokens": tokens}, truth(sizes, tokens) * np.exp(
+        noise * generator.standard_normal(16)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +81,17 @@ def test_json_round_trip_is_exact(fitted):
     text = fitted.to_json()
     again = laws.Fit.from_json(text)
     assert again.to_json() == text
-    assert again.law == fitted.law and np.array_equal(again.samples, fitted.samples) and again.params == fitted.params
+    assert (
+        again.law == fitted.law
+        and np.array_equal(again.samples, fitted.samples)
+        and again.params == fitted.params
+    )
     where = {"parameters": [1e7, 2e7], "tokens": 1e7}
     assert np.array_equal(again.predict(where).low, fitted.predict(where).low)
     size = np.geomspace(1, 100, 9)
-    line = laws.fit(laws.power_law("samples", floor=False), {"samples": size}, 3 / size**0.5, bootstraps=0)
+    line = laws.fit(
+        laws.power_law("samples", floor=False), {"samples": size}, 3 / size**0.5, bootstraps=0
+    )
     assert laws.Fit.from_json(line.to_json()).to_json() == line.to_json()
     for broken in ("{}", "[]", "nonsense", text.replace('"chinchilla"', '"unheard"')):
         with pytest.raises(FitError):
@@ -126,8 +136,13 @@ def test_overtrained_runs_extrapolate():
     flops = 6.0 * runs["params"] * runs["tokens"]
     errors, covered = [], []
     for name in ("c4", "rpj", "rw"):
-        small, large = (runs.filter((runs["train_set"] == name) & side) for side in (flops < 2e19, flops > 1e20))
-        columns = [{"parameters": part["params"].to_numpy(), "tokens": part["tokens"].to_numpy()} for part in (small, large)]
+        small, large = (
+            runs.filter((runs["train_set"] == name) & side) for side in (flops < 2e19, flops > 1e20)
+        )
+        columns = [
+            {"parameters": part["params"].to_numpy(), "tokens": part["tokens"].to_numpy()}
+            for part in (small, large)
+        ]
         fit = laws.fit(LAW, columns[0], small["loss_c4_val"].to_numpy())
         said, actual = fit.predict(columns[1]), large["loss_c4_val"].to_numpy()
         errors += list(np.abs(said.value / actual - 1))

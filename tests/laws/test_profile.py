@@ -11,7 +11,10 @@ TRUTH = laws.published["besiroglu2024"].params
 
 def runs(count=60, noise=0.003, seed=0, spread=1.0):
     generator = np.random.default_rng(seed)
-    points = {"parameters": np.exp(generator.uniform(17, 17 + 6 * spread, count)), "tokens": np.exp(generator.uniform(21, 26, count))}
+    points = {
+        "parameters": np.exp(generator.uniform(17, 17 + 6 * spread, count)),
+        "tokens": np.exp(generator.uniform(21, 26, count)),
+    }
     clean = LAW.predict(LAW.coordinates(TRUTH)[None], points)[0]
     return points, np.exp(clean + noise * generator.standard_normal(count))
 
@@ -33,7 +36,12 @@ def test_profile_equals_a_loop_of_constrained_fits():
             residuals = log[0] - goal
             return laws.huber(residuals, 1e-3).sum(), slopes[0] @ np.clip(residuals, -1e-3, 1e-3)
 
-        best = scipy.optimize.minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-9}).fun - fit.objective
+        best = (
+            scipy.optimize.minimize(
+                objective, start, jac=True, method="BFGS", options={"gtol": 1e-9}
+            ).fun
+            - fit.objective
+        )
         threshold = threshold or best / found.excess[pick]
         assert best / threshold == pytest.approx(found.excess[pick], rel=0.02, abs=0.005)
 

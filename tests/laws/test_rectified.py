@@ -6,7 +6,15 @@ import scipy.optimize
 
 from steelyard import laws
 from steelyard.errors import FitError
-from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla, rectified, rectified_starts, required_data, transition, vanilla
+from steelyard.laws.forms.rectified import (
+    fit_rectified,
+    fit_vanilla,
+    rectified,
+    rectified_starts,
+    required_data,
+    transition,
+    vanilla,
+)
 
 SIZES = 200.0 * 2 ** np.arange(14)
 TRUTH = {"B": 1200.0, "D_l": 500.0, "beta": 0.6, "E": 0.7}
@@ -35,9 +43,15 @@ def test_is_the_formula_and_the_vanilla_law_without_pre_learned_data():
     said = np.exp(law.predict(law.coordinates(values)[None], {"samples": SIZES})[0])
     np.testing.assert_allclose(said, 30 / (20 + SIZES**0.5) + 1.5, rtol=1e-12)
     plain = vanilla("samples")
-    without = rectified("samples").predict(law.coordinates(values | {"D_l": 1e-3})[None], {"samples": SIZES})
+    without = rectified("samples").predict(
+        law.coordinates(values | {"D_l": 1e-3})[None], {"samples": SIZES}
+    )
     np.testing.assert_allclose(
-        without, plain.predict(plain.coordinates({"B": 30, "beta": 0.5, "E": 1.5})[None], {"samples": SIZES}), rtol=1e-3
+        without,
+        plain.predict(
+            plain.coordinates({"B": 30, "beta": 0.5, "E": 1.5})[None], {"samples": SIZES}
+        ),
+        rtol=1e-3,
     )
 
 
@@ -54,18 +68,27 @@ def test_no_start_of_a_slow_solver_does_better(changed):
     fit = fit_rectified(SIZES, loss, bootstraps=0)
 
     def residuals(theta):
-        return np.logaddexp(theta[0] - np.logaddexp(theta[1], theta[2] * np.log(SIZES)), theta[3]) - np.log(loss)
+        return np.logaddexp(
+            theta[0] - np.logaddexp(theta[1], theta[2] * np.log(SIZES)), theta[3]
+        ) - np.log(loss)
 
     best = min(
-        scipy.optimize.least_squares(residuals, [math.log(b), math.log(known), beta, math.log(floor)], bounds=fit.law.bounds).cost
-        for b in (10, 1e3) for known in (3, 300) for beta in (0.3, 0.8) for floor in (0.5 * loss.min(),)
-    )  # fmt: skip
+        scipy.optimize.least_squares(
+            residuals, [math.log(b), math.log(known), beta, math.log(floor)], bounds=fit.law.bounds
+        ).cost
+        for b in (10, 1e3)
+        for known in (3, 300)
+        for beta in (0.3, 0.8)
+        for floor in (0.5 * loss.min(),)
+    )
     assert fit.objective <= best * (1 + 1e-5)
 
 
 def test_starts_pass_near_the_points():
     starts = rectified_starts(SIZES, curve())
-    misfit = np.sqrt(((rectified().predict(starts, {"examples": SIZES}) - np.log(curve())) ** 2).mean(axis=1))
+    misfit = np.sqrt(
+        ((rectified().predict(starts, {"examples": SIZES}) - np.log(curve())) ** 2).mean(axis=1)
+    )
     assert starts.shape == (2, 4) and misfit.max() < 0.03
 
 

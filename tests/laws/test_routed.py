@@ -5,7 +5,14 @@ import pytest
 
 from steelyard import laws
 from steelyard.errors import FitError
-from steelyard.laws.forms.routed import cutoff, effective_parameters, level_curve, routed, routed_coefficients, routed_points
+from steelyard.laws.forms.routed import (
+    cutoff,
+    effective_parameters,
+    level_curve,
+    routed,
+    routed_coefficients,
+    routed_points,
+)
 
 # Clark et al. 2022 (arXiv 2202.01169), table 3; base 10
 S_BASE = {"a": -0.082, "b": -0.108, "c": 0.009, "d": 1.104, "E_start": 1.85, "E_max": 314.0}
@@ -16,19 +23,31 @@ EXPERTS = np.tile([1.0, 2, 4, 8, 16, 64, 256, 512], 6)
 def by_hand(n, e, p):
     """Give log10 of the loss as the paper writes it."""
     spread = 1 / (1 / (e - 1 + (1 / p["E_start"] - 1 / p["E_max"]) ** -1) + 1 / p["E_max"])
-    return p["a"] * np.log10(n) + p["b"] * np.log10(spread) + p["c"] * np.log10(n) * np.log10(spread) + p["d"]
+    return (
+        p["a"] * np.log10(n)
+        + p["b"] * np.log10(spread)
+        + p["c"] * np.log10(n) * np.log10(spread)
+        + p["d"]
+    )
 
 
 def published(law=None, **changes):
     law = law or routed()
-    return laws.Fit(law=law, theta=law.coordinates(S_BASE | changes), samples=np.zeros((0, 6)), provenance="published")
+    return laws.Fit(
+        law=law,
+        theta=law.coordinates(S_BASE | changes),
+        samples=np.zeros((0, 6)),
+        provenance="published",
+    )
 
 
 @pytest.fixture(scope="module")
 def fitted():
     noise = 0.003 * np.random.default_rng(0).standard_normal(len(SIZES))
     loss = 10 ** by_hand(SIZES, EXPERTS, S_BASE) * np.exp(noise)
-    return laws.fit(routed(), {"parameters": SIZES, "experts": EXPERTS}, loss, delta=math.inf, bootstraps=100)
+    return laws.fit(
+        routed(), {"parameters": SIZES, "experts": EXPERTS}, loss, delta=math.inf, bootstraps=100
+    )
 
 
 def test_prediction_is_the_printed_formula():
@@ -36,11 +55,15 @@ def test_prediction_is_the_printed_formula():
     assert np.log10(said) == pytest.approx(by_hand(SIZES, EXPERTS, S_BASE), abs=1e-12)
 
 
-@pytest.mark.parametrize("arguments", [(), ("utilization",), ("experts", "unsaturated"), ("utilization", False)])
+@pytest.mark.parametrize(
+    "arguments", [(), ("utilization",), ("experts", "unsaturated"), ("utilization", False)]
+)
 def test_gradient_is_the_numeric_one(arguments):
     law = routed(*arguments)
     inputs = dict(zip(law.inputs, (SIZES, EXPERTS), strict=True))
-    theta = np.array([[-0.08, -0.11, 0.01, 1.1, 0.7, 5.5], [-0.02, -0.3, -0.02, 0.4, 0.0, 3.3]])[:, : len(law.names)]
+    theta = np.array([[-0.08, -0.11, 0.01, 1.1, 0.7, 5.5], [-0.02, -0.3, -0.02, 0.4, 0.0, 3.3]])[
+        :, : len(law.names)
+    ]
     gradient = law.evaluate(theta, inputs)[1]
     for index in range(len(law.names)):
         step = np.zeros(len(law.names))
@@ -51,9 +74,13 @@ def test_gradient_is_the_numeric_one(arguments):
 
 def test_saturation_runs_from_start_to_max():
     fit = published()
-    many = fit.law.predict(fit.theta[None], {"parameters": np.array([1e8]), "experts": np.array([1e15])})[0]
+    many = fit.law.predict(
+        fit.theta[None], {"parameters": np.array([1e8]), "experts": np.array([1e15])}
+    )[0]
     dense = S_BASE["a"] + S_BASE["c"] * math.log10(314)
-    assert many[0] / math.log(10) == pytest.approx(dense * 8 - 0.108 * math.log10(314) + 1.104, abs=1e-9)
+    assert many[0] / math.log(10) == pytest.approx(
+        dense * 8 - 0.108 * math.log10(314) + 1.104, abs=1e-9
+    )
 
 
 def test_fit_recovers_the_published_coefficients(fitted):
@@ -61,7 +88,9 @@ def test_fit_recovers_the_published_coefficients(fitted):
     for name in ("b", "c"):
         low, high = fitted.interval(name, 0.99)
         assert low <= S_BASE[name] <= high
-    plain = laws.fit(routed(saturation=False), fitted.inputs, fitted.target, delta=math.inf, bootstraps=0)
+    plain = laws.fit(
+        routed(saturation=False), fitted.inputs, fitted.target, delta=math.inf, bootstraps=0
+    )
     assert np.sqrt(np.mean(fitted.residuals**2)) < 0.9 * np.sqrt(np.mean(plain.residuals**2))
 
 
@@ -83,7 +112,9 @@ def test_level_curve_reaches_its_loss():
     fit = published()
     experts = np.array([1.0, 16, 128])
     sizes = level_curve(fit, 2.4, experts)
-    assert fit.predict({"parameters": sizes.value, "experts": experts}).value == pytest.approx(np.full(3, 2.4), rel=1e-9)
+    assert fit.predict({"parameters": sizes.value, "experts": experts}).value == pytest.approx(
+        np.full(3, 2.4), rel=1e-9
+    )
     assert (np.diff(sizes.value) < 0).all()
     with pytest.raises(FitError, match="cannot be reached"):
         level_curve(fit, -1.0, experts)
@@ -91,7 +122,9 @@ def test_level_curve_reaches_its_loss():
 
 def test_cutoff_is_where_experts_stop_paying(fitted):
     size = cutoff(published()).value
-    assert size == pytest.approx(10**12.0, rel=1e-9)  # 10^(.108/.009) with the printed digits; the paper's own fit says 937e9
+    assert size == pytest.approx(
+        10**12.0, rel=1e-9
+    )  # 10^(.108/.009) with the printed digits; the paper's own fit says 937e9
     losses = published().predict({"parameters": np.full(3, size), "experts": [1.0, 8, 512]}).value
     assert losses == pytest.approx(np.full(3, losses[0]), rel=1e-9)
     found = cutoff(fitted, 0.9)
@@ -131,7 +164,13 @@ def test_impossible_routing_is_refused_by_row(experts, chosen, words):
 
 
 def test_points_of_the_utilization_form():
-    points = routed_points([1e8, 1e8], [1, 8], experts_per_token=[1, 2], total_parameters=[1e8, 4e8], flop_ratio=[1, 1.25])
+    points = routed_points(
+        [1e8, 1e8],
+        [1, 8],
+        experts_per_token=[1, 2],
+        total_parameters=[1e8, 4e8],
+        flop_ratio=[1, 1.25],
+    )
     assert points["forward_parameters"].tolist() == [1e8, 1.25e8]
     assert points["utilization"].tolist() == [1.0, 3.2]
     with pytest.raises(FitError, match="total_parameters: rows 1"):

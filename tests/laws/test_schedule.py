@@ -8,11 +8,21 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.best_schedule import best_schedule, final_loss, rival_schedules
-from steelyard.laws.forms.schedules.schedule import Curve, chinchilla_in_steps, cooldown_gain, fit_curves, multi_power, predict_curve
+from steelyard.laws.forms.schedules.schedule import (
+    Curve,
+    chinchilla_in_steps,
+    cooldown_gain,
+    fit_curves,
+    multi_power,
+    predict_curve,
+)
 from steelyard.laws.forms.schedules.schedule_kernel import collect_drops
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
-SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "data/lr-schedule-curves"
+SHARED = (
+    Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
+    / "data/lr-schedule-curves"
+)
 PUBLISHED = {
     "L0": 3.04045406,
     "A": 0.52468604,
@@ -46,7 +56,9 @@ def exact(params, rates, steps):
         since = total[step] - np.concatenate([[0.0], total[:step]])
         grown = 1 + params["C"] * floored[: step + 1] ** -params["gamma"] * since
         annealed = (drop[: step + 1] * (1 - grown ** -params["beta"])).sum()
-        out.append(params["L0"] + params["A"] * total[step] ** -params["alpha"] - params["B"] * annealed)
+        out.append(
+            params["L0"] + params["A"] * total[step] ** -params["alpha"] - params["B"] * annealed
+        )
     return np.array(out)
 
 
@@ -56,7 +68,9 @@ def measured(every=1):
     columns = {}
     with (SHARED / "curves_25m.csv").open() as stream:
         for row in csv.DictReader(stream):
-            columns.setdefault(row["schedule"], []).append((float(row["step"]), float(row["lr"]), float(row["loss"])))
+            columns.setdefault(row["schedule"], []).append(
+                (float(row["step"]), float(row["lr"]), float(row["loss"]))
+            )
     return {name: np.array(rows[::every]).T for name, rows in columns.items() if name in RATES}
 
 
@@ -85,7 +99,9 @@ def test_gradient_equals_finite_differences():
     rates = [LearningRates.cosine(900, 1e-3, 50), LearningRates.two_stage(700, 1e-3, 2e-4, 300, 50)]
     law = multi_power(rates)
     inputs = {"schedule": np.array([1.0, 1, 1, 2, 2]), "step": np.array([60.0, 400, 899, 200, 650])}
-    center = law.coordinates({"L0": 2.5, "A": 0.5, "alpha": 0.5, "B": 100.0, "C": 2.0, "beta": 0.6, "gamma": 0.6})
+    center = law.coordinates(
+        {"L0": 2.5, "A": 0.5, "alpha": 0.5, "B": 100.0, "C": 2.0, "beta": 0.6, "gamma": 0.6}
+    )
     theta = center + np.random.default_rng(0).normal(0, 0.1, (4, 7))
     theta[3, law.names.index("B")] += 4
     _, gradient = law.evaluate(theta, inputs)
@@ -101,7 +117,9 @@ def test_grouped_law_equals_one_law_per_group():
     law = multi_power(rates)
     both = law.grouped(("L0", "gamma"), ("a", "b"))
     values = [{**PUBLISHED, "B": 50.0}, {**PUBLISHED, "B": 50.0, "L0": 2.0, "gamma": 0.4}]
-    theta = both.coordinates({**values[0], "L0[a]": 3.04045406, "L0[b]": 2.0, "gamma[a]": 0.64142257, "gamma[b]": 0.4})
+    theta = both.coordinates(
+        {**values[0], "L0[a]": 3.04045406, "L0[b]": 2.0, "gamma[a]": 0.64142257, "gamma[b]": 0.4}
+    )
     inputs = {"schedule": np.ones(4), "step": np.array([100.0, 800, 100, 800])}
     joint = both.predict(theta[None], {**inputs, "group": np.array([1.0, 1, 2, 2])})[0]
     alone = [law.predict(law.coordinates(value)[None], inputs)[0] for value in values]
@@ -113,7 +131,9 @@ def planted(noise=5e-4, every=1024):
     curves = []
     for name in TRAINED:
         steps = np.arange(WARMUP + 100, RATES[name].steps, every)
-        loss = exact(PUBLISHED, RATES[name].rates, steps) * np.exp(noise * generator.standard_normal(len(steps)))
+        loss = exact(PUBLISHED, RATES[name].rates, steps) * np.exp(
+            noise * generator.standard_normal(len(steps))
+        )
         curves.append(Curve(rates=RATES[name], step=steps.astype(float), loss=loss))
     return curves
 
@@ -132,7 +152,10 @@ def test_planted_curves_predict_other_schedules_and_bootstrap_brackets_them(fitt
         assert np.abs(said.value - truth).max() < 0.006
         assert (said.low < said.value).all() and (said.value < said.high).all()
     gain = cooldown_gain(fitted, RATES["constant_24000"], RATES["wsdld_20000_24000"])
-    ends = [exact(PUBLISHED, RATES[name].rates, [23999])[0] for name in ("constant_24000", "wsdld_20000_24000")]
+    ends = [
+        exact(PUBLISHED, RATES[name].rates, [23999])[0]
+        for name in ("constant_24000", "wsdld_20000_24000")
+    ]
     assert gain.gain.value == pytest.approx(ends[0] - ends[1], rel=0.1)
     assert gain.trunk.value - gain.cooled.value == pytest.approx(gain.gain.value)
     assert gain.gain.low < gain.gain.value < gain.gain.high
@@ -145,14 +168,22 @@ def test_fixed_parameters_stay_fixed_in_predictions(fitted):
     held = fit_curves(planted(), law=law)
     assert "gamma" not in held.params
     same = predict_curve(held, RATES["wsd_20000_24000"], [23000]).value
-    assert same == pytest.approx(predict_curve(fitted, RATES["wsd_20000_24000"], [23000]).value, abs=2e-3)
+    assert same == pytest.approx(
+        predict_curve(fitted, RATES["wsd_20000_24000"], [23000]).value, abs=2e-3
+    )
     assert best_schedule(held, 6000, PEAK, warmup=WARMUP, iterations=20).gain >= 0
     with pytest.raises(FitError, match="per group"):
-        predict_curve(laws.Fit(law=law.grouped(("L0",), ("a",)), theta=held.theta, samples=held.samples), RATES["wsdcon_9"], [100])
+        predict_curve(
+            laws.Fit(law=law.grouped(("L0",), ("a",)), theta=held.theta, samples=held.samples),
+            RATES["wsdcon_9"],
+            [100],
+        )
 
 
 def test_fit_survives_json(fitted):
-    again = laws.Fit.from_json(fitted.to_json(), law=multi_power([curve.rates for curve in planted()]))
+    again = laws.Fit.from_json(
+        fitted.to_json(), law=multi_power([curve.rates for curve in planted()])
+    )
     assert again.params == fitted.params
 
 
@@ -173,7 +204,11 @@ def test_three_curves_predict_the_others_and_beat_chinchilla_in_steps():
     fits = [fit_curves(curves), fit_curves(curves, law=chinchilla_in_steps())]
     errors = []
     for fitted in fits:
-        said = {name: predict_curve(fitted, RATES[name], data[name][0]).value for name in data if name not in TRAINED}
+        said = {
+            name: predict_curve(fitted, RATES[name], data[name][0]).value
+            for name in data
+            if name not in TRAINED
+        }
         errors.append(np.mean([np.abs(said[name] - data[name][2]).mean() for name in said]))
     assert errors[0] < 0.006 and errors[1] > 3 * errors[0]
 
@@ -184,7 +219,9 @@ def test_best_schedule_falls_and_beats_its_rivals(fitted):
     assert found.rates.steps == 12000 and (np.diff(body) <= 0).all()
     assert body.max() <= PEAK * (1 + 1e-12) and body.min() >= 0.05 * PEAK * (1 - 1e-9)
     assert found.gain > 1e-4 and found.loss < min(found.rivals.values())
-    assert found.loss == pytest.approx(exact({**fitted.params}, found.rates.rates, [11999])[0], abs=1e-9)
+    assert found.loss == pytest.approx(
+        exact({**fitted.params}, found.rates.rates, [11999])[0], abs=1e-9
+    )
     assert found.lowest_fitted == pytest.approx(3e-5, rel=1e-3)
 
 
@@ -196,7 +233,10 @@ def test_final_loss_gradient_equals_finite_differences():
         for at in (0, 5, 20, 200, 298, 299):
             step = np.zeros(300)
             step[at] = 1e-10
-            difference = final_loss(PUBLISHED, rates + step, widths)[0] - final_loss(PUBLISHED, rates - step, widths)[0]
+            difference = (
+                final_loss(PUBLISHED, rates + step, widths)[0]
+                - final_loss(PUBLISHED, rates - step, widths)[0]
+            )
             assert slope[at] == pytest.approx(difference / 2e-10, rel=1e-4)
 
 
@@ -210,9 +250,18 @@ def test_final_loss_gradient_equals_finite_differences():
         (lambda: LearningRates.constant(10, 1.0, 10), "cannot hold"),
         (lambda: LearningRates.two_stage(10, 1.0, 0.5, 10), "must lie between"),
         (lambda: multi_power(()), "at least one schedule"),
-        (lambda: Curve(rates=RATES["wsdcon_9"], step=np.ones(3), loss=np.ones(2)), "one loss per step"),
-        (lambda: collect_drops([RATES["wsdcon_9"]], np.array([2.0]), np.array([5.0])), "does not exist"),
-        (lambda: collect_drops([RATES["wsdcon_9"]], np.array([1.0]), np.array([16000.0])), "which has 16000 steps"),
+        (
+            lambda: Curve(rates=RATES["wsdcon_9"], step=np.ones(3), loss=np.ones(2)),
+            "one loss per step",
+        ),
+        (
+            lambda: collect_drops([RATES["wsdcon_9"]], np.array([2.0]), np.array([5.0])),
+            "does not exist",
+        ),
+        (
+            lambda: collect_drops([RATES["wsdcon_9"]], np.array([1.0]), np.array([16000.0])),
+            "which has 16000 steps",
+        ),
     ],
 )
 def test_bad_input_is_refused_by_name(make, words):

@@ -8,7 +8,12 @@ from steelyard.laws.decisions.study import branch_tokens, cheapest_study, plan_s
 
 @pytest.mark.parametrize(
     ("ratios", "cooldown", "share"),
-    [((10, 20, 30), 0.2, 0.6), ((10, 20, 30), 0.1, 0.55), ((10, 15, 20, 25), 0.1, 0.4214), ((10, 20, 30), 0.0, 0.5)],
+    [
+        ((10, 20, 30), 0.2, 0.6),
+        ((10, 20, 30), 0.1, 0.55),
+        ((10, 15, 20, 25), 0.1, 0.4214),
+        ((10, 20, 30), 0.0, 0.5),
+    ],
 )
 def test_published_shares_of_the_cosine_cost(ratios, cooldown, share):
     """Haegele et al. 2024, section 5; the paper prints 0.422 for the third row."""
@@ -44,7 +49,9 @@ def test_branch_without_checkpoint_replays_from_the_earlier_one():
 
 
 def test_cheapest_runs_cosine_where_no_cooldown_fits():
-    plan = plan_study([1e6, 1e9], [10, 11], cooldown=0.1, min_cooldown_tokens=9.99e6, warmup_tokens=1e6)
+    plan = plan_study(
+        [1e6, 1e9], [10, 11], cooldown=0.1, min_cooldown_tokens=9.99e6, warmup_tokens=1e6
+    )
     assert [size.method for size in plan.sizes] == ["cosine", "branch"]
     assert plan.sizes[0].flops == plan.sizes[0].cosine_flops
     assert plan_study([1e6], [10, 20], checkpoint_tokens=1e7).ratio <= 1
@@ -53,7 +60,11 @@ def test_cheapest_runs_cosine_where_no_cooldown_fits():
 def test_explicit_flops_hours_and_money():
     plan = plan_study([1e6], [10, 20], flops_per_token=lambda parameters: 8 * parameters)
     assert plan.flops == pytest.approx(8e6 * branch_tokens([1e7, 2e7], 0.2))
-    assert plan.usd(1e12, 2.0) == pytest.approx(2 * plan.hours(1e12)) == pytest.approx(plan.flops / 1e12 / 1800)
+    assert (
+        plan.usd(1e12, 2.0)
+        == pytest.approx(2 * plan.hours(1e12))
+        == pytest.approx(plan.flops / 1e12 / 1800)
+    )
     sizes, tokens = plan.cells()
     assert sizes.tolist() == [1e6, 1e6] and tokens.tolist() == [1e7, 2e7]
 
@@ -74,8 +85,13 @@ def test_cheapest_study_meets_the_width_and_simulated_fits_agree():
     generator = np.random.default_rng(0)
     said = []
     for _ in range(12):
-        loss = np.exp(fit.law.predict(fit.theta[None], cells)[0] + 0.002 * generator.standard_normal(len(cells["tokens"])))
-        drawn = laws.fit(fit.law, cells, loss, starts=fit.theta[None], bootstraps=0, prior=None, delta=1.0)
+        loss = np.exp(
+            fit.law.predict(fit.theta[None], cells)[0]
+            + 0.002 * generator.standard_normal(len(cells["tokens"]))
+        )
+        drawn = laws.fit(
+            fit.law, cells, loss, starts=fit.theta[None], bootstraps=0, prior=None, delta=1.0
+        )
         said.append(np.log(drawn.predict(target).value[0]))
     assert np.std(said) * 2 * 1.2816 < 0.05 * 1.7
 
@@ -92,6 +108,13 @@ def test_bad_input_is_refused():
     with pytest.raises(ConfigError, match="FLOP/s"):
         plan_study([1e6], [10]).hours(0.0)
     with pytest.raises(ConfigError, match="parameters and tokens"):
-        cheapest_study(laws.Fit(law=laws.power_law("tokens"), theta=np.zeros(3), samples=np.zeros((0, 3))), 1, 1, 0.1, [1], [1])
+        cheapest_study(
+            laws.Fit(law=laws.power_law("tokens"), theta=np.zeros(3), samples=np.zeros((0, 3))),
+            1,
+            1,
+            0.1,
+            [1],
+            [1],
+        )
     with pytest.raises(InfeasibleError, match="wider than"):
         cheapest_study(published(), 3e12, 6e13, 1e-4, [1e7, 2e7, 4e7], [10, 20, 30])

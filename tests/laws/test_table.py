@@ -16,7 +16,10 @@ from steelyard.runs import RunStore
 
 
 def frame(rows=16):
-    size, tokens = np.repeat([1e6, 3e6, 1e7, 3e7], rows // 4), np.tile(np.geomspace(2e7, 2e9, rows // 4), 4)
+    size, tokens = (
+        np.repeat([1e6, 3e6, 1e7, 3e7], rows // 4),
+        np.tile(np.geomspace(2e7, 2e9, rows // 4), 4),
+    )
     loss = 1.7 + 300 / size**0.35 + 900 / tokens**0.37
     return pl.DataFrame(
         {
@@ -52,13 +55,21 @@ def test_every_kind_of_file_gives_the_same_columns(tmp_path, ending):
     assert all(table[name].dtype == np.float64 for name in table)
     np.testing.assert_allclose(table["loss"], data["val_loss"], rtol=1e-12)
     assert table.words["set"].tolist()[:2] == ["c4", "rw"]
-    assert f"runs{ending}: 16 runs; counts total" in table.source and "loss_unit unstated" in table.source
+    assert (
+        f"runs{ending}: 16 runs; counts total" in table.source
+        and "loss_unit unstated" in table.source
+    )
 
 
 def test_a_fit_takes_the_table_and_keeps_its_source():
     table = read(counts="total", loss_unit="nat/token")
     fitted = laws.fit(laws.chinchilla(), table, "loss", bootstraps=0)
-    plain = laws.fit(laws.chinchilla(), {"parameters": table["parameters"], "tokens": table["tokens"]}, table["loss"], bootstraps=0)
+    plain = laws.fit(
+        laws.chinchilla(),
+        {"parameters": table["parameters"], "tokens": table["tokens"]},
+        table["loss"],
+        bootstraps=0,
+    )
     assert fitted.params == plain.params
     assert "tokenizer unstated" in fitted.source
 
@@ -84,7 +95,12 @@ def test_where_split_and_groups_keep_row_numbers():
 def test_a_missing_column_names_near_ones(column):
     with pytest.raises(DataError) as caught:
         read()[column]
-    expected = {"params": "use 'parameters'", "tokenss": "tokens", "losses": "loss", "set": "groups"}[column]
+    expected = {
+        "params": "use 'parameters'",
+        "tokenss": "tokens",
+        "losses": "loss",
+        "set": "groups",
+    }[column]
     assert expected in caught.value.hint and "\\" not in str(caught.value)
     assert column not in read() and read().get(column) is None
 
@@ -100,7 +116,9 @@ def test_reading_names_what_is_wrong():
         read(counts="totl")
     assert "'total'" in caught.value.hint
     words = frame().with_columns(val_loss=pl.Series(["3.1"] * 6 + ["diverged"] + ["3.0"] * 9))
-    with pytest.raises(DataError, match=r"val_loss \(loss\) holds text in row 7 \(first: 'diverged'"):
+    with pytest.raises(
+        DataError, match=r"val_loss \(loss\) holds text in row 7 \(first: 'diverged'"
+    ):
         read(words)
     empty = frame().with_columns(toks=pl.Series([None] * 2 + [5] * 14))
     with pytest.raises(DataError, match="is empty in rows 1, 2"):
@@ -112,7 +130,12 @@ def test_reading_names_what_is_wrong():
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    broken = {"a.csv.gz": b"not gzip", "b.parquet": bytes(range(256)), "c.jsonl": b"{", "d.xlsx": b"x"}
+    broken = {
+        "a.csv.gz": b"not gzip",
+        "b.parquet": bytes(range(256)),
+        "c.jsonl": b"{",
+        "d.xlsx": b"x",
+    }
     for name, content in broken.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=r"cannot be read|unknown kind"):
@@ -124,16 +147,27 @@ def test_files_that_cannot_be_read(tmp_path):
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_losses_that_are_not_positive_are_refused_or_dropped(bad):
     data = frame().with_columns(val_loss=pl.Series([2.0] * 4 + [bad] + [2.0] * 11))
-    with pytest.raises(FitError, match="val_loss must be positive and finite; it is not in row 5") as caught:
+    with pytest.raises(
+        FitError, match="val_loss must be positive and finite; it is not in row 5"
+    ) as caught:
         read(data)
     assert "drop_invalid" in caught.value.hint
     table = read(data, drop_invalid=True)
-    assert table.num_runs == 15 and table.num_dropped == 1 and 5 not in table.rows and "1 runs without" in table.source
+    assert (
+        table.num_runs == 15
+        and table.num_dropped == 1
+        and 5 not in table.rows
+        and "1 runs without" in table.source
+    )
 
 
 def test_flops_far_from_six_n_d_are_refused():
-    data = frame().with_columns(flops=6.0 * pl.col("params") * pl.col("toks") * pl.Series([1.0] * 10 + [2.5] + [1.2] * 5))
-    with pytest.raises(FitError, match=r"factor 2 of 6 parameters \* tokens in row 11 \(first: 2.5 times\)"):
+    data = frame().with_columns(
+        flops=6.0 * pl.col("params") * pl.col("toks") * pl.Series([1.0] * 10 + [2.5] + [1.2] * 5)
+    )
+    with pytest.raises(
+        FitError, match=r"factor 2 of 6 parameters \* tokens in row 11 \(first: 2.5 times\)"
+    ):
         read(data)
     assert read(data, flops_factor=3).num_runs == 16
 
@@ -145,7 +179,11 @@ def test_mixed_conventions_are_refused_on_access_with_their_rows():
         tok=pl.Series(["gpt2"] * 15 + ["bpe"]),
     )
     table = read(data, counts="kind", schedule="done", tokenizer="tok", loss_unit="nats/token")
-    with pytest.raises(FitError, match="column parameters mixes counts non-embedding and total: rows 15, 16 have non-embedding"):
+    with pytest.raises(
+        FitError,
+        match="column parameters mixes counts non-embedding and total: rows 15, 16 have "
+        "non-embedding",
+    ):
         table["parameters"]
     with pytest.raises(FitError, match="mixes tokenizer bpe and gpt2: row 16 has bpe") as caught:
         table["loss"]
@@ -153,7 +191,9 @@ def test_mixed_conventions_are_refused_on_access_with_their_rows():
     finished = table.where(tokenizer="gpt2", schedule="finished", counts="total")
     assert finished["loss"].shape == (14,)
     bytes_ = table.to_loss_unit("bit/byte", bytes_per_token={"gpt2": 4.4, "bpe": 3.3})
-    with pytest.raises(FitError, match="mixes schedule finished and unfinished: row 16 has unfinished"):
+    with pytest.raises(
+        FitError, match="mixes schedule finished and unfinished: row 16 has unfinished"
+    ):
         bytes_["loss"]
     assert bytes_.where(schedule="finished")["loss"].shape == (15,)
     assert table["tokens"].shape == (16,)
@@ -173,36 +213,57 @@ def test_unstated_conventions_matter_only_where_tables_meet():
         table.for_published(laws.published["besiroglu2024"])
     with pytest.raises(FitError, match="unstated counts"):
         RunTable.concat([table, table])
-    stated = read(counts="non-embedding", loss_unit="nat/token", tokenizer="gpt2", schedule="finished")
+    stated = read(
+        counts="non-embedding", loss_unit="nat/token", tokenizer="gpt2", schedule="finished"
+    )
     assert RunTable.concat([stated, stated]).num_runs == 32
     assert stated.for_published(laws.published["kaplan2020"]) is stated
     with pytest.raises(FitError, match="besiroglu2024 has counts total") as caught:
         stated.for_published(laws.published["besiroglu2024"])
     assert "to_counts('total'" in caught.value.hint
     with pytest.raises(FitError, match="kaplan2020 has tokenizer gpt2"):
-        read(counts="non-embedding", loss_unit="nat/token", tokenizer="bpe").for_published(laws.published["kaplan2020"])
-    other = read(counts="non-embedding", loss_unit="nat/token", tokenizer="bpe", schedule="finished")
+        read(counts="non-embedding", loss_unit="nat/token", tokenizer="bpe").for_published(
+            laws.published["kaplan2020"]
+        )
+    other = read(
+        counts="non-embedding", loss_unit="nat/token", tokenizer="bpe", schedule="finished"
+    )
     with pytest.raises(FitError, match="different or unstated tokenizer"):
         RunTable.concat([stated, other])
-    per_byte = [item.to_loss_unit("bit/byte", bytes_per_token=ratio) for item, ratio in ((stated, 4.4), (other, 3.3))]
+    per_byte = [
+        item.to_loss_unit("bit/byte", bytes_per_token=ratio)
+        for item, ratio in ((stated, 4.4), (other, 3.3))
+    ]
     assert RunTable.concat(per_byte)["loss"].shape == (32,)
 
 
 def test_counts_convert_by_the_catalog():
     names = ["gpt2", "gpt2-xl", "gpt2"]
     counted = [count_parameters(architecture_by_name(name)) for name in names]
-    data = {"parameters": [float(item.total) for item in counted], "loss": [3.0, 2.5, 3.0], "model": names}
+    data = {
+        "parameters": [float(item.total) for item in counted],
+        "loss": [3.0, 2.5, 3.0],
+        "model": names,
+    }
     table = RunTable.read(data, counts="total")
-    assert table.to_counts("non-embedding", architectures="model")["parameters"].tolist() == [item.non_embedding for item in counted]
-    head = table.to_counts("non-embedding+head", architectures=[architecture_by_name(name) for name in names])
+    assert table.to_counts("non-embedding", architectures="model")["parameters"].tolist() == [
+        item.non_embedding for item in counted
+    ]
+    head = table.to_counts(
+        "non-embedding+head", architectures=[architecture_by_name(name) for name in names]
+    )
     assert head["parameters"][0] == counted[0].non_embedding + 50257 * 768
     back = head.to_counts("total", architectures="model")
     np.testing.assert_allclose(back["parameters"], table["parameters"], rtol=1e-15)
     assert not back.estimated
     with pytest.raises(CatalogError):
         table.to_counts("total", architectures=["gtp2"] * 3)
-    with pytest.raises(FitError, match="embeddings hold more than the 1000 parameters stated in rows 1, 2, 3"):
-        RunTable.read({**data, "parameters": [1e3] * 3}, counts="total").to_counts("non-embedding", architectures="model")
+    with pytest.raises(
+        FitError, match="embeddings hold more than the 1000 parameters stated in rows 1, 2, 3"
+    ):
+        RunTable.read({**data, "parameters": [1e3] * 3}, counts="total").to_counts(
+            "non-embedding", architectures="model"
+        )
     with pytest.raises(FitError, match="exactly one"):
         table.to_counts("total")
     with pytest.raises(FitError, match="cannot turn total parameters into active"):
@@ -210,11 +271,22 @@ def test_counts_convert_by_the_catalog():
 
 
 def test_counts_convert_by_widths():
-    data = {"parameters": [1e6, 2e6], "loss": [3.0, 2.5], "width": [64.0, 128.0], "mixed": ["total", "non-embedding"]}
+    data = {
+        "parameters": [1e6, 2e6],
+        "loss": [3.0, 2.5],
+        "width": [64.0, 128.0],
+        "mixed": ["total", "non-embedding"],
+    }
     table = RunTable.read(data, counts="non-embedding")
-    assert table.to_counts("total", hidden_size="width", vocab_size=1000)["parameters"].tolist() == [1.064e6, 2.128e6]
-    assert table.to_counts("total", hidden_size="width", vocab_size=1000, tied=False)["parameters"].tolist() == [1.128e6, 2.256e6]
-    mixed = RunTable.read(data, counts="mixed").to_counts("total", hidden_size="width", vocab_size=1000)
+    assert table.to_counts("total", hidden_size="width", vocab_size=1000)[
+        "parameters"
+    ].tolist() == [1.064e6, 2.128e6]
+    assert table.to_counts("total", hidden_size="width", vocab_size=1000, tied=False)[
+        "parameters"
+    ].tolist() == [1.128e6, 2.256e6]
+    mixed = RunTable.read(data, counts="mixed").to_counts(
+        "total", hidden_size="width", vocab_size=1000
+    )
     assert mixed["parameters"].tolist() == [1e6, 2.128e6]
     with pytest.raises(FitError, match="positive whole"):
         table.to_counts("total", hidden_size="width")
@@ -224,8 +296,14 @@ def test_estimated_embeddings_are_marked_and_invert():
     layers = np.geomspace(1e4, 1e12, 30)
     total = convert_counts(layers, "non-embedding", "total", CHINCHILLA_EMBEDDING_SCALE)
     np.testing.assert_allclose(total, layers + 47491 * layers ** (1 / 3), rtol=1e-14)
-    np.testing.assert_allclose(convert_counts(total, "total", "non-embedding", CHINCHILLA_EMBEDDING_SCALE), layers, rtol=1e-9)
-    table = read(counts="non-embedding").to_counts("total", embedding_scale=CHINCHILLA_EMBEDDING_SCALE)
+    np.testing.assert_allclose(
+        convert_counts(total, "total", "non-embedding", CHINCHILLA_EMBEDDING_SCALE),
+        layers,
+        rtol=1e-9,
+    )
+    table = read(counts="non-embedding").to_counts(
+        "total", embedding_scale=CHINCHILLA_EMBEDDING_SCALE
+    )
     assert table.estimated == ("parameters",) and "estimated parameters" in table.source
     with pytest.raises(FitError, match="cannot turn"):
         read(counts="non-embedding+head").to_counts("total", embedding_scale=1e4)
@@ -235,12 +313,16 @@ def test_estimated_embeddings_are_marked_and_invert():
 def test_losses_convert():
     loss = np.array([2.0, 3.0])
     per_token = np.full(2, 4.0)
-    np.testing.assert_allclose(convert_loss(loss, "nat/token", "bit/byte", per_token), loss / np.log(2) / 4)
+    np.testing.assert_allclose(
+        convert_loss(loss, "nat/token", "bit/byte", per_token), loss / np.log(2) / 4
+    )
     np.testing.assert_allclose(convert_loss(loss, "bit/token", "nat/token", None), loss * np.log(2))
     for source in ("nat/token", "bit/token", "nat/byte", "bit/byte"):
         for target in ("nat/token", "bit/token", "nat/byte", "bit/byte"):
             there = convert_loss(loss, source, target, per_token)
-            np.testing.assert_allclose(convert_loss(there, target, source, per_token), loss, rtol=1e-15)
+            np.testing.assert_allclose(
+                convert_loss(there, target, source, per_token), loss, rtol=1e-15
+            )
     with pytest.raises(FitError, match="needs the bytes per token"):
         convert_loss(loss, "nat/token", "bit/byte", None)
     with pytest.raises(FitError, match="cannot turn"):
@@ -256,7 +338,9 @@ def test_losses_convert():
 def test_runs_of_a_store(tmp_path):
     store = RunStore(tmp_path)
     for index, size in enumerate((1e6, 2e6, 4e6)):
-        with store.create("train", {"model": {"hidden_size": 64 * 2**index}}, seed=index, name=f"size {index}") as run:
+        with store.create(
+            "train", {"model": {"hidden_size": 64 * 2**index}}, seed=index, name=f"size {index}"
+        ) as run:
             for quantity, value in (
                 ("model.parameters", size),
                 ("train.tokens", 20 * size),
@@ -267,9 +351,18 @@ def test_runs_of_a_store(tmp_path):
     with store.create("serve", {}, seed=0):
         pass
     table = RunTable.from_store(store, width="recipe.model.hidden_size")
-    assert table["parameters"].tolist() == [1e6, 2e6, 4e6] and table["width"].tolist() == [64, 128, 256]
+    assert table["parameters"].tolist() == [1e6, 2e6, 4e6] and table["width"].tolist() == [
+        64,
+        128,
+        256,
+    ]
     assert table["loss"].tolist() == [3.0, 3.0, 3.0] and table["seed"].tolist() == [0, 1, 2]
-    assert table.conventions.described() == {"counts": "total", "loss_unit": "nat/token", "tokenizer": "unstated", "schedule": "unstated"}
+    assert table.conventions.described() == {
+        "counts": "total",
+        "loss_unit": "nat/token",
+        "tokenizer": "unstated",
+        "schedule": "unstated",
+    }
     assert table.words["name"][2] == "size 2" and "flops" not in table
     with pytest.raises(DataError, match=r"and 2 more has no eval.bits_per_byte for column loss"):
         RunTable.from_store(store, loss="eval.bits_per_byte")

@@ -14,7 +14,10 @@ LAWS = [
     laws.power_law("tokens", floor=False),
     laws.Law(
         name="raised",
-        term=laws.Raised(laws.Sum((laws.Power("A", "alpha", "parameters"), laws.Power("B", "alpha", "tokens"))), "gamma"),
+        term=laws.Raised(
+            laws.Sum((laws.Power("A", "alpha", "parameters"), laws.Power("B", "alpha", "tokens"))),
+            "gamma",
+        ),
         parameters=(
             laws.Parameter(name="A", transform="log", low=-9, high=30, starts=(3.0,)),
             laws.Parameter(name="B", transform="log", low=-9, high=30, starts=(3.0,)),
@@ -27,7 +30,12 @@ LAWS = [
         term=laws.Power(
             "A",
             "alpha",
-            laws.Minimum((laws.Product((laws.Constant("B"), laws.Raised(laws.Input("tokens"), "gamma"))), laws.Input("parameters"))),
+            laws.Minimum(
+                (
+                    laws.Product((laws.Constant("B"), laws.Raised(laws.Input("tokens"), "gamma"))),
+                    laws.Input("parameters"),
+                )
+            ),
         ),
         parameters=(
             laws.Parameter(name="A", transform="log", low=-9, high=30, starts=(3.0,)),
@@ -44,8 +52,13 @@ LAWS = [
 def test_gradient_equals_finite_differences(law, seed):
     generator = np.random.default_rng(seed)
     grid = law.start_grid()
-    theta = grid[generator.integers(0, len(grid), 3)] * generator.uniform(0.8, 1.2, (3, grid.shape[1]))
-    inputs = {"parameters": 10 ** generator.uniform(4, 11, 7), "tokens": 10 ** generator.uniform(5, 13, 7)}
+    theta = grid[generator.integers(0, len(grid), 3)] * generator.uniform(
+        0.8, 1.2, (3, grid.shape[1])
+    )
+    inputs = {
+        "parameters": 10 ** generator.uniform(4, 11, 7),
+        "tokens": 10 ** generator.uniform(5, 13, 7),
+    }
     log, gradient = law.evaluate(theta, inputs)
     assert log.shape == (3, 7) and gradient.shape == (3, grid.shape[1], 7)
     assert np.array_equal(log, law.predict(theta, inputs))
@@ -61,7 +74,9 @@ def test_chinchilla_equals_its_formula():
     params = laws.published["hoffmann2022"].params
     theta = law.coordinates(params)
     assert law.values(theta) == pytest.approx([params[name] for name in law.names])
-    loss = np.exp(law.predict(theta[None], {"parameters": np.array([70e9]), "tokens": np.array([1.4e12])}))[0, 0]
+    loss = np.exp(
+        law.predict(theta[None], {"parameters": np.array([70e9]), "tokens": np.array([1.4e12])})
+    )[0, 0]
     assert loss == pytest.approx(1.6934 + 406.4 / 70e9**0.3392 + 410.7 / 1.4e12**0.2849, rel=1e-12)
 
 

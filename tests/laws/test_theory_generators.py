@@ -22,7 +22,9 @@ def test_drawn_runs_are_the_law_times_noise():
 
 
 def test_runs_without_noise_give_the_truth_back():
-    found = laws.fit(LAW, theory.draw(LAW, TRUTH, GRID, 0.0, np.random.default_rng(0)), "loss", bootstraps=0)
+    found = laws.fit(
+        LAW, theory.draw(LAW, TRUTH, GRID, 0.0, np.random.default_rng(0)), "loss", bootstraps=0
+    )
     assert "log noise 0" in found.source
     for name, value in TRUTH.items():
         assert found.params[name] == pytest.approx(value, rel=1e-3)
@@ -30,7 +32,9 @@ def test_runs_without_noise_give_the_truth_back():
 
 def test_outliers_and_diverged_runs_are_marked():
     grid = {"tokens": np.geomspace(1e7, 1e11, 2000)}
-    runs = theory.draw(LAW, TRUTH, grid, 0.01, np.random.default_rng(1), outliers=0.1, diverged=0.05)
+    runs = theory.draw(
+        LAW, TRUTH, grid, 0.01, np.random.default_rng(1), outliers=0.1, diverged=0.05
+    )
     off = np.abs(np.log(runs["loss"] / runs.clean))
     assert runs.is_outlier.mean() == pytest.approx(0.1, abs=0.03)
     assert runs.is_diverged.mean() == pytest.approx(0.05, abs=0.02)
@@ -42,7 +46,11 @@ def test_every_law_can_be_drawn_on_its_grid():
     for law, params, grid in (
         (laws.chinchilla(), laws.published["besiroglu2024"].params, theory.chinchilla_grid()),
         (laws.chinchilla(), laws.published["besiroglu2024"].params, theory.isoflop_grid()),
-        (laws.power_law("samples"), {"A": 3.0, "alpha": 0.4, "E": 0.1}, theory.learning_curve_grid(2**16, 8, repeats=3)),
+        (
+            laws.power_law("samples"),
+            {"A": 3.0, "alpha": 0.4, "E": 0.1},
+            theory.learning_curve_grid(2**16, 8, repeats=3),
+        ),
     ):
         runs = theory.draw(law, params, grid, 0.01, np.random.default_rng(0))
         assert (runs["loss"] > 0).all()
@@ -62,7 +70,9 @@ def test_grids_keep_their_promises():
 
 def test_random_feature_runs_hold_losses_of_the_model():
     model = theory.RandomFeatureModel(modes=500)
-    runs = theory.random_feature_runs(model, [10, 40], [20, 50], [100], noise=0.0, generator=np.random.default_rng(0))
+    runs = theory.random_feature_runs(
+        model, [10, 40], [20, 50], [100], noise=0.0, generator=np.random.default_rng(0)
+    )
     np.testing.assert_allclose(runs["loss"][2:], model.loss([10, 40], 50, 100).test)
     np.testing.assert_array_equal(runs["width"], [20, 20, 50, 50])
     assert runs.params["steps"] == pytest.approx(2 / 3)
@@ -76,7 +86,9 @@ def test_coverage_counts_what_a_known_interval_holds():
         half = 1.2815515594457 / np.sqrt(20)
         return {"mean": (center - half, center + half)}
 
-    found = theory.coverage(lambda generator: 3 + generator.standard_normal(20), interval, {"mean": 3.0}, 600, 0.8)
+    found = theory.coverage(
+        lambda generator: 3 + generator.standard_normal(20), interval, {"mean": 3.0}, 600, 0.8
+    )
     assert found.fraction("mean") == pytest.approx(0.8, abs=4 * found.binomial_error())
     assert found.is_calibrated("mean", 0.9999)
     assert found.binomial_error() == pytest.approx(np.sqrt(0.16 / 600))
@@ -88,7 +100,9 @@ def test_coverage_tells_intervals_that_are_too_narrow():
     def interval(values):
         return {"mean": (values.mean() - 0.05, values.mean() + 0.05)}
 
-    found = theory.coverage(lambda generator: generator.standard_normal(20), interval, {"mean": 0.0}, 200, 0.8)
+    found = theory.coverage(
+        lambda generator: generator.standard_normal(20), interval, {"mean": 0.0}, 200, 0.8
+    )
     assert not found.is_calibrated("mean")
 
 
@@ -111,7 +125,9 @@ def test_coverage_counts_refusals():
             raise FitError("no")
         return {"x": (-9.0, 9.0)}
 
-    found = theory.coverage(lambda generator: generator.standard_normal(), refuses, {"x": 0.0}, 40, 0.8)
+    found = theory.coverage(
+        lambda generator: generator.standard_normal(), refuses, {"x": 0.0}, 40, 0.8
+    )
     assert found.refused + found.repeats == 40
     assert found.refused > 5
     assert found.fraction("x") == 1.0
@@ -122,14 +138,22 @@ def test_coverage_counts_refusals():
     [
         (lambda rng: theory.draw(LAW, TRUTH, GRID, -1, rng), ConfigError, "noise"),
         (lambda rng: theory.draw(LAW, TRUTH, GRID, 0.1, rng, outliers=2), ConfigError, "outliers"),
-        (lambda rng: theory.draw(LAW, TRUTH, GRID, 0.1, rng, target="tokens"), ConfigError, "is an input"),
+        (
+            lambda rng: theory.draw(LAW, TRUTH, GRID, 0.1, rng, target="tokens"),
+            ConfigError,
+            "is an input",
+        ),
         (lambda rng: theory.draw(LAW, {"A": 1.0}, GRID, 0.1, rng), FitError, "needs"),
         (lambda rng: theory.draw(LAW, TRUTH, {}, 0.1, rng), FitError, "missing"),
         (lambda rng: theory.isoflop_grid(runs=2), ConfigError, "3 runs"),
         (lambda rng: theory.learning_curve_grid(8, 12), ConfigError, "shards"),
         (lambda rng: theory.crossed(a=[]), ConfigError, "axis a"),
         (lambda rng: theory.coverage(lambda g: 0, lambda t: {}, {}, 5, 0.8), ConfigError, "truth"),
-        (lambda rng: theory.coverage(lambda g: 0, lambda t: {}, {"x": 1.0}, 5, 0.8), ConfigError, "no interval for x"),
+        (
+            lambda rng: theory.coverage(lambda g: 0, lambda t: {}, {"x": 1.0}, 5, 0.8),
+            ConfigError,
+            "no interval for x",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, error, words):

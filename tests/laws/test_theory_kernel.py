@@ -1,4 +1,7 @@
-"""Learning curves forecast from features and labels: against probes on drawn features, and what is refused."""
+"""Learning curves forecast from features and labels.
+
+Against probes on drawn features, and what is refused.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +29,8 @@ def ridge_error(task, size, ridge, generator, repeats=12):
     for _ in range(repeats):
         chosen = generator.permutation(ROWS)[:size]
         weights = np.linalg.solve(
-            features[chosen].T @ features[chosen] / size + ridge * np.eye(COLUMNS), features[chosen].T @ targets[chosen] / size
+            features[chosen].T @ features[chosen] / size + ridge * np.eye(COLUMNS),
+            features[chosen].T @ targets[chosen] / size,
         )
         errors.append(np.mean((targets[ROWS:] - features[ROWS:] @ weights) ** 2))
     return np.mean(errors)
@@ -49,7 +53,9 @@ def test_forecast_of_ridge_probes_over_labels(task, labels):
     for size in (40, 150, 1200):
         for ridge in (1e-2, 1e-1):
             said = model.ridge_loss(ridge, samples=size)[0][0] + model.label_noise
-            assert said == pytest.approx(ridge_error(task, size, ridge, generator), rel=0.15 if labels == ROWS else 0.3)
+            assert said == pytest.approx(
+                ridge_error(task, size, ridge, generator), rel=0.15 if labels == ROWS else 0.3
+            )
 
 
 def test_forecast_of_gradient_descent(task):
@@ -63,26 +69,40 @@ def test_forecast_of_gradient_descent(task):
         for step in range(101):
             if step in steps:
                 errors.append(np.mean((targets[ROWS:] - features[ROWS:] @ weights) ** 2))
-            weights += model.learning_rate * features[chosen].T @ (targets[chosen] - features[chosen] @ weights) / 60
+            weights += (
+                model.learning_rate
+                * features[chosen].T
+                @ (targets[chosen] - features[chosen] @ weights)
+                / 60
+            )
     measured = np.array(errors).reshape(-1, 2).mean(axis=0)
-    np.testing.assert_allclose(model.loss(steps, samples=60).test + model.label_noise, measured, rtol=0.1)
+    np.testing.assert_allclose(
+        model.loss(steps, samples=60).test + model.label_noise, measured, rtol=0.1
+    )
 
 
 def test_more_features_than_rows(task):
     """A kernel of 100 rows in 80 + 60 dimensions, of which 60 repeat others, gives the same model as without them."""
     features, targets = task[0][:100], task[1][:100]
     twice = np.concatenate([features, features[:, :60]], axis=1)
-    wide, rows = from_kernel(twice, targets), from_kernel(np.concatenate([features, features], axis=1), targets)
+    wide, rows = (
+        from_kernel(twice, targets),
+        from_kernel(np.concatenate([features, features], axis=1), targets),
+    )
     assert wide.ridge_loss(0.1, samples=50)[0][0] > 0
     plain = from_kernel(features * np.sqrt(2), targets)
-    assert rows.ridge_loss(0.1, samples=50)[0] == pytest.approx(plain.ridge_loss(0.1, samples=50)[0], rel=1e-4)
+    assert rows.ridge_loss(0.1, samples=50)[0] == pytest.approx(
+        plain.ridge_loss(0.1, samples=50)[0], rel=1e-4
+    )
 
 
 def test_columns_of_targets_add_up(task):
     features, targets = task[0][:300], task[1][:300]
     both = from_kernel(features, np.column_stack([targets, targets]))
     one = from_kernel(features, targets)
-    assert both.ridge_loss(0.1, samples=100)[0] == pytest.approx(2 * one.ridge_loss(0.1, samples=100)[0], rel=1e-6)
+    assert both.ridge_loss(0.1, samples=100)[0] == pytest.approx(
+        2 * one.ridge_loss(0.1, samples=100)[0], rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The random-feature model: against simulated students, its exponents, its answers, and what it refuses."""
+"""The random-feature model.
+
+Against simulated students, its exponents, its answers, and what it refuses.
+"""
 
 from dataclasses import replace
 
@@ -17,13 +20,16 @@ def generators(runs, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("width", "samples", "batch"), [(50, np.inf, None), (50, 100, None), (np.inf, 60, None), (60, 80, 20), (np.inf, np.inf, 20)]
+    ("width", "samples", "batch"),
+    [(50, np.inf, None), (50, 100, None), (np.inf, 60, None), (60, 80, 20), (np.inf, np.inf, 20)],
 )
 def test_simulated_students_have_the_loss_of_theory(width, samples, batch):
     model = replace(MODEL, label_noise=0.1)
     runs = model.simulate(40, width, samples, batch, generators=generators(40))
     curve = model.loss(runs.steps, width, samples, batch)
-    near = (np.abs(runs.mean_test - curve.test) < 3 * runs.standard_error) | (np.abs(runs.mean_test / curve.test - 1) < 0.05)
+    near = (np.abs(runs.mean_test - curve.test) < 3 * runs.standard_error) | (
+        np.abs(runs.mean_test / curve.test - 1) < 0.05
+    )
     assert near.mean() >= 0.9
     np.testing.assert_allclose(runs.train.mean(axis=0), curve.train, rtol=0.12)
 
@@ -41,7 +47,14 @@ def test_simulation_equals_descent_on_all_modes():
     for step in range(steps + 1):
         assert runs.test[0, step] == pytest.approx(variance @ error**2, rel=1e-9)
         assert runs.train[0, step] == pytest.approx(np.mean((inputs @ error) ** 2), rel=1e-9)
-        error = error - model.learning_rate * features.T @ (features @ (inputs.T @ (inputs @ error))) / width / samples
+        error = (
+            error
+            - model.learning_rate
+            * features.T
+            @ (features @ (inputs.T @ (inputs @ error)))
+            / width
+            / samples
+        )
 
 
 def test_same_generators_same_numbers():
@@ -54,7 +67,9 @@ def test_ensembles_never_beat_one_student_as_wide_as_all():
     ensemble = MODEL.ensemble_loss(steps, 4, width=25)
     assert (ensemble < MODEL.loss(steps, 25).test).all()
     assert (MODEL.loss(steps, 100).test < ensemble).all()
-    np.testing.assert_allclose(MODEL.ensemble_loss(steps, 1, 25, 50), MODEL.loss(steps, 25, 50).test)
+    np.testing.assert_allclose(
+        MODEL.ensemble_loss(steps, 1, 25, 50), MODEL.loss(steps, 25, 50).test
+    )
 
 
 def test_ensemble_of_drawn_students_has_the_loss_of_theory():
@@ -92,7 +107,9 @@ def test_late_width_loss_equals_drawn_projections():
     for width in (15, 30):
         left = []
         for generator in generators(10):
-            basis, _ = np.linalg.qr(np.sqrt(variance)[:, None] * generator.standard_normal((len(variance), width)))
+            basis, _ = np.linalg.qr(
+                np.sqrt(variance)[:, None] * generator.standard_normal((len(variance), width))
+            )
             left.append(power.sum() - np.sum((basis.T @ np.sqrt(power)) ** 2))
         assert np.mean(left) == pytest.approx(model.ridge_loss(1e-20, width=width)[0][0], rel=0.1)
 
@@ -118,12 +135,17 @@ def test_bins_of_modes_give_the_loss_of_single_modes():
     binned = RandomFeatureModel(a=2.0, b=1.5, modes=20000)
     assert len(binned.spectrum.count) < 200
     steps = np.array([5, 50, 3000])
-    np.testing.assert_allclose(binned.loss(steps, 40, 60).test, single.loss(steps, 40, 60).test, rtol=2e-4)
+    np.testing.assert_allclose(
+        binned.loss(steps, 40, 60).test, single.loss(steps, 40, 60).test, rtol=2e-4
+    )
 
 
 def test_long_minibatch_runs_are_smooth_where_nodes_thin_out():
     steps = np.array([500, 512, 513, 600, 2000])
-    plain, noisy = (replace(MODEL, modes=10**6, spectrum=None).loss(steps, batch=batch).test for batch in (None, 1e9))
+    plain, noisy = (
+        replace(MODEL, modes=10**6, spectrum=None).loss(steps, batch=batch).test
+        for batch in (None, 1e9)
+    )
     np.testing.assert_allclose(noisy, plain, rtol=1e-5)
 
 
@@ -158,7 +180,10 @@ def test_few_modes_are_reported():
         (lambda: MODEL.bottleneck(1), "2 steps"),
         (lambda: MODEL.simulate(5, 10, generators=[]), "one generator per run"),
         (lambda: MODEL.simulate(5, 10.5, generators=generators(1)), "whole number of width"),
-        (lambda: RandomFeatureModel(modes=10**8).simulate(5, 10, generators=generators(1)), "too many to simulate"),
+        (
+            lambda: RandomFeatureModel(modes=10**8).simulate(5, 10, generators=generators(1)),
+            "too many to simulate",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, words):

@@ -18,10 +18,18 @@ from steelyard.laws.forms.updates.return_curves import (
     return_thresholds,
 )
 from steelyard.laws.forms.updates.updates_fit import fit_updates
-from steelyard.laws.forms.updates.updates_to_data import UpdatesLaw, fit_hyperparameters, hyperparameter_law, updates_to_data
+from steelyard.laws.forms.updates.updates_to_data import (
+    UpdatesLaw,
+    fit_hyperparameters,
+    hyperparameter_law,
+    updates_to_data,
+)
 from steelyard.laws.theory.planted_returns import PlantedReturns
 
-SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "data/rl-utd-scaling"
+SHARED = (
+    Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
+    / "data/rl-utd-scaling"
+)
 UTDS = np.array([0.25, 0.5, 1, 2, 4, 8, 16])
 SUITES = {"dmc": (4.92e6, 1e10, 7.25e4), "gym": (1.5e5, 4e9, 2.11e5)}
 """Critic parameters, FLOP per environment step, median need in steps; Rybkin et al. 2025."""
@@ -31,7 +39,11 @@ def rows(name, **wanted):
     if not SHARED.is_dir():
         pytest.skip("shared/data/rl-utd-scaling is not on this machine")
     with (SHARED / name).open() as stream:
-        return [row for row in csv.DictReader(stream) if all(row[key] == value for key, value in wanted.items())]
+        return [
+            row
+            for row in csv.DictReader(stream)
+            if all(row[key] == value for key, value in wanted.items())
+        ]
 
 
 def published_hyperparameters(suite, name):
@@ -48,13 +60,27 @@ def published(suite, method="ours"):
     law = updates_to_data(unit)
     fits = []
     for row in found:
-        values = {"Dmin": unit * float(row["d_min_normalised"]), "beta": float(row["beta"]), "alpha": float(row["alpha"])}
-        fits.append(laws.Fit(law=law, theta=law.coordinates(values), samples=np.zeros((0, 3)), provenance="published"))
+        values = {
+            "Dmin": unit * float(row["d_min_normalised"]),
+            "beta": float(row["beta"]),
+            "alpha": float(row["alpha"]),
+        }
+        fits.append(
+            laws.Fit(
+                law=law,
+                theta=law.coordinates(values),
+                samples=np.zeros((0, 3)),
+                provenance="published",
+            )
+        )
     return UpdatesLaw(
-        utds=UTDS, thresholds=np.array([float(row["threshold_J"]) for row in found]), fits=tuple(fits),
-        batch_size=published_hyperparameters(suite, "batch_size"), learning_rate=published_hyperparameters(suite, "learning_rate"),
+        utds=UTDS,
+        thresholds=np.array([float(row["threshold_J"]) for row in found]),
+        fits=tuple(fits),
+        batch_size=published_hyperparameters(suite, "batch_size"),
+        learning_rate=published_hyperparameters(suite, "learning_rate"),
         critic_parameters=critic,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +90,9 @@ def settings():
 
 
 def fitted(needs, settings, **options):
-    return fit_updates(needs, batch_size=settings, learning_rate=settings, critic_parameters=1e5, **options)
+    return fit_updates(
+        needs, batch_size=settings, learning_rate=settings, critic_parameters=1e5, **options
+    )
 
 
 def test_crossing_equals_isotonic_regression():
@@ -89,7 +117,10 @@ def test_thresholds_are_the_published_ones():
 
 @pytest.mark.parametrize(
     ("unit", "beta", "alpha", "floor", "printed"),
-    [(7.25e4, 0.57386686, 1.08958539, 1.10010350, 7.98e4), (2.11e5, 2.28951918, 0.70037719, 1.03082134, 2.17e5)],
+    [
+        (7.25e4, 0.57386686, 1.08958539, 1.10010350, 7.98e4),
+        (2.11e5, 2.28951918, 0.70037719, 1.03082134, 2.17e5),
+    ],
 )
 def test_law_at_return_800_has_the_printed_plateau(unit, beta, alpha, floor, printed):
     """Rybkin et al. 2025, figure 1; rows of the stored fits."""
@@ -106,13 +137,21 @@ def test_law_at_return_800_has_the_printed_plateau(unit, beta, alpha, floor, pri
 def test_published_points_give_the_published_parameters(suite, method, settings):
     truth = published(suite, method)
     steps = np.stack([truth.steps(threshold, UTDS)[0] for threshold in truth.thresholds], axis=1)
-    needs = DataNeeds(utds=UTDS, thresholds=truth.thresholds, steps=steps, samples=np.zeros((0, *steps.shape)), unit=SUITES[suite][2])
+    needs = DataNeeds(
+        utds=UTDS,
+        thresholds=truth.thresholds,
+        steps=steps,
+        samples=np.zeros((0, *steps.shape)),
+        unit=SUITES[suite][2],
+    )
     for loss in ("log", "linear"):
         for one, other in zip(fitted(needs, settings, loss=loss).fits, truth.fits, strict=True):
             assert one.params == pytest.approx(other.params, rel=0.02)
 
 
-@pytest.mark.parametrize(("suite", "exponent", "first", "last"), [("dmc", -0.74, 2.29, 1.03), ("gym", 0.62, 3.1, 6.3)])
+@pytest.mark.parametrize(
+    ("suite", "exponent", "first", "last"), [("dmc", -0.74, 2.29, 1.03), ("gym", 0.62, 3.1, 6.3)]
+)
 def test_published_fits_give_the_published_budget_law(suite, exponent, first, last):
     law, delta = published(suite), SUITES[suite][1]
     line = budget_law(law, delta)
@@ -140,7 +179,10 @@ def test_best_updates_spend_the_budget():
     for index in (3, 8):
         best = best_updates_to_data(law, line.budgets[index], delta)
         assert best.flops + delta * best.data <= line.budgets[index] * (1 + 1e-9)
-        assert best.threshold == pytest.approx(line.thresholds[index], rel=0.05) and not best.is_extrapolated
+        assert (
+            best.threshold == pytest.approx(line.thresholds[index], rel=0.05)
+            and not best.is_extrapolated
+        )
     assert best_updates_to_data(law, 3 * line.budgets[-1], delta).is_extrapolated
     with pytest.raises(FitError, match="does not reach return 200"):
         best_updates_to_data(law, line.budgets[0] / 2, delta)
@@ -152,13 +194,28 @@ def test_data_and_compute_follow_their_formulas():
     steps = params["Dmin"] + SUITES["gym"][2] * (4 / params["beta"]) ** -params["alpha"]
     assert law.data_needed(law.thresholds[4], 4).value == pytest.approx(steps)
     batch = np.mean(
-        [10 ** float(row["intercept_log10"]) for row in rows("hparam_fits.csv", suite="gym", slope_type="shared", hparam="batch_size")]
+        [
+            10 ** float(row["intercept_log10"])
+            for row in rows(
+                "hparam_fits.csv", suite="gym", slope_type="shared", hparam="batch_size"
+            )
+        ]
     )
-    assert law.compute_needed(law.thresholds[4], 4).value == pytest.approx(10 * 4 * steps * batch * 4**-0.3096094744219379 * 1.5e5)
+    assert law.compute_needed(law.thresholds[4], 4).value == pytest.approx(
+        10 * 4 * steps * batch * 4**-0.3096094744219379 * 1.5e5
+    )
     between = law.data_needed(0.5 * (law.thresholds[4] + law.thresholds[5]), 4).value
-    assert law.data_needed(law.thresholds[4], 4).value < between < law.data_needed(law.thresholds[5], 4).value
+    assert (
+        law.data_needed(law.thresholds[4], 4).value
+        < between
+        < law.data_needed(law.thresholds[5], 4).value
+    )
     ratios, data, flops = law.frontier(800.0, 9)
-    assert ratios[[0, -1]] == pytest.approx([0.25, 16]) and (np.diff(data) < 0).all() and (flops > 0).all()
+    assert (
+        ratios[[0, -1]] == pytest.approx([0.25, 16])
+        and (np.diff(data) < 0).all()
+        and (flops > 0).all()
+    )
     with pytest.raises(FitError, match="outside the fitted thresholds"):
         law.data_needed(900, 4)
     with pytest.raises(FitError, match="must be positive"):
@@ -170,17 +227,25 @@ def test_data_and_compute_follow_their_formulas():
 def planted_needs(seed, bootstraps=40, **options):
     generator = np.random.default_rng(seed)
     return data_needs(
-        PlantedReturns().curves(UTDS, generator, **options), return_thresholds(300, count=4), bootstraps=bootstraps, generator=generator
+        PlantedReturns().curves(UTDS, generator, **options),
+        return_thresholds(300, count=4),
+        bootstraps=bootstraps,
+        generator=generator,
     )
 
 
 def test_planted_truth_lies_in_the_intervals(settings):
     law = fitted(planted_needs(3), settings)
-    covered = [one.interval("alpha", 0.95)[0] <= 0.9 <= one.interval("alpha", 0.95)[1] for one in law.fits]
+    covered = [
+        one.interval("alpha", 0.95)[0] <= 0.9 <= one.interval("alpha", 0.95)[1] for one in law.fits
+    ]
     assert sum(covered) >= 3
     said = law.data_needed(600.0, 4.0)
     assert said.low < said.value < said.high
-    assert budget_law(law, 1e9, num_extrapolated=1).exponent.low < budget_law(law, 1e9, num_extrapolated=1).exponent.high
+    assert (
+        budget_law(law, 1e9, num_extrapolated=1).exponent.low
+        < budget_law(law, 1e9, num_extrapolated=1).exponent.high
+    )
 
 
 @pytest.mark.slow
@@ -203,7 +268,9 @@ def test_planted_best_settings_are_found_in_spite_of_noise():
             for column, rate in enumerate(rates):
                 curve = truth.curve("middle", utd, generator, settings=(batch, rate), points=150)
                 counts = generator.multinomial(8, np.full(8, 1 / 8), 20) / 8
-                needed[row, column] = first_crossings(curve.step, curve.returns @ counts.T, np.array([600.0]))[:, 0]
+                needed[row, column] = first_crossings(
+                    curve.step, curve.returns @ counts.T, np.array([600.0])
+                )[:, 0]
         best.append((best_setting(needed, batches), best_setting(needed.transpose(1, 0, 2), rates)))
     assert best[0] == pytest.approx((512, 5e-4), rel=0.35)
     assert best[1][0] < best[0][0] and best[1][1] < best[0][1]
@@ -214,16 +281,23 @@ def test_planted_best_settings_are_found_in_spite_of_noise():
 def test_hyperparameters_share_one_slope():
     generator = np.random.default_rng(0)
     utd, task = np.tile([1.0, 2, 4, 8], 3), np.repeat(["a", "b", "c"], 4)
-    values = np.repeat([700.0, 300, 150], 4) * utd**-0.45 * np.exp(0.05 * generator.standard_normal(12))
+    values = (
+        np.repeat([700.0, 300, 150], 4) * utd**-0.45 * np.exp(0.05 * generator.standard_normal(12))
+    )
     one = fit_hyperparameters(utd, task.tolist(), values, bootstraps=0)
     columns = np.column_stack([np.log(utd), *(task == name for name in "abc")])
     slope, *levels = np.linalg.lstsq(columns, np.log(values), rcond=None)[0]
     assert one.params["slope"] == pytest.approx(-slope, rel=1e-6)
-    assert [one.params[f"coefficient[{name}]"] for name in "abc"] == pytest.approx(np.exp(levels).tolist(), rel=1e-6)
+    assert [one.params[f"coefficient[{name}]"] for name in "abc"] == pytest.approx(
+        np.exp(levels).tolist(), rel=1e-6
+    )
 
 
 def test_resets_are_left_out():
-    step, returns = np.arange(1.0, 11.0), np.array([[10.0], [20], [30], [5], [10], [25], [35], [40], [45], [50]])
+    step, returns = (
+        np.arange(1.0, 11.0),
+        np.array([[10.0], [20], [30], [5], [10], [25], [35], [40], [45], [50]]),
+    )
     curve = LearningCurve(task="a", utd=1.0, step=step, returns=returns, resets=(3.0,))
     assert curve.step[~curve.kept].tolist() == [4, 5, 6]
 
@@ -242,13 +316,21 @@ def test_normalization_averages_tasks_of_any_difficulty():
 
 def test_bad_input_is_named(settings):
     flat = [
-        LearningCurve(task="a", utd=utd, step=np.arange(1.0, 50.0), returns=np.linspace(0, top, 49)[:, None])
+        LearningCurve(
+            task="a", utd=utd, step=np.arange(1.0, 50.0), returns=np.linspace(0, top, 49)[:, None]
+        )
         for utd, top in ((1, 900), (2, 500))
     ]
-    with pytest.raises(FitError, match=r"task a never reaches return 600 at UTD 2.*highest that all reach: 400"):
+    with pytest.raises(
+        FitError, match=r"task a never reaches return 600 at UTD 2.*highest that all reach: 400"
+    ):
         data_needs(flat, np.array([400.0, 600.0]), bootstraps=0)
     with pytest.raises(FitError, match="missing b at UTD 1"):
-        data_needs([*flat, LearningCurve(task="b", utd=2, step=np.ones(1), returns=np.ones((1, 1)))], np.array([1.0]), bootstraps=0)
+        data_needs(
+            [*flat, LearningCurve(task="b", utd=2, step=np.ones(1), returns=np.ones((1, 1)))],
+            np.array([1.0]),
+            bootstraps=0,
+        )
     with pytest.raises(FitError, match="returns must be finite") as caught:
         LearningCurve(task="a", utd=1, step=np.ones(1), returns=np.array([[np.nan]]))
     assert "failed" in caught.value.hint
@@ -256,9 +338,21 @@ def test_bad_input_is_named(settings):
         LearningCurve(task="a", utd=1, step=np.ones(2), returns=np.ones(2))
     empty = np.zeros((0, 2, 2))
     with pytest.raises(FitError, match="2 UTDs cannot fit the 3 parameters"):
-        fitted(DataNeeds(utds=np.array([1.0, 2]), thresholds=np.array([1.0, 2]), steps=np.ones((2, 2)), samples=empty), settings)
+        fitted(
+            DataNeeds(
+                utds=np.array([1.0, 2]),
+                thresholds=np.array([1.0, 2]),
+                steps=np.ones((2, 2)),
+                samples=empty,
+            ),
+            settings,
+        )
     steps = np.array([[5.0, 9], [4, 7], [4.5, 6], [3, np.nan]])
-    some = {"utds": np.array([1.0, 2, 4, 8]), "thresholds": np.array([100.0, 200]), "samples": np.zeros((0, 4, 2))}
+    some = {
+        "utds": np.array([1.0, 2, 4, 8]),
+        "thresholds": np.array([100.0, 200]),
+        "samples": np.zeros((0, 4, 2)),
+    }
     with pytest.raises(FitError, match="UTD 8 for return 200"):
         fitted(DataNeeds(steps=steps, **some), settings)
     with pytest.warns(SteelyardWarning, match="return 100 at UTD 4"):

@@ -24,7 +24,14 @@ LLAMA = Architecture(
     max_positions=64,
 )
 GPT2 = dataclasses.replace(
-    LLAMA, num_kv_heads=6, norm="layernorm", position="learned", mlp="gelu", qkv_bias=True, output_bias=True, mlp_bias=True
+    LLAMA,
+    num_kv_heads=6,
+    norm="layernorm",
+    position="learned",
+    mlp="gelu",
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
 )
 VARIANTS = {
     "llama": LLAMA,
@@ -46,23 +53,37 @@ def test_a_saved_model_loads_bit_equal(arch, max_shard_bytes, tmp_path):
     again = checkpoint.load(tmp_path)
     assert again.architecture.name == "tiny"
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (max_shard_bytes < 10**9)
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True)
+    )
     assert torch.equal(model(TOKENS), again(TOKENS))
 
 
 def test_a_save_over_a_sharded_one_leaves_no_old_file(tmp_path):
     checkpoint.save(build(LLAMA), tmp_path, max_shard_bytes=20_000)
     checkpoint.save(build(LLAMA, seed=9), tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors", "steelyard.json"]
-    assert torch.equal(checkpoint.load(tmp_path).embedding.weight, build(LLAMA, seed=9).embedding.weight)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "steelyard.json",
+    ]
+    assert torch.equal(
+        checkpoint.load(tmp_path).embedding.weight, build(LLAMA, seed=9).embedding.weight
+    )
 
 
 def test_gpt2_without_its_prefix_loads(tmp_path):
     checkpoint.save(build(GPT2, seed=4), tmp_path)
     (tmp_path / "steelyard.json").unlink()
-    stored = {name.removeprefix("transformer."): value for name, value in load_file(tmp_path / "model.safetensors").items()}
+    stored = {
+        name.removeprefix("transformer."): value
+        for name, value in load_file(tmp_path / "model.safetensors").items()
+    }
     save_file(stored, tmp_path / "model.safetensors")
-    assert torch.equal(checkpoint.load(tmp_path).embedding.weight, build(GPT2, seed=4).embedding.weight)
+    assert torch.equal(
+        checkpoint.load(tmp_path).embedding.weight, build(GPT2, seed=4).embedding.weight
+    )
 
 
 def rewrite(folder, change):
@@ -92,11 +113,15 @@ def test_a_truncated_file_without_hashes_is_found(tmp_path):
 def test_missing_and_misshapen_tensors_are_named(tmp_path):
     checkpoint.save(build(LLAMA), tmp_path)
     rewrite(tmp_path, {"num_hidden_layers": 4})
-    with pytest.raises(DataError, match=r"missing tensors: model\.layers\.3\.input_layernorm\.weight.*more"):
+    with pytest.raises(
+        DataError, match=r"missing tensors: model\.layers\.3\.input_layernorm\.weight.*more"
+    ):
         checkpoint.load(tmp_path)
     checkpoint.save(build(LLAMA), tmp_path)
     rewrite(tmp_path, {"vocab_size": 99})
-    with pytest.raises(DataError, match=r"model\.embed_tokens\.weight has shape \[97, 48\].*\[99, 48\]"):
+    with pytest.raises(
+        DataError, match=r"model\.embed_tokens\.weight has shape \[97, 48\].*\[99, 48\]"
+    ):
         checkpoint.load(tmp_path)
 
 
@@ -136,7 +161,9 @@ def test_wrong_folders_are_refused(tmp_path):
 
 def test_a_full_disk_is_a_capacity_error(tmp_path, monkeypatch):
     def full(*_args, **_kwargs):
-        raise checkpoint.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise checkpoint.SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(CapacityError, match="disk full"):

@@ -35,7 +35,14 @@ SMALL = Architecture(
     tied_embeddings=False,
 )
 WIDE = dataclasses.replace(
-    SMALL, hidden_size=1024, num_heads=16, num_kv_heads=16, head_dim=64, intermediate_size=2752, num_layers=4, vocab_size=8000
+    SMALL,
+    hidden_size=1024,
+    num_heads=16,
+    num_kv_heads=16,
+    head_dim=64,
+    intermediate_size=2752,
+    num_layers=4,
+    vocab_size=8000,
 )
 SEVEN_B = dataclasses.replace(
     SMALL,
@@ -63,7 +70,14 @@ def write_quickly(arch, folder):
         end += size
     raw = json.dumps(header).encode()
     raw += b" " * (-len(raw) % 8)
-    block = torch.randn(2**23, generator=torch.Generator().manual_seed(1)).mul(0.02).bfloat16().view(torch.uint8).numpy().tobytes()
+    block = (
+        torch.randn(2**23, generator=torch.Generator().manual_seed(1))
+        .mul(0.02)
+        .bfloat16()
+        .view(torch.uint8)
+        .numpy()
+        .tobytes()
+    )
     with (folder / "model.safetensors").open("wb") as stream:
         stream.write(struct.pack("<Q", len(raw)) + raw)
         for first in range(0, end, len(block)):
@@ -75,7 +89,9 @@ def write_quickly(arch, folder):
 def load_elsewhere(folder):
     """Load in a process of its own; gives the peak of memory it added and the seconds."""
     script = Path(__file__).with_name("_load_memory.py")
-    run = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, script, folder], capture_output=True, text=True, check=True
+    )
     peak, seconds = run.stdout.split()
     return int(peak), float(seconds)
 
@@ -90,7 +106,16 @@ def test_memory_holds_the_weights_once(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_7b_shaped_folder_fits_in_its_own_size(tmp_path):
-    free = int(next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")).split()[1]) * 1024
+    free = (
+        int(
+            next(
+                line
+                for line in Path("/proc/meminfo").read_text().splitlines()
+                if line.startswith("MemAvailable")
+            ).split()[1]
+        )
+        * 1024
+    )
     if free < 15e9 or shutil.disk_usage(tmp_path).free < 16e9:
         pytest.skip("needs 15 GB of memory and 16 GB of disk")
     try:
@@ -106,16 +131,27 @@ def test_a_7b_shaped_folder_fits_in_its_own_size(tmp_path):
 def test_adjacent_parts_are_views_and_stay_apart_from_the_file(tmp_path):
     checkpoint.save(build(SMALL, seed=2), tmp_path)
     raw = (tmp_path / "model.safetensors").read_bytes()
-    model, weights = checkpoint.load(tmp_path), Weights(tmp_path, checkpoint.WEIGHTS, checkpoint.INDEX)
-    assert weights.view(["model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"]) is not None
-    assert weights.view(["model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"]) is None
+    model, weights = (
+        checkpoint.load(tmp_path),
+        Weights(tmp_path, checkpoint.WEIGHTS, checkpoint.INDEX),
+    )
+    assert (
+        weights.view(["model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight"])
+        is not None
+    )
+    assert (
+        weights.view(["model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"])
+        is None
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
     assert (tmp_path / "model.safetensors").read_bytes() == raw
     checkpoint.save(model, tmp_path)
     again = checkpoint.load(tmp_path)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float32])
@@ -124,8 +160,13 @@ def test_the_stored_type_is_kept_on_request(stored, tmp_path):
     checkpoint.save(model, tmp_path)
     again = checkpoint.load(tmp_path, dtype=None)
     assert {parameter.dtype for parameter in again.parameters()} == {stored}
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    assert all(torch.equal(a.float(), b) for a, b in zip(model.parameters(), checkpoint.load(tmp_path).parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
+    assert all(
+        torch.equal(a.float(), b)
+        for a, b in zip(model.parameters(), checkpoint.load(tmp_path).parameters(), strict=True)
+    )
 
 
 def change(folder, edit):
@@ -138,16 +179,29 @@ def change(folder, edit):
 
 def test_left_over_tensors_are_refused_and_known_buffers_are_not(tmp_path):
     checkpoint.save(build(SMALL), tmp_path)
-    change(tmp_path, lambda stored: stored.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
+    change(
+        tmp_path,
+        lambda stored: stored.update(
+            {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+        ),
+    )
     checkpoint.load(tmp_path)
-    change(tmp_path, lambda stored: stored.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(48)}))
-    with pytest.raises(DataError, match=r"does not have: model\.layers\.0\.self_attn\.q_proj\.bias"):
+    change(
+        tmp_path,
+        lambda stored: stored.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(48)}),
+    )
+    with pytest.raises(
+        DataError, match=r"does not have: model\.layers\.0\.self_attn\.q_proj\.bias"
+    ):
         checkpoint.load(tmp_path)
 
 
 def test_integer_weights_and_quantized_models_are_refused(tmp_path):
     checkpoint.save(build(SMALL), tmp_path)
-    change(tmp_path, lambda stored: stored.update({"model.norm.weight": torch.ones(48, dtype=torch.int32)}))
+    change(
+        tmp_path,
+        lambda stored: stored.update({"model.norm.weight": torch.ones(48, dtype=torch.int32)}),
+    )
     with pytest.raises(DataError, match=r"model\.norm\.weight is of type I32"):
         checkpoint.load(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -176,7 +230,10 @@ def test_shards_cannot_lead_out_of_the_folder(tmp_path):
     first = sorted(set(index["weight_map"].values()))[0]
     shutil.copy(folder / first, outside)
     for name in ("../outside.safetensors", str(outside), "..", ""):
-        places = {tensor: name if place == first else place for tensor, place in index["weight_map"].items()}
+        places = {
+            tensor: name if place == first else place
+            for tensor, place in index["weight_map"].items()
+        }
         (folder / checkpoint.INDEX).write_text(json.dumps({"weight_map": places}))
         with pytest.raises(DataError, match="not a plain file name"):
             checkpoint.load(folder)
@@ -204,7 +261,9 @@ def test_links_into_a_hub_cache_are_followed(tmp_path):
 def test_an_index_that_contradicts_its_shards_is_refused(tmp_path):
     index = shards(tmp_path)
     places = index["weight_map"]
-    (tmp_path / checkpoint.INDEX).write_text(json.dumps({"weight_map": places | {"model.ghost.weight": sorted(places.values())[0]}}))
+    (tmp_path / checkpoint.INDEX).write_text(
+        json.dumps({"weight_map": places | {"model.ghost.weight": sorted(places.values())[0]}})
+    )
     with pytest.raises(DataError, match=r"places model\.ghost\.weight"):
         checkpoint.load(tmp_path)
     (tmp_path / checkpoint.INDEX).write_text("{}")
@@ -212,7 +271,9 @@ def test_an_index_that_contradicts_its_shards_is_refused(tmp_path):
         checkpoint.load(tmp_path)
     names = sorted(set(places.values()))
     shutil.copy(tmp_path / names[0], tmp_path / "twin.safetensors")
-    (tmp_path / checkpoint.INDEX).write_text(json.dumps({"weight_map": places | {"x": "twin.safetensors"}}))
+    (tmp_path / checkpoint.INDEX).write_text(
+        json.dumps({"weight_map": places | {"x": "twin.safetensors"}})
+    )
     with pytest.raises(DataError, match="again, which another shard has"):
         checkpoint.load(tmp_path)
 
@@ -255,7 +316,9 @@ def test_malformed_headers_are_refused(header, data, words, tmp_path):
         MappedFile(raw_file(tmp_path / "a.safetensors", header, data))
 
 
-@pytest.mark.parametrize("raw", [b"", b"\x01\x02", struct.pack("<Q", 2**63), struct.pack("<Q", 10) + b"{}"])
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x01\x02", struct.pack("<Q", 2**63), struct.pack("<Q", 10) + b"{}"]
+)
 def test_headers_that_do_not_fit_are_refused(raw, tmp_path):
     (tmp_path / "a.safetensors").write_bytes(raw)
     with pytest.raises(DataError, match="header of"):
@@ -279,7 +342,9 @@ def test_any_changed_byte_of_a_header_loads_or_is_refused(position, byte, tmp_pa
 
 def test_misaligned_tensors_are_copied(tmp_path):
     path = raw_file(
-        tmp_path / "a.safetensors", {"x": record((3,), 0, 3, "U8"), "a": record((2,), 3, 11)}, bytes(3) + struct.pack("<2f", 1.5, -2)
+        tmp_path / "a.safetensors",
+        {"x": record((3,), 0, 3, "U8"), "a": record((2,), 3, 11)},
+        bytes(3) + struct.pack("<2f", 1.5, -2),
     )
     opened = MappedFile(path)
     assert opened.view(["a"]) is None or (8 + len(json.dumps({})) + 3) % 4 == 0

@@ -24,7 +24,14 @@ LLAMA = Architecture(
     max_positions=64,
 )
 GPT2 = dataclasses.replace(
-    LLAMA, num_kv_heads=6, norm="layernorm", position="learned", mlp="gelu", qkv_bias=True, output_bias=True, mlp_bias=True
+    LLAMA,
+    num_kv_heads=6,
+    norm="layernorm",
+    position="learned",
+    mlp="gelu",
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
 )
 VARIANTS = {
     "llama": LLAMA,
@@ -82,7 +89,9 @@ def test_run_with_a_cache_equals_forward(arch):
     model, tokens, cache = build(arch, seed=5), tokens_of(2, 11), {}
     expected = model(tokens)
     steps = [model.run(tokens[:, t], torch.full((2,), t), cached_attend(cache)) for t in range(11)]
-    torch.testing.assert_close(model.head(torch.stack(steps, dim=1)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        model.head(torch.stack(steps, dim=1)), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @torch.no_grad()
@@ -93,9 +102,19 @@ def test_grouped_heads_equal_repeated_heads():
     for name, value in state.items():
         if name.endswith("qkv.weight"):
             q, k, v = value.split((48, 16, 16))
-            state[name] = torch.cat([q, *(x.unflatten(0, (2, 8)).repeat_interleave(3, dim=0).flatten(0, 1) for x in (k, v))])
+            state[name] = torch.cat(
+                [
+                    q,
+                    *(
+                        x.unflatten(0, (2, 8)).repeat_interleave(3, dim=0).flatten(0, 1)
+                        for x in (k, v)
+                    ),
+                ]
+            )
     repeated.load_state_dict(state)
-    torch.testing.assert_close(repeated(tokens_of(2, 9)), grouped(tokens_of(2, 9)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        repeated(tokens_of(2, 9)), grouped(tokens_of(2, 9)), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_later_token_does_not_change_earlier_logits():

@@ -11,9 +11,14 @@ pytestmark = pytest.mark.peers
 torch.set_num_threads(2)
 
 COMMON = {
-    "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 112,
-    "vocab_size": 131, "max_position_embeddings": 96,
-}  # fmt: skip
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 112,
+    "vocab_size": 131,
+    "max_position_embeddings": 96,
+}
 CONFIGS = {
     "Llama": COMMON | {"tie_word_embeddings": False, "rope_theta": 500.0},
     "LlamaBias": COMMON | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
@@ -38,7 +43,9 @@ def transformers():
 @torch.no_grad()
 def test_logits_equal(name, transformers, tmp_path, record_property):
     family = name.removesuffix("Bias")
-    config = getattr(transformers, f"{family}Config")(**CONFIGS[name], attn_implementation="eager", initializer_range=0.2)
+    config = getattr(transformers, f"{family}Config")(
+        **CONFIGS[name], attn_implementation="eager", initializer_range=0.2
+    )
     torch.manual_seed(0)
     head = {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
     theirs = getattr(transformers, head)(config).eval()
@@ -54,5 +61,9 @@ def test_logits_equal(name, transformers, tmp_path, record_property):
     print(f"{name}: largest difference {difference:.2e} of logits up to {expected.abs().max():.1f}")
     assert difference < 1e-4
     checkpoint.save(ours, tmp_path / "ours")
-    back = getattr(transformers, head).from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
+    back = (
+        getattr(transformers, head)
+        .from_pretrained(tmp_path / "ours", attn_implementation="eager")
+        .eval()
+    )
     assert (back(tokens).logits - expected).abs().max() < 1e-4

@@ -12,11 +12,16 @@ A100 = replace(catalog.accelerator("A100-SXM4-80GB"), host_link_bytes_per_s=20e9
 
 
 def test_axes_multiply():
-    """Source: arXiv 2405.08944, section 4: 4-bit, a quarter of the heads and an eighth of the layers are 128 times."""
+    """Source: arXiv 2405.08944, section 4.
+
+    4-bit, a quarter of the heads and an eighth of the layers are 128 times.
+    """
     kv = KVSpec(hidden=1 / 4, heads=1 / 4, layers=1 / 8)
     plain, small = (serve_point(ARCH, A100, context=50_000, kv=item) for item in (None, kv))
     assert 1 / kv.kept == pytest.approx(128)
-    assert small.kv_bytes == pytest.approx(plain.kv_bytes / 128) and small.switch_s == pytest.approx(plain.switch_s / 128)
+    assert small.kv_bytes == pytest.approx(
+        plain.kv_bytes / 128
+    ) and small.switch_s == pytest.approx(plain.switch_s / 128)
     assert small.prefill_s == plain.prefill_s
     assert small.concurrency >= 128 * plain.concurrency
     gain = plain.decode_s_per_token - small.decode_s_per_token
@@ -25,14 +30,24 @@ def test_axes_multiply():
 
 def test_a_million_tokens_as_cheap_as_four_thousand():
     found = compress_kv(ARCH, A100, context=1_000_000, target_context=4000)
-    assert found and all(item.factor >= 249.99 and item.point.kv_bytes <= 4000 * 245760 * 1.001 for item in found)
-    assert [(item.axes, item.factor) for item in found] == sorted((item.axes, item.factor) for item in found)
+    assert found and all(
+        item.factor >= 249.99 and item.point.kv_bytes <= 4000 * 245760 * 1.001 for item in found
+    )
+    assert [(item.axes, item.factor) for item in found] == sorted(
+        (item.axes, item.factor) for item in found
+    )
     assert all(item.point.prefill_s == item.plain.prefill_s for item in found)
     assert found[0].plain.beyond_positions
 
 
 def test_only_the_mildest_combinations_are_kept():
-    found = compress_kv(ARCH, A100, context=16_000, target_context=4000, axes={"tokens": [0.5, 0.25], "hidden": [0.5, 0.25]})
+    found = compress_kv(
+        ARCH,
+        A100,
+        context=16_000,
+        target_context=4000,
+        axes={"tokens": [0.5, 0.25], "hidden": [0.5, 0.25]},
+    )
     kept = [(item.kv.tokens, item.kv.hidden) for item in found]
     assert sorted(kept) == [(0.25, 1.0), (0.5, 0.5), (1.0, 0.25)]
 

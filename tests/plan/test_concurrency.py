@@ -9,14 +9,21 @@ from steelyard.plan.concurrency import ServingLayout, concurrency_map, tensor_pa
 
 
 def step_time(**coefficients):
-    return ServeStepTime(coefficients=tuple(coefficients.get(name, 0.0) for name in FEATURES), relative_spread=0.0, count=7)
+    return ServeStepTime(
+        coefficients=tuple(coefficients.get(name, 0.0) for name in FEATURES),
+        relative_spread=0.0,
+        count=7,
+    )
 
 
 def layouts():
     """One wide replica with a cheap step, two narrow ones whose fixed part is twice as long but together do more per token."""
     wide = step_time(steps=0.010, decode_tokens=0.002)
     narrow = step_time(steps=0.020, decode_tokens=0.003)
-    return [ServingLayout(name="wide", replicas=1, step_time=wide), ServingLayout(name="narrow", replicas=2, step_time=narrow)]
+    return [
+        ServingLayout(name="wide", replicas=1, step_time=wide),
+        ServingLayout(name="narrow", replicas=2, step_time=narrow),
+    ]
 
 
 def test_rates_are_those_worked_out_by_hand():
@@ -32,7 +39,9 @@ def test_break_point_lies_where_the_curves_cross():
     assert found.break_points[0] == (1, "wide")
     assert found.break_points[-1][1] == "narrow"
     assert 19 <= found.break_points[-1][0] <= 22
-    np.testing.assert_allclose(found.latency_s * found.tokens_per_s, np.broadcast_to(counts * 100.0, (2, 128)))
+    np.testing.assert_allclose(
+        found.latency_s * found.tokens_per_s, np.broadcast_to(counts * 100.0, (2, 128))
+    )
 
 
 def test_sequences_beyond_the_limit_wait():
@@ -44,7 +53,9 @@ def test_sequences_beyond_the_limit_wait():
 
 def test_tensor_parallel_wins_at_low_and_replicas_at_high_concurrency():
     arch = catalog.architecture_by_name("llama-3-8b")
-    machine = Machine.from_accelerator(catalog.accelerator("A100-SXM4-80GB"), dtype="bf16", efficiencies=Efficiencies.peak())
+    machine = Machine.from_accelerator(
+        catalog.accelerator("A100-SXM4-80GB"), dtype="bf16", efficiencies=Efficiencies.peak()
+    )
     single = ServeStepTime.from_roofline(arch, machine)
     choices = [
         ServingLayout(
@@ -72,4 +83,9 @@ def test_nonsense_is_refused(given, counts, prompt):
 
 def test_a_layout_without_replicas_is_refused():
     with pytest.raises(ConfigError, match="none"):
-        concurrency_map([ServingLayout(name="none", replicas=0, step_time=step_time(steps=1.0))], [1], prompt_tokens=1, output_tokens=1)
+        concurrency_map(
+            [ServingLayout(name="none", replicas=0, step_time=step_time(steps=1.0))],
+            [1],
+            prompt_tokens=1,
+            output_tokens=1,
+        )

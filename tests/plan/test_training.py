@@ -9,35 +9,67 @@ from steelyard.config import convert
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan import decoder_near, plan_training
 
-SITE = Site(name="somewhere", country="Italy", pue=1.2, price_usd_per_kwh=0.1, carbon_g_per_kwh=300.0)
+SITE = Site(
+    name="somewhere", country="Italy", pue=1.2, price_usd_per_kwh=0.1, carbon_g_per_kwh=300.0
+)
 A100 = Accelerator(
-    name="A100-SXM4-80GB", vendor="NVIDIA", kind="gpu", year=2020, peak_flops_per_s={"bf16": 312e12}, memory_bytes=80e9,
-    memory_bytes_per_s=2.0e12, scale_up_bytes_per_s=300e9, host_link_bytes_per_s=20e9, tdp_w=400.0,
-)  # fmt: skip
+    name="A100-SXM4-80GB",
+    vendor="NVIDIA",
+    kind="gpu",
+    year=2020,
+    peak_flops_per_s={"bf16": 312e12},
+    memory_bytes=80e9,
+    memory_bytes_per_s=2.0e12,
+    scale_up_bytes_per_s=300e9,
+    host_link_bytes_per_s=20e9,
+    tdp_w=400.0,
+)
 FORECAST = {
-    "train.step_time", "train.total_time", "train.mfu", "plan.memory_per_accelerator", "run.energy", "run.cost", "run.carbon", "eval.loss",
-}  # fmt: skip
+    "train.step_time",
+    "train.total_time",
+    "train.mfu",
+    "plan.memory_per_accelerator",
+    "run.energy",
+    "run.cost",
+    "run.carbon",
+    "eval.loss",
+}
 
 
 def cluster(nodes: int) -> Cluster:
     return Cluster(
-        name=f"{nodes} nodes", site="somewhere", year=2021, num_nodes=nodes, accelerator=A100.name, accelerators_per_node=8,
-        scale_up_bytes_per_s=300e9, injection_bytes_per_s=200e9,
-    )  # fmt: skip
+        name=f"{nodes} nodes",
+        site="somewhere",
+        year=2021,
+        num_nodes=nodes,
+        accelerator=A100.name,
+        accelerators_per_node=8,
+        scale_up_bytes_per_s=300e9,
+        injection_bytes_per_s=200e9,
+    )
 
 
 def plan(parameters: float, tokens: float, nodes: int, **options):
-    allocation = SimpleNamespace(parameters=parameters, tokens=tokens, loss=SimpleNamespace(value=2.2, low=2.1, high=2.3))
+    allocation = SimpleNamespace(
+        parameters=parameters, tokens=tokens, loss=SimpleNamespace(value=2.2, low=2.1, high=2.3)
+    )
     return plan_training(allocation, cluster=cluster(nodes), accelerator=A100, site=SITE, **options)
 
 
-@pytest.mark.parametrize(("parameters", "tokens", "nodes"), [(1e8, 2e9, 1), (3e9, 6e10, 16), (70e9, 1.4e12, 128), (175e9, 3e11, 128)])
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "nodes"),
+    [(1e8, 2e9, 1), (3e9, 6e10, 16), (70e9, 1.4e12, 128), (175e9, 3e11, 128)],
+)
 def test_plans_are_sane_and_complete(parameters, tokens, nodes):
     made = plan(parameters, tokens, nodes)
     choice = made.recipe()
     assert {item.quantity for item in made.forecasts} >= FORECAST
     assert all(item.low <= item.value <= item.high and item.source for item in made.forecasts)
-    assert choice["data"] * choice["tensor"] * choice["pipeline"] == choice["num_accelerators"] <= nodes * 8
+    assert (
+        choice["data"] * choice["tensor"] * choice["pipeline"]
+        == choice["num_accelerators"]
+        <= nodes * 8
+    )
     assert choice["data"] * choice["micro_batch"] * choice["accumulation"] == choice["global_batch"]
     assert choice["tokens"] == pytest.approx(tokens, rel=0.01)
     assert choice["parameters"] == pytest.approx(parameters, rel=0.15)
@@ -50,7 +82,9 @@ def test_plans_are_sane_and_complete(parameters, tokens, nodes):
 def test_total_time_is_steps_times_step_time():
     made = plan(3e9, 6e10, 16)
     steps = made.choice["steps"]
-    assert made.forecast("train.total_time").value == pytest.approx(steps * made.forecast("train.step_time").value)
+    assert made.forecast("train.total_time").value == pytest.approx(
+        steps * made.forecast("train.step_time").value
+    )
 
 
 def test_more_nodes_are_never_slower():

@@ -16,9 +16,17 @@ def ids(tmp_path: Path) -> list[str]:
     store = RunStore(tmp_path / "store")
     made = []
     for value, rate in ((2.1, 0.1), (9.0, 0.2)):
-        with store.create("train", {"optimizer": {"rate": rate}, "steps": 3}, seed=0, name=f"rate {rate}") as run:
-            run.forecast(Forecast.about("train.step_time", 2.0, relative=0.1, provenance="fitted", source="law"))
-            run.forecast(Forecast.about("eval.loss", 3.0, relative=0.1, provenance="fitted", source="law"))
+        with store.create(
+            "train", {"optimizer": {"rate": rate}, "steps": 3}, seed=0, name=f"rate {rate}"
+        ) as run:
+            run.forecast(
+                Forecast.about(
+                    "train.step_time", 2.0, relative=0.1, provenance="fitted", source="law"
+                )
+            )
+            run.forecast(
+                Forecast.about("eval.loss", 3.0, relative=0.1, provenance="fitted", source="law")
+            )
             run.measure(Measurement(quantity="train.step_time", value=value))
             for step in range(3):
                 run.log(step, loss=1.0 / (step + 1))
@@ -51,13 +59,18 @@ def test_list_show_compare(ids: list[str], tmp_path: Path, capsys) -> None:
     assert "recipe.steps" not in out
 
 
-def test_check_exits_by_verdict_and_fills_the_ledger(ids: list[str], tmp_path: Path, capsys) -> None:
+def test_check_exits_by_verdict_and_fills_the_ledger(
+    ids: list[str], tmp_path: Path, capsys
+) -> None:
     assert call("check", ids[0], "--record", "law", tmp_path=tmp_path) == 0
     out = capsys.readouterr().out
     assert "inside" in out
     assert "Forecast but not measured: eval.loss" in out
     assert call("check", ids[1], "--record", "law", "--json", tmp_path=tmp_path) == 1
-    assert json.loads(capsys.readouterr().out)["sections"][0]["blocks"][0]["checks"][0]["covered"] is False
+    assert (
+        json.loads(capsys.readouterr().out)["sections"][0]["blocks"][0]["checks"][0]["covered"]
+        is False
+    )
     assert call("ledger", tmp_path=tmp_path) == 0
     assert "50 %" in capsys.readouterr().out
 
@@ -69,13 +82,20 @@ def test_export_json_and_parquet(ids: list[str], tmp_path: Path, capsys) -> None
     assert told["columns"] == {"step": [0, 1, 2], "loss": [1.0, 0.5, 1 / 3]}
     assert told["measurements"][0]["value"] == 2.1
     out = tmp_path / "run.parquet"
-    assert call("export", ids[0], "--to", "parquet", "--out", str(out), "--json", tmp_path=tmp_path) == 0
+    assert (
+        call("export", ids[0], "--to", "parquet", "--out", str(out), "--json", tmp_path=tmp_path)
+        == 0
+    )
     assert pl.read_parquet(out).height == 3
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["place"] == str(out)
 
 
-@pytest.mark.parametrize(("target", "package"), [("mlflow", "mlflow"), ("tensorboard", "torch.utils.tensorboard")])
-def test_export_names_the_missing_package(ids: list[str], tmp_path: Path, capsys, monkeypatch, target: str, package: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "package"), [("mlflow", "mlflow"), ("tensorboard", "torch.utils.tensorboard")]
+)
+def test_export_names_the_missing_package(
+    ids: list[str], tmp_path: Path, capsys, monkeypatch, target: str, package: str
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert call("export", ids[0], "--to", target, tmp_path=tmp_path) == 2
     assert f"pip install {target}" in capsys.readouterr().err
@@ -86,7 +106,18 @@ def test_export_to_tensorboard(ids: list[str], tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert call("export", ids[0], "--to", "tensorboard", "--out", str(tmp_path / "logs"), tmp_path=tmp_path) == 0
+    assert (
+        call(
+            "export",
+            ids[0],
+            "--to",
+            "tensorboard",
+            "--out",
+            str(tmp_path / "logs"),
+            tmp_path=tmp_path,
+        )
+        == 0
+    )
     events = EventAccumulator(str(tmp_path / "logs" / ids[0]))
     events.Reload()
     assert [round(item.value, 3) for item in events.Scalars("loss")] == [1.0, 0.5, 0.333]
@@ -102,7 +133,11 @@ def test_export_to_mlflow(ids: list[str], tmp_path: Path) -> None:
     found = client.search_runs([client.get_experiment_by_name("steelyard").experiment_id])
     assert found[0].data.params["optimizer.rate"] == "0.1"
     assert found[0].data.metrics["train.step_time"] == 2.1
-    assert [item.value for item in client.get_metric_history(found[0].info.run_id, "loss")] == [1.0, 0.5, 1 / 3]
+    assert [item.value for item in client.get_metric_history(found[0].info.run_id, "loss")] == [
+        1.0,
+        0.5,
+        1 / 3,
+    ]
 
 
 def test_bad_input_is_one_line_and_a_hint(ids: list[str], tmp_path: Path, capsys) -> None:
@@ -118,5 +153,13 @@ def test_bad_input_is_one_line_and_a_hint(ids: list[str], tmp_path: Path, capsys
 
 def test_the_command_module_imports_nothing_heavy() -> None:
     names = ("torch", "polars", "altair", "sqlalchemy", "numpy")
-    code = f"import sys, steelyard.cli.runs, steelyard.runs; print([name for name in {names} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = (
+        f"import sys, steelyard.cli.runs, steelyard.runs; print([name for name in {names} if "
+        f"name in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

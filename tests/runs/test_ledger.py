@@ -5,7 +5,10 @@ from steelyard.runs import Ledger, RunStore
 
 
 def pair(forecast: float, measured: float, name: str = "eval.loss") -> Check:
-    return Check(Forecast.about(name, forecast, relative=0.1, provenance="fitted", source="s"), Measurement(quantity=name, value=measured))
+    return Check(
+        Forecast.about(name, forecast, relative=0.1, provenance="fitted", source="s"),
+        Measurement(quantity=name, value=measured),
+    )
 
 
 def test_summary_is_per_forecaster_and_quantity(tmp_path) -> None:
@@ -32,5 +35,7 @@ def test_the_same_run_replaces_and_no_run_adds(tmp_path) -> None:
     ledger.record("law", [pair(2.0, 1.0)])
     ledger.record("law", [pair(2.0, 1.0)])
     assert [row.count for row in ledger.summary()] == [3]
-    assert ledger.checks("law")[0][1] == Check(ledger.checks()[0][1].forecast, ledger.checks()[0][1].measurement)
+    assert ledger.checks("law")[0][1] == Check(
+        ledger.checks()[0][1].forecast, ledger.checks()[0][1].measurement
+    )
     assert ledger.checks("nobody") == []

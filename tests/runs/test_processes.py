@@ -13,7 +13,8 @@ import pytest
 
 from steelyard.runs import RunStore
 
-# Writes row i with value 2i, and after each flush says how many rows are safe; measures between, so the database is hit too.
+# Writes row i with value 2i, and after each flush says how many rows are safe; measures between, so
+# the database is hit too.
 WRITER = """
 import sys
 from pathlib import Path
@@ -37,7 +38,9 @@ run.finish()
 
 
 def start(folder: Path, rows: int) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(folder), str(rows)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(rows)], stdout=subprocess.PIPE, text=True
+    )
 
 
 def kill_once(folder: Path, delay_s: float) -> None:
@@ -47,15 +50,22 @@ def kill_once(folder: Path, delay_s: float) -> None:
     run_id = child.stdout.readline().split()[1]
     time.sleep(delay_s)
     child.send_signal(signal.SIGKILL)
-    said = dict(line.split() for line in child.stdout.read().splitlines() if len(line.split()) == 2 and line.split()[1].isdigit())
+    said = dict(
+        line.split()
+        for line in child.stdout.read().splitlines()
+        if len(line.split()) == 2 and line.split()[1].isdigit()
+    )
     child.stdout.close()
     assert child.wait() == -signal.SIGKILL
     store = RunStore(folder)
     record = store.get(run_id)
     assert record.status == "interrupted"
-    assert [item.value for item in record.measurements] == [5.0 * i for i in range(len(record.measurements))]
+    assert [item.value for item in record.measurements] == [
+        5.0 * i for i in range(len(record.measurements))
+    ]
     frame = store.columns(run_id)
-    # The writer's last words may be cut, so what is kept may run ahead of them, never behind, and never by more than one flush.
+    # The writer's last words may be cut, so what is kept may run ahead of them, never behind, and
+    # never by more than one flush.
     assert frame["step"].to_list() == list(range(frame.height))
     if frame.height:
         assert frame["value"].to_list() == [2.0 * i for i in range(frame.height)]
@@ -113,7 +123,12 @@ def test_postgresql_through_the_same_code(tmp_path: Path) -> None:
         run.artifact("recipe", run.directory / "recipe.json")
         run.artifact("recipe", run.directory / "recipe.json")
     record = RunStore(url, folder=tmp_path).get(run.id[:8])
-    assert (record.status, record.name, record.seed, record.recipe) == ("done", "ü", 2**40, {"a": [1, {"b": None}]})
+    assert (record.status, record.name, record.seed, record.recipe) == (
+        "done",
+        "ü",
+        2**40,
+        {"a": [1, {"b": None}]},
+    )
     assert (record.forecasts, record.measurements, len(record.artifacts)) == ((made,), (found,), 1)
     assert isinstance(store.columns(run.id), pl.DataFrame)
     ledger, name = Ledger(store), f"law-{run.id}"
@@ -128,8 +143,15 @@ def test_two_processes_write_to_postgresql_at_once(tmp_path: Path) -> None:
     url = os.environ.get("STEELYARD_TEST_POSTGRES", "")
     if not url:
         pytest.skip("STEELYARD_TEST_POSTGRES holds no URL")
-    code = WRITER.replace("RunStore(Path(sys.argv[1]))", f"RunStore({url!r}, folder=Path(sys.argv[1]))")
-    children = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), "60"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    code = WRITER.replace(
+        "RunStore(Path(sys.argv[1]))", f"RunStore({url!r}, folder=Path(sys.argv[1]))"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), "60"], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
     ids = [child.communicate(timeout=120)[0].split()[1] for child in children]
     store = RunStore(url, folder=tmp_path)
     for run_id in ids:

@@ -19,7 +19,9 @@ EVIL = "<script>alert('x')</script>&\"<b>"
 
 def pair(forecast: float = 2.0, measured: float = 2.1, source: str = "law") -> Check:
     return Check(
-        Forecast.about("train.step_time", forecast, relative=0.1, provenance="fitted", source=source),
+        Forecast.about(
+            "train.step_time", forecast, relative=0.1, provenance="fitted", source=source
+        ),
         Measurement(quantity="train.step_time", value=measured),
     )
 
@@ -29,12 +31,18 @@ def sample(text: str = "plain") -> Report:
     blocks = [
         Text(f"**bold** {text} [link](https://example.org/a) `code`\n\n- item *one*"),
         Facts([(text, text, "measured"), ("other", "1", "")]),
-        Table([Column(text), Column("n", "ms")], [[text, 1.5], [None, 2], ["x", float("nan")]], caption=text),
+        Table(
+            [Column(text), Column("n", "ms")],
+            [[text, 1.5], [None, 2], ["x", float("nan")]],
+            caption=text,
+        ),
         Checks([pair(source=text), pair(2.0, 9.0)]),
         Chart(spec, caption=text),
         Chart(charts.predicted_measured([pair(), pair(2.0, 9.0)])),
     ]
-    return Report(text, text, [Section(text, blocks), Section("Second", [Text("x")]), Section("Third", [])])
+    return Report(
+        text, text, [Section(text, blocks), Section("Second", [Text("x")]), Section("Third", [])]
+    )
 
 
 class Page(HTMLParser):
@@ -50,7 +58,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs) -> None:
         self.tags.append(tag)
         for name, value in attrs:
-            if name in ("src", "srcset", "data", "action", "poster") or (name in ("href", "xlink:href") and tag != "a"):
+            if name in ("src", "srcset", "data", "action", "poster") or (
+                name in ("href", "xlink:href") and tag != "a"
+            ):
                 self.loads.append(f"{tag} {name}={value}")
             if name.startswith("on"):
                 self.handlers.append(f"{tag} {name}")
@@ -58,7 +68,18 @@ class Page(HTMLParser):
 
 def test_json_round_trip() -> None:
     report = Report(
-        "t", "s", [Section("a", [*sample().sections[0].blocks[:2], Checks([pair()]), Table([Column("x")], [[1], [True], [None]])])]
+        "t",
+        "s",
+        [
+            Section(
+                "a",
+                [
+                    *sample().sections[0].blocks[:2],
+                    Checks([pair()]),
+                    Table([Column("x")], [[1], [True], [None]]),
+                ],
+            )
+        ],
     )
     assert Report.from_json(report.to_json()) == report
     check = json.loads(report.to_json())["sections"][0]["blocks"][2]["checks"][0]
@@ -77,8 +98,14 @@ def test_html_loads_nothing() -> None:
     head = html[: html.index("</style>")]
     assert "@import" not in head
     assert "url(" not in head
-    for address in re.findall(r'https?://[^"\s<]+', re.sub(r'<script type="text/plain".*?</script>', "", html, flags=re.S)):
-        assert address in ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink", "https://example.org/a")
+    for address in re.findall(
+        r'https?://[^"\s<]+', re.sub(r'<script type="text/plain".*?</script>', "", html, flags=re.S)
+    ):
+        assert address in (
+            "http://www.w3.org/2000/svg",
+            "http://www.w3.org/1999/xlink",
+            "https://example.org/a",
+        )
 
 
 def test_html_escapes_all_text() -> None:
@@ -89,7 +116,9 @@ def test_html_escapes_all_text() -> None:
 
 
 def test_links_take_only_web_addresses() -> None:
-    html = Report("t", "", [Section("", [Text("[x](javascript:alert(1)) [y](https://ok.example)")])]).to_html()
+    html = Report(
+        "t", "", [Section("", [Text("[x](javascript:alert(1)) [y](https://ok.example)")])]
+    ).to_html()
     assert 'href="javascript' not in html
     assert '<a href="https://ok.example"' in html
 
@@ -110,11 +139,20 @@ def test_every_chart_color_has_a_dark_twin() -> None:
     known = {color.lower() for color in colour_map()}
     columns = {"parameters": [1e6, 1e7], "tokens": [1e6, 1e7], "loss": [4.0, 3.0]}
     specs = [
-        charts.law_fit(columns, columns | {"low": [3.9, 2.9], "high": [4.1, 3.1]}, "law", target=columns),
+        charts.law_fit(
+            columns, columns | {"low": [3.9, 2.9], "high": [4.1, 3.1]}, "law", target=columns
+        ),
         charts.predicted_measured([pair(), pair(2.0, 9.0)]),
         charts.loss_curves({"a": ([1, 2], [3.0, 2.0]), "b": ([1, 2], [3.0, 2.0])}),
         charts.bars(["a"], [1e9], title="t", unit="byte/s"),
-        charts.matmul_rates({"dtype": ["fp32", "fp32"], "size": [64, 128], "flops_per_s": [1e9, 2e9], "spread": [0.1, 0.1]}),
+        charts.matmul_rates(
+            {
+                "dtype": ["fp32", "fp32"],
+                "size": [64, 128],
+                "flops_per_s": [1e9, 2e9],
+                "spread": [0.1, 0.1],
+            }
+        ),
     ]
     for spec in specs:
         svg = chart_svg(spec)
@@ -153,7 +191,16 @@ def test_console_shows_every_value(width: int) -> None:
     out = io.StringIO()
     sample("[red]name").print(Console(file=out, width=width, force_terminal=False))
     text = out.getvalue()
-    for words in ("[red]name", "bold", "measured", "train.step_time", "inside", "outside", "1.500", "drawn in the HTML report"):
+    for words in (
+        "[red]name",
+        "bold",
+        "measured",
+        "train.step_time",
+        "inside",
+        "outside",
+        "1.500",
+        "drawn in the HTML report",
+    ):
         assert words in text
     assert ("●" in text) == (width == 160)
 
@@ -165,9 +212,16 @@ def test_table_rows_must_fit_the_head() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (1234567.0, "1,234,567"), (1.5, "1.500"), (0.01234567, "0.01235"), (12345.6, "12,346"), (3.2e-7, "3.200e-7"),
-     (float("nan"), "–")],
-)  # fmt: skip
+    [
+        (0.0, "0"),
+        (1234567.0, "1,234,567"),
+        (1.5, "1.500"),
+        (0.01234567, "0.01235"),
+        (12345.6, "12,346"),
+        (3.2e-7, "3.200e-7"),
+        (float("nan"), "–"),
+    ],
+)
 def test_number_text(value: float, text: str) -> None:
     assert number_text(value) == text
 
@@ -182,5 +236,10 @@ def test_words() -> None:
 
 
 def test_interval_drawing_survives_edge_values() -> None:
-    for low, middle, high, value in ((1, 1, 1, 1), (0, 1, 2, 1e9), (-3, -2, -1, -2), (0, 0, float("inf"), 1)):
+    for low, middle, high, value in (
+        (1, 1, 1, 1),
+        (0, 1, 2, 1e9),
+        (-3, -2, -1, -2),
+        (0, 0, float("inf"), 1),
+    ):
         assert "nan" not in interval_svg(low, middle, high, value)

@@ -37,7 +37,9 @@ class Recipe:
 def test_a_run_comes_back_as_written(store: RunStore, tmp_path: Path) -> None:
     file = tmp_path / "weights.bin"
     file.write_bytes(b"abc")
-    with store.create("train", {"config": Recipe(steps=3, out=Path("x")), "rate": 0.1}, seed=7, name="first") as run:
+    with store.create(
+        "train", {"config": Recipe(steps=3, out=Path("x")), "rate": 0.1}, seed=7, name="first"
+    ) as run:
         run.forecast(forecast())
         run.measure(Measurement(quantity="train.step_time", value=2.1, spread=0.1, count=5))
         inside = run.directory / "checkpoint"
@@ -54,13 +56,20 @@ def test_a_run_comes_back_as_written(store: RunStore, tmp_path: Path) -> None:
     assert record.forecasts == (forecast(),)
     assert record.measurements[0].value == 2.1
     assert record.measurements[0].time_s > 1.6e9
-    assert {item.name: item.num_bytes for item in record.artifacts} == {"weights": 3, "checkpoint": 4}
+    assert {item.name: item.num_bytes for item in record.artifacts} == {
+        "weights": 3,
+        "checkpoint": 4,
+    }
     assert all(item.path.exists() for item in record.artifacts)
     assert record.versions["python"].startswith("3.")
     assert record.machine["cores"] >= 1
     assert record.finished_s is not None
     assert record.finished_s >= record.started_s
-    assert store.columns(run.id).to_dict(as_series=False) == {"step": [0, 1, 2], "loss": [3.0, 2.0, 1.0], "rate": [0.1] * 3}
+    assert store.columns(run.id).to_dict(as_series=False) == {
+        "step": [0, 1, 2],
+        "loss": [3.0, 2.0, 1.0],
+        "rate": [0.1] * 3,
+    }
     stored = read_json(record.directory / "recipe.json")
     assert (stored["id"], stored["seed"], stored["recipe"]) == (record.id, 7, record.recipe)
 
@@ -223,7 +232,9 @@ def test_a_corrupted_chunk_is_named(store: RunStore) -> None:
         store.columns(run.id)
 
 
-def test_a_full_disk_is_a_capacity_error_and_rows_keep_waiting(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_capacity_error_and_rows_keep_waiting(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = store.create("train", {}, seed=0)
     for step in range(5000):
         run._columns.add(step, {"loss": math.sin(step)})
@@ -259,7 +270,9 @@ def test_bad_places_are_refused(tmp_path: Path) -> None:
             RunStore(url, folder=tmp_path)
 
 
-def test_a_missing_driver_names_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_names_the_install_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(BackendError) as error:
         RunStore("postgresql://nobody:secret@127.0.0.1:1/none", folder=tmp_path)

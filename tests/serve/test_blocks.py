@@ -111,7 +111,12 @@ def test_slots_follow_the_table():
     pool.allocate()
     table.grow(pool, 6)
     first, second = table.blocks.tolist()
-    assert table.slots(2, 6, SIZE).tolist() == [first * SIZE + 2, first * SIZE + 3, second * SIZE, second * SIZE + 1]
+    assert table.slots(2, 6, SIZE).tolist() == [
+        first * SIZE + 2,
+        first * SIZE + 3,
+        second * SIZE,
+        second * SIZE + 1,
+    ]
     assert table.slot(5, SIZE) == second * SIZE + 1
 
 

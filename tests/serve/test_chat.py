@@ -25,10 +25,20 @@ class ChatServer:
     async def serve(self, reader, writer):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            size = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0)
+            size = next(
+                (
+                    int(line.split(b":")[1])
+                    for line in head.split(b"\r\n")
+                    if line.lower().startswith(b"content-length")
+                ),
+                0,
+            )
             body = json.loads(await reader.readexactly(size) or b"{}")
             if head.startswith(b"GET"):
-                writer.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"data": [{"id": "first"}, {"id": "second"}]}')
+                writer.write(
+                    b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"data": [{"id": "first"}, '
+                    b'{"id": "second"}]}'
+                )
                 return
             self.bodies.append(body)
             await self.answer(writer, body["messages"][-1]["content"])
@@ -39,15 +49,25 @@ class ChatServer:
 
     async def answer(self, writer, question):
         if "fail" in question:
-            writer.write(b'HTTP/1.1 400 X\r\nConnection: close\r\n\r\n{"error": {"message": "no such [thing]"}}')
+            writer.write(
+                b'HTTP/1.1 400 X\r\nConnection: close\r\n\r\n{"error": {"message": "no such '
+                b'[thing]"}}'
+            )
             return
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
         for word in ("**bold** ", question.split()[-1], " end"):
-            writer.write(b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": word}}]}).encode() + b"\n\n")
+            writer.write(
+                b"data: "
+                + json.dumps({"choices": [{"index": 0, "delta": {"content": word}}]}).encode()
+                + b"\n\n"
+            )
             await writer.drain()
             if "wait" in question:
                 await asyncio.sleep(30)
-        writer.write(b'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}\n\ndata: [DONE]\n\n')
+        writer.write(
+            b'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": '
+            b"3}}\n\ndata: [DONE]\n\n"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +105,11 @@ def test_a_conversation_remembers_what_was_said(server, talk):
     pieces = []
     talk.set_system("be kind")
     reply = talk.ask("say hello", pieces.append)
-    assert reply.text == "".join(pieces) == "**bold** hello end" and reply.output_tokens == 3 and not reply.is_stopped
+    assert (
+        reply.text == "".join(pieces) == "**bold** hello end"
+        and reply.output_tokens == 3
+        and not reply.is_stopped
+    )
     assert 0 < reply.ttft_s <= reply.seconds and reply.tokens_per_s > 0
     talk.ask("and again", pieces.append)
     asked = server.bodies[-1]
@@ -115,7 +139,11 @@ def test_interrupting_stops_the_answer_only(talk):
         os.kill(os.getpid(), signal.SIGINT)
 
     reply = talk.ask("please wait", stop)
-    assert reply.is_stopped and reply.text == "**bold** " and talk.messages[-1]["content"] == "**bold** "
+    assert (
+        reply.is_stopped
+        and reply.text == "**bold** "
+        and talk.messages[-1]["content"] == "**bold** "
+    )
     assert talk.ask("hello", lambda _: None).text == "**bold** hello end"
 
 
@@ -126,10 +154,20 @@ def test_conversations_are_kept_and_checked(talk, tmp_path):
     talk.save(tmp_path / "chat.json")
     other = Conversation(endpoint=talk.endpoint)
     other.load(tmp_path / "chat.json")
-    assert other.messages == talk.messages and other.parameters == {"temperature": 0.5, "stop": "x y"}
+    assert other.messages == talk.messages and other.parameters == {
+        "temperature": 0.5,
+        "stop": "x y",
+    }
     other.set_parameter("stop=")
     assert "stop" not in other.parameters
-    for number, text in enumerate(('{"messages": [{"role": "king", "content": "x"}]}', "[1]", "{", '{"messages": [{"role": "user"}]}')):
+    for number, text in enumerate(
+        (
+            '{"messages": [{"role": "king", "content": "x"}]}',
+            "[1]",
+            "{",
+            '{"messages": [{"role": "user"}]}',
+        )
+    ):
         (tmp_path / f"{number}.json").write_text(text)
         with pytest.raises(DataError):
             other.load(tmp_path / f"{number}.json")
@@ -194,13 +232,35 @@ class Pipe(io.StringIO):
 def test_piped_questions_are_answered_on_standard_output(server, monkeypatch, capsys):
     server.bodies.clear()
     monkeypatch.setattr("sys.stdin", Pipe("some text\n"))
-    assert run("chat", server.url, "--prompt", "sum up", "--system", "short", "--params", "max_tokens=5", "top_k=2") == 0
+    assert (
+        run(
+            "chat",
+            server.url,
+            "--prompt",
+            "sum up",
+            "--system",
+            "short",
+            "--params",
+            "max_tokens=5",
+            "top_k=2",
+        )
+        == 0
+    )
     assert capsys.readouterr().out == "**bold** text end\n"
-    assert server.bodies[0]["messages"][1]["content"] == "sum up\n\nsome text" and server.bodies[0]["top_k"] == 2
+    assert (
+        server.bodies[0]["messages"][1]["content"] == "sum up\n\nsome text"
+        and server.bodies[0]["top_k"] == 2
+    )
     monkeypatch.setattr("sys.stdin", Pipe(""))
     assert run("chat", server.url) == 2 and "there is no question" in capsys.readouterr().err
-    assert run("chat", server.url, "--model", "third", "--prompt", "x") == 2 and "no model 'third'" in capsys.readouterr().err
-    assert run("chat", server.url, "--prompt", "fail") == 2 and "no such [thing]" in capsys.readouterr().err
+    assert (
+        run("chat", server.url, "--model", "third", "--prompt", "x") == 2
+        and "no model 'third'" in capsys.readouterr().err
+    )
+    assert (
+        run("chat", server.url, "--prompt", "fail") == 2
+        and "no such [thing]" in capsys.readouterr().err
+    )
 
 
 def test_folders_without_a_model_and_servers_that_do_not_start(tmp_path):
@@ -209,5 +269,8 @@ def test_folders_without_a_model_and_servers_that_do_not_start(tmp_path):
     with pytest.raises(ConfigError, match=r"no config\.json"), server_for(str(tmp_path)):
         pass
     (tmp_path / "config.json").write_text("{nonsense")
-    with pytest.raises(BackendError, match=r"the server ended: .*config"), server_for(str(tmp_path)):
+    with (
+        pytest.raises(BackendError, match=r"the server ended: .*config"),
+        server_for(str(tmp_path)),
+    ):
         pass

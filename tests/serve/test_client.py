@@ -46,7 +46,14 @@ class FakeServer:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                size = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0)
+                size = next(
+                    (
+                        int(line.split(b":")[1])
+                        for line in head.split(b"\r\n")
+                        if line.lower().startswith(b"content-length")
+                    ),
+                    0,
+                )
                 body = await reader.readexactly(size)
                 self.heads.append(head)
                 if head.startswith(b"GET"):
@@ -80,7 +87,9 @@ class FakeServer:
             writer.write(b"SSH-2.0-hello\r\n")
             return False
         if kind == "reset":
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\ndata:\r\n")
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\ndata:\r\n"
+            )
             await writer.drain()
             writer.transport.abort()
             return False
@@ -89,7 +98,10 @@ class FakeServer:
 
     async def stream(self, writer, body, kind):
         closes = kind == "close"
-        writer.write(b"HTTP/1.1 200 OK\r\n" + (b"Connection: close\r\n\r\n" if closes else b"Transfer-Encoding: chunked\r\n\r\n"))
+        writer.write(
+            b"HTTP/1.1 200 OK\r\n"
+            + (b"Connection: close\r\n\r\n" if closes else b"Transfer-Encoding: chunked\r\n\r\n")
+        )
 
         def send(data):
             writer.write(data if closes else b"%x\r\n%s\r\n" % (len(data), data))
@@ -101,7 +113,19 @@ class FakeServer:
         for place in range(count):
             await asyncio.sleep(max(begin + FIRST_S + GAP_S * place - time.perf_counter(), 0))
             text = f"w{place} "
-            send(event({"choices": [{"index": 0, **({"delta": {"content": text}} if is_chat else {"text": text}), "finish_reason": None}]}))
+            send(
+                event(
+                    {
+                        "choices": [
+                            {
+                                "index": 0,
+                                **({"delta": {"content": text}} if is_chat else {"text": text}),
+                                "finish_reason": None,
+                            }
+                        ]
+                    }
+                )
+            )
             if kind == "slow":
                 await asyncio.sleep(5)
             if kind == "stream":
@@ -113,7 +137,11 @@ class FakeServer:
         if kind not in ("truncated", "stream", "chunk"):
             send(event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}))
             if body.get("stream_options"):
-                counts = {"prompt_tokens": len(body.get("prompt", "x")), "completion_tokens": count, "stage_times": STAGES}
+                counts = {
+                    "prompt_tokens": len(body.get("prompt", "x")),
+                    "completion_tokens": count,
+                    "stage_times": STAGES,
+                }
                 send(event({"choices": [], "usage": counts}))
             send(b"data: [DONE]\n\n")
         if not closes:
@@ -139,7 +167,12 @@ def send(server, count=2, model="m", timeout_s=5.0, retries=0, seed=0):
         start = time.perf_counter()
         more = {"start_s": start, "timeout_s": timeout_s, "retries": retries}
         bodies = [maker.body(row, index) for index, row in enumerate(rows(count))]
-        await asyncio.gather(*(fill_record(pool, maker.path, body, record, **more) for body, record in zip(bodies, made, strict=True)))
+        await asyncio.gather(
+            *(
+                fill_record(pool, maker.path, body, record, **more)
+                for body, record in zip(bodies, made, strict=True)
+            )
+        )
         pool.close()
 
     asyncio.run(go())
@@ -147,7 +180,10 @@ def send(server, count=2, model="m", timeout_s=5.0, retries=0, seed=0):
 
 
 def rows(count, outputs=6, **more):
-    return [TraceRow(arrival_s=0.0, input_tokens=5 + index, output_tokens=outputs, **more) for index in range(count)]
+    return [
+        TraceRow(arrival_s=0.0, input_tokens=5 + index, output_tokens=outputs, **more)
+        for index in range(count)
+    ]
 
 
 # addresses, events, bodies
@@ -155,10 +191,15 @@ def rows(count, outputs=6, **more):
 
 def test_addresses():
     assert Endpoint.parse("localhost:8000").url == "http://localhost:8000/v1"
-    assert Endpoint.parse("https://api.example.com/openai/v1/").url == "https://api.example.com:443/openai/v1"
+    assert (
+        Endpoint.parse("https://api.example.com/openai/v1/").url
+        == "https://api.example.com:443/openai/v1"
+    )
     assert Endpoint.parse("http://[::1]:9").url == "http://[::1]:9/v1"
     assert "secret" not in repr(Endpoint.parse("http://a", api_key="secret"))
-    assert b"Authorization: Bearer secret\r\n" in Endpoint.parse("http://a", api_key="secret").request("GET", "/models")
+    assert b"Authorization: Bearer secret\r\n" in Endpoint.parse(
+        "http://a", api_key="secret"
+    ).request("GET", "/models")
     for bad in ("", "ftp://a", "http://", "http://a:99999", "http://a b"):
         with pytest.raises(ConfigError):
             Endpoint.parse(bad)
@@ -171,13 +212,17 @@ def test_addresses():
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.text(st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]), min_size=1).filter(lambda text: text[0] != " ")
+        st.text(
+            st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]), min_size=1
+        ).filter(lambda text: text[0] != " ")
     ),
     st.lists(st.integers(1, 9), min_size=1),
     st.sampled_from(["\n", "\r\n"]),
 )
 def test_events_survive_any_cut(payloads, cuts, end):
-    stream = "".join(f": comment{end}event: x{end}data: {payload}{end}{end}" for payload in payloads).encode()
+    stream = "".join(
+        f": comment{end}event: x{end}data: {payload}{end}{end}" for payload in payloads
+    ).encode()
     splitter, found, at, turn = EventSplitter(), [], 0, 0
     while at < len(stream):
         size = cuts[turn % len(cuts)]
@@ -193,25 +238,48 @@ def test_events_of_several_lines_and_stage_headers():
 
 def test_readers_count_text_not_roles_or_ends():
     reader = StreamReader()
-    pieces = [{"delta": {"role": "assistant", "content": ""}}, {"delta": {"content": "a"}}, {"delta": {"reasoning_content": "b"}}]
+    pieces = [
+        {"delta": {"role": "assistant", "content": ""}},
+        {"delta": {"content": "a"}},
+        {"delta": {"reasoning_content": "b"}},
+    ]
     for at, piece in enumerate([*pieces, {"delta": {}, "finish_reason": "stop"}]):
         reader.take(event({"choices": [piece]}), float(at))
-    reader.take(event({"choices": [{"text": ""}]}) + event({"choices": [{"text": "", "finish_reason": "length"}]}), 9.0)
-    reader.take(event({"choices": [], "usage": {"completion_tokens": 3}, "error": None}) + b"data: [DONE]\n\n", 10.0)
-    assert (reader.chunk_s, reader.output_tokens, reader.finish_reason) == ([1.0, 2.0, 9.0], 3, "length")
+    reader.take(
+        event({"choices": [{"text": ""}]})
+        + event({"choices": [{"text": "", "finish_reason": "length"}]}),
+        9.0,
+    )
+    reader.take(
+        event({"choices": [], "usage": {"completion_tokens": 3}, "error": None})
+        + b"data: [DONE]\n\n",
+        10.0,
+    )
+    assert (reader.chunk_s, reader.output_tokens, reader.finish_reason) == (
+        [1.0, 2.0, 9.0],
+        3,
+        "length",
+    )
     assert reader.is_ended and not reader.error
 
 
 def test_bodies():
     row = TraceRow(arrival_s=0.0, input_tokens=7, output_tokens=3)
     tokens, text, chat = (
-        BodyMaker(form=form, model="m", seed=1, vocab_size=50, extra={"ignore_eos": None, "top_p": 0.5})
+        BodyMaker(
+            form=form, model="m", seed=1, vocab_size=50, extra={"ignore_eos": None, "top_p": 0.5}
+        )
         for form in ("tokens", "text", "chat")
     )
     body = json.loads(tokens.body(row, 0))
     assert body == json.loads(tokens.body(row, 0)) != json.loads(tokens.body(row, 1))
     assert len(body["prompt"]) == 7 and max(body["prompt"]) < 50
-    assert body["max_tokens"] == 3 and body["top_p"] == 0.5 and "ignore_eos" not in body and body["stream"] is True
+    assert (
+        body["max_tokens"] == 3
+        and body["top_p"] == 0.5
+        and "ignore_eos" not in body
+        and body["stream"] is True
+    )
     assert len(json.loads(text.body(row, 0))["prompt"].split()) == 7
     assert len(json.loads(chat.body(row, 0))["messages"][0]["content"].split()) == 7
     assert (tokens.path, chat.path) == ("/completions", "/chat/completions")
@@ -226,7 +294,14 @@ def records(generator, count=300):
         sent, tokens = float(generator.random() * 10), int(generator.integers(1, 40))
         chunks = sent + 0.05 + np.cumsum(generator.exponential(0.02, tokens))
         made.append(
-            RequestRecord(index=index, scheduled_s=sent, sent_s=sent, chunk_s=chunks.tolist(), output_tokens=tokens, prompt_tokens=10)
+            RequestRecord(
+                index=index,
+                scheduled_s=sent,
+                sent_s=sent,
+                chunk_s=chunks.tolist(),
+                output_tokens=tokens,
+                prompt_tokens=10,
+            )
         )
     return made
 
@@ -238,11 +313,19 @@ def test_summary_against_numpy():
     slo = Slo(ttft_s=0.08, tpot_s=0.03)
     summary, whole = summarize(result, slo), made[2:]
     ttft = np.array([item.chunk_s[0] - item.sent_s for item in whole])
-    tpot = np.array([(item.chunk_s[-1] - item.chunk_s[0]) / (item.output_tokens - 1) for item in whole if item.output_tokens > 1])
+    tpot = np.array(
+        [
+            (item.chunk_s[-1] - item.chunk_s[0]) / (item.output_tokens - 1)
+            for item in whole
+            if item.output_tokens > 1
+        ]
+    )
     gaps = np.concatenate([np.diff(item.chunk_s) for item in whole])
     span = max(item.chunk_s[-1] for item in whole) - min(item.sent_s for item in made)
     for found, values in ((summary.ttft, ttft), (summary.tpot, tpot), (summary.itl, gaps)):
-        assert (found.count, found.mean, found.spread) == pytest.approx((len(values), values.mean(), values.std()))
+        assert (found.count, found.mean, found.spread) == pytest.approx(
+            (len(values), values.mean(), values.std())
+        )
         points = [found.p50, found.p90, found.p95, found.p99, found.p99_9]
         assert points == pytest.approx(np.percentile(values, [50, 90, 95, 99, 99.9]).tolist())
     tokens = sum(item.output_tokens for item in whole)
@@ -250,20 +333,45 @@ def test_summary_against_numpy():
     assert summary.output_tokens_per_s == pytest.approx(tokens / span)
     assert summary.total_tokens_per_s == pytest.approx((tokens + 10 * len(whole)) / span)
     assert summary.requests_per_s == pytest.approx(298 / span)
-    good = sum(first <= 0.08 and not (item.output_tokens > 1 and item.tpot_s > 0.03) for first, item in zip(ttft, whole, strict=True))
-    assert summary.goodput_per_s == pytest.approx(good / span) and summary.good_fraction == pytest.approx(good / 300)
-    assert (summary.requests, summary.errors, summary.failed, summary.retries) == (298, {"timeout": 1, "http 429": 1}, 2, 2)
+    good = sum(
+        first <= 0.08 and not (item.output_tokens > 1 and item.tpot_s > 0.03)
+        for first, item in zip(ttft, whole, strict=True)
+    )
+    assert summary.goodput_per_s == pytest.approx(
+        good / span
+    ) and summary.good_fraction == pytest.approx(good / 300)
+    assert (summary.requests, summary.errors, summary.failed, summary.retries) == (
+        298,
+        {"timeout": 1, "http 429": 1},
+        2,
+        2,
+    )
     assert len(summary.warnings()) == 2 and "70%" in summary.warnings()[0]
-    assert {item.quantity for item in summary.measurements()} >= {"serve.ttft", "serve.ttft_p95", "serve.throughput"}
+    assert {item.quantity for item in summary.measurements()} >= {
+        "serve.ttft",
+        "serve.ttft_p95",
+        "serve.throughput",
+    }
 
 
 def test_nothing_came_back():
     result = LoadResult(
-        records=[RequestRecord(index=0, scheduled_s=0.0, sent_s=0.0, error="refused")], cpu_shares=[0.0], is_open=False, started_at_s=0.0
+        records=[RequestRecord(index=0, scheduled_s=0.0, sent_s=0.0, error="refused")],
+        cpu_shares=[0.0],
+        is_open=False,
+        started_at_s=0.0,
     )
     summary = summarize(result)
-    assert summary.requests == 0 and summary.output_tokens_per_s == 0.0 and math.isnan(summary.ttft.p50)
-    assert [item.quantity for item in summary.measurements()] == ["serve.throughput", "serve.request_rate", "serve.makespan"]
+    assert (
+        summary.requests == 0
+        and summary.output_tokens_per_s == 0.0
+        and math.isnan(summary.ttft.p50)
+    )
+    assert [item.quantity for item in summary.measurements()] == [
+        "serve.throughput",
+        "serve.request_rate",
+        "serve.makespan",
+    ]
     assert "NaN" not in to_json({1: summary}, {})
     ramp_report({1: (summary, result)}, title="t", subtitle="s").to_json()
     assert Distribution.of([]).count == 0
@@ -282,7 +390,9 @@ def test_late_sending_is_told():
     for item in made:
         item.scheduled_s -= 0.5
     for is_open, words in ((True, "late"), (False, "")):
-        warnings = summarize(LoadResult(records=made, cpu_shares=[0.1], is_open=is_open, started_at_s=0.0)).warnings()
+        warnings = summarize(
+            LoadResult(records=made, cpu_shares=[0.1], is_open=is_open, started_at_s=0.0)
+        ).warnings()
         assert bool(warnings) == is_open and words in "".join(warnings)
 
 
@@ -292,12 +402,19 @@ def test_tables_and_charts_hold_the_records(tmp_path):
         item.stages = dict(STAGES)
     made[3].error, made[3].chunk_s = "timeout", []
     frame = record_frame(made)
-    assert frame.height == 40 and frame["ttft_s"].null_count() == 1 and frame["stage_decode"][0] == 0.1
+    assert (
+        frame.height == 40 and frame["ttft_s"].null_count() == 1 and frame["stage_decode"][0] == 0.1
+    )
     assert frame["chunk_s"].dtype == pl.List(pl.Float64)
     result = LoadResult(records=made, cpu_shares=[0.1], is_open=False, started_at_s=0.0)
     levels = {level: (summarize(result), result) for level in (1, 4)}
     report = ramp_report(levels, title="t", subtitle="s")
-    assert {section.title for section in report.sections} >= {"Ramp", "Over concurrency", "Stages, 4 concurrent", "Errors, 4 concurrent"}
+    assert {section.title for section in report.sections} >= {
+        "Ramp",
+        "Over concurrency",
+        "Stages, 4 concurrent",
+        "Errors, 4 concurrent",
+    }
     for spec in (
         charts.latency_shares(made),
         charts.token_rate(made),
@@ -312,7 +429,9 @@ def test_tables_and_charts_hold_the_records(tmp_path):
 
 def test_closed_loops_measure_the_servers_delays(server):
     seen = []
-    result = run_load(options(server, concurrency=4, processes=2), rows(12), on_progress=seen.append)
+    result = run_load(
+        options(server, concurrency=4, processes=2), rows(12), on_progress=seen.append
+    )
     summary = summarize(result)
     assert [record.index for record in result.records] == list(range(12)) and summary.failed == 0
     assert FIRST_S <= summary.ttft.p50 < FIRST_S + 0.08
@@ -327,7 +446,9 @@ def test_closed_loops_measure_the_servers_delays(server):
 def test_open_loops_send_at_their_times(server):
     planned = draw_arrivals(rows(20), np.random.default_rng(0), rate_per_s=40.0)
     result = run_load(options(server, processes=2), planned)
-    assert [record.scheduled_s for record in result.records] == pytest.approx([row.arrival_s for row in planned])
+    assert [record.scheduled_s for record in result.records] == pytest.approx(
+        [row.arrival_s for row in planned]
+    )
     late = [record.late_s for record in result.records]
     assert np.median(late) < 0.05 and min(late) >= -0.002
     assert summarize(result).failed == 0 and result.is_open
@@ -335,7 +456,10 @@ def test_open_loops_send_at_their_times(server):
 
 def test_turns_wait_for_answers_and_warm_up_is_not_recorded(server):
     server.bodies.clear()
-    turns = [TraceRow(arrival_s=0.0, input_tokens=4 * turn, output_tokens=3, session="s", think_s=0.05) for turn in (1, 2, 3)]
+    turns = [
+        TraceRow(arrival_s=0.0, input_tokens=4 * turn, output_tokens=3, session="s", think_s=0.05)
+        for turn in (1, 2, 3)
+    ]
     result = run_load(options(server, warm_up=2), [*turns, *rows(1)])
     assert len(server.bodies) == 6 and len(result.records) == 4
     first, second, third = result.records[:3]
@@ -345,8 +469,13 @@ def test_turns_wait_for_answers_and_warm_up_is_not_recorded(server):
 
 
 def test_no_request_starts_after_the_duration(server):
-    result = run_load(options(server, duration_s=0.2), draw_arrivals(rows(50), np.random.default_rng(0), rate_per_s=50.0))
-    assert 3 <= len(result.records) < 25 and max(record.scheduled_s for record in result.records) < 0.2
+    result = run_load(
+        options(server, duration_s=0.2),
+        draw_arrivals(rows(50), np.random.default_rng(0), rate_per_s=50.0),
+    )
+    assert (
+        3 <= len(result.records) < 25 and max(record.scheduled_s for record in result.records) < 0.2
+    )
 
 
 KINDS = {
@@ -408,19 +537,52 @@ def run(*words):
 
 
 def test_bench_writes_and_keeps_what_it_measured(server, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("steelyard.runs.html.render_html", lambda report: report.to_json())  # drawing is tested where it lives
+    monkeypatch.setattr(
+        "steelyard.runs.html.render_html", lambda report: report.to_json()
+    )  # drawing is tested where it lives
     trace = tmp_path / "trace.csv"
     trace.write_text("input_tokens,output_tokens\n" + "16,32\n" * 8)
-    command = ("serve", "bench", server.url, "--trace", trace, "--scale", "1/8", "--concurrency", "1,4", "--warm-up", 0)
-    assert run(*command, "--out", tmp_path / "out", "--store", tmp_path / "store", "--slo", "ttft=1", "--json") == 0
+    command = (
+        "serve",
+        "bench",
+        server.url,
+        "--trace",
+        trace,
+        "--scale",
+        "1/8",
+        "--concurrency",
+        "1,4",
+        "--warm-up",
+        0,
+    )
+    assert (
+        run(
+            *command,
+            "--out",
+            tmp_path / "out",
+            "--store",
+            tmp_path / "store",
+            "--slo",
+            "ttft=1",
+            "--json",
+        )
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
-    assert [level["concurrency"] for level in told["levels"]] == [1, 4] and told["load"]["model"] == "m"
-    assert {level["output_tokens"] for level in told["levels"]} == {32} and "api_key_env" not in told["load"]
+    assert [level["concurrency"] for level in told["levels"]] == [1, 4] and told["load"][
+        "model"
+    ] == "m"
+    assert {level["output_tokens"] for level in told["levels"]} == {
+        32
+    } and "api_key_env" not in told["load"]
     assert json.loads((tmp_path / "out/load.json").read_text()) == told
     assert pl.read_parquet(tmp_path / "out/requests.parquet").height == 16
     assert "Latency over concurrency" in (tmp_path / "out/report.html").read_text()
     runs = RunStore(tmp_path / "store").list(kind="load")
-    assert len(runs) == 2 and {item.quantity for item in runs[0].measurements} >= {"serve.ttft", "serve.throughput"}
+    assert len(runs) == 2 and {item.quantity for item in runs[0].measurements} >= {
+        "serve.ttft",
+        "serve.throughput",
+    }
     assert len(runs[0].artifacts) == 3
 
 
@@ -441,12 +603,40 @@ def test_lists_of_concurrencies(text, levels):
 
 def test_bench_with_a_rate_prints_a_report(server, capsys):
     assert (
-        run("serve", "bench", server.url, "--rate", "50", "--num-requests", 5, "--output-tokens", 4, "--no-record", "--send", "chat") == 0
+        run(
+            "serve",
+            "bench",
+            server.url,
+            "--rate",
+            "50",
+            "--num-requests",
+            5,
+            "--output-tokens",
+            4,
+            "--no-record",
+            "--send",
+            "chat",
+        )
+        == 0
     )
     told = capsys.readouterr().out
     assert "TTFT" in told and "p99.9" in told and "Stages" in told
     assert (
-        run("serve", "bench", server.url, "--concurrency", 1, "--num-requests", 1, "--no-record", "--model", "http500", "--warm-up", 0) == 1
+        run(
+            "serve",
+            "bench",
+            server.url,
+            "--concurrency",
+            1,
+            "--num-requests",
+            1,
+            "--no-record",
+            "--model",
+            "http500",
+            "--warm-up",
+            0,
+        )
+        == 1
     )
 
 
@@ -510,7 +700,10 @@ def test_a_run_names_its_checkpoint(tmp_path, monkeypatch):
         pass
     assert model_folder(made.id[:8]) == folder
     assert _address_or_folder(made.id) == str(folder)
-    assert [_address_or_folder(text) for text in ("127.0.0.1:80", str(tmp_path))] == ["127.0.0.1:80", str(tmp_path)]
+    assert [_address_or_folder(text) for text in ("127.0.0.1:80", str(tmp_path))] == [
+        "127.0.0.1:80",
+        str(tmp_path),
+    ]
     with pytest.raises(ConfigError, match="no checkpoint"):
         model_folder(empty.id)
 
@@ -521,11 +714,31 @@ def test_the_server_starts_with_the_options_given(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     seen = []
     monkeypatch.setattr(launch, "serve", lambda model, options: seen.append((model, options)))
-    assert run("serve", tmp_path, "--pool", "1 MiB", "--port", 0, "--policy", "vtc", "--asynchronous", "--drain-timeout", "2 min") == 0
+    assert (
+        run(
+            "serve",
+            tmp_path,
+            "--pool",
+            "1 MiB",
+            "--port",
+            0,
+            "--policy",
+            "vtc",
+            "--asynchronous",
+            "--drain-timeout",
+            "2 min",
+        )
+        == 0
+    )
     assert run("serve", "run", "--model", tmp_path) == 0
     model, chosen = seen[0]
     assert (chosen.drain_timeout_s, chosen.body_limit_bytes) == (120.0, 4 * 2**20)
-    assert model == tmp_path and (chosen.pool_bytes, chosen.port, chosen.policy, chosen.asynchronous) == (2**20, 0, "vtc", True)
+    assert model == tmp_path and (
+        chosen.pool_bytes,
+        chosen.port,
+        chosen.policy,
+        chosen.asynchronous,
+    ) == (2**20, 0, "vtc", True)
 
 
 def test_help_of_every_verb_is_quick_and_told(capsys):
@@ -544,4 +757,6 @@ def test_help_of_every_verb_is_quick_and_told(capsys):
 def test_other_load_generators_agree():
     from benchmarks.serve import load_agreement
 
-    assert {check.name: check.value for check in load_agreement.run(quick=True) if not check.ok} == {}
+    assert {
+        check.name: check.value for check in load_agreement.run(quick=True) if not check.ok
+    } == {}

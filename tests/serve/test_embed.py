@@ -40,7 +40,8 @@ def test_no_prompts_give_no_rows(model):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "words"), [([], "prompt 1 has 0"), ([1] * 129, "129 tokens"), ([97], r"\[0, 97\)"), ([-1], r"\[0, 97\)")]
+    ("prompt", "words"),
+    [([], "prompt 1 has 0"), ([1] * 129, "129 tokens"), ([97], r"\[0, 97\)"), ([-1], r"\[0, 97\)")],
 )
 def test_bad_prompts_are_named(model, prompt, words):
     with pytest.raises(ConfigError, match=words):

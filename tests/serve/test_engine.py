@@ -3,7 +3,14 @@ import pytest
 
 from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.errors import CapacityError, ConfigError, TraceError
-from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, make_request, synthetic_rows, with_prompts
+from steelyard.serve import (
+    SamplingParams,
+    Scheduler,
+    SchedulerConfig,
+    make_request,
+    synthetic_rows,
+    with_prompts,
+)
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.profile import profile
@@ -11,7 +18,13 @@ from steelyard.sim import simulate
 
 
 def config(**changes):
-    base = {"num_blocks": 64, "block_size": 8, "token_budget": 64, "max_num_seqs": 8, "max_model_len": 96}
+    base = {
+        "num_blocks": 64,
+        "block_size": 8,
+        "token_budget": 64,
+        "max_num_seqs": 8,
+        "max_model_len": 96,
+    }
     return SchedulerConfig(**{**base, **changes})
 
 
@@ -20,7 +33,10 @@ def cases(greedy):
     generator = np.random.default_rng(0)
     shared = generator.integers(0, 97, 24).tolist()
     lengths = generator.integers(1, 50, 8)
-    prompts = [(shared if row % 3 == 0 else []) + generator.integers(0, 97, int(size)).tolist() for row, size in enumerate(lengths)]
+    prompts = [
+        (shared if row % 3 == 0 else []) + generator.integers(0, 97, int(size)).tolist()
+        for row, size in enumerate(lengths)
+    ]
     return prompts, [greedy(prompt, 16) for prompt in prompts]
 
 
@@ -63,7 +79,10 @@ def test_cached_prefixes_are_used(model, greedy):
 
 
 def test_outputs_with_temperature_depend_on_the_seed_only(model):
-    params = [SamplingParams(max_tokens=12, temperature=1.5, top_p=0.95, top_k=40, seed=seed) for seed in (1, 2, 1)]
+    params = [
+        SamplingParams(max_tokens=12, temperature=1.5, top_p=0.95, top_k=40, seed=seed)
+        for seed in (1, 2, 1)
+    ]
     prompts = [[5, 6, 7]] * 3
     alone = LLM(model, config()).generate(prompts[:1], params[:1])[0].tokens
     crowded = [item.tokens for item in LLM(model, config(token_budget=8)).generate(prompts, params)]
@@ -76,7 +95,8 @@ def test_stop_tokens_end_the_output(model, greedy):
     end = next(token for token in expected if token != expected[0])
     upto = expected.index(end)
     done = LLM(model, config(), end_tokens=(end,)).generate(
-        [[1, 2, 3]] * 2, [SamplingParams(max_tokens=12), SamplingParams(max_tokens=12, ignore_end=True)]
+        [[1, 2, 3]] * 2,
+        [SamplingParams(max_tokens=12), SamplingParams(max_tokens=12, ignore_end=True)],
     )
     assert (done[0].tokens, done[0].finish_reason) == (expected[:upto], "stop")
     assert (done[1].tokens, done[1].finish_reason) == (expected, "length")
@@ -124,15 +144,26 @@ def test_the_simulator_plans_what_the_engine_plans(model):
     real = llm.replay(trace)
     simulated = simulate(Scheduler(llm.config), trace, step_time_s, make_request)
     assert llm.stats().preemptions > 0
-    assert [plan.request_ids for plan in real.plans] == [plan.request_ids for plan in simulated.plans]
-    assert all(np.array_equal(a.slot_mapping, b.slot_mapping) for a, b in zip(real.plans, simulated.plans, strict=True))
-    np.testing.assert_allclose(real.timeline.first_token_s, simulated.timeline.first_token_s, rtol=1e-9)
-    np.testing.assert_allclose(real.timeline.last_token_s, simulated.timeline.last_token_s, rtol=1e-9)
+    assert [plan.request_ids for plan in real.plans] == [
+        plan.request_ids for plan in simulated.plans
+    ]
+    assert all(
+        np.array_equal(a.slot_mapping, b.slot_mapping)
+        for a, b in zip(real.plans, simulated.plans, strict=True)
+    )
+    np.testing.assert_allclose(
+        real.timeline.first_token_s, simulated.timeline.first_token_s, rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        real.timeline.last_token_s, simulated.timeline.last_token_s, rtol=1e-9
+    )
     assert {item.quantity for item in real.measurements()} == simulated.summary().keys()
 
 
 def test_profile_gives_steps_a_model_can_be_fitted_on(model):
-    samples = profile(LLM(model, config()), generator=np.random.default_rng(0), rounds=1, limit_s=0.5)
+    samples = profile(
+        LLM(model, config()), generator=np.random.default_rng(0), rounds=1, limit_s=0.5
+    )
     assert samples.features.shape == (len(samples.seconds), len(FEATURES))
     fitted = samples.fit()
     assert fitted.predict(samples.features[:1])[0] > 0
@@ -150,7 +181,9 @@ def test_forecasts_widen_where_the_queue_amplifies_an_error_of_the_steps(model):
         max_output=30,
     )
     trace = list(with_prompts(rows, generator, vocab_size=97))
-    steps = ServeStepTime(coefficients=(2e-3, 1e-3, 1e-4, 0.0, 1e-3, 0.0, 1e-4), relative_spread=0.1, count=50)
+    steps = ServeStepTime(
+        coefficients=(2e-3, 1e-3, 1e-4, 0.0, 1e-3, 0.0, 1e-4), relative_spread=0.1, count=50
+    )
     found = {item.quantity: item for item in forecast_replay(LLM(model, config()), trace, steps)}
     assert {item.provenance for item in found.values()} == {"simulated"}
 

@@ -15,14 +15,27 @@ def beam_search(model, prompt, width, count, stop, length_penalty):
     live, done = [([], 0.0)], []
     for _ in range(count):
         with torch.inference_mode():
-            logprobs = model(torch.tensor([prompt + tokens for tokens, _ in live]))[:, -1].float().log_softmax(-1)
+            logprobs = (
+                model(torch.tensor([prompt + tokens for tokens, _ in live]))[:, -1]
+                .float()
+                .log_softmax(-1)
+            )
         found = []
         for (tokens, total), row in zip(live, logprobs, strict=True):
             best = row.topk(2 * width)
-            found += [(total + value, tokens, token) for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
+            found += [
+                (total + value, tokens, token)
+                for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            ]
         found = sorted(found, key=lambda item: -item[0])[: 2 * width]
-        done += [(total / (len(tokens) + 1) ** length_penalty, tokens) for total, tokens, token in found[:width] if token in stop]
-        live = [([*tokens, token], total) for total, tokens, token in found if token not in stop][:width]
+        done += [
+            (total / (len(tokens) + 1) ** length_penalty, tokens)
+            for total, tokens, token in found[:width]
+            if token in stop
+        ]
+        live = [([*tokens, token], total) for total, tokens, token in found if token not in stop][
+            :width
+        ]
         if len(done) >= width:
             live = []
             break
@@ -34,19 +47,34 @@ def beam_search(model, prompt, width, count, stop, length_penalty):
 def engines(draw):
     """Limits that leave little room, with every allocator, way to preempt and order."""
     size = draw(st.sampled_from([1, 4, 8, 16]))
-    allocator = draw(st.sampled_from(["paged", "paged", "block-group", "contiguous-max", "contiguous-pow2", "contiguous-oracle"]))
+    allocator = draw(
+        st.sampled_from(
+            [
+                "paged",
+                "paged",
+                "block-group",
+                "contiguous-max",
+                "contiguous-pow2",
+                "contiguous-oracle",
+            ]
+        )
+    )
     is_contiguous = allocator.startswith("contiguous")
     needed = LONGEST // size
     sequences = draw(st.sampled_from([1, 3, 8]))
     config = SchedulerConfig(
-        num_blocks=128 // size * draw(st.integers(1, 3)) if is_contiguous else needed + draw(st.integers(0, needed // 2)),
+        num_blocks=128 // size * draw(st.integers(1, 3))
+        if is_contiguous
+        else needed + draw(st.integers(0, needed // 2)),
         block_size=size,
         token_budget=max(draw(st.sampled_from([3, 8, 13, 64])), sequences),
         max_num_seqs=sequences,
         max_model_len=LONGEST,
         prefix_caching=draw(st.booleans()),
         allocator=allocator,
-        preemption="recompute" if is_contiguous else draw(st.sampled_from(["recompute", "swap", "auto"])),
+        preemption="recompute"
+        if is_contiguous
+        else draw(st.sampled_from(["recompute", "swap", "auto"])),
         host_blocks=2 * needed,
         swap_s_per_block=draw(st.sampled_from([1e-4, 1e-3])) * size,
         prefill_s_per_token=1e-3,
@@ -62,7 +90,9 @@ def draw_jobs(model, greedy, seed, sequences):
     common = generator.integers(0, 97, 24).tolist()
     jobs = []
     for row in range(8):
-        prompt = common * (row % 3 == 0) + generator.integers(0, 97, generator.integers(1, 30)).tolist()
+        prompt = (
+            common * (row % 3 == 0) + generator.integers(0, 97, generator.integers(1, 30)).tolist()
+        )
         count = int(generator.integers(1, 20))
         plain = greedy(prompt, count)
         kind = ["plain", "stop", "several", "beams"][generator.integers(4 if sequences > 1 else 2)]
@@ -70,13 +100,27 @@ def draw_jobs(model, greedy, seed, sequences):
             jobs.append((prompt, SamplingParams(max_tokens=count), [plain]))
         elif kind == "stop":
             end = plain[generator.integers(count)]
-            jobs.append((prompt, SamplingParams(max_tokens=count, stop_tokens=(end,)), [plain[: plain.index(end)]]))
+            jobs.append(
+                (
+                    prompt,
+                    SamplingParams(max_tokens=count, stop_tokens=(end,)),
+                    [plain[: plain.index(end)]],
+                )
+            )
         elif kind == "several":
             jobs.append((prompt, SamplingParams(max_tokens=count, n=3), [plain] * 3))
         else:
             stop, count = tuple(generator.integers(0, 97, 3).tolist()), min(count, 8)
             expected = beam_search(model, prompt, 3, count, stop, 0.7)[:2]
-            jobs.append((prompt, SamplingParams(max_tokens=count, n=2, beam_width=3, stop_tokens=stop, length_penalty=0.7), expected))
+            jobs.append(
+                (
+                    prompt,
+                    SamplingParams(
+                        max_tokens=count, n=2, beam_width=3, stop_tokens=stop, length_penalty=0.7
+                    ),
+                    expected,
+                )
+            )
     return jobs
 
 
@@ -88,7 +132,9 @@ def assert_equal_outputs(model, greedy, engine):
     jobs = [job for job in jobs if not refused(llm, job)]
     for _ in range(2):  # the second time meets a warm prefix index
         done = llm.generate([prompt for prompt, _, _ in jobs], [params for _, params, _ in jobs])
-        assert [[output.tokens for output in item.outputs] for item in done] == [expected for _, _, expected in jobs]
+        assert [[output.tokens for output in item.outputs] for item in done] == [
+            expected for _, _, expected in jobs
+        ]
         llm.driver.settle()
         assert not llm.scheduler.has_work
     assert llm.stats().blocks_in_use == 0
@@ -115,7 +161,13 @@ def test_outputs_equal_the_plain_forward_often(model, greedy, engine):
 
 
 def roomy(**changes):
-    base = {"num_blocks": 64, "block_size": 8, "token_budget": 64, "max_num_seqs": 8, "max_model_len": 96}
+    base = {
+        "num_blocks": 64,
+        "block_size": 8,
+        "token_budget": 64,
+        "max_num_seqs": 8,
+        "max_model_len": 96,
+    }
     return SchedulerConfig(**{**base, **changes})
 
 
@@ -128,11 +180,21 @@ def test_every_way_to_make_room_is_taken_and_changes_nothing(model, greedy):
         ({}, False),
         ({"preemption": "swap"}, True),
         ({"preemption": "auto", "swap_s_per_block": 1.0, "prefill_s_per_token": 1e-9}, False),
-        ({"preemption": "auto", "swap_s_per_block": 1e-9, "prefill_s_per_token": 1.0, "allocator": "block-group"}, True),
+        (
+            {
+                "preemption": "auto",
+                "swap_s_per_block": 1e-9,
+                "prefill_s_per_token": 1.0,
+                "allocator": "block-group",
+            },
+            True,
+        ),
     ):
         for asynchronous in (False, True):
             llm = LLM(model, roomy(**tight, **changes), asynchronous=asynchronous)
-            assert [item.tokens for item in llm.generate(prompts, SamplingParams(max_tokens=40))] == expected
+            assert [
+                item.tokens for item in llm.generate(prompts, SamplingParams(max_tokens=40))
+            ] == expected
             stats = llm.stats()
             assert stats.preemptions > 0 and (stats.swaps > 0) == swaps
             assert stats.blocks_in_use == 0 and stats.swapped == 0
@@ -144,7 +206,12 @@ def test_samples_of_one_prompt_have_their_own_seeds_and_share_its_blocks(model):
     params = SamplingParams(max_tokens=6, n=3, temperature=1.5, seed=5, logprobs=2)
     prompt = list(range(30))
     together = llm.generate([prompt], params)[0].outputs
-    apart = [llm.generate([prompt], SamplingParams(max_tokens=6, temperature=1.5, seed=5 + index))[0].tokens for index in range(3)]
+    apart = [
+        llm.generate([prompt], SamplingParams(max_tokens=6, temperature=1.5, seed=5 + index))[
+            0
+        ].tokens
+        for index in range(3)
+    ]
     assert [output.tokens for output in together] == apart
     assert len({tuple(tokens) for tokens in apart}) == 3
     for output in together:
@@ -163,7 +230,9 @@ def test_the_likeliest_of_several_draws_are_returned(model):
     llm = LLM(model, roomy())
     params = SamplingParams(max_tokens=6, n=2, best_of=5, temperature=1.5, seed=1)
     best = llm.generate([[1, 2, 3]], params)[0].outputs
-    everyone = llm.generate([[1, 2, 3]], SamplingParams(max_tokens=6, n=5, temperature=1.5, seed=1, logprobs=0))[0].outputs
+    everyone = llm.generate(
+        [[1, 2, 3]], SamplingParams(max_tokens=6, n=5, temperature=1.5, seed=1, logprobs=0)
+    )[0].outputs
     everyone = sorted(everyone, key=lambda output: -sum(output.logprobs) / len(output.logprobs))
     assert [output.tokens for output in best] == [output.tokens for output in everyone[:2]]
     assert best[0].logprobs == []
@@ -171,11 +240,21 @@ def test_the_likeliest_of_several_draws_are_returned(model):
 
 def test_log_probabilities_are_those_of_the_plain_forward(model):
     prompt = [5, 6, 7]
-    output = LLM(model, roomy()).generate([prompt], SamplingParams(max_tokens=5, logprobs=3))[0].outputs[0]
+    output = (
+        LLM(model, roomy())
+        .generate([prompt], SamplingParams(max_tokens=5, logprobs=3))[0]
+        .outputs[0]
+    )
     with torch.inference_mode():
         rows = model(torch.tensor([prompt + output.tokens]))[0, 2:-1].log_softmax(-1)
-    np.testing.assert_allclose(output.logprobs, [row[token] for row, token in zip(rows, output.tokens, strict=True)], atol=1e-4)
-    np.testing.assert_allclose([[value for _, value in top] for top in output.top_logprobs], rows.topk(3).values, atol=1e-4)
+    np.testing.assert_allclose(
+        output.logprobs,
+        [row[token] for row, token in zip(rows, output.tokens, strict=True)],
+        atol=1e-4,
+    )
+    np.testing.assert_allclose(
+        [[value for _, value in top] for top in output.top_logprobs], rows.topk(3).values, atol=1e-4
+    )
 
 
 def test_steps_tell_what_is_new_and_an_asynchronous_engine_tells_it_a_step_later(model, greedy):

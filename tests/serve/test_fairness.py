@@ -20,7 +20,14 @@ from steelyard.serve.scheduling.fairness import (
 
 
 def request(order, prompt=4, client="default", **more):
-    return Request(id=f"r{order}", prompt=[0] * prompt, params=SamplingParams(max_tokens=8), order=order, client=client, **more)
+    return Request(
+        id=f"r{order}",
+        prompt=[0] * prompt,
+        params=SamplingParams(max_tokens=8),
+        order=order,
+        client=client,
+        **more,
+    )
 
 
 def ranked(policy, requests, now_s=0.0):
@@ -28,7 +35,15 @@ def ranked(policy, requests, now_s=0.0):
 
 
 def every_policy():
-    return [FCFS(), Priority(), ShortestJob(), VTC(), DLPM(quantum=64), RandomPriorities(seed=3), MarkovPriorities(p_stay=0.7, seed=3)]
+    return [
+        FCFS(),
+        Priority(),
+        ShortestJob(),
+        VTC(),
+        DLPM(quantum=64),
+        RandomPriorities(seed=3),
+        MarkovPriorities(p_stay=0.7, seed=3),
+    ]
 
 
 @pytest.mark.parametrize("policy", every_policy(), ids=lambda item: type(item).__name__)
@@ -47,7 +62,11 @@ def test_every_policy_ranks_all_requests_without_ties_and_forgets_those_that_lef
 
 
 def test_plain_orders():
-    requests = [request(0, prompt=9, priority=2), request(1, prompt=5, priority=1), request(2, prompt=5, priority=1)]
+    requests = [
+        request(0, prompt=9, priority=2),
+        request(1, prompt=5, priority=1),
+        request(2, prompt=5, priority=1),
+    ]
     assert ranked(FCFS(), requests) == ["r0", "r1", "r2"]
     assert ranked(Priority(), requests) == ["r1", "r2", "r0"]
     assert ranked(ShortestJob(), requests) == ["r1", "r2", "r0"]
@@ -108,7 +127,9 @@ def test_vtc_keeps_backlogged_clients_within_the_bound(seed, num_clients, places
     def refill():
         for name in names:
             while sum(item.client == name for item in queue) < 2 * places:
-                queue.append(request(next(orders), prompt=int(generator.integers(1, longest)), client=name))
+                queue.append(
+                    request(next(orders), prompt=int(generator.integers(1, longest)), client=name)
+                )
                 policy.arrive(queue[-1], 0.0)
 
     record = ServiceRecord(names)
@@ -125,7 +146,9 @@ def test_vtc_keeps_backlogged_clients_within_the_bound(seed, num_clients, places
                 policy.leave(item)
                 queue.remove(item)
         record.add(served, names)
-    bound = service_bound(w_in=1, w_out=2, longest_prompt=longest, pool_tokens=places * (longest + output))
+    bound = service_bound(
+        w_in=1, w_out=2, longest_prompt=longest, pool_tokens=places * (longest + output)
+    )
     assert record.largest_difference() <= bound
     assert record.jain() > 0.95
 
@@ -173,7 +196,9 @@ def test_markov_priorities_keep_the_served_on_top():
         kept.append(len(top & set(ranked(policy, requests)[:50])) / 50)
     assert 0.78 < np.mean(kept) < 0.92
     policy.leave(requests[0])
-    assert ranked(MarkovPriorities(p_stay=0.0, seed=1), requests) == ranked(RandomPriorities(seed=1), requests)
+    assert ranked(MarkovPriorities(p_stay=0.0, seed=1), requests) == ranked(
+        RandomPriorities(seed=1), requests
+    )
 
 
 def test_jain_index_goes_from_one_over_n_to_one():
@@ -213,7 +238,14 @@ def test_numbers_out_of_range_are_refused(make, message):
 
 
 def test_the_configured_dlpm_sees_what_is_cached_now():
-    limits = SchedulerConfig(num_blocks=32, block_size=4, token_budget=32, max_num_seqs=4, max_model_len=64, policy="dlpm")
+    limits = SchedulerConfig(
+        num_blocks=32,
+        block_size=4,
+        token_budget=32,
+        max_num_seqs=4,
+        max_model_len=64,
+        policy="dlpm",
+    )
     scheduler = Scheduler(limits)
     params = SamplingParams(max_tokens=1, ignore_end=True)
     scheduler.add(Request(id="a", prompt=list(range(12)), params=params), 0.0)

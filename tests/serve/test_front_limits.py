@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 from steelyard.errors import ConfigError, DataError
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.engine import supervisor
-from steelyard.serve.front.engine.wire import Abort, Add, FrameReader, Start, Step, ToEngine, ToGateway, Update, encode_frame
+from steelyard.serve.front.engine.wire import (
+    Abort,
+    Add,
+    FrameReader,
+    Start,
+    Step,
+    ToEngine,
+    ToGateway,
+    Update,
+    encode_frame,
+)
 from steelyard.serve.front.gateway.stages import StageClock
 from steelyard.serve.front.limits.backlog import Backlog
 from steelyard.serve.front.limits.keys import KeyRing, TokenBucket, read_keys
@@ -63,7 +73,12 @@ def test_keys_come_from_a_file_and_the_environment(tmp_path, monkeypatch):
     path = tmp_path / "keys"
     path.write_text("# nobody\none alice\n\ntwo\n")
     monkeypatch.setenv("KEYS_OF_OURS", "three, four")
-    assert read_keys("KEYS_OF_OURS", path) == {"three": "key-1", "four": "key-2", "one": "alice", "two": "key-4"}
+    assert read_keys("KEYS_OF_OURS", path) == {
+        "three": "key-1",
+        "four": "key-2",
+        "one": "alice",
+        "two": "key-4",
+    }
     ring = KeyRing({"one": "alice"})
     assert ring.identify(b"Bearer one").name == "alice"
     for wrong in (b"", b"Bearer ", b"Bearer on", b"Bearer onee", "Bearer é".encode()):
@@ -79,7 +94,10 @@ def test_keys_come_from_a_file_and_the_environment(tmp_path, monkeypatch):
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(0, 2**31), max_size=20), min_size=1, max_size=8), st.data())
 def test_frames_survive_any_cut(prompts, data):
-    frames = [Add(key, prompt, SamplingParams(max_tokens=3), 0, "a", 1, 0.5) for key, prompt in enumerate(prompts)]
+    frames = [
+        Add(key, prompt, SamplingParams(max_tokens=3), 0, "a", 1, 0.5)
+        for key, prompt in enumerate(prompts)
+    ]
     stream = b"".join(encode_frame(item) for item in [*frames, Abort(7)])
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     reader, found = FrameReader(ToEngine), []
@@ -103,7 +121,13 @@ def test_broken_frames_are_refused():
 def test_stages_sum_to_the_time_since_arrival():
     clock = StageClock()
     clock.arrived_s, clock.parsed_s, clock.tokenized_s, clock.queued_s = 1.0, 1.1, 1.3, 0.2
-    clock.sent_s, clock.received_s, clock.begun_s, clock.first_s, clock.last_s = 1.5, 1.6, 2.0, 2.5, 4.0
+    clock.sent_s, clock.received_s, clock.begun_s, clock.first_s, clock.last_s = (
+        1.5,
+        1.6,
+        2.0,
+        2.5,
+        4.0,
+    )
     clock.detokenize_s = 0.01
     times = clock.stages(4.1)
     assert sum(times.values()) == pytest.approx(3.1)

@@ -21,7 +21,14 @@ serve(sys.argv[1], ServeOptions(port=0, name="tiny", pool_bytes=2**22, threads=1
 """
 END = 256
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
-SHAPE = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "intermediate_size": 64}
+SHAPE = {
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 64,
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,20 +36,29 @@ def address(tmp_path_factory):
     """A model of bytes with a tokenizer, a chat template and an end token, served."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("openai") / "tiny"
-    model = build(Architecture(name="tiny", vocab_size=END + 1, max_positions=256, tied_embeddings=False, **SHAPE), seed=3)
+    model = build(
+        Architecture(
+            name="tiny", vocab_size=END + 1, max_positions=256, tied_embeddings=False, **SHAPE
+        ),
+        seed=3,
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(6.0)
     checkpoint.save(model, folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[])
+    )
     tokenizer.add_special_tokens(["<|endoftext|>"])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, text=True
+    )
     yield process.stdout.readline().split()[-1]
     process.terminate()
     assert process.wait(15) == 0
@@ -59,19 +75,32 @@ def test_completions_whole_and_streamed(client):
     body = {"model": "tiny", "prompt": "once upon", "max_tokens": 12, "temperature": 0.7, "seed": 4}
     whole = client.completions.create(**body)
     assert whole.usage.completion_tokens == 12
-    pieces = list(client.completions.create(**body, stream=True, stream_options={"include_usage": True}))
-    assert "".join(piece.choices[0].text for piece in pieces if piece.choices) == whole.choices[0].text
+    pieces = list(
+        client.completions.create(**body, stream=True, stream_options={"include_usage": True})
+    )
+    assert (
+        "".join(piece.choices[0].text for piece in pieces if piece.choices) == whole.choices[0].text
+    )
     assert pieces[-1].usage.completion_tokens == 12
     assert [item.id for item in client.models.list()] == ["tiny"]
 
 
 def test_chat_with_choices_stops_and_log_probabilities(client):
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_completion_tokens": 16, "seed": 1}
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_completion_tokens": 16,
+        "seed": 1,
+    }
     whole = client.chat.completions.create(**body, n=2, logprobs=True, top_logprobs=3)
     assert [item.index for item in whole.choices] == [0, 1]
     for choice in whole.choices:
-        raw = b"".join(bytes(item.bytes) for item in choice.logprobs.content).decode(errors="replace")
-        assert raw.rstrip("�") == choice.message.content.rstrip("�")  # an unfinished last character is not shown
+        raw = b"".join(bytes(item.bytes) for item in choice.logprobs.content).decode(
+            errors="replace"
+        )
+        assert raw.rstrip("�") == choice.message.content.rstrip(
+            "�"
+        )  # an unfinished last character is not shown
         assert all(len(item.top_logprobs) == 3 for item in choice.logprobs.content)
     text = whole.choices[0].message.content
     stopped = client.chat.completions.create(**body, stop=[text[5:7]])
@@ -91,13 +120,23 @@ def test_json_mode_follows_the_schema(client):
         "required": ["good", "size"],
         "additionalProperties": False,
     }
-    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "is it?"}], "max_tokens": 120, "seed": 2}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema, "strict": True},
+    }
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "is it?"}],
+        "max_tokens": 120,
+        "seed": 2,
+    }
     choice = client.chat.completions.create(**body, response_format=form).choices[0]
     assert choice.finish_reason == "stop"
     answer = json.loads(choice.message.content)
     assert set(answer) == {"good", "size"} and answer["size"] in "sml"
-    free = client.chat.completions.create(**body, response_format={"type": "json_object"}).choices[0]
+    free = client.chat.completions.create(**body, response_format={"type": "json_object"}).choices[
+        0
+    ]
     assert free.message.content.lstrip().startswith("{")
     wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
     with pytest.raises(openai.BadRequestError):
@@ -105,11 +144,17 @@ def test_json_mode_follows_the_schema(client):
 
 
 def test_embeddings_are_unit_vectors(client):
-    rows = client.embeddings.create(model="tiny", input=["one", "two"]).data  # the library asks for base64
+    rows = client.embeddings.create(
+        model="tiny", input=["one", "two"]
+    ).data  # the library asks for base64
     assert [len(item.embedding) for item in rows] == [32, 32]
     assert sum(value * value for value in rows[0].embedding) == pytest.approx(1)
     assert rows[0].embedding != rows[1].embedding
-    short = client.embeddings.create(model="tiny", input="one", dimensions=4, encoding_format="float").data[0].embedding
+    short = (
+        client.embeddings.create(model="tiny", input="one", dimensions=4, encoding_format="float")
+        .data[0]
+        .embedding
+    )
     assert sum(value * value for value in short) == pytest.approx(1)
     with pytest.raises(openai.BadRequestError):
         client.embeddings.create(model="tiny", input="x" * 1000)
@@ -122,12 +167,27 @@ def test_errors_are_the_librarys_own(client):
         client.completions.create(model="tiny", prompt="a", temperature=-1)
     assert caught.value.param == "temperature"
     with pytest.raises(openai.BadRequestError):
-        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a"}], tools=[{"type": "function"}])
+        client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "a"}], tools=[{"type": "function"}]
+        )
 
 
 @pytest.mark.peers
 def test_no_request_derived_from_the_schema_makes_the_server_fail(address):
     pytest.importorskip("schemathesis")
-    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json", "--checks", "not_a_server_error"]
-    run = subprocess.run([*command, "--max-examples", "60", "--request-timeout", "60"], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "schemathesis.cli",
+        "run",
+        f"{address}/openapi.json",
+        "--checks",
+        "not_a_server_error",
+    ]
+    run = subprocess.run(
+        [*command, "--max-examples", "60", "--request-timeout", "60"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stdout[-4000:]

@@ -22,7 +22,10 @@ pytest.importorskip("llguidance")
 VOCAB = 420
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 150}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
@@ -34,8 +37,15 @@ def tokenizer():
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(['{"name": "anna", "age": 31}'] * 20 + ["hello world, true or false"] * 20, trainer)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    made.train_from_iterator(
+        ['{"name": "anna", "age": 31}'] * 20 + ["hello world, true or false"] * 20, trainer
+    )
     return made
 
 
@@ -69,7 +79,13 @@ def step(sampler, requests, logits):
 def run(grammars, tokenizer, specs, steps=200, seed=0, **params):
     generator, sampler = torch.Generator().manual_seed(seed), Sampler(grammars)
     requests = [
-        Request(id=str(row), prompt=[1], params=SamplingParams(grammar=spec, max_tokens=steps, stop_tokens=(0,), seed=row, **params))
+        Request(
+            id=str(row),
+            prompt=[1],
+            params=SamplingParams(
+                grammar=spec, max_tokens=steps, stop_tokens=(0,), seed=row, **params
+            ),
+        )
         for row, spec in enumerate(specs)
     ]
     live = requests
@@ -83,10 +99,17 @@ def run(grammars, tokenizer, specs, steps=200, seed=0, **params):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_outputs_follow_their_grammars(grammars, tokenizer, temperature):
     lark = 'start: "a" start "b" | "c"'
-    specs = [spell("json_schema", PERSON), spell("regex", "[a-f]{3,9}-[0-9]+x"), spell("choice", ["yes", 'n"o']), spell("lark", lark)]
+    specs = [
+        spell("json_schema", PERSON),
+        spell("regex", "[a-f]{3,9}-[0-9]+x"),
+        spell("choice", ["yes", 'n"o']),
+        spell("lark", lark),
+    ]
     results = run(grammars, tokenizer, specs * 2, temperature=temperature)
     checks = [
-        lambda text: set(json.loads(text)) == {"name", "age"} and 0 <= json.loads(text)["age"] <= 150,
+        lambda text: (
+            set(json.loads(text)) == {"name", "age"} and 0 <= json.loads(text)["age"] <= 150
+        ),
         lambda text: re.fullmatch("[a-f]{3,9}-[0-9]+x", text),
         lambda text: text in ("yes", 'n"o'),
         lambda text: re.fullmatch("(a*)c(b*)", text) and text.count("a") == text.count("b"),
@@ -121,8 +144,12 @@ def test_state_survives_recompute_forks_and_replaced_outputs(grammars, tokenizer
     followed, count = fresh(request), len(request.output)
     masks = [mask(followed, length) for length in range(count + 1)]
     assert mask(fresh(request), count) == masks[count]
-    assert [mask(followed, length) for length in (2, count, 1, 0)] == [masks[length] for length in (2, count, 1, 0)]
-    other = Request(id="b", prompt=[1], params=request.params, output=tokenizer.encode('{"name": "bo').ids)
+    assert [mask(followed, length) for length in (2, count, 1, 0)] == [
+        masks[length] for length in (2, count, 1, 0)
+    ]
+    other = Request(
+        id="b", prompt=[1], params=request.params, output=tokenizer.encode('{"name": "bo').ids
+    )
     request.output = list(other.output)
     assert mask(followed, len(other.output)) == mask(fresh(other), len(other.output))
 
@@ -164,20 +191,29 @@ def test_grammars_need_a_tokenizer_and_an_end_token(tokenizer):
     with pytest.raises(ConfigError, match="needs a tokenizer"):
         Sampler().check(SamplingParams(grammar="json_object"), VOCAB)
     with pytest.raises(BackendError, match="no tokenizer"):
-        step(Sampler(), [Request(id="a", prompt=[1], params=SamplingParams(grammar="json_object"))], torch.zeros(1, VOCAB))
+        step(
+            Sampler(),
+            [Request(id="a", prompt=[1], params=SamplingParams(grammar="json_object"))],
+            torch.zeros(1, VOCAB),
+        )
     with pytest.raises(ConfigError, match="ends an output"):
         Grammars(tokenizer, VOCAB, ())
 
 
 def test_min_tokens_hold_the_end_back_only_while_something_else_is_allowed(grammars, tokenizer):
-    results = run(grammars, tokenizer, [spell("regex", "a*"), spell("regex", "ab")], steps=30, min_tokens=20)
+    results = run(
+        grammars, tokenizer, [spell("regex", "a*"), spell("regex", "ab")], steps=30, min_tokens=20
+    )
     assert [len(text) >= 20 for _, text in results] == [True, False]
     assert results[1][1] == "ab"
 
 
 def test_an_output_that_left_its_grammar_is_an_error_of_its_row(grammars):
     params = SamplingParams(grammar="regex:[0-9]+", stop_tokens=(0,))
-    requests = [Request(id="a", prompt=[1], params=params, output=[70, 71]), Request(id="b", prompt=[1], params=params)]
+    requests = [
+        Request(id="a", prompt=[1], params=params, output=[70, 71]),
+        Request(id="b", prompt=[1], params=params),
+    ]
     output = step(Sampler(grammars), requests, torch.zeros(2, VOCAB))
     assert list(output.errors) == [0]
     assert requests[0].finish_reason == "stop"
@@ -187,8 +223,20 @@ def test_an_output_that_left_its_grammar_is_an_error_of_its_row(grammars):
 def talker():
     """A tiny decoder with the tokenizer's vocabulary."""
     torch.set_num_threads(1)
-    shape = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "intermediate_size": 64}
-    built = build(Architecture(name="talker", vocab_size=VOCAB, max_positions=256, tied_embeddings=False, **shape), seed=1)
+    shape = {
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 64,
+    }
+    built = build(
+        Architecture(
+            name="talker", vocab_size=VOCAB, max_positions=256, tied_embeddings=False, **shape
+        ),
+        seed=1,
+    )
     with torch.no_grad():
         for parameter in built.parameters():
             if parameter.ndim > 1:
@@ -197,10 +245,14 @@ def talker():
 
 
 @pytest.mark.parametrize(("num_blocks", "asynchronous"), [(24, False), (200, True), (24, True)])
-def test_engines_give_the_same_outputs_under_preemption_and_ahead_of_time(talker, grammars, num_blocks, asynchronous):
+def test_engines_give_the_same_outputs_under_preemption_and_ahead_of_time(
+    talker, grammars, num_blocks, asynchronous
+):
     prompts = [list(range(1 + row, 30 + row)) for row in range(6)]
     params = [
-        SamplingParams(grammar=spell("json_schema", PERSON), temperature=1.0, seed=1, max_tokens=60),
+        SamplingParams(
+            grammar=spell("json_schema", PERSON), temperature=1.0, seed=1, max_tokens=60
+        ),
         SamplingParams(repetition_penalty=1.3, frequency_penalty=0.2, max_tokens=60),
         SamplingParams(grammar=spell("regex", "[a-z]{40,60}"), max_tokens=60, presence_penalty=0.5),
         SamplingParams(temperature=0.9, top_p=0.8, seed=3, max_tokens=60),
@@ -209,7 +261,9 @@ def test_engines_give_the_same_outputs_under_preemption_and_ahead_of_time(talker
     ]
 
     def outputs(blocks, ahead):
-        config = SchedulerConfig(num_blocks=blocks, block_size=4, token_budget=40, max_num_seqs=6, max_model_len=90)
+        config = SchedulerConfig(
+            num_blocks=blocks, block_size=4, token_budget=40, max_num_seqs=6, max_model_len=90
+        )
         llm = LLM(talker, config, end_tokens=(0,), sampler=Sampler(grammars), asynchronous=ahead)
         results = llm.generate(prompts, params)
         return [item.tokens for item in results], llm.stats().preemptions
@@ -223,12 +277,21 @@ def test_engines_give_the_same_outputs_under_preemption_and_ahead_of_time(talker
 
 
 @pytest.mark.parametrize(
-    "family", [{"n": 3, "temperature": 1.0}, {"best_of": 3, "temperature": 1.0, "logprobs": 2}, {"beam_width": 3, "n": 2}]
+    "family",
+    [
+        {"n": 3, "temperature": 1.0},
+        {"best_of": 3, "temperature": 1.0, "logprobs": 2},
+        {"beam_width": 3, "n": 2},
+    ],
 )
 def test_forks_and_beams_follow_the_grammar(talker, tokenizer, grammars, family):
-    config = SchedulerConfig(num_blocks=200, block_size=4, token_budget=40, max_num_seqs=6, max_model_len=90)
+    config = SchedulerConfig(
+        num_blocks=200, block_size=4, token_budget=40, max_num_seqs=6, max_model_len=90
+    )
     llm = LLM(talker, config, end_tokens=(0,), sampler=Sampler(grammars))
-    params = SamplingParams(grammar=spell("regex", "([a-c]|[x-z]{2}){3,12};"), max_tokens=40, seed=2, **family)
+    params = SamplingParams(
+        grammar=spell("regex", "([a-c]|[x-z]{2}){3,12};"), max_tokens=40, seed=2, **family
+    )
     results = llm.generate([[5, 6, 7], [8]], [params, params])
     texts = [tokenizer.decode(output.tokens) for item in results for output in item.outputs]
     assert len(texts) == 2 * params.n

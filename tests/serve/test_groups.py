@@ -29,7 +29,9 @@ def test_free_runs_are_maximal_and_lose_nothing(moves):
         else:
             count = runs.take(start, size)
             taken |= set(range(start, start + count))
-        free = {block for begin, length in runs.sizes.items() for block in range(begin, begin + length)}
+        free = {
+            block for begin, length in runs.sizes.items() for block in range(begin, begin + length)
+        }
         assert free == set(range(40)) - taken
         assert runs.num_blocks == len(free)
         assert not any(begin + length in runs.sizes for begin, length in runs.sizes.items())

@@ -17,14 +17,22 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"
 class Case:
     """Queries and a shuffled pool, with the gathered batch as the slow obvious version."""
 
-    def __init__(self, seed, contexts, *, heads=6, kv_heads=2, width=16, block_size=8, dtype=torch.float32):
+    def __init__(
+        self, seed, contexts, *, heads=6, kv_heads=2, width=16, block_size=8, dtype=torch.float32
+    ):
         generator = torch.Generator().manual_seed(seed)
         self.contexts = np.array(contexts, dtype=np.int64)
         columns = -(-int(self.contexts.max()) // block_size)
         blocks = len(contexts) * columns + 3
         self.query = torch.randn(len(contexts), heads, width, generator=generator)
-        self.keys, self.values = torch.randn(2, blocks, kv_heads, block_size, width, generator=generator).to(dtype)
-        self.tables = np.random.default_rng(seed).permutation(blocks)[: len(contexts) * columns].reshape(len(contexts), columns)
+        self.keys, self.values = torch.randn(
+            2, blocks, kv_heads, block_size, width, generator=generator
+        ).to(dtype)
+        self.tables = (
+            np.random.default_rng(seed)
+            .permutation(blocks)[: len(contexts) * columns]
+            .reshape(len(contexts), columns)
+        )
 
     def bits(self):
         kind = torch.uint32 if self.keys.dtype == torch.float32 else torch.uint16
@@ -32,7 +40,9 @@ class Case:
 
     def expected(self):
         tables = torch.from_numpy(self.tables)
-        keys, values = (item[tables].float().transpose(1, 2).flatten(2, 3) for item in (self.keys, self.values))
+        keys, values = (
+            item[tables].float().transpose(1, 2).flatten(2, 3) for item in (self.keys, self.values)
+        )
         return decode_gathered(self.query, keys, values, torch.from_numpy(self.contexts)).numpy()
 
     def assert_equals(self, decode, tolerance=3e-6):
@@ -61,7 +71,9 @@ def test_the_numba_kernel_equals_the_gathered_batch(threads, dtype):
     st.sampled_from([4, 16]),
 )
 def test_the_numba_kernel_takes_any_shape(seed, contexts, heads, width, block_size):
-    Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size).assert_equals(paged_decode)
+    Case(
+        seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size
+    ).assert_equals(paged_decode)
 
 
 def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
@@ -71,7 +83,15 @@ def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
     sizes = rows, heads, keys.shape[1], width, keys.shape[2], tables.shape[1]
     contexts, tables = contexts.astype(np.int64), np.ascontiguousarray(tables, dtype=np.int64)
     team = Team(library, threads)
-    library.steelyard_decode(team.address, *places, keys.itemsize == 2, tables.ctypes.data, contexts.ctypes.data, *sizes, out.ctypes.data)
+    library.steelyard_decode(
+        team.address,
+        *places,
+        keys.itemsize == 2,
+        tables.ctypes.data,
+        contexts.ctypes.data,
+        *sizes,
+        out.ctypes.data,
+    )
 
 
 @needs_compiler
@@ -91,7 +111,15 @@ def test_the_native_kernel_equals_the_gathered_batch(dtype):
     st.sampled_from([torch.float32, torch.bfloat16]),
 )
 def test_the_native_kernel_takes_any_shape(seed, contexts, heads, width, block_size, dtype):
-    Case(seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size, dtype=dtype).assert_equals(decode_natively)
+    Case(
+        seed,
+        contexts,
+        heads=heads[0],
+        kv_heads=heads[1],
+        width=width,
+        block_size=block_size,
+        dtype=dtype,
+    ).assert_equals(decode_natively)
 
 
 @needs_compiler

@@ -24,15 +24,24 @@ def published():
 
 def sharegpt_like(generator):
     """Lengths of the paper's means, 161 and 338, cut to 2,048 together; lognormal, as the conversations themselves are not at hand."""
-    prompts = np.clip(generator.lognormal(np.log(161.3) - 0.72, 1.2, NUM_REQUESTS), 4, 1000).astype(int)
-    outputs = np.clip(generator.lognormal(np.log(338.0) - 0.32, 0.8, NUM_REQUESTS), 4, 1000).astype(int)
+    prompts = np.clip(generator.lognormal(np.log(161.3) - 0.72, 1.2, NUM_REQUESTS), 4, 1000).astype(
+        int
+    )
+    outputs = np.clip(generator.lognormal(np.log(338.0) - 0.32, 0.8, NUM_REQUESTS), 4, 1000).astype(
+        int
+    )
     return list(zip(prompts.tolist(), outputs.tolist(), strict=True))
 
 
 def saturate(allocator, sizes):
     """Serve all requests at once; means over steps in which some still wait, the first ones left out."""
     config = SchedulerConfig(
-        num_blocks=981, token_budget=2048, max_num_seqs=256, max_model_len=2048, prefix_caching=False, allocator=allocator
+        num_blocks=981,
+        token_budget=2048,
+        max_num_seqs=256,
+        max_model_len=2048,
+        prefix_caching=False,
+        allocator=allocator,
     )
     scheduler, stored, running = Scheduler(config), [], []
     for row, (prompt, output) in enumerate(sizes):
@@ -47,13 +56,15 @@ def saturate(allocator, sizes):
     return float(np.mean(stored)), float(np.mean(running))
 
 
-@pytest.mark.parametrize("allocator", ["contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged"])
+@pytest.mark.parametrize(
+    "allocator", ["contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged"]
+)
 def test_simulated_memory_comes_close_to_the_published(allocator):
     """Tolerances: 8 points of utilization, 45 % of the batch.
 
-    The paper ran ShareGPT text at a fixed rate on hardware; here lengths are drawn with the same means, and the queue never runs dry,
-    so batches are larger. The benchmark takes the conversations' own lengths.
-    """
+    The paper ran ShareGPT text at a fixed rate on hardware; here lengths are drawn with the same
+    means, and the queue never runs dry, so batches are larger. The benchmark takes the
+    conversations' own lengths."""
     utilization, batched = saturate(allocator, sharegpt_like(np.random.default_rng(1)))
     assert utilization == pytest.approx(published()[allocator, "utilization"], abs=0.08)
     assert batched == pytest.approx(published()[allocator, "batched"], rel=0.45)
@@ -80,13 +91,23 @@ def test_runs_are_split_and_merge_again():
 
 
 def test_slots_are_sorted_by_what_they_hold():
-    config = SchedulerConfig(num_blocks=64, block_size=4, max_model_len=64, allocator="contiguous-max")
+    config = SchedulerConfig(
+        num_blocks=64, block_size=4, max_model_len=64, allocator="contiguous-max"
+    )
     scheduler = Scheduler(config)
-    scheduler.add(Request(id="a", prompt=[0] * 10, params=SamplingParams(max_tokens=20, ignore_end=True)), 0.0)
+    scheduler.add(
+        Request(id="a", prompt=[0] * 10, params=SamplingParams(max_tokens=20, ignore_end=True)), 0.0
+    )
     plan = scheduler.schedule(0.0)
     scheduler.complete(plan, plan.blank_output(), 0.0)
     usage = measure_usage(scheduler.pool, scheduler.running)
-    assert (usage.stored, usage.reserved, usage.internal, usage.external, usage.cached) == (10, 20, 34, 192, 0)
+    assert (usage.stored, usage.reserved, usage.internal, usage.external, usage.cached) == (
+        10,
+        20,
+        34,
+        192,
+        0,
+    )
     assert usage.utilization == 10 / 256
     assert scheduler.kv_utilization() == 10 / 64
 
@@ -103,14 +124,19 @@ def test_idle_prefix_blocks_are_no_waste():
 
 def test_what_an_allocator_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="'recompute' with a contiguous allocator"):
-        SchedulerConfig(num_blocks=128, allocator="contiguous-max", preemption="swap", host_blocks=128)
+        SchedulerConfig(
+            num_blocks=128, allocator="contiguous-max", preemption="swap", host_blocks=128
+        )
     with pytest.raises(CapacityError, match="0 blocks of 16 tokens cannot hold"):
         SchedulerConfig(num_blocks=128, preemption="swap")
     with pytest.raises(ConfigError, match="swap_s_per_block"):
         SchedulerConfig(num_blocks=128, preemption="auto", host_blocks=128)
     scheduler = Scheduler(SchedulerConfig(num_blocks=20, block_size=4, max_model_len=64))
     for params, message in (
-        (SamplingParams(max_tokens=16, n=5), "5 sequences of 48 tokens do not fit in 20 blocks of 4"),
+        (
+            SamplingParams(max_tokens=16, n=5),
+            "5 sequences of 48 tokens do not fit in 20 blocks of 4",
+        ),
         (SamplingParams(max_tokens=4, n=65), "more than max_num_seqs = 64"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -52,13 +52,24 @@ class Books(RuleBasedStateMachine):
         client=st.sampled_from("ab"),
     )
     def add(self, prompt, output, kind, client):
-        several = {"plain": {}, "n": {"n": 2, "best_of": 3}, "beams": {"n": 1, "beam_width": 2}}[kind]
+        several = {"plain": {}, "n": {"n": 2, "best_of": 3}, "beams": {"n": 1, "beam_width": 2}}[
+            kind
+        ]
         params = SamplingParams(max_tokens=output, stop_tokens=(1,), **several)
         tokens = self.generator.integers(0, 3, prompt).tolist()
         if kind != "plain" and params.num_sequences * (prompt + output) > 32:
             return
         self.count += 1
-        self.scheduler.add(Request(id=f"r{self.count}", prompt=tokens, params=params, client=client, priority=self.count % 3), 0.0)
+        self.scheduler.add(
+            Request(
+                id=f"r{self.count}",
+                prompt=tokens,
+                params=params,
+                client=client,
+                priority=self.count % 3,
+            ),
+            0.0,
+        )
 
     @rule(number=st.integers(1, 12))
     def abort(self, number):
@@ -85,7 +96,9 @@ class Books(RuleBasedStateMachine):
         rows, draw = len(plan.sampled), self.generator.integers
         top = np.array([self.generator.permutation(40)[:4] for _ in range(rows)]).reshape(rows, 4)
         logprobs = -np.sort(self.generator.random((rows, 4)), axis=1)
-        output = StepOutput(tokens=draw(0, 8, rows), logprobs=logprobs[:, 0], top_tokens=top, top_logprobs=logprobs)
+        output = StepOutput(
+            tokens=draw(0, 8, rows), logprobs=logprobs[:, 0], top_tokens=top, top_logprobs=logprobs
+        )
         for request in self.scheduler.complete(plan, output, 0.0):
             assert request.finish_reason in ("stop", "length")
 
@@ -102,16 +115,29 @@ class Books(RuleBasedStateMachine):
             return
         pool = self.scheduler.pool
         tables = [
-            member.table for request in self.scheduler.running for member in (request.family.members if request.family else [request])
+            member.table
+            for request in self.scheduler.running
+            for member in (request.family.members if request.family else [request])
         ]
-        counted = np.bincount(np.concatenate([np.empty(0, dtype=np.int64), *(table.blocks for table in tables)]), minlength=pool.num_blocks)
+        counted = np.bincount(
+            np.concatenate([np.empty(0, dtype=np.int64), *(table.blocks for table in tables)]),
+            minlength=pool.num_blocks,
+        )
         users = np.array([pool.users(block) for block in range(pool.num_blocks)])
         assert (users >= counted).all()
         swapper = self.scheduler.swapper
-        away = self.scheduler.swapped or self.under_way or self.flights or (swapper and swapper.num_blocks_leaving)
+        away = (
+            self.scheduler.swapped
+            or self.under_way
+            or self.flights
+            or (swapper and swapper.num_blocks_leaving)
+        )
         assert away or (users == counted).all()
         usage = self.scheduler.usage()
-        assert usage.stored + usage.cached + usage.reserved + usage.internal + usage.external == usage.num_slots
+        assert (
+            usage.stored + usage.cached + usage.reserved + usage.internal + usage.external
+            == usage.num_slots
+        )
         assert min(usage.stored, usage.cached, usage.reserved, usage.internal, usage.external) >= 0
 
     def teardown(self):
@@ -131,4 +157,10 @@ class Books(RuleBasedStateMachine):
 
 
 class TestBooks(Books.TestCase):
-    settings = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    settings = settings(
+        max_examples=40,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )

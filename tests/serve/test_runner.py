@@ -24,9 +24,23 @@ KERNELS = [
 LLAMA = {"num_heads": 4, "num_kv_heads": 2, "tied_embeddings": False}
 TRAITS = {
     "llama": LLAMA,
-    "gpt2": {"num_heads": 4, "num_kv_heads": 4, "norm": "layernorm", "position": "learned", "mlp": "gelu", "qkv_bias": True}
+    "gpt2": {
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "norm": "layernorm",
+        "position": "learned",
+        "mlp": "gelu",
+        "qkv_bias": True,
+    }
     | {"output_bias": True, "mlp_bias": True},
-    "opt": {"num_heads": 4, "num_kv_heads": 4, "norm": "layernorm", "position": "learned", "position_offset": 2, "mlp": "relu"}
+    "opt": {
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "norm": "layernorm",
+        "position": "learned",
+        "position_offset": 2,
+        "mlp": "relu",
+    }
     | {"mlp_bias": True},
     "qwen2": LLAMA | {"qkv_bias": True, "tied_embeddings": True},
     "qwen3": LLAMA | {"qk_norm": True, "head_dim": 24},
@@ -35,12 +49,21 @@ TRAITS = {
 
 
 def make_model(traits, seed=0, scale=6.0, **changes):
-    shape = {"hidden_size": 40, "num_layers": 3, "head_dim": 8, "intermediate_size": 72, "vocab_size": 101, "max_positions": 128}
+    shape = {
+        "hidden_size": 40,
+        "num_layers": 3,
+        "head_dim": 8,
+        "intermediate_size": 72,
+        "vocab_size": 101,
+        "max_positions": 128,
+    }
     model = build(Architecture(name="tiny", **{**shape, **traits, **changes}), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(scale) if parameter.ndim > 1 else parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
+            parameter.mul_(scale) if parameter.ndim > 1 else parameter.add_(
+                torch.randn(parameter.shape, generator=generator), alpha=0.2
+            )
     return model.eval()
 
 
@@ -52,18 +75,27 @@ class Recorder(Sampler):
         self.rows = {}
 
     def sample(self, logits, plan):
-        for row, request, position in zip(logits, plan.sampled, plan.output_positions.tolist(), strict=True):
+        for row, request, position in zip(
+            logits, plan.sampled, plan.output_positions.tolist(), strict=True
+        ):
             self.rows[request.id, position] = row.clone()
         return StepOutput(tokens=logits.argmax(-1).numpy())
 
 
 def serve(model, prompts, count, *, token_budget=48, block_size=8, kv_dtype=None, **kernels):
     config = SchedulerConfig(
-        num_blocks=768 // block_size, block_size=block_size, token_budget=token_budget, max_num_seqs=6, max_model_len=128
+        num_blocks=768 // block_size,
+        block_size=block_size,
+        token_budget=token_budget,
+        max_num_seqs=6,
+        max_model_len=128,
     )
     scheduler, recorder = Scheduler(config), Recorder()
     runner = TorchRunner(model, config, sampler=recorder, kv_dtype=kv_dtype, **kernels)
-    requests = [Request(id=str(row), prompt=prompt, params=SamplingParams(max_tokens=count)) for row, prompt in enumerate(prompts)]
+    requests = [
+        Request(id=str(row), prompt=prompt, params=SamplingParams(max_tokens=count))
+        for row, prompt in enumerate(prompts)
+    ]
     for request in requests:
         scheduler.add(request, 0.0)
     while (plan := scheduler.schedule(0.0)) is not None:
@@ -97,7 +129,12 @@ def one_thread():
 def test_logits_equal_the_models_own_forward(name, kernels):
     model = make_model(TRAITS[name])
     runner, requests, rows = serve(model, make_prompts(), 5, token_budget=23, **kernels)
-    assert runner.kernel == {"compiled": "torch", "native": "native" if kernels.get("native") else "numba"}[next(iter(kernels))]
+    assert (
+        runner.kernel
+        == {"compiled": "torch", "native": "native" if kernels.get("native") else "numba"}[
+            next(iter(kernels))
+        ]
+    )
     assert_equals_forward(model, requests, rows, 2e-4)
 
 
@@ -137,7 +174,10 @@ def test_native_products_of_a_row_are_the_same_bits_in_any_batch():
     library = native_build.compiled_library()
     generator = torch.Generator().manual_seed(0)
     for outputs, inputs in ((16, 8), (40, 264), (129, 600)):
-        weight, bias = torch.randn(outputs, inputs, generator=generator), torch.randn(padded(outputs), generator=generator)
+        weight, bias = (
+            torch.randn(outputs, inputs, generator=generator),
+            torch.randn(padded(outputs), generator=generator),
+        )
         packed = torch.empty(padded(outputs) * inputs)
         library.steelyard_pack(weight.data_ptr(), outputs, inputs, packed.data_ptr())
         linear = LinearMap(packed.data_ptr(), bias.data_ptr(), outputs, inputs)
@@ -146,7 +186,16 @@ def test_native_products_of_a_row_are_the_same_bits_in_any_batch():
         for rows in (1, 2, 3, 4, 5, 6, 7, 200):
             out = torch.empty(rows, padded(outputs))
             team = native_build.Team(library, 1 + rows % 2)
-            library.steelyard_linear(team.address, x.data_ptr(), inputs, rows, ctypes.addressof(linear), out.data_ptr(), padded(outputs), 0)
+            library.steelyard_linear(
+                team.address,
+                x.data_ptr(),
+                inputs,
+                rows,
+                ctypes.addressof(linear),
+                out.data_ptr(),
+                padded(outputs),
+                0,
+            )
             results.append(out[:, :outputs])
         expected = torch.nn.functional.linear(x, weight, bias[:outputs])
         assert (results[-1] - expected).abs().max() < 1e-3
@@ -162,7 +211,9 @@ def test_copied_blocks_and_shared_rows(kernels):
     runner = TorchRunner(model, config, sampler=recorder, **kernels)
     prompt = make_prompts((6,))[0]
     twins = [Request(id=name, prompt=prompt) for name in "ab"]
-    first = make_plan(range(6), prompt, [[3, 5]], num_decodes=0, lengths=[6], rows=[5, 5], sampled=twins)
+    first = make_plan(
+        range(6), prompt, [[3, 5]], num_decodes=0, lengths=[6], rows=[5, 5], sampled=twins
+    )
     tokens = runner.execute(first).tokens
     assert tokens[0] == tokens[1]
     second = make_plan(
@@ -184,7 +235,9 @@ def test_copied_blocks_and_shared_rows(kernels):
     assert output.tokens.tolist() == [int(expected.argmax())] * 2
 
 
-def make_plan(positions, tokens, tables, *, num_decodes, lengths, rows, sampled, copies=(), feedback=()):
+def make_plan(
+    positions, tokens, tables, *, num_decodes, lengths, rows, sampled, copies=(), feedback=()
+):
     tables, positions = np.array(tables, dtype=np.int64), np.array(positions, dtype=np.int64)
     owner = np.repeat(np.arange(len(lengths)), lengths)
     ends = np.cumsum(lengths) - 1
@@ -207,10 +260,24 @@ def make_plan(positions, tokens, tables, *, num_decodes, lengths, rows, sampled,
 
 def test_launched_steps_run_in_order_and_faults_come_out_of_result():
     model = make_model(LLAMA, num_layers=1)
-    runner = TorchRunner(model, SchedulerConfig(num_blocks=16, block_size=4, max_model_len=32), native=False)
+    runner = TorchRunner(
+        model, SchedulerConfig(num_blocks=16, block_size=4, max_model_len=32), native=False
+    )
     request = [Request(id="a", prompt=[1])]
     plans = [make_plan([0], [1], [[3]], num_decodes=0, lengths=[1], rows=[0], sampled=request)]
-    plans += [make_plan([at], [0], [[3]], num_decodes=1, lengths=[1], rows=[0], sampled=request, feedback=[[0, 0]]) for at in (1, 2)]
+    plans += [
+        make_plan(
+            [at],
+            [0],
+            [[3]],
+            num_decodes=1,
+            lengths=[1],
+            rows=[0],
+            sampled=request,
+            feedback=[[0, 0]],
+        )
+        for at in (1, 2)
+    ]
     handles = [runner.launch(plan) for plan in plans]
     tokens = [int(handle.result().tokens[0]) for handle in handles]
     expected = [1]
@@ -225,13 +292,22 @@ def test_launched_steps_run_in_order_and_faults_come_out_of_result():
 
 
 def test_the_pool_keeps_runs_of_blocks_together():
-    runner = TorchRunner(make_model(LLAMA), SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64), native=False)
+    runner = TorchRunner(
+        make_model(LLAMA),
+        SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64),
+        native=False,
+    )
     assert runner.kv.shape[:3] == (3, 2, 16)
-    assert all(runner.kv[layer, side, 3:7].is_contiguous() for layer in range(3) for side in range(2))
+    assert all(
+        runner.kv[layer, side, 3:7].is_contiguous() for layer in range(3) for side in range(2)
+    )
 
 
 def test_without_a_compiler_the_numba_kernels_run_and_the_reason_is_kept(monkeypatch, tmp_path):
-    model, config = make_model(LLAMA, num_layers=1), SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64)
+    model, config = (
+        make_model(LLAMA, num_layers=1),
+        SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64),
+    )
     monkeypatch.setenv("PATH", str(tmp_path))
     runner = TorchRunner(model, config)
     assert runner.kernel == "numba"
@@ -244,24 +320,34 @@ def test_without_a_compiler_the_numba_kernels_run_and_the_reason_is_kept(monkeyp
 
 def test_a_compiler_that_fails_is_no_fault(monkeypatch, tmp_path):
     broken = tmp_path / "g++"
-    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "no vector unit" >&2\nexit 1\n')
+    broken.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "no vector unit" >&2\nexit 1\n'
+    )
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "home"))
-    runner = TorchRunner(make_model(LLAMA, num_layers=1), SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64))
+    runner = TorchRunner(
+        make_model(LLAMA, num_layers=1),
+        SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64),
+    )
     assert runner.kernel == "numba"
     assert "no vector unit" in runner.kernel_note
     assert not list((tmp_path / "home").rglob("*.so"))
 
 
-@pytest.mark.parametrize(("speedup", "difference", "word"), [(1.1, 0.0, "1.10x"), (3.0, 0.1, "differ"), (1.3, 1e-5, "")])
+@pytest.mark.parametrize(
+    ("speedup", "difference", "word"), [(1.1, 0.0, "1.10x"), (3.0, 0.1, "differ"), (1.3, 1e-5, "")]
+)
 def test_the_verdict_wants_speed_and_equal_results(speedup, difference, word):
     refusal = trial.Verdict(speedup=speedup, difference=difference, threads=2).refusal
     assert (word in refusal) and bool(refusal) == bool(word)
 
 
 def test_what_does_not_fit_is_refused():
-    model, config = make_model(LLAMA, num_layers=1), SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64)
+    model, config = (
+        make_model(LLAMA, num_layers=1),
+        SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64),
+    )
     with pytest.raises(ConfigError, match="kv_dtype"):
         TorchRunner(model, config, kv_dtype=torch.float16)
     odd = make_model(LLAMA, num_layers=1, intermediate_size=70)
@@ -272,5 +358,7 @@ def test_packed_linear_equals_linear():
     weight, bias, x = torch.randn(24, 40), torch.randn(24), torch.randn(3, 5, 40)
     assert can_pack(weight)
     assert not can_pack(weight.to(torch.bfloat16))
-    torch.testing.assert_close(PackedLinear(weight, bias)(x), torch.nn.functional.linear(x, weight, bias))
+    torch.testing.assert_close(
+        PackedLinear(weight, bias)(x), torch.nn.functional.linear(x, weight, bias)
+    )
     torch.testing.assert_close(PackedLinear(weight)(x), torch.nn.functional.linear(x, weight))

@@ -36,17 +36,25 @@ def make_plan(requests, positions=None):
 
 
 def sample(logits, requests, positions=None, sampler=None):
-    return (sampler or Sampler()).sample(torch.as_tensor(logits).clone(), make_plan(requests, positions))
+    return (sampler or Sampler()).sample(
+        torch.as_tensor(logits).clone(), make_plan(requests, positions)
+    )
 
 
 def ask(name="a", prompt=(0,), output=(), **params):
-    return Request(id=name, prompt=list(prompt), params=SamplingParams(**params), output=list(output))
+    return Request(
+        id=name, prompt=list(prompt), params=SamplingParams(**params), output=list(output)
+    )
 
 
 def many(logits, count, **params):
     """Tokens that one request would draw at `count` positions."""
     request = ask(**params)
-    return sample(torch.as_tensor(logits, dtype=torch.float32).expand(count, -1), [request] * count, range(count)).tokens
+    return sample(
+        torch.as_tensor(logits, dtype=torch.float32).expand(count, -1),
+        [request] * count,
+        range(count),
+    ).tokens
 
 
 # --- the slow obvious version -------------------------------------------------------------------
@@ -63,7 +71,9 @@ def edited(logits, request):
     for token in range(len(made)):
         count = request.output.count(token)
         if count or token in request.prompt:
-            made[token] *= params.repetition_penalty if made[token] < 0 else 1 / params.repetition_penalty
+            made[token] *= (
+                params.repetition_penalty if made[token] < 0 else 1 / params.repetition_penalty
+            )
         made[token] -= params.frequency_penalty * count + params.presence_penalty * (count > 0)
     return np.array(made)
 
@@ -121,9 +131,17 @@ def test_draws_pass_a_chi_square_test(params, size):
     seen = np.bincount(many(logits, count, **params), minlength=size)
     assert seen[expected == 0].sum() == 0
     frequent = expected * count >= 5
-    groups = np.append(seen[frequent], seen[~frequent].sum()), np.append(expected[frequent], expected[~frequent].sum()) * count
+    groups = (
+        np.append(seen[frequent], seen[~frequent].sum()),
+        np.append(expected[frequent], expected[~frequent].sum()) * count,
+    )
     kept = groups[1] > 1
-    assert stats.chisquare(groups[0][kept], groups[1][kept] * groups[0][kept].sum() / groups[1][kept].sum()).pvalue > 1e-3
+    assert (
+        stats.chisquare(
+            groups[0][kept], groups[1][kept] * groups[0][kept].sum() / groups[1][kept].sum()
+        ).pvalue
+        > 1e-3
+    )
 
 
 @settings(max_examples=80, deadline=None)
@@ -138,10 +156,14 @@ def test_draws_pass_a_chi_square_test(params, size):
 )
 def test_the_cut_is_that_of_a_full_sort(size, spread, levels, top_k, top_p, min_p, seed):
     rng = np.random.default_rng(seed)
-    logits = (rng.normal(0, spread, size) if not levels else rng.integers(0, levels, size) * spread).astype(np.float32)
+    logits = (
+        rng.normal(0, spread, size) if not levels else rng.integers(0, levels, size) * spread
+    ).astype(np.float32)
     weights = np.empty(size, dtype=np.float32)
     draws.weigh(logits, logits.max(), 1.0, weights)
-    np.testing.assert_allclose(weights, np.exp(np.float64(logits) - logits.max()), rtol=2e-5, atol=1e-37)
+    np.testing.assert_allclose(
+        weights, np.exp(np.float64(logits) - logits.max()), rtol=2e-5, atol=1e-37
+    )
     assert weights.max() == 1.0
     if min_p:
         draws._drop_light(weights, min_p)
@@ -155,7 +177,9 @@ def test_the_cut_is_that_of_a_full_sort(size, spread, levels, top_k, top_p, min_
         ordered = ordered[:top_k]
         assert (weights > value).sum() + ties == top_k
     if top_p < 1:
-        value, ties = draws._cut(weights, min(top_k, size), top_p * masses.sum(), counts, masses, found)
+        value, ties = draws._cut(
+            weights, min(top_k, size), top_p * masses.sum(), counts, masses, found
+        )
         kept = int((weights > value).sum() + ties)
         share = np.cumsum(ordered) / ordered.sum()
         assert share[kept - 1] >= top_p - 1e-9
@@ -183,7 +207,12 @@ def slow_philox(counter, key):
     """Philox4x32-10 on Python's integers."""
     for _ in range(10):
         low, high = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
-        counter = (high >> 32) ^ counter[1] ^ key[0], high % 2**32, (low >> 32) ^ counter[3] ^ key[1], low % 2**32
+        counter = (
+            (high >> 32) ^ counter[1] ^ key[0],
+            high % 2**32,
+            (low >> 32) ^ counter[3] ^ key[1],
+            low % 2**32,
+        )
         key = (key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32
     return counter
 
@@ -193,8 +222,13 @@ def test_philox_gives_the_published_values():
     ones = 2**32 - 1
     assert slow_philox((ones,) * 4, (ones,) * 2) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
     for seed, position in ((0, 0), (1, 7), (2**63 - 1, 12345), (2**40 + 3, 2**33)):
-        first, second, *_ = slow_philox((position % 2**32, position >> 32, 0, 0), (seed % 2**32, seed >> 32))
-        assert draws.philox(np.uint64(seed), np.uint64(position)) == ((first << 32 | second) >> 11) * 2.0**-53
+        first, second, *_ = slow_philox(
+            (position % 2**32, position >> 32, 0, 0), (seed % 2**32, seed >> 32)
+        )
+        assert (
+            draws.philox(np.uint64(seed), np.uint64(position))
+            == ((first << 32 | second) >> 11) * 2.0**-53
+        )
 
 
 PARAMS = st.builds(
@@ -212,10 +246,18 @@ PARAMS = st.builds(
 
 
 @settings(max_examples=25, deadline=None)
-@given(rows=st.lists(st.tuples(PARAMS, st.lists(st.integers(0, 59), max_size=6)), min_size=1, max_size=8), seed=st.integers(0, 99))
+@given(
+    rows=st.lists(
+        st.tuples(PARAMS, st.lists(st.integers(0, 59), max_size=6)), min_size=1, max_size=8
+    ),
+    seed=st.integers(0, 99),
+)
 def test_a_token_depends_on_its_own_request_only(rows, seed):
     rng = np.random.default_rng(seed)
-    requests = [ask(str(row), prompt=[1, 2], output=output, **params) for row, (params, output) in enumerate(rows)]
+    requests = [
+        ask(str(row), prompt=[1, 2], output=output, **params)
+        for row, (params, output) in enumerate(rows)
+    ]
     logits = rng.normal(0, 2, (len(rows), 60)).astype(np.float32)
     together = sample(logits, requests)
     order = rng.permutation(len(rows))
@@ -236,7 +278,9 @@ def test_a_token_depends_on_its_own_request_only(rows, seed):
 
 def test_threads_do_not_change_the_tokens():
     logits = torch.randn(8, 40_000, generator=torch.Generator().manual_seed(3)) * 3
-    requests = [ask(str(row), temperature=row % 3 / 2, top_p=0.9, seed=row, logprobs=2) for row in range(8)]
+    requests = [
+        ask(str(row), temperature=row % 3 / 2, top_p=0.9, seed=row, logprobs=2) for row in range(8)
+    ]
     threads, results = torch.get_num_threads(), []
     try:
         for count in (1, 2, 3):
@@ -252,17 +296,29 @@ def test_narrow_logits_and_shared_rows_are_taken():
     logits = torch.tensor([[1.0, 3.0, 2.0]], dtype=torch.bfloat16)
     assert sample(logits, [ask()]).tokens.tolist() == [1]
     shared = torch.tensor([1.0, 3.0, 2.0]).expand(3, 3)
-    assert Sampler().sample(shared, make_plan([ask(logit_bias=((0, 9.0),)), ask(), ask()])).tokens.tolist() == [0, 1, 1]
+    assert Sampler().sample(
+        shared, make_plan([ask(logit_bias=((0, 9.0),)), ask(), ask()])
+    ).tokens.tolist() == [0, 1, 1]
 
 
 def test_greedy_rows_on_a_device_take_the_same_tokens():
     logits = torch.randn(4, 900, generator=torch.Generator().manual_seed(8))
     plan = make_plan([ask(str(row)) for row in range(4)])
-    assert sampler_module._take_likeliest(logits, plan).tokens.tolist() == Sampler().sample(logits, plan).tokens.tolist()
+    assert (
+        sampler_module._take_likeliest(logits, plan).tokens.tolist()
+        == Sampler().sample(logits, plan).tokens.tolist()
+    )
     logits[2, 5] = math.nan
     with pytest.raises(BackendError, match="logits for 2"):
         sampler_module._take_likeliest(logits, plan)
-    plain = [ask(), ask(temperature=1.0), ask(logprobs=0), ask(logit_bias=((1, 1.0),)), ask(min_tokens=1), ask(beam_width=2)]
+    plain = [
+        ask(),
+        ask(temperature=1.0),
+        ask(logprobs=0),
+        ask(logit_bias=((1, 1.0),)),
+        ask(min_tokens=1),
+        ask(beam_width=2),
+    ]
     assert [sampler_module._is_greedy(request.params) for request in plain] == [True] + [False] * 5
 
 
@@ -279,7 +335,9 @@ def test_greedy_rows_on_a_device_take_the_same_tokens():
     min_tokens=st.integers(0, 8),
     seed=st.integers(0, 99),
 )
-def test_penalties_kept_along_the_way_equal_counting_anew(presence, frequency, repetition, prompt, bias, min_tokens, seed):
+def test_penalties_kept_along_the_way_equal_counting_anew(
+    presence, frequency, repetition, prompt, bias, min_tokens, seed
+):
     rng, sampler = np.random.default_rng(seed), Sampler()
     request = ask(
         prompt=prompt,
@@ -302,12 +360,19 @@ def test_penalties_kept_along_the_way_equal_counting_anew(presence, frequency, r
 
 def replace_stops(request):
     """The same request without stop tokens outside the vocabulary."""
-    return Request(id="x", prompt=request.prompt, output=request.output, params=replace(request.params, stop_tokens=(4,)))
+    return Request(
+        id="x",
+        prompt=request.prompt,
+        output=request.output,
+        params=replace(request.params, stop_tokens=(4,)),
+    )
 
 
 def test_histories_grow_and_follow_replaced_outputs_and_reused_names():
     sampler = Sampler()
-    request = ask(prompt=range(5), repetition_penalty=2.0, frequency_penalty=1.0, beam_width=2, max_tokens=400)
+    request = ask(
+        prompt=range(5), repetition_penalty=2.0, frequency_penalty=1.0, beam_width=2, max_tokens=400
+    )
     logits = np.random.default_rng(0).normal(0, 1, (1, 300)).astype(np.float32)
     for output in (list(range(200)), [*range(199), 250], [7, 7, 7], list(range(290))):
         request.output = output
@@ -356,7 +421,9 @@ def test_log_probabilities_are_those_of_raw_logits():
     expected = torch.log_softmax(logits.double(), -1)
     assert output.tokens[0] == 7
     for row in (0, 1, 2, 4):
-        assert output.logprobs[row] == pytest.approx(float(expected[row, output.tokens[row]]), abs=1e-4)
+        assert output.logprobs[row] == pytest.approx(
+            float(expected[row, output.tokens[row]]), abs=1e-4
+        )
     assert np.isnan(output.logprobs[3])
     assert output.top_tokens.shape == (5, 20)
     for row, width in ((0, 3), (2, 20)):
@@ -374,7 +441,10 @@ def test_nothing_is_reported_when_nobody_asks():
 
 def test_beams_get_twice_their_width_of_candidates_as_edited():
     logits = torch.randn(2, 50, generator=torch.Generator().manual_seed(2))
-    beams = [ask("a", beam_width=3), ask("b", beam_width=3, min_tokens=1, stop_tokens=(int(logits[1].argmax()),))]
+    beams = [
+        ask("a", beam_width=3),
+        ask("b", beam_width=3, min_tokens=1, stop_tokens=(int(logits[1].argmax()),)),
+    ]
     output = sample(logits, beams)
     expected = torch.log_softmax(logits, -1)
     expected[1, logits[1].argmax()] = -math.inf

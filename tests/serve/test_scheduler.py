@@ -2,12 +2,28 @@ import numpy as np
 import pytest
 
 from steelyard.errors import CapacityError, ConfigError, TraceError
-from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig, load_trace, make_request, synthetic_rows, with_prompts
+from steelyard.serve import (
+    Request,
+    SamplingParams,
+    Scheduler,
+    SchedulerConfig,
+    load_trace,
+    make_request,
+    synthetic_rows,
+    with_prompts,
+)
 from steelyard.sim import simulate
 
 
 def config(**changes):
-    base = {"num_blocks": 32, "block_size": 4, "token_budget": 16, "max_num_seqs": 8, "max_model_len": 64, "prefix_caching": False}
+    base = {
+        "num_blocks": 32,
+        "block_size": 4,
+        "token_budget": 16,
+        "max_num_seqs": 8,
+        "max_model_len": 64,
+        "prefix_caching": False,
+    }
     return SchedulerConfig(**{**base, **changes})
 
 
@@ -126,11 +142,17 @@ def test_every_request_ends_within_all_limits_and_plans_repeat(seed):
             assert plan.num_tokens <= limits.token_budget
             assert len(plan.request_ids) <= limits.max_num_seqs
             assert len(set(plan.slot_mapping.tolist())) == plan.num_tokens
-            assert [item.order for item in scheduler.running] == sorted(item.order for item in scheduler.running)
-            history.append((plan.request_ids, plan.query_lengths.tolist(), plan.slot_mapping.tolist()))
+            assert [item.order for item in scheduler.running] == sorted(
+                item.order for item in scheduler.running
+            )
+            history.append(
+                (plan.request_ids, plan.query_lengths.tolist(), plan.slot_mapping.tolist())
+            )
             finish_step(scheduler, plan, now_s)
             assert 0 <= scheduler.kv_utilization() <= 1
-        assert all(len(item.output) == row.output_tokens for item, row in zip(requests, trace, strict=True))
+        assert all(
+            len(item.output) == row.output_tokens for item, row in zip(requests, trace, strict=True)
+        )
         assert scheduler.pool.num_in_use == 0
         histories.append(history)
     assert histories[0] == histories[1]
@@ -139,7 +161,12 @@ def test_every_request_ends_within_all_limits_and_plans_repeat(seed):
 def test_limits_that_contradict_each_other_are_refused():
     with pytest.raises(CapacityError, match="cannot hold one sequence"):
         config(num_blocks=4)
-    for changes in ({"block_size": 12}, {"max_num_seqs": 17}, {"token_budget": 0}, {"watermark_fraction": 1.0}):
+    for changes in (
+        {"block_size": 12},
+        {"max_num_seqs": 17},
+        {"token_budget": 0},
+        {"watermark_fraction": 1.0},
+    ):
         with pytest.raises(ConfigError):
             config(**changes)
 
@@ -147,18 +174,33 @@ def test_limits_that_contradict_each_other_are_refused():
 def test_requests_that_could_never_finish_are_refused():
     scheduler = Scheduler(config())
     scheduler.add(request("a", 4), 0.0)
-    for bad, message in ((request("b", 61, 4), "exceed the model length 64"), (request("b", 0), "empty"), (request("a", 4), "in flight")):
+    for bad, message in (
+        (request("b", 61, 4), "exceed the model length 64"),
+        (request("b", 0), "empty"),
+        (request("a", 4), "in flight"),
+    ):
         with pytest.raises(ConfigError, match=message):
             scheduler.add(bad, 0.0)
-    for changes in ({"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"seed": -1}, {"temperature": float("nan")}):
+    for changes in (
+        {"max_tokens": 0},
+        {"temperature": -1.0},
+        {"top_p": 0.0},
+        {"top_k": -1},
+        {"seed": -1},
+        {"temperature": float("nan")},
+    ):
         with pytest.raises(ConfigError, match=next(iter(changes))):
             SamplingParams(**changes)
 
 
 def test_traces_repeat_and_bad_rows_are_named(tmp_path):
-    rows, again = (synthetic_rows(np.random.default_rng(3), num_requests=20, rate_per_s=1.0) for _ in range(2))
+    rows, again = (
+        synthetic_rows(np.random.default_rng(3), num_requests=20, rate_per_s=1.0) for _ in range(2)
+    )
     assert rows == again
-    first, second = (list(with_prompts(rows, np.random.default_rng(3), vocab_size=50)) for _ in range(2))
+    first, second = (
+        list(with_prompts(rows, np.random.default_rng(3), vocab_size=50)) for _ in range(2)
+    )
     assert first == second
     with pytest.raises(ConfigError, match="vocabulary of 0"):
         list(with_prompts(rows, np.random.default_rng(3), vocab_size=0))
@@ -166,7 +208,10 @@ def test_traces_repeat_and_bad_rows_are_named(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n2.0,3,4\n1.0,5,6\n")
     rows = load_trace(path, np.random.default_rng(0), vocab_size=10)
-    assert [(row.arrival_s, len(row.prompt), row.output_tokens) for row in rows] == [(1.0, 5, 6), (2.0, 3, 4)]
+    assert [(row.arrival_s, len(row.prompt), row.output_tokens) for row in rows] == [
+        (1.0, 5, 6),
+        (2.0, 3, 4),
+    ]
     for body, message in (
         ("arrival_s,prompt_tokens,output_tokens\n1,2,3\n1,x,3\n", "line 3"),
         ("arrival_s,prompt_tokens,output_tokens\n1,0,3\n", "prompt_tokens is 0"),
@@ -186,7 +231,13 @@ def test_planning_ahead_in_virtual_time_plans_what_an_asynchronous_engine_does()
     rows = synthetic_rows(generator, num_requests=30, rate_per_s=20.0, max_prompt=40, max_output=20)
     trace = list(with_prompts(rows, generator, vocab_size=9))
     replays = {
-        ahead: simulate(Scheduler(config()), trace, lambda plan: 0.01 + 0.001 * plan.num_tokens, make_request, asynchronous=ahead)
+        ahead: simulate(
+            Scheduler(config()),
+            trace,
+            lambda plan: 0.01 + 0.001 * plan.num_tokens,
+            make_request,
+            asynchronous=ahead,
+        )
         for ahead in (False, True)
     }
     assert not any(len(plan.feedback) for plan in replays[False].plans)

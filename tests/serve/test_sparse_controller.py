@@ -7,7 +7,12 @@ import torch
 from steelyard.errors import ConfigError, DataError
 from steelyard.serve.sparse.controller import Controller, distance_buckets
 from steelyard.serve.sparse.labels import attention_rows, top_labels
-from steelyard.serve.sparse.training import ControllerModule, balanced_loss, mass_loss, train_controller
+from steelyard.serve.sparse.training import (
+    ControllerModule,
+    balanced_loss,
+    mass_loss,
+    train_controller,
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +74,10 @@ def test_attention_rows_equal_explicit_weights(model, aggregation):
     tokens, layers = torch.from_numpy(np.random.default_rng(1).integers(0, 97, (2, 30))), []
 
     def attend(layer, query, key, value):
-        query, key, value = (item.transpose(1, 2) for item in (query, key.repeat_interleave(2, 2), value.repeat_interleave(2, 2)))
+        query, key, value = (
+            item.transpose(1, 2)
+            for item in (query, key.repeat_interleave(2, 2), value.repeat_interleave(2, 2))
+        )
         scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         weights = scores.masked_fill(torch.ones(30, 30).triu(1).bool(), -torch.inf).softmax(-1)
         layers.append(weights.mean(1))
@@ -94,25 +102,45 @@ def test_labels_leave_sinks_and_the_future_out():
 
 
 def test_both_kinds_of_pairs_weigh_alike():
-    scores, labels, valid = torch.zeros(1, 1, 10), torch.zeros(1, 1, 10, dtype=torch.bool), torch.ones(1, 1, 10, dtype=torch.bool)
+    scores, labels, valid = (
+        torch.zeros(1, 1, 10),
+        torch.zeros(1, 1, 10, dtype=torch.bool),
+        torch.ones(1, 1, 10, dtype=torch.bool),
+    )
     labels[..., 0] = True
     scores[..., 0] = 100.0
     assert float(balanced_loss(scores, labels, valid)) == pytest.approx(np.log(2) / 2)
 
 
 def test_scores_that_are_log_attention_are_best():
-    weights, valid = torch.tensor([[[0.4, 0.3, 0.2, 0.1, 0.0]]]), torch.tensor([[[False, True, True, True, False]]])
+    weights, valid = (
+        torch.tensor([[[0.4, 0.3, 0.2, 0.1, 0.0]]]),
+        torch.tensor([[[False, True, True, True, False]]]),
+    )
     best = float(mass_loss(weights.log(), weights, valid))
-    assert best == pytest.approx(-sum(share * np.log(share) for share in (1 / 2, 1 / 3, 1 / 6)), abs=1e-5)
-    assert float(mass_loss(torch.zeros(1, 1, 5), weights, valid)) == pytest.approx(np.log(3), abs=1e-5)
+    assert best == pytest.approx(
+        -sum(share * np.log(share) for share in (1 / 2, 1 / 3, 1 / 6)), abs=1e-5
+    )
+    assert float(mass_loss(torch.zeros(1, 1, 5), weights, valid)) == pytest.approx(
+        np.log(3), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("objective", ["labels", "mass"])
 def test_training_lowers_the_loss_and_repeats(model, objective):
     rng, losses = np.random.default_rng(2), []
     batches = [rng.integers(0, 97, (2, 48))] * 25
-    options: dict[str, Any] = {"objective": objective, "width": 16, "projection": 8, "top": 8, "num_updates": 25, "rows_per_sequence": 48}
-    first = train_controller(model, batches, **options, progress=lambda update, loss: losses.append(loss))
+    options: dict[str, Any] = {
+        "objective": objective,
+        "width": 16,
+        "projection": 8,
+        "top": 8,
+        "num_updates": 25,
+        "rows_per_sequence": 48,
+    }
+    first = train_controller(
+        model, batches, **options, progress=lambda update, loss: losses.append(loss)
+    )
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     again = train_controller(model, batches[:2], **options)
     assert (again.key == train_controller(model, batches[:2], **options).key).all()

@@ -40,15 +40,24 @@ class Remembered:
                 self.states[position, layer] = key[row], value[row]
             out = torch.empty_like(query)
             for row, position in enumerate(positions):
-                seen = sorted(place for place, at in self.states if at == layer and place <= position)
-                k, v = (torch.stack([self.states[place, layer][part] for place in seen], 1)[None] for part in (0, 1))
-                out[row] = F.scaled_dot_product_attention(query[row][None, :, None], k, v, enable_gqa=True)[0, :, 0]
+                seen = sorted(
+                    place for place, at in self.states if at == layer and place <= position
+                )
+                k, v = (
+                    torch.stack([self.states[place, layer][part] for place in seen], 1)[None]
+                    for part in (0, 1)
+                )
+                out[row] = F.scaled_dot_product_attention(
+                    query[row][None, :, None], k, v, enable_gqa=True
+                )[0, :, 0]
             return out
 
         return call
 
     def keep(self, positions):
-        self.states = {place: state for place, state in self.states.items() if place[0] in positions}
+        self.states = {
+            place: state for place, state in self.states.items() if place[0] in positions
+        }
 
 
 def masked_logits(model, tokens, allowed):
@@ -56,22 +65,36 @@ def masked_logits(model, tokens, allowed):
 
     def attend(layer, query, key, value):
         parts = (item.transpose(1, 2) for item in (query, key, value))
-        return F.scaled_dot_product_attention(*parts, attn_mask=allowed, enable_gqa=True).transpose(1, 2)
+        return F.scaled_dot_product_attention(*parts, attn_mask=allowed, enable_gqa=True).transpose(
+            1, 2
+        )
 
     with torch.inference_mode():
-        return model.head(model.run(torch.from_numpy(tokens), torch.arange(tokens.shape[1]), attend))
+        return model.head(
+            model.run(torch.from_numpy(tokens), torch.arange(tokens.shape[1]), attend)
+        )
 
 
 @pytest.mark.parametrize(
     "policy",
-    [Full(), Window(120), Sinks(120), Sinks(120, renumber=True), H2O(120), TopK(120), Adore(capacity=120, rebuild=8)],
+    [
+        Full(),
+        Window(120),
+        Sinks(120),
+        Sinks(120, renumber=True),
+        H2O(120),
+        TopK(120),
+        Adore(capacity=120, rebuild=8),
+    ],
     ids=lambda item: type(item).__name__,
 )
 def test_a_cache_that_holds_everything_equals_full_attention(model, controller, greedy, policy):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 97, size).tolist() for size in (5, 33, 20)]
     decoder = SparseDecoder(model, policy, num_requests=2, max_length=120, controller=controller)
-    assert generate(decoder, prompts, SamplingParams(max_tokens=12)) == [greedy(prompt, 12) for prompt in prompts]
+    assert generate(decoder, prompts, SamplingParams(max_tokens=12)) == [
+        greedy(prompt, 12) for prompt in prompts
+    ]
     assert decoder.stats().released == 0
 
 
@@ -81,13 +104,17 @@ def test_windows_and_sinks_equal_a_banded_forward(model, tokens, sinks, size):
     distance = torch.arange(60)[:, None] - torch.arange(60)
     allowed = (distance >= 0) & ((distance <= size - sinks) | (torch.arange(60) < sinks))
     logits = masked_logits(model, tokens, allowed)[:, :-1]
-    expected = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(tokens[:, 1:]).flatten(), reduction="none").view(2, -1)
+    expected = F.cross_entropy(
+        logits.flatten(0, 1), torch.from_numpy(tokens[:, 1:]).flatten(), reduction="none"
+    ).view(2, -1)
     assert found.losses == pytest.approx(expected.numpy(), abs=1e-4)
 
 
 def test_rebuilding_equals_the_slow_obvious_version(model, controller, tokens):
     policy = Adore(capacity=10, rebuild=3, num_sinks=2, recent=0.2)
-    decoder = SparseDecoder(model, policy, num_requests=1, max_length=60, controller=controller, chunk=1)
+    decoder = SparseDecoder(
+        model, policy, num_requests=1, max_length=60, controller=controller, chunk=1
+    )
     states, slow = controller.states(1, 60), Remembered()
     row, cached, rebuilt = np.zeros(1, dtype=np.int64), set(), 0
     for now, token in enumerate(tokens[0]):
@@ -97,15 +124,21 @@ def test_rebuilding_equals_the_slow_obvious_version(model, controller, tokens):
         again = []
         if len(cached) == 10:
             floor = min(scores[place] for place in cached if place >= 2 and place < now - 2)
-            released = [place for place in range(now) if place not in cached and scores[place] > floor]
+            released = [
+                place for place in range(now) if place not in cached and scores[place] > floor
+            ]
             again = sorted(sorted(released, key=lambda place: -scores[place])[:3])
         rebuilt += len(again)
         places = [*again, now]
         with torch.inference_mode():
-            hidden = model.run(torch.from_numpy(tokens[0, places]), torch.tensor(places), slow.attend(places))
+            hidden = model.run(
+                torch.from_numpy(tokens[0, places]), torch.tensor(places), slow.attend(places)
+            )
             assert torch.allclose(logits[0], model.head(hidden[-1]), atol=2e-3)
         cached |= set(places)
-        free = sorted((place for place in cached if 2 <= place <= now - 2), key=lambda place: scores[place])
+        free = sorted(
+            (place for place in cached if 2 <= place <= now - 2), key=lambda place: scores[place]
+        )
         cached -= set(free[: max(len(cached) - 10, 0)])
         slow.keep(cached)
         assert set(decoder.table.positions[0][decoder.table.positions[0] >= 0]) == cached
@@ -115,20 +148,30 @@ def test_rebuilding_equals_the_slow_obvious_version(model, controller, tokens):
 
 def test_memory_does_not_grow_with_length(model, controller):
     sizes = {
-        SparseDecoder(model, Adore(capacity=32), num_requests=2, max_length=length, controller=controller).stats().kv_bytes_per_request
+        SparseDecoder(
+            model, Adore(capacity=32), num_requests=2, max_length=length, controller=controller
+        )
+        .stats()
+        .kv_bytes_per_request
         for length in (64, 128)
     }
     assert len(sizes) == 1
 
 
 def test_chunked_prompts_release_between_chunks(model, controller, tokens):
-    decoder = SparseDecoder(model, Adore(capacity=16, rebuild=2), num_requests=2, max_length=60, controller=controller)
+    decoder = SparseDecoder(
+        model, Adore(capacity=16, rebuild=2), num_requests=2, max_length=60, controller=controller
+    )
     out = generate(decoder, tokens[:, :40].tolist(), SamplingParams(max_tokens=10))
     assert [len(item) for item in out] == [10, 10]
     assert decoder.stats().released > 40
 
 
-@pytest.mark.parametrize("policy", [Window(16), H2O(16), Adore(capacity=16, rebuild=2, num_sinks=2)], ids=lambda item: type(item).__name__)
+@pytest.mark.parametrize(
+    "policy",
+    [Window(16), H2O(16), Adore(capacity=16, rebuild=2, num_sinks=2)],
+    ids=lambda item: type(item).__name__,
+)
 def test_filling_a_prompt_keeps_exact_states_of_the_best_tokens(model, controller, tokens, policy):
     prompt = tokens[0, :40]
     decoder = SparseDecoder(model, policy, num_requests=2, max_length=60, controller=controller)
@@ -141,7 +184,9 @@ def test_filling_a_prompt_keeps_exact_states_of_the_best_tokens(model, controlle
     full = SparseDecoder(model, Full(), num_requests=1, max_length=60, chunk=40)
     full.feed(np.array([0]), [prompt])
     places = held[held >= 0]
-    assert torch.allclose(decoder.kv[:, :, 1][:, :, :, held >= 0], full.kv[:, :, 0][:, :, :, places], atol=1e-4)
+    assert torch.allclose(
+        decoder.kv[:, :, 1][:, :, :, held >= 0], full.kv[:, :, 0][:, :, :, places], atol=1e-4
+    )
     with pytest.raises(ConfigError, match="cannot be filled"):
         fill(decoder, 1, prompt)
 
@@ -155,7 +200,10 @@ def test_the_engines_runner_executes_slabs_as_block_tables(model, tokens):
         table.on_append(rows, np.full(2, place))
         chosen = runner.execute(decode_plan(table, rows, requests, tokens)).tokens
         table.select_release(table.received)
-        assert chosen.tolist() == decoder.feed(rows, list(tokens[:, place : place + 1])).argmax(-1).tolist()
+        assert (
+            chosen.tolist()
+            == decoder.feed(rows, list(tokens[:, place : place + 1])).argmax(-1).tolist()
+        )
 
 
 def test_the_top_k_oracle_attends_to_the_most_attended(model, tokens):

@@ -26,22 +26,38 @@ def test_bad_sizes_are_refused(make, match):
 
 
 def test_slabs_are_whole_blocks_and_do_not_grow_with_length():
-    assert slab_width(Adore(capacity=256, rebuild=8), 10_000, 1) == 272 == slab_width(Adore(capacity=256, rebuild=8), 100_000, 16)
+    assert (
+        slab_width(Adore(capacity=256, rebuild=8), 10_000, 1)
+        == 272
+        == slab_width(Adore(capacity=256, rebuild=8), 100_000, 16)
+    )
     assert slab_width(Window(256), 10_000, 64) == 320
     assert slab_width(Full(), 1000, 16) == 1008 == slab_width(Window(5000), 1000, 16)
 
 
 def test_priorities_protect_what_they_promise():
-    positions, now, scores = np.array([[0, 1, 5, 8, 9, -1]]), np.array([9]), np.array([[1.0, 5.0, 2.0, 0.0, 0.0, 0.0]], dtype=np.float32)
+    positions, now, scores = (
+        np.array([[0, 1, 5, 8, 9, -1]]),
+        np.array([9]),
+        np.array([[1.0, 5.0, 2.0, 0.0, 0.0, 0.0]], dtype=np.float32),
+    )
     infinite = {
         "sinks": Sinks(5, num_sinks=1).priority(positions, now, scores)[0, :5],
         "h2o": H2O(4).priority(positions, now, scores)[0, :5],
-        "adore": Adore(capacity=5, rebuild=1, num_sinks=2, recent=0.2).priority(positions, now, scores)[0, :5],
+        "adore": Adore(capacity=5, rebuild=1, num_sinks=2, recent=0.2).priority(
+            positions, now, scores
+        )[0, :5],
         "full": Full().priority(positions, now, scores)[0, :5],
         "top": TopK(3).priority(positions, now, scores)[0, :5],
     }
     found = {name: np.flatnonzero(np.isinf(worth)).tolist() for name, worth in infinite.items()}
-    assert found == {"sinks": [0], "h2o": [3, 4], "adore": [0, 1, 4], "full": [0, 1, 2, 3, 4], "top": [0, 1, 2, 3, 4]}
+    assert found == {
+        "sinks": [0],
+        "h2o": [3, 4],
+        "adore": [0, 1, 4],
+        "full": [0, 1, 2, 3, 4],
+        "top": [0, 1, 2, 3, 4],
+    }
 
 
 @settings(max_examples=60, deadline=None)
@@ -67,21 +83,33 @@ def test_slots_hold_what_the_slow_obvious_version_holds(seed, capacity, rebuild,
         counts = rng.integers(1, chunk + 1, len(active))
         starts = table.lengths[active]
         again = table.rebuild_set(scores, np.isin(np.arange(3), active[counts == 1]))
-        assert set(zip(*(item.tolist() for item in again), strict=True)) == wanted(made, held, scores, active[counts == 1], table.lengths)
-        new = [(row, start + step) for row, start, count in zip(active, starts, counts, strict=True) for step in range(count)]
+        assert set(zip(*(item.tolist() for item in again), strict=True)) == wanted(
+            made, held, scores, active[counts == 1], table.lengths
+        )
+        new = [
+            (row, start + step)
+            for row, start, count in zip(active, starts, counts, strict=True)
+            for step in range(count)
+        ]
         pairs = sorted(new + list(zip(*again, strict=True)))
         rows, positions = (np.array(column) for column in zip(*pairs, strict=True))
         slots = table.on_append(rows, positions)
-        assert len({(row, slot) for row, slot in zip(rows.tolist(), slots.tolist(), strict=True)}) == len(rows)
+        assert len(
+            {(row, slot) for row, slot in zip(rows.tolist(), slots.tolist(), strict=True)}
+        ) == len(rows)
         table.select_release(table.of_slots(scores))
         for row, position in pairs:
             held[row].add(int(position))
         for row in range(3):
-            worth = made.priority(np.arange(80)[None], table.lengths[row : row + 1] - 1, scores[row : row + 1])[0]
+            worth = made.priority(
+                np.arange(80)[None], table.lengths[row : row + 1] - 1, scores[row : row + 1]
+            )[0]
             order = sorted(held[row], key=lambda place, worth=worth: (-worth[place], -place))
             held[row] = set(order[:capacity])
             live = table.positions[row][table.positions[row] >= 0]
-            assert set(live.tolist()) == held[row] == set(np.flatnonzero(table.cached[row]).tolist())
+            assert (
+                set(live.tolist()) == held[row] == set(np.flatnonzero(table.cached[row]).tolist())
+            )
             assert len(live) == len(held[row])
 
 
@@ -91,10 +119,19 @@ def wanted(policy, held, scores, rows, lengths):
     for row in rows:
         if not policy.rebuild or len(held[row]) < policy.capacity:
             continue
-        worth = policy.priority(np.arange(80)[None], lengths[row : row + 1] - 1, scores[row : row + 1])[0]
+        worth = policy.priority(
+            np.arange(80)[None], lengths[row : row + 1] - 1, scores[row : row + 1]
+        )[0]
         floor = min(worth[place] for place in held[row])
-        better = [place for place in range(lengths[row]) if place not in held[row] and scores[row, place] > floor]
-        found |= {(int(row), place) for place in sorted(better, key=lambda place: -scores[row, place])[: policy.rebuild]}
+        better = [
+            place
+            for place in range(lengths[row])
+            if place not in held[row] and scores[row, place] > floor
+        ]
+        found |= {
+            (int(row), place)
+            for place in sorted(better, key=lambda place: -scores[row, place])[: policy.rebuild]
+        }
     return found
 
 

@@ -13,7 +13,18 @@ from steelyard.serve.profile import StepSamples, profile, read_table, write_tabl
 
 
 def config(**changes):
-    return SchedulerConfig(**({"num_blocks": 64, "block_size": 8, "token_budget": 32, "max_num_seqs": 8, "max_model_len": 96} | changes))
+    return SchedulerConfig(
+        **(
+            {
+                "num_blocks": 64,
+                "block_size": 8,
+                "token_budget": 32,
+                "max_num_seqs": 8,
+                "max_model_len": 96,
+            }
+            | changes
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +41,11 @@ def table(llm, tmp_path_factory):
 def test_a_table_returns_as_written(llm, table):
     path, written = table
     assert read_table(path, llm) == written == read_table(path)
-    assert written.model == llm.model.architecture and written.config == llm.config and written.dtype == "float32"
+    assert (
+        written.model == llm.model.architecture
+        and written.config == llm.config
+        and written.dtype == "float32"
+    )
     assert written.test_steps > 0 and 0 <= written.test_error <= written.test_error_p90
     assert "torch" in written.versions and written.machine.threads == 1
     assert not llm.scheduler.has_work
@@ -44,21 +59,33 @@ def test_the_cost_room_reads_the_model_of_a_table(table):
 
 def test_the_fit_predicts_what_it_was_fitted_on():
     generator = np.random.default_rng(0)
-    features = np.abs(generator.normal(1, 1, (50, len(FEATURES)))) * np.array([0, 8, 64, 2000, 8, 800, 8]) + np.eye(1, len(FEATURES))
+    features = np.abs(generator.normal(1, 1, (50, len(FEATURES)))) * np.array(
+        [0, 8, 64, 2000, 8, 800, 8]
+    ) + np.eye(1, len(FEATURES))
     truth = features @ np.array([1e-3, 1e-4, 1e-5, 1e-8, 1e-4, 1e-7, 1e-4])
-    samples = StepSamples(features=features, round_seconds=truth[:, None] * np.array([1.0, 1.0, 1.3]))
+    samples = StepSamples(
+        features=features, round_seconds=truth[:, None] * np.array([1.0, 1.0, 1.3])
+    )
     assert samples.fit().predict(features) == pytest.approx(truth * 1.1, rel=0.01)
 
 
 def test_long_contexts_are_covered_without_computing_them(model):
-    samples = profile(LLM(model, config(num_blocks=100, max_model_len=128)), generator=np.random.default_rng(0), rounds=1, limit_s=60)
+    samples = profile(
+        LLM(model, config(num_blocks=100, max_model_len=128)),
+        generator=np.random.default_rng(0),
+        rounds=1,
+        limit_s=60,
+    )
     tokens = samples.features[:, 2] + samples.features[:, 4]
     assert samples.features[:, 5].max() > 4 * 48 and tokens.max() <= 32
     assert samples.features[:, 2].min() == 0 and (samples.features[:, 2] > 0).any()
 
 
 def test_the_same_seed_times_the_same_steps(llm):
-    first, second = (profile(llm, generator=np.random.default_rng(3), rounds=1, limit_s=0.5).features for _ in range(2))
+    first, second = (
+        profile(llm, generator=np.random.default_rng(3), rounds=1, limit_s=0.5).features
+        for _ in range(2)
+    )
     rows = min(len(first), len(second), 10)
     assert (first[:rows] == second[:rows]).all()
 
@@ -109,13 +136,25 @@ def test_files_that_are_no_table_are_refused(tmp_path):
 
 def test_tables_of_other_machines_and_models_are_refused_unless_asked(llm, model, table, tmp_path):
     path = table[0]
-    elsewhere = changed(path, tmp_path / "elsewhere.json", machine=lambda old: old | {"processor": "Abacus"})
+    elsewhere = changed(
+        path, tmp_path / "elsewhere.json", machine=lambda old: old | {"processor": "Abacus"}
+    )
     with pytest.raises(ConfigError, match="Abacus") as caught:
         read_table(elsewhere, llm)
     assert "foreign" in caught.value.hint
     assert read_table(elsewhere, llm, foreign=True).machine.processor == "Abacus"
-    shape = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "intermediate_size": 32}
-    other = LLM(build(Architecture(name="other", vocab_size=97, max_positions=128, **shape), seed=0), config())
+    shape = {
+        "hidden_size": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "head_dim": 8,
+        "intermediate_size": 32,
+    }
+    other = LLM(
+        build(Architecture(name="other", vocab_size=97, max_positions=128, **shape), seed=0),
+        config(),
+    )
     with pytest.raises(ConfigError, match="another shape"):
         read_table(path, other)
     kernel = changed(path, tmp_path / "kernel.json", kernel="abacus")

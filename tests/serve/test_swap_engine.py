@@ -57,14 +57,21 @@ def config(**changes):
 
 
 def engine(model, limits, *, seed=0, failing=0.0, folder=None, asynchronous=False):
-    llm = LLM(model, limits, asynchronous=asynchronous, make_policy=lambda: RandomPriorities(seed=seed))
-    llm.driver.tiers = TieredKV(llm.runner.kv, Unsteady(make_store(llm.runner.kv, limits.host_blocks, folder), seed, failing))
+    llm = LLM(
+        model, limits, asynchronous=asynchronous, make_policy=lambda: RandomPriorities(seed=seed)
+    )
+    llm.driver.tiers = TieredKV(
+        llm.runner.kv,
+        Unsteady(make_store(llm.runner.kv, limits.host_blocks, folder), seed, failing),
+    )
     return llm
 
 
 def prompts(count=6):
     generator = np.random.default_rng(4)
-    return [generator.integers(0, 97, int(size)).tolist() for size in generator.integers(3, 24, count)]
+    return [
+        generator.integers(0, 97, int(size)).tolist() for size in generator.integers(3, 24, count)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +89,9 @@ def expected(greedy):
     ],
     ids=["groups", "no reuse", "little room"],
 )
-def test_outputs_are_those_of_an_engine_that_never_preempts(model, expected, changes, asynchronous, tmp_path):
+def test_outputs_are_those_of_an_engine_that_never_preempts(
+    model, expected, changes, asynchronous, tmp_path
+):
     folder = tmp_path if changes["allocator"] == "paged" else None
     llm = engine(model, config(**changes), folder=folder, asynchronous=asynchronous)
     done = llm.generate(prompts(), SamplingParams(max_tokens=14, ignore_end=True))
@@ -104,7 +113,10 @@ def test_a_failing_device_costs_time_and_nothing_else(model, expected):
 def test_aborts_at_any_time_leave_every_block_free(model):
     llm = engine(model, config(keep_turns=False))
     generator = np.random.default_rng(0)
-    names = [llm.add_request(prompt, SamplingParams(max_tokens=14, ignore_end=True)) for prompt in prompts(14)]
+    names = [
+        llm.add_request(prompt, SamplingParams(max_tokens=14, ignore_end=True))
+        for prompt in prompts(14)
+    ]
     while llm.scheduler.has_work:
         llm.step()
         if generator.random() < 0.3:
@@ -118,8 +130,13 @@ def test_aborts_at_any_time_leave_every_block_free(model):
 
 def test_the_next_turn_of_a_conversation_comes_from_the_host(model, greedy):
     generator = np.random.default_rng(1)
-    turns = [Turn(question=generator.integers(0, 97, 6).tolist(), output_tokens=5, think_s=0.05) for _ in range(4)]
-    load = ConversationLoad([Conversation(name=name, client=name, start_s=0.0, turns=turns) for name in "abc"])
+    turns = [
+        Turn(question=generator.integers(0, 97, 6).tolist(), output_tokens=5, think_s=0.05)
+        for _ in range(4)
+    ]
+    load = ConversationLoad(
+        [Conversation(name=name, client=name, start_s=0.0, turns=turns) for name in "abc"]
+    )
     llm = engine(model, config(keep_turns=True, update_every=0))
     finished = []
     while not load.is_done:
@@ -141,7 +158,13 @@ def test_the_same_scheduler_swaps_in_virtual_time():
 
     def replay(transfer_s):
         scheduler = Scheduler(config(), policy=RandomPriorities(seed=0))
-        seen = simulate(scheduler, trace, lambda plan: 0.01, make_request, transfer_time_s=lambda item: transfer_s * len(item.runs))
+        seen = simulate(
+            scheduler,
+            trace,
+            lambda plan: 0.01,
+            make_request,
+            transfer_time_s=lambda item: transfer_s * len(item.runs),
+        )
         assert scheduler.num_swaps > 5
         assert scheduler.pool.num_available == 16
         return seen.timeline.last_token_s.max()

@@ -1,4 +1,7 @@
-"""The scheduler with a second tier, without an engine: any order of landings, failures, aborts and steps in flight."""
+"""The scheduler with a second tier, without an engine.
+
+Any order of landings, failures, aborts and steps in flight.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +26,9 @@ def play(seed, num_requests=40):
         keep_turns=bool(generator.integers(2)),
         reuse_host_copies=bool(generator.integers(2)),
     )
-    policy = [None, RandomPriorities(seed=seed), MarkovPriorities(p_stay=0.5, seed=seed), VTC()][int(generator.integers(4))]
+    policy = [None, RandomPriorities(seed=seed), MarkovPriorities(p_stay=0.5, seed=seed), VTC()][
+        int(generator.integers(4))
+    ]
     scheduler = Scheduler(limits, policy=policy)
     ahead, flying, left = bool(generator.integers(2)), [], num_requests
     flight, finished, aborted = None, [], 0
@@ -32,9 +37,18 @@ def play(seed, num_requests=40):
         nonlocal left
         left -= 1
         start, size = int(generator.integers(3)) * 1000, int(generator.integers(1, 24))
-        params = SamplingParams(max_tokens=int(generator.integers(1, 24)), ignore_end=True, n=int(generator.choice([1, 1, 1, 2])))
+        params = SamplingParams(
+            max_tokens=int(generator.integers(1, 24)),
+            ignore_end=True,
+            n=int(generator.choice([1, 1, 1, 2])),
+        )
         name = f"r{num_requests - left}"
-        scheduler.add(Request(id=name, prompt=list(range(start, start + size)), params=params, client=name[-1]), 0.0)
+        scheduler.add(
+            Request(
+                id=name, prompt=list(range(start, start + size)), params=params, client=name[-1]
+            ),
+            0.0,
+        )
 
     for _ in range(20_000):
         if left and generator.random() < 0.2:
@@ -59,7 +73,11 @@ def play(seed, num_requests=40):
 def assert_all_comes_back(seed):
     scheduler, finished, aborted = play(seed)
     assert len(finished) + aborted == 40
-    outputs = [member for request in finished for member in (request.family.members if request.family else [request])]
+    outputs = [
+        member
+        for request in finished
+        for member in (request.family.members if request.family else [request])
+    ]
     assert all(len(member.output) == member.params.max_tokens for member in outputs)
     assert scheduler.pool.num_available == scheduler.config.num_blocks
     if not scheduler.config.keep_turns:

@@ -13,12 +13,21 @@ SIZE = 4
 
 
 class Bench:
-    """A pool and a host tier whose blocks hold token names; transfers copy block by block, at random times before they land."""
+    """A pool and a host tier whose blocks hold token names.
 
-    def __init__(self, seed, *, num_blocks=24, host_blocks=40, reuse=True, keep_turns=False, grouped=True):
+    Transfers copy block by block, at random times before they land.
+    """
+
+    def __init__(
+        self, seed, *, num_blocks=24, host_blocks=40, reuse=True, keep_turns=False, grouped=True
+    ):
         self.generator = np.random.default_rng(seed)
-        self.pool = GroupPool(num_blocks, SIZE, group_blocks=4) if grouped else BlockPool(num_blocks, SIZE)
-        self.swapper = Swapper(self.pool, HostSpace(host_blocks, SIZE), reuse=reuse, keep_turns=keep_turns)
+        self.pool = (
+            GroupPool(num_blocks, SIZE, group_blocks=4) if grouped else BlockPool(num_blocks, SIZE)
+        )
+        self.swapper = Swapper(
+            self.pool, HostSpace(host_blocks, SIZE), reuse=reuse, keep_turns=keep_turns
+        )
         self.device = np.full((num_blocks, SIZE), -1)
         self.host = np.full((host_blocks, SIZE), -1)
         self.work = {}
@@ -28,13 +37,17 @@ class Bench:
         """Compute `count` tokens, as a step would."""
         request.table.grow(self.pool, request.num_computed + count)
         for position in range(request.num_computed, request.num_computed + count):
-            self.device[request.table.blocks[position // SIZE], position % SIZE] = request.tokens(position, position + 1)[0]
+            self.device[request.table.blocks[position // SIZE], position % SIZE] = request.tokens(
+                position, position + 1
+            )[0]
         request.num_computed += count
 
     def check(self, request):
         for position in range(request.num_computed):
             block = request.table.blocks[position // SIZE]
-            assert self.device[block, position % SIZE] == request.tokens(position, position + 1)[0], f"{request.id} at {position}"
+            assert (
+                self.device[block, position % SIZE] == request.tokens(position, position + 1)[0]
+            ), f"{request.id} at {position}"
 
     def start(self):
         for transfer in self.swapper.drain():
@@ -87,9 +100,17 @@ def test_a_request_goes_and_comes_back_with_its_content():
     request = running("a", 18)
     bench.write(request, 18)
     bench.swapper.start_out(request)
-    assert (request.state, request.table.num_blocks, bench.pool.num_available) == ("swapping_out", 0, 19)
+    assert (request.state, request.table.num_blocks, bench.pool.num_available) == (
+        "swapping_out",
+        0,
+        19,
+    )
     (transfer,) = bench.swapper.drain()
-    assert (transfer.direction, transfer.request_id, transfer.runs.tolist()) == ("out", "a", [[0, 0, 5]])
+    assert (transfer.direction, transfer.request_id, transfer.runs.tolist()) == (
+        "out",
+        "a",
+        [[0, 0, 5]],
+    )
     assert bench.swapper.drain() == []
     assert not bench.swapper.start_in(request)
     bench.host[:5] = bench.device[:5]
@@ -180,7 +201,9 @@ def test_blocks_of_an_aborted_request_come_free_only_when_its_transfer_landed():
 
 def test_the_copy_of_a_resident_request_is_given_up_before_one_that_waits():
     bench = Bench(0, host_blocks=10, num_blocks=32)
-    first, second, third = (running(name, 16, start) for name, start in (("a", 0), ("b", 50), ("c", 100)))
+    first, second, third = (
+        running(name, 16, start) for name, start in (("a", 0), ("b", 50), ("c", 100))
+    )
     for request in (first, second, third):
         bench.write(request, 16)
     away_and_back(bench, first)
@@ -285,14 +308,18 @@ def test_a_host_tier_without_room_refuses():
 @given(st.integers(0, 100_000), st.booleans(), st.booleans(), st.booleans())
 def test_no_interleaving_loses_a_token_or_a_block(seed, reuse, keep_turns, grouped):
     """Random preemptions, returns, aborts, ends, failures and new turns, while transfers copy at random times."""
-    bench = Bench(seed, reuse=reuse, keep_turns=keep_turns, grouped=grouped, host_blocks=8 + seed % 24)
+    bench = Bench(
+        seed, reuse=reuse, keep_turns=keep_turns, grouped=grouped, host_blocks=8 + seed % 24
+    )
     generator, swapper, count = bench.generator, bench.swapper, 0
     alive: list[Request] = []
 
     def admit():
         nonlocal count
         start = int(generator.integers(3)) * 1000 if keep_turns else count * 1000
-        request = Request(id=f"r{count % 7}", prompt=list(range(start, start + int(generator.integers(1, 40)))))
+        request = Request(
+            id=f"r{count % 7}", prompt=list(range(start, start + int(generator.integers(1, 40))))
+        )
         if any(item.id == request.id for item in alive):
             return
         count += 1
@@ -301,10 +328,17 @@ def test_no_interleaving_loses_a_token_or_a_block(seed, reuse, keep_turns, group
         alive.append(request)
 
     def compute(request):
-        if request.state == "waiting" and request.table.missing(request.num_tokens, SIZE) <= bench.pool.num_available:
+        if (
+            request.state == "waiting"
+            and request.table.missing(request.num_tokens, SIZE) <= bench.pool.num_available
+        ):
             request.state = "running"
         left = request.num_tokens - request.num_computed
-        if request.state == "running" and left and request.table.missing(request.num_tokens, SIZE) <= bench.pool.num_available:
+        if (
+            request.state == "running"
+            and left
+            and request.table.missing(request.num_tokens, SIZE) <= bench.pool.num_available
+        ):
             bench.write(request, int(generator.integers(1, left + 1)))
 
     def end(request):
@@ -323,7 +357,16 @@ def test_no_interleaving_loses_a_token_or_a_block(seed, reuse, keep_turns, group
         if not alive or generator.random() < 0.15:
             admit()
         if alive:
-            act = (compute, compute, compute, preempt, preempt, swapper.start_in, swapper.start_in, end)[int(generator.integers(8))]
+            act = (
+                compute,
+                compute,
+                compute,
+                preempt,
+                preempt,
+                swapper.start_in,
+                swapper.start_in,
+                end,
+            )[int(generator.integers(8))]
             act(alive[int(generator.integers(len(alive)))])
         if generator.random() < 0.6:
             bench.start()

@@ -11,7 +11,9 @@ from steelyard.serve.front.text import TextCodec, TextStream
 
 def byte_tokenizer():
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -31,7 +33,10 @@ def test_stop_strings_end_the_text_before_them():
 def test_a_codec_reads_a_model_folder(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text('{"eos_token_id": [7, 3]}')
-    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}!{% endif %}"
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if "
+        "add_generation_prompt %}!{% endif %}"
+    )
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     codec = TextCodec.load(tmp_path)
     assert codec.end_tokens == (3, 7)
@@ -44,7 +49,9 @@ def test_a_codec_reads_a_model_folder(tmp_path):
 
 
 def test_a_template_may_refuse_a_conversation():
-    codec = TextCodec(byte_tokenizer(), chat_template="{{ raise_exception('roles must alternate') }}")
+    codec = TextCodec(
+        byte_tokenizer(), chat_template="{{ raise_exception('roles must alternate') }}"
+    )
     with pytest.raises(ConfigError, match="roles must alternate"):
         codec.encode_chat([{"role": "user", "content": "a"}])
 

@@ -20,7 +20,9 @@ def pool(dtype=torch.float32):
 
 
 def transfer(name, direction, *runs):
-    return Transfer(id=name, request_id=f"r{name}", direction=direction, runs=np.array(runs, dtype=np.int64))
+    return Transfer(
+        id=name, request_id=f"r{name}", direction=direction, runs=np.array(runs, dtype=np.int64)
+    )
 
 
 def finish(tiers):
@@ -36,7 +38,11 @@ def test_blocks_come_back_as_they_went(tmp_path, place, grouped, dtype):
     kv = pool(dtype)
     before = kv.clone()
     size = 2 * 4 * 5 * kv.element_size()
-    store = MemoryStore(32, 6, size) if place == "memory" else FileStore(tmp_path, 32, 6, size, direct=None if place == "direct" else False)
+    store = (
+        MemoryStore(32, 6, size)
+        if place == "memory"
+        else FileStore(tmp_path, 32, 6, size, direct=None if place == "direct" else False)
+    )
     assert list(tmp_path.iterdir()) == []
     tiers = TieredKV(kv, store, grouped=grouped)
     tiers.submit([transfer(0, "out", (3, 10, 7), (20, 0, 2)), transfer(1, "out", (12, 25, 1))])
@@ -91,7 +97,9 @@ class Broken:
 def test_a_device_that_fails_fails_the_transfer_only():
     kv = pool()
     tiers = TieredKV(kv, Broken(make_store(kv, 16), 5))
-    tiers.submit([transfer(0, "out", (0, 0, 4)), transfer(1, "out", (4, 4, 4)), transfer(2, "in", (8, 5, 1))])
+    tiers.submit(
+        [transfer(0, "out", (0, 0, 4)), transfer(1, "out", (4, 4, 4)), transfer(2, "in", (8, 5, 1))]
+    )
     tiers.wait([0, 1, 2])
     assert sorted(tiers.failed()) == [1, 2]
     assert tiers.landed() == [0]
@@ -124,7 +132,12 @@ def test_incoming_transfers_do_not_queue_behind_outgoing_ones():
 
     kv = pool()
     tiers = TieredKV(kv, Slow(make_store(kv, 16), -1))
-    tiers.submit([*(transfer(name, "out", (name, name, 1)) for name in range(6)), transfer(9, "in", (20, 9, 1))])
+    tiers.submit(
+        [
+            *(transfer(name, "out", (name, name, 1)) for name in range(6)),
+            transfer(9, "in", (20, 9, 1)),
+        ]
+    )
     tiers.wait()
     assert tiers.landed() == [9]
     gate.set()

@@ -27,9 +27,16 @@ from steelyard.serve.traces import (
     with_prompts,
 )
 
-SHARED = Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "data"
-needs_traces = pytest.mark.skipif(not (SHARED / "llm-traces").is_dir(), reason="needs shared/data/llm-traces")
-needs_clients = pytest.mark.skipif(not (SHARED / "llm-clients").is_dir(), reason="needs shared/data/llm-clients")
+SHARED = (
+    Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
+    / "data"
+)
+needs_traces = pytest.mark.skipif(
+    not (SHARED / "llm-traces").is_dir(), reason="needs shared/data/llm-traces"
+)
+needs_clients = pytest.mark.skipif(
+    not (SHARED / "llm-clients").is_dir(), reason="needs shared/data/llm-clients"
+)
 
 
 def write(path, text):
@@ -44,7 +51,8 @@ def row(arrival_s=0.0, inputs=8, outputs=4, **more):
 FORMATS = {
     "ours.csv": "arrival_s,prompt_tokens,output_tokens,client\n0.5,3,2,a\n0.25,4,1,\n",
     "azure.csv.gz": "arrival_s,input_tokens,output_tokens\n0.5,3,2\n0.25,4,1\n",
-    "raw.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,3,2\n2023-11-16 18:15:47.1805900,4,1\n",
+    "raw.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 "
+    "18:15:46.6805900,3,2\n2023-11-16 18:15:47.1805900,4,1\n",
     "lengths.csv": "input_tokens,output_tokens\n3,2\n4,1\n",
     "mooncake.jsonl": '{"timestamp":500,"input_length":3,"output_length":2,"hash_ids":[7]}\n'
     '{"timestamp":250,"input_length":4,"output_length":1,"hash_ids":[8]}\n\n',
@@ -78,8 +86,14 @@ def test_formats_are_told_by_content(name, tmp_path):
         ("input_lo,input_hi,output_lo,output_hi,count\n1,2,1,2,5\n", "statistics, not requests"),
         ('{"timestamp":0,"input_length":5}\n', "line 1: .*output_length"),
         ('{"timestamp":0,"input_length":5,"output_length":1}\n{"timestamp":', "line 2"),
-        ('{"timestamp":0,"input_length":600,"output_length":1,"hash_ids":[1]}\n', "line 1: hash_ids is 1"),
-        ('{"timestamp":0,"input_length":5,"output_length":1,"hash_ids":[-1]}\n', "line 1: hash_ids is -1"),
+        (
+            '{"timestamp":0,"input_length":600,"output_length":1,"hash_ids":[1]}\n',
+            "line 1: hash_ids is 1",
+        ),
+        (
+            '{"timestamp":0,"input_length":5,"output_length":1,"hash_ids":[-1]}\n',
+            "line 1: hash_ids is -1",
+        ),
         ('{"timestamp":-1,"input_length":5,"output_length":1}\n', "line 1: timestamp is -1"),
     ],
 )
@@ -90,7 +104,9 @@ def test_errors_name_file_row_and_field(text, where, tmp_path):
 
 
 def test_unreadable_files_are_refused(tmp_path):
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"input_tokens,output_tokens\n" + b"1,2\n" * 9999)[:40])
+    (tmp_path / "cut.gz").write_bytes(
+        gzip.compress(b"input_tokens,output_tokens\n" + b"1,2\n" * 9999)[:40]
+    )
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x01")
     for name in ("absent", "cut.gz", "binary", "."):
         with pytest.raises(TraceError, match=r"cannot read|no column"):
@@ -104,9 +120,15 @@ def test_reading_is_lazy(tmp_path):
 
 
 def test_load_rows_scales_sorts_and_sets_the_rate(tmp_path):
-    azure = write(tmp_path / "azure.csv", "arrival_s,input_tokens,output_tokens\n9,80,1\n1,16,8\n5,8,8\n")
+    azure = write(
+        tmp_path / "azure.csv", "arrival_s,input_tokens,output_tokens\n9,80,1\n1,16,8\n5,8,8\n"
+    )
     rows = load_rows(azure, np.random.default_rng(0), scale=1 / 8, rate_per_s=1.0)
-    assert [(item.arrival_s, item.input_tokens, item.output_tokens) for item in rows] == [(0.0, 2, 1), (1.0, 1, 1), (2.0, 10, 1)]
+    assert [(item.arrival_s, item.input_tokens, item.output_tokens) for item in rows] == [
+        (0.0, 2, 1),
+        (1.0, 1, 1),
+        (2.0, 10, 1),
+    ]
     lengths = write(tmp_path / "lengths.csv", "input_tokens,output_tokens\n" + "1,1\n" * 4000)
     drawn = load_rows(lengths, np.random.default_rng(0), rate_per_s=4.0)
     gaps = np.diff([item.arrival_s for item in drawn])
@@ -118,10 +140,21 @@ def test_load_rows_scales_sorts_and_sets_the_rate(tmp_path):
 def test_bursts_and_metronome():
     rows = [row() for _ in range(4000)]
     for burstiness, cv in ((0.25, 2.0), (4.0, 0.5), (float("inf"), 0.0)):
-        gaps = np.diff([item.arrival_s for item in draw_arrivals(rows, np.random.default_rng(1), rate_per_s=10.0, burstiness=burstiness)])
+        gaps = np.diff(
+            [
+                item.arrival_s
+                for item in draw_arrivals(
+                    rows, np.random.default_rng(1), rate_per_s=10.0, burstiness=burstiness
+                )
+            ]
+        )
         assert gaps.mean() == pytest.approx(0.1, rel=0.1)
         assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.1, abs=1e-9)
-    for bad in ({"rate_per_s": 0.0}, {"rate_per_s": 1.0, "burstiness": 0.0}, {"rate_per_s": float("nan")}):
+    for bad in (
+        {"rate_per_s": 0.0},
+        {"rate_per_s": 1.0, "burstiness": 0.0},
+        {"rate_per_s": float("nan")},
+    ):
         with pytest.raises(ConfigError):
             draw_arrivals(rows, np.random.default_rng(1), **bad)
     assert draw_arrivals([], np.random.default_rng(1), rate_per_s=1.0) == []
@@ -141,10 +174,19 @@ def test_rescaling_refuses_what_has_no_rate():
 def test_scaled_prompts_share_what_they_shared(size, factor, common):
     blocks = -(-size // 512)
     one = row(inputs=size, hash_ids=tuple(range(blocks)))
-    two = row(inputs=size, hash_ids=tuple(index if index < common else 100 + index for index in range(blocks)))
+    two = row(
+        inputs=size,
+        hash_ids=tuple(index if index < common else 100 + index for index in range(blocks)),
+    )
     maker = PromptMaker(3, 50_000)
-    small, other = (maker.tokens(item, index) for index, item in enumerate(scale_lengths([one, two], factor)))
-    assert len(small) == len(other) == max(1, min(round(size * factor), blocks * max(1, round(512 * factor))))
+    small, other = (
+        maker.tokens(item, index) for index, item in enumerate(scale_lengths([one, two], factor))
+    )
+    assert (
+        len(small)
+        == len(other)
+        == max(1, min(round(size * factor), blocks * max(1, round(512 * factor))))
+    )
     shared = min(common * max(1, round(512 * factor)), len(small))
     assert small[:shared] == other[:shared]
     if shared + 4 < len(small):
@@ -152,7 +194,13 @@ def test_scaled_prompts_share_what_they_shared(size, factor, common):
 
 
 def test_prompts_depend_on_seed_and_row_only():
-    rows = [row(), row(inputs=5, session="a"), row(inputs=9, session="a"), row(inputs=600, hash_ids=(4, 5)), row()]
+    rows = [
+        row(),
+        row(inputs=5, session="a"),
+        row(inputs=9, session="a"),
+        row(inputs=600, hash_ids=(4, 5)),
+        row(),
+    ]
     first = [item.prompt for item in with_prompts(rows, np.random.default_rng(1), vocab_size=1000)]
     again = [item.prompt for item in with_prompts(rows, np.random.default_rng(1), vocab_size=1000)]
     other = [item.prompt for item in with_prompts(rows, np.random.default_rng(2), vocab_size=1000)]
@@ -168,12 +216,21 @@ def test_prompts_depend_on_seed_and_row_only():
 @given(st.integers(0, 10_000), st.integers(1, 400), st.integers(1, 400))
 def test_session_streams_grow_by_prefix(seed, short, extra):
     maker = PromptMaker(seed, 97)
-    assert maker.tokens(row(inputs=short + extra, session="s"), 0)[:short] == maker.tokens(row(inputs=short, session="s"), 1)
+    assert maker.tokens(row(inputs=short + extra, session="s"), 0)[:short] == maker.tokens(
+        row(inputs=short, session="s"), 1
+    )
 
 
 def test_sessions_grow_and_keep_their_limits():
     lengths = [row(inputs=size, outputs=answer) for size, answer in ((20, 30), (5, 60), (700, 900))]
-    rows = make_sessions(lengths[:2], np.random.default_rng(0), num_sessions=800, rate_per_s=2.0, mean_think_s=3.0, max_tokens=10**6)
+    rows = make_sessions(
+        lengths[:2],
+        np.random.default_rng(0),
+        num_sessions=800,
+        rate_per_s=2.0,
+        mean_think_s=3.0,
+        max_tokens=10**6,
+    )
     turns = {}
     for item in rows:
         turns.setdefault(item.session, []).append(item)
@@ -186,7 +243,9 @@ def test_sessions_grow_and_keep_their_limits():
             assert after.input_tokens > before.input_tokens + before.output_tokens
             assert after.arrival_s == pytest.approx(before.arrival_s + after.think_s)
     assert [item.arrival_s for item in rows] == sorted(item.arrival_s for item in rows)
-    short = make_sessions(lengths, np.random.default_rng(0), num_sessions=200, rate_per_s=2.0, max_tokens=256)
+    short = make_sessions(
+        lengths, np.random.default_rng(0), num_sessions=200, rate_per_s=2.0, max_tokens=256
+    )
     assert max(item.input_tokens + item.output_tokens for item in short) <= 256
     with pytest.raises(ConfigError):
         make_sessions([], np.random.default_rng(0), num_sessions=1, rate_per_s=1.0)
@@ -201,7 +260,9 @@ def test_lengths_follow_their_statistics():
     ):
         drawn = LengthStatistics(mean, quantiles).draw(np.random.default_rng(0), 40_000)
         assert drawn.min() >= 1
-        assert np.quantile(drawn, [0.5, 0.9, 0.95, 0.99]) == pytest.approx(quantiles, rel=0.08, abs=1.0)
+        assert np.quantile(drawn, [0.5, 0.9, 0.95, 0.99]) == pytest.approx(
+            quantiles, rel=0.08, abs=1.0
+        )
         assert drawn.mean() == pytest.approx(mean, rel=0.1, abs=0.6)
 
 
@@ -232,7 +293,9 @@ def test_client_mix_borrows_lengths_and_scales_rates(tmp_path):
     assert [item.client for item in clients] == ["big", "mid", "low"]
     rows = client_mix(clients, np.random.default_rng(0), duration_s=2000.0, rate_per_s=4.0)
     assert len(rows) / 2000 == pytest.approx(4.0, rel=0.1)
-    share = {name: np.mean([item.client == name for item in rows]) for name in ("big", "mid", "low")}
+    share = {
+        name: np.mean([item.client == name for item in rows]) for name in ("big", "mid", "low")
+    }
     assert share["big"] == pytest.approx(0.75, abs=0.05)
     assert {item.input_tokens for item in rows if item.client == "big"} == {10}
     assert [item.arrival_s for item in rows] == sorted(item.arrival_s for item in rows)
@@ -255,11 +318,22 @@ def test_client_tables_are_checked(text, where, tmp_path):
         read_clients(write(tmp_path / "clients.csv", text))
 
 
-# Figures of the data sets' own tables (README of llm-traces): mean, p50, p95, max of inputs, then of outputs.
+# Figures of the data sets' own tables (README of llm-traces): mean, p50, p95, max of inputs, then
+# of outputs.
 GOLDEN = {
     "azure2023_conv.csv.gz": (19_366, 5.53, (1154.7, 1020, 4083, 14050), (211.1, 129, 451, 1000)),
-    "mooncake_conversation.jsonl.gz": (12_031, 3.40, (12035, 6909, 39549, 126_195), (342.6, 350, 698, 2000)),
-    "mooncake_synthetic.jsonl.gz": (3_993, 3.91, (15325, 11587, 48835, 191_000), (149.1, 69, 519, 893)),
+    "mooncake_conversation.jsonl.gz": (
+        12_031,
+        3.40,
+        (12035, 6909, 39549, 126_195),
+        (342.6, 350, 698, 2000),
+    ),
+    "mooncake_synthetic.jsonl.gz": (
+        3_993,
+        3.91,
+        (15325, 11587, 48835, 191_000),
+        (149.1, 69, 519, 893),
+    ),
 }
 
 
@@ -270,14 +344,18 @@ def test_golden_traces(name):
     rows = list(read_rows(SHARED / "llm-traces" / name))
     assert len(rows) == count
     assert rate_of(rows) == pytest.approx(rate, abs=0.006)
-    for values, golden in (([item.input_tokens for item in rows], inputs), ([item.output_tokens for item in rows], outputs)):
+    for values, golden in (
+        ([item.input_tokens for item in rows], inputs),
+        ([item.output_tokens for item in rows], outputs),
+    ):
         found = (np.mean(values), np.median(values), np.quantile(values, 0.95), max(values))
         assert found == pytest.approx(golden, rel=3e-3)
 
 
 @needs_traces
 @pytest.mark.parametrize(
-    ("name", "inputs", "outputs", "count"), [("sharegpt", 298.8, 323.7, 58_787), ("arxiv_summarization", 2588, 291, 28_257)]
+    ("name", "inputs", "outputs", "count"),
+    [("sharegpt", 298.8, 323.7, 58_787), ("arxiv_summarization", 2588, 291, 28_257)],
 )
 def test_golden_lengths(name, inputs, outputs, count):
     rows = list(read_rows(SHARED / "llm-traces" / f"{name}_lengths.csv.gz"))
@@ -287,27 +365,46 @@ def test_golden_lengths(name, inputs, outputs, count):
 
 
 @needs_traces
-@pytest.mark.parametrize(("name", "distinct", "hit_rate"), [("conversation", 182_790, 0.366), ("synthetic", 43_924, 0.640)])
+@pytest.mark.parametrize(
+    ("name", "distinct", "hit_rate"),
+    [("conversation", 182_790, 0.366), ("synthetic", 43_924, 0.640)],
+)
 def test_golden_prefix_hits(name, distinct, hit_rate):
-    blocks = [block for item in read_rows(SHARED / "llm-traces" / f"mooncake_{name}.jsonl.gz") for block in item.hash_ids]
+    blocks = [
+        block
+        for item in read_rows(SHARED / "llm-traces" / f"mooncake_{name}.jsonl.gz")
+        for block in item.hash_ids
+    ]
     assert len(set(blocks)) == distinct
     assert 1 - distinct / len(blocks) == pytest.approx(hit_rate, abs=1e-3)
 
 
 @needs_traces
 def test_a_real_trace_becomes_requests():
-    trace = load_trace(SHARED / "llm-traces/mooncake_conversation.jsonl.gz", np.random.default_rng(0), vocab_size=97, limit=40, scale=1 / 8)
+    trace = load_trace(
+        SHARED / "llm-traces/mooncake_conversation.jsonl.gz",
+        np.random.default_rng(0),
+        vocab_size=97,
+        limit=40,
+        scale=1 / 8,
+    )
     assert [item.arrival_s for item in trace] == sorted(item.arrival_s for item in trace)
     assert trace[0].prompt[:64] == trace[1].prompt[:64] and len(trace[0].prompt) == round(6758 / 8)
 
 
-# Facts of the README of llm-clients: the biggest tenth of clients and the share of requests it sends.
+# Facts of the README of llm-clients: the biggest tenth of clients and the share of requests it
+# sends.
 @needs_clients
-@pytest.mark.parametrize(("name", "share"), [("language_m_small", 0.71), ("language_m_large", 0.74), ("reason_deepseek_r1", 0.60)])
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("language_m_small", 0.71), ("language_m_large", 0.74), ("reason_deepseek_r1", 0.60)],
+)
 def test_golden_client_mix(name, share):
     clients = read_clients(SHARED / "llm-clients" / f"servegen_{name}_clients.csv.gz")
     biggest = sorted(clients, key=lambda item: -item.rate_per_s)[: round(len(clients) / 10)]
-    assert sum(item.rate_per_s for item in biggest) / sum(item.rate_per_s for item in clients) == pytest.approx(share, abs=0.01)
+    assert sum(item.rate_per_s for item in biggest) / sum(
+        item.rate_per_s for item in clients
+    ) == pytest.approx(share, abs=0.01)
     rows = client_mix(clients, np.random.default_rng(0), duration_s=1200.0, rate_per_s=10.0)
     names = {item.client for item in biggest}
     assert np.mean([item.client in names for item in rows]) == pytest.approx(share, abs=0.04)

@@ -11,7 +11,12 @@ from steelyard.errors import CapacityError, ConfigError
 from steelyard.sim.sessions import simulate_sessions
 
 YI = catalog.architecture_by_name("yi-34b")
-A100 = replace(catalog.accelerator("A100-SXM4-80GB"), memory_bytes=80 * 2**30, memory_bytes_per_s=2e12, host_link_bytes_per_s=20e9)
+A100 = replace(
+    catalog.accelerator("A100-SXM4-80GB"),
+    memory_bytes=80 * 2**30,
+    memory_bytes_per_s=2e12,
+    host_link_bytes_per_s=20e9,
+)
 
 
 def point(context):
@@ -23,7 +28,9 @@ def point(context):
 def test_the_forecast_agrees_with_the_simulation(context, users):
     load = SessionLoad(users=users, rounds=3, think_s=20.0)
     forecast, simulated = sessions(point(context), load), simulate_sessions(point(context), load)
-    assert forecast.interactions_per_hour == pytest.approx(simulated.interactions_per_hour, rel=0.05)
+    assert forecast.interactions_per_hour == pytest.approx(
+        simulated.interactions_per_hour, rel=0.05
+    )
     assert len(forecast.answers_s) == len(simulated.answers_s) == 3 * users
     for name, seconds in forecast.busy_s.items():
         assert seconds == pytest.approx(simulated.busy_s[name], rel=0.05, abs=0.1)
@@ -31,23 +38,37 @@ def test_the_forecast_agrees_with_the_simulation(context, users):
 
 def test_one_user_takes_the_sum_of_the_parts():
     found, numbers = sessions(point(4096), SessionLoad(users=1, rounds=3, think_s=7.0)), point(4096)
-    assert found.total_s == pytest.approx(numbers.prefill_s + 3 * 250 * numbers.decode_s_per_token + 2 * 7.0)
+    assert found.total_s == pytest.approx(
+        numbers.prefill_s + 3 * 250 * numbers.decode_s_per_token + 2 * 7.0
+    )
     assert found.busy_s["switch"] == 0 and found.bottleneck == "decode"
 
 
 def test_users_beyond_the_memory_switch_in_every_round():
-    found, numbers = sessions(point(50_000), SessionLoad(users=3, rounds=2, think_s=0.0)), point(50_000)
+    found, numbers = (
+        sessions(point(50_000), SessionLoad(users=3, rounds=2, think_s=0.0)),
+        point(50_000),
+    )
     assert numbers.concurrency == 1 and found.busy_s["switch"] > 2 * numbers.switch_s
-    assert found.total_s > 3 * numbers.prefill_s + 6 * 250 * numbers.decode_s_per_token + found.busy_s["switch"] * 0.9
+    assert (
+        found.total_s
+        > 3 * numbers.prefill_s
+        + 6 * 250 * numbers.decode_s_per_token
+        + found.busy_s["switch"] * 0.9
+    )
     slow = replace(numbers, switch_s=100.0)
     assert sessions(slow, SessionLoad(users=3, rounds=2, think_s=0.0)).bottleneck == "switch"
 
 
 @settings(max_examples=20)
-@given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 20), st.floats(0, 30), st.integers(1, 5))
+@given(
+    st.integers(1, 12), st.integers(1, 3), st.integers(1, 20), st.floats(0, 30), st.integers(1, 5)
+)
 def test_more_places_never_move_more_bytes(users, rounds, tokens, think, concurrency):
     load = SessionLoad(users=users, rounds=rounds, answer_tokens=tokens, think_s=think)
-    few, all_in = (sessions(replace(point(4096), concurrency=count), load) for count in (concurrency, users))
+    few, all_in = (
+        sessions(replace(point(4096), concurrency=count), load) for count in (concurrency, users)
+    )
     assert all_in.busy_s["switch"] == 0 <= few.busy_s["switch"]
     assert few.busy_s["prefill"] == pytest.approx(users * point(4096).prefill_s)
 

@@ -31,17 +31,34 @@ def source():
 @pytest.fixture
 def arch() -> Architecture:
     return Architecture(
-        name="atom", hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64, vocab_size=64,
+        name="atom",
+        hidden_size=32,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        intermediate_size=64,
+        vocab_size=64,
         max_positions=64,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
 def config(arch) -> TrainConfig:
     return TrainConfig(
-        architecture=arch, steps=12, batch_size=4, sequence_length=16, learning_rate=5e-3, warmup_steps=2, cooldown_steps=3,
-        checkpoint_every=4, eval_every=6, eval_tokens=512, threads=1, seed=3,
-    )  # fmt: skip
+        architecture=arch,
+        steps=12,
+        batch_size=4,
+        sequence_length=16,
+        learning_rate=5e-3,
+        warmup_steps=2,
+        cooldown_steps=3,
+        checkpoint_every=4,
+        eval_every=6,
+        eval_tokens=512,
+        threads=1,
+        seed=3,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +67,18 @@ def data(tmp_path_factory):
     from steelyard.data import text
 
     folder = tmp_path_factory.mktemp("text")
-    words = ["steel", "yard", "weight", "balance", "small", "large", "beam", "hook", "load", "count"]
+    words = [
+        "steel",
+        "yard",
+        "weight",
+        "balance",
+        "small",
+        "large",
+        "beam",
+        "hook",
+        "load",
+        "count",
+    ]
     rng = np.random.default_rng(0)
     sources = folder / "sources"
     sources.mkdir()

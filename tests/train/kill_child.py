@@ -19,4 +19,9 @@ if __name__ == "__main__":
         print(progress.step, flush=True)
         time.sleep(0.004)
 
-    train(load(directory / "wanted.json", TrainConfig), MarkovTokens(), directory / "run", on_step=on_step)
+    train(
+        load(directory / "wanted.json", TrainConfig),
+        MarkovTokens(),
+        directory / "run",
+        on_step=on_step,
+    )

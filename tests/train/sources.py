@@ -9,7 +9,9 @@ class MarkovTokens:
     bytes_per_token = 2.0
     tokenizer = None
 
-    def __init__(self, vocab_size: int = 64, num_tokens: int = 20000, num_heldout: int = 2000) -> None:
+    def __init__(
+        self, vocab_size: int = 64, num_tokens: int = 20000, num_heldout: int = 2000
+    ) -> None:
         rng = np.random.default_rng(7)
         successor = rng.permutation(vocab_size)
         tokens = rng.integers(0, vocab_size, num_tokens + num_heldout)
@@ -22,5 +24,7 @@ class MarkovTokens:
         self._tokens = tokens[:num_tokens]
 
     def batch(self, index: int, batch_size: int, sequence_length: int, seed: int) -> np.ndarray:
-        starts = np.random.default_rng((seed, index)).integers(0, self.num_tokens - sequence_length - 1, batch_size)
+        starts = np.random.default_rng((seed, index)).integers(
+            0, self.num_tokens - sequence_length - 1, batch_size
+        )
         return self._tokens[starts[:, None] + np.arange(sequence_length + 1)].astype(np.int64)

@@ -9,7 +9,10 @@ from steelyard.train.checkpoint import CheckpointStore, load_checkpoint
 
 
 def _tensors(value: float) -> dict[str, torch.Tensor]:
-    return {"model.weight": torch.full((3, 5), value), "history.losses": torch.tensor([value], dtype=torch.float64)}
+    return {
+        "model.weight": torch.full((3, 5), value),
+        "history.losses": torch.tensor([value], dtype=torch.float64),
+    }
 
 
 def test_newest_two_and_pinned_stay(tmp_path):
@@ -20,7 +23,9 @@ def test_newest_two_and_pinned_stay(tmp_path):
     latest = store.latest()
     assert latest and latest.step == 5 and latest.scalars == {"note": 5}
     assert torch.equal(latest.tensors["model.weight"], torch.full((3, 5), 5.0))
-    assert sorted(item.suffix for item in tmp_path.iterdir()) == [".json"] * 3 + [".safetensors"] * 3
+    assert (
+        sorted(item.suffix for item in tmp_path.iterdir()) == [".json"] * 3 + [".safetensors"] * 3
+    )
 
 
 def test_no_checkpoint_is_none(tmp_path):
@@ -64,7 +69,9 @@ def test_missing_start_is_refused(tmp_path):
         load_checkpoint(tmp_path / "step-00000001.safetensors")
 
 
-@pytest.mark.parametrize("words", ["IoError: No space left on device", "Os { code: 28, kind: StorageFull }"])
+@pytest.mark.parametrize(
+    "words", ["IoError: No space left on device", "Os { code: 28, kind: StorageFull }"]
+)
 def test_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch, words):
     import safetensors
 

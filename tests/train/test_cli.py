@@ -20,10 +20,17 @@ def test_recipe_runs_and_prints_what_was_measured(config, data, tmp_path, capsys
     cli.run(recipe, data=data, out=tmp_path / "run", json=True)
     printed = json.loads(capsys.readouterr().out)
     assert TrainResult.from_plain(printed["result"]) == TrainResult.load(tmp_path / "run")
-    assert {item["quantity"] for item in printed["measurements"]} >= {"eval.loss", "train.step_time"}
-    assert [record.id for record in RunStore().list()] == [printed["run"]]  # finished once, recorded once
+    assert {item["quantity"] for item in printed["measurements"]} >= {
+        "eval.loss",
+        "train.step_time",
+    }
+    assert [record.id for record in RunStore().list()] == [
+        printed["run"]
+    ]  # finished once, recorded once
     assert model_folder(printed["run"]) == (tmp_path / "run" / "model").resolve()
-    assert (tmp_path / "run" / "model" / "tokenizer.json").read_bytes() == (data / "tokenizer.json").read_bytes()
+    assert (tmp_path / "run" / "model" / "tokenizer.json").read_bytes() == (
+        data / "tokenizer.json"
+    ).read_bytes()
 
 
 def test_recipe_that_is_not_there_is_named(data, tmp_path):

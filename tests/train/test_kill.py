@@ -18,7 +18,9 @@ CHILD = Path(__file__).parent / "kill_child.py"
 def _train_with_kills(directory: Path, kills: list[int]) -> None:
     """Run the child again and again, killing it some steps after each start."""
     for steps in kills:
-        child = subprocess.Popen([sys.executable, str(CHILD), str(directory)], stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, str(CHILD), str(directory)], stdout=subprocess.PIPE, text=True
+        )
         assert child.stdout is not None
         with child.stdout:
             for count, _ in enumerate(child.stdout, start=1):
@@ -45,5 +47,8 @@ def test_killed_run_continues_with_the_same_bits(config, source, tmp_path):
 def test_many_kills(config, source, tmp_path):
     rng = random.Random(1)
     assert_same_bits(
-        replace(config, steps=200, checkpoint_every=2, eval_every=10), source, tmp_path, [rng.randint(1, 9) for _ in range(20)]
+        replace(config, steps=200, checkpoint_every=2, eval_every=10),
+        source,
+        tmp_path,
+        [rng.randint(1, 9) for _ in range(20)],
     )

@@ -37,9 +37,26 @@ def test_file_pages_do_not_count(tmp_path):
 
 
 def test_measured_peak_is_what_the_tensors_need(config, data, tmp_path):
-    wide = replace(config.architecture, hidden_size=96, num_heads=6, intermediate_size=256, num_layers=4, vocab_size=300)
-    config = replace(config, architecture=wide, batch_size=32, sequence_length=64, steps=4, warmup_steps=0, eval_every=0)
-    result = train_in_subprocess(config, data, tmp_path)  # fresh: what earlier tests left on the heap would count
+    wide = replace(
+        config.architecture,
+        hidden_size=96,
+        num_heads=6,
+        intermediate_size=256,
+        num_layers=4,
+        vocab_size=300,
+    )
+    config = replace(
+        config,
+        architecture=wide,
+        batch_size=32,
+        sequence_length=64,
+        steps=4,
+        warmup_steps=0,
+        eval_every=0,
+    )
+    result = train_in_subprocess(
+        config, data, tmp_path
+    )  # fresh: what earlier tests left on the heap would count
     forecast = eager_training_memory(wide, batch=32, sequence_length=64)
     assert result.peak_memory_bytes / forecast.total == pytest.approx(1, abs=0.15)
     assert result.resident_peak_bytes >= result.peak_memory_bytes

@@ -30,11 +30,15 @@ def test_multipliers_are_positive_within_the_run_and_never_rise_after_the_warm_u
     values = [rate(step) for step in range(total)]
     assert all(0 < value <= 1 for value in values)
     assert values[warmup:] == sorted(values[warmup:], reverse=True)
-    assert values[: total - cooldown] == [schedules.constant(total, warmup=warmup)(step) for step in range(total - cooldown)]
+    assert values[: total - cooldown] == [
+        schedules.constant(total, warmup=warmup)(step) for step in range(total - cooldown)
+    ]
 
 
 def test_linear_lies_above_one_minus_the_root():
-    linear, root = (schedules.trapezoid(50, cooldown=30, shape=shape) for shape in ("linear", "1-sqrt"))
+    linear, root = (
+        schedules.trapezoid(50, cooldown=30, shape=shape) for shape in ("linear", "1-sqrt")
+    )
     assert all(linear(step) > root(step) for step in range(20, 50))
 
 

@@ -11,17 +11,35 @@ def test_branches_equal_runs_made_alone_and_cost_less(config, source, tmp_path):
     config = replace(config, eval_every=0, checkpoint_every=0)
     steps_seen = []
     lengths = [60, 30, 45]
-    results = study.run_ladder_rung(config, lengths, source, tmp_path / "rung", cooldown_fraction=1 / 3, on_step=steps_seen.append)
+    results = study.run_ladder_rung(
+        config,
+        lengths,
+        source,
+        tmp_path / "rung",
+        cooldown_fraction=1 / 3,
+        on_step=steps_seen.append,
+    )
     assert [result.steps for result in results] == [30, 45, 60]
     for result in results:
         cooldown = result.steps // 3
-        alone = train(replace(config, steps=result.steps, cooldown_steps=cooldown), source, tmp_path / f"alone-{result.steps}")
+        alone = train(
+            replace(config, steps=result.steps, cooldown_steps=cooldown),
+            source,
+            tmp_path / f"alone-{result.steps}",
+        )
         assert result.losses == alone.losses and result.eval_loss == alone.eval_loss
     trunk = TrainResult.load(tmp_path / "rung" / "trunk")
     assert trunk
     spent = trunk.tokens_run + sum(result.tokens_run for result in results)
-    assert spent == study.ladder_tokens(config, lengths, cooldown_fraction=1 / 3) == len(steps_seen) * config.tokens_per_step
-    assert study.run_ladder_rung(config, lengths, source, tmp_path / "rung", cooldown_fraction=1 / 3) == results
+    assert (
+        spent
+        == study.ladder_tokens(config, lengths, cooldown_fraction=1 / 3)
+        == len(steps_seen) * config.tokens_per_step
+    )
+    assert (
+        study.run_ladder_rung(config, lengths, source, tmp_path / "rung", cooldown_fraction=1 / 3)
+        == results
+    )
 
 
 def test_interrupted_rung_goes_on(config, source, tmp_path):
@@ -37,7 +55,9 @@ def test_interrupted_rung_goes_on(config, source, tmp_path):
 
     for _ in range(20):
         try:
-            parts = study.run_ladder_rung(config, [20, 30], source, tmp_path / "parts", on_step=stop)
+            parts = study.run_ladder_rung(
+                config, [20, 30], source, tmp_path / "parts", on_step=stop
+            )
             break
         except InterruptedError:
             continue
@@ -59,7 +79,13 @@ def test_cost_follows_the_paper(config):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "fraction", "words"), [([], 0.2, "at least one"), ([5], 0, "must lie"), ([11], 0.2, "no room"), ([0], 0.5, "no room")]
+    ("lengths", "fraction", "words"),
+    [
+        ([], 0.2, "at least one"),
+        ([5], 0, "must lie"),
+        ([11], 0.2, "no room"),
+        ([0], 0.5, "no room"),
+    ],
 )
 def test_impossible_branches_are_refused(lengths, fraction, words):
     with pytest.raises(ConfigError, match=words):

@@ -24,15 +24,27 @@ def stop_at(step: int):
 
 
 def test_loss_falls_and_the_result_adds_up(config, source, tmp_path):
-    result = train(replace(config, steps=40, checkpoint_every=0, learning_rate=0.02), source, tmp_path, peak_flops_per_s=1e12)
-    assert result.losses[0] == pytest.approx(math.log(64) + 0.4 / 2, rel=0.05)  # near uniform, logits of variance 0.4
+    result = train(
+        replace(config, steps=40, checkpoint_every=0, learning_rate=0.02),
+        source,
+        tmp_path,
+        peak_flops_per_s=1e12,
+    )
+    assert result.losses[0] == pytest.approx(
+        math.log(64) + 0.4 / 2, rel=0.05
+    )  # near uniform, logits of variance 0.4
     assert result.losses[-1] < result.losses[0] - 0.3
     assert result.tokens == result.tokens_run == 40 * 4 * 16
     assert [step for step, _ in result.eval_losses] == [6, 12, 18, 24, 30, 36, 40]
     assert result.bits_per_byte == pytest.approx(result.eval_loss / math.log(2) / 2)
     assert result.mfu == pytest.approx(result.flops / result.tokens * result.tokens_per_s / 1e12)
     assert 0 < result.step_time_s < result.total_time_s
-    assert {item.quantity for item in result.measurements()} >= {"eval.loss", "train.step_time", "train.peak_memory", "train.mfu"}
+    assert {item.quantity for item in result.measurements()} >= {
+        "eval.loss",
+        "train.step_time",
+        "train.peak_memory",
+        "train.mfu",
+    }
 
 
 def test_finished_run_is_returned_not_trained(config, source, tmp_path):
@@ -52,7 +64,9 @@ def test_resumed_run_has_the_same_bits(config, source, tmp_path, stop):
         train(config, source, tmp_path / "parts", on_step=stop_at(stop))
     parts = train(config, source, tmp_path / "parts")
     assert parts.losses == whole.losses and parts.eval_losses == whole.eval_losses
-    assert (tmp_path / "parts/model/model.safetensors").read_bytes() == (tmp_path / "whole/model/model.safetensors").read_bytes()
+    assert (tmp_path / "parts/model/model.safetensors").read_bytes() == (
+        tmp_path / "whole/model/model.safetensors"
+    ).read_bytes()
 
 
 def test_saved_model_gives_the_final_loss(config, source, tmp_path):
@@ -61,7 +75,9 @@ def test_saved_model_gives_the_final_loss(config, source, tmp_path):
 
     result = train(config, source, tmp_path)
     windows = heldout_windows(source.heldout_tokens, 16, 512)
-    assert evaluate(checkpoint.load(result.model), windows, batch_size=8) == pytest.approx(result.eval_loss, rel=1e-5)
+    assert evaluate(checkpoint.load(result.model), windows, batch_size=8) == pytest.approx(
+        result.eval_loss, rel=1e-5
+    )
 
 
 def test_accumulation_changes_nothing_but_rounding(config, source, tmp_path):
@@ -73,9 +89,13 @@ def test_accumulation_changes_nothing_but_rounding(config, source, tmp_path):
 def test_training_follows_a_plain_loop(config, source, tmp_path):
     from steelyard.nn.transformer import build
 
-    config = replace(config, schedule="1-sqrt", cooldown_steps=0, warmup_steps=0, clip=0.0, weight_decay=0.0)
+    config = replace(
+        config, schedule="1-sqrt", cooldown_steps=0, warmup_steps=0, clip=0.0, weight_decay=0.0
+    )
     model = build(config.architecture, seed=config.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=0.0
+    )
     expected = []
     for step in range(config.steps):
         tokens = torch.from_numpy(source.batch(step, 4, 16, config.seed))
@@ -142,14 +162,28 @@ def test_start_from_must_fit(config, source, tmp_path):
     with pytest.raises(ConfigError, match="already stands at step 12"):
         train(config, source, tmp_path / "same", start_from=first.checkpoint)
     with pytest.raises(ConfigError, match="trained 64 tokens a step"):
-        train(replace(config, steps=20, batch_size=8), source, tmp_path / "batch", start_from=first.checkpoint)
+        train(
+            replace(config, steps=20, batch_size=8),
+            source,
+            tmp_path / "batch",
+            start_from=first.checkpoint,
+        )
     wider = replace(config.architecture, hidden_size=48)
     with pytest.raises(DataError, match="does not fit"):
-        train(replace(config, steps=20, architecture=wider), source, tmp_path / "wide", start_from=first.checkpoint)
+        train(
+            replace(config, steps=20, architecture=wider),
+            source,
+            tmp_path / "wide",
+            start_from=first.checkpoint,
+        )
 
 
 def test_two_trainers_do_not_share_a_folder(tmp_path):
-    with exclusive(tmp_path), pytest.raises(StoreError, match="another process"), exclusive(tmp_path, wait_s=0.1):
+    with (
+        exclusive(tmp_path),
+        pytest.raises(StoreError, match="another process"),
+        exclusive(tmp_path, wait_s=0.1),
+    ):
         pass
 
 

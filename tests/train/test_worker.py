@@ -12,7 +12,9 @@ from steelyard.train import worker
 def test_fresh_process_gives_the_same_losses_and_reports_each_step(config, data, tmp_path):
     from steelyard.train.trainer import train
 
-    config = replace(config, architecture=replace(config.architecture, vocab_size=300), eval_every=0)
+    config = replace(
+        config, architecture=replace(config.architecture, vocab_size=300), eval_every=0
+    )
     seen = []
     result = worker.train_in_subprocess(config, data, tmp_path / "apart", on_step=seen.append)
     here = train(config, TokenShards(data), tmp_path / "here")

@@ -18,7 +18,14 @@ from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
 
 SHAPES = ((32, 2), (64, 2), (96, 3))
 TARGET = (128, 4)
-MACHINE = Machine(name="made-up", dtype="fp32", peak_flops_per_s=1e11, memory_bytes=8e9, memory_bytes_per_s=1e10, fused=False)
+MACHINE = Machine(
+    name="made-up",
+    dtype="fp32",
+    peak_flops_per_s=1e11,
+    memory_bytes=8e9,
+    memory_bytes_per_s=1e10,
+    fused=False,
+)
 
 
 def loss(size: float, tokens: float) -> float:
@@ -42,7 +49,9 @@ def ladder(noise: float, *, slower: tuple[float, float] = (1.3, 2.5)) -> list[Ru
                     loss=loss(size, tokens) * float(np.exp(generator.normal(0, noise))),
                     step_time_s=float(np.dot(slower, predicted_step_parts_s(shape, MACHINE))),
                     step_time_spread_s=0.0,
-                    peak_memory_bytes=float(np.dot((1.2, 2.0), predicted_memory_parts_bytes(shape))),
+                    peak_memory_bytes=float(
+                        np.dot((1.2, 2.0), predicted_memory_parts_bytes(shape))
+                    ),
                 )
             )
     return points
@@ -51,7 +60,10 @@ def ladder(noise: float, *, slower: tuple[float, float] = (1.3, 2.5)) -> list[Ru
 def test_a_clean_ladder_forecasts_the_larger_run():
     points = ladder(1e-4)
     found = {
-        item.quantity: item for item in training_forecasts(fit_laws(points, seed=0), points, target=TARGET, steps=800, machine=MACHINE)
+        item.quantity: item
+        for item in training_forecasts(
+            fit_laws(points, seed=0), points, target=TARGET, steps=800, machine=MACHINE
+        )
     }
     truth = {
         "eval.loss": loss(parameters(TARGET), 800 * BATCH_SIZE * SEQUENCE_LENGTH),
@@ -67,18 +79,32 @@ def test_a_clean_ladder_forecasts_the_larger_run():
 def test_forms_that_disagree_widen_the_interval():
     points = ladder(0.01)
     laws = fit_laws(points, seed=0)
-    assert [law.law.name for law in sorted(laws, key=lambda law: law.noise)] == [law.law.name for law in laws]
+    assert [law.law.name for law in sorted(laws, key=lambda law: law.noise)] == [
+        law.law.name for law in laws
+    ]
     size, tokens = float(parameters(TARGET)), 8e5
-    both, single = loss_forecast(laws, size, tokens), [loss_forecast([law], size, tokens) for law in laws]
+    both, single = (
+        loss_forecast(laws, size, tokens),
+        [loss_forecast([law], size, tokens) for law in laws],
+    )
     assert min(item.value for item in single) <= both.value <= max(item.value for item in single)
-    assert np.log(both.high / both.low) >= np.mean([np.log(item.high / item.low) for item in single]) * 0.999
+    assert (
+        np.log(both.high / both.low)
+        >= np.mean([np.log(item.high / item.low) for item in single]) * 0.999
+    )
 
 
 def test_one_disturbed_run_does_not_move_step_time_or_memory():
     points = ladder(1e-4)
     disturbed = [replace(points[0], step_time_s=9.0, peak_memory_bytes=9e9), *points[1:]]
     laws = fit_laws(points, seed=0)
-    pairs = zip(*(training_forecasts(laws, each, target=TARGET, steps=800, machine=MACHINE) for each in (points, disturbed)), strict=True)
+    pairs = zip(
+        *(
+            training_forecasts(laws, each, target=TARGET, steps=800, machine=MACHINE)
+            for each in (points, disturbed)
+        ),
+        strict=True,
+    )
     assert all(before.value == pytest.approx(after.value) for before, after in pairs)
 
 
@@ -89,6 +115,12 @@ def test_the_ladder_is_a_table_that_laws_reads(tmp_path):
     points = ladder(1e-4)
     write_table(points, tmp_path / "ladder.csv", "2048 tokens of a test")
     table = laws.RunTable.read(tmp_path / "ladder.csv")
-    assert table.num_runs == len(points) and "counts total" in table.source and "schedule finished" in table.source
+    assert (
+        table.num_runs == len(points)
+        and "counts total" in table.source
+        and "schedule finished" in table.source
+    )
     fitted = laws.fit(laws.chinchilla(), table, "loss", bootstraps=0)
-    assert fitted.predict({"parameters": 1e5, "tokens": 1e6}).value[0] == pytest.approx(loss(1e5, 1e6), rel=0.02)
+    assert fitted.predict({"parameters": 1e5, "tokens": 1e6}).value[0] == pytest.approx(
+        loss(1e5, 1e6), rel=0.02
+    )

@@ -3,14 +3,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.errors import ConfigError, InfeasibleError
-from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, design, parameters, probe_shapes, rung_architecture
+from steelyard.weigh.ladder import (
+    BATCH_SIZE,
+    SEQUENCE_LENGTH,
+    design,
+    parameters,
+    probe_shapes,
+    rung_architecture,
+)
 from steelyard.weigh.settings import QuickstartConfig
 
 TOKENS = 4_000_000
 
 
 def probed(rate: float) -> dict[tuple[int, int], float]:
-    return {shape: 6 * parameters(shape) * BATCH_SIZE * SEQUENCE_LENGTH / rate for shape in probe_shapes(5)}
+    return {
+        shape: 6 * parameters(shape) * BATCH_SIZE * SEQUENCE_LENGTH / rate
+        for shape in probe_shapes(5)
+    }
 
 
 def test_a_faster_machine_gets_a_larger_target():
@@ -46,7 +56,9 @@ def test_rungs_are_whole_models():
     assert arch.intermediate_size == 256
 
 
-@pytest.mark.parametrize("change", [{"minutes": 0.5}, {"minutes": float("nan")}, {"budget_flops": -1.0}, {"seed": -1}])
+@pytest.mark.parametrize(
+    "change", [{"minutes": 0.5}, {"minutes": float("nan")}, {"budget_flops": -1.0}, {"seed": -1}]
+)
 def test_settings_refuse_what_cannot_work(change):
     with pytest.raises(ConfigError):
         QuickstartConfig(**change)

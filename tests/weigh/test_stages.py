@@ -8,7 +8,9 @@ def test_a_finished_stage_is_not_done_twice(tmp_path):
     calls = []
     stages = Stages(tmp_path)
     for _ in range(2):
-        assert stages.run("one", {"seed": 1}, lambda: calls.append(1) or {"value": (1, 2.5)}) == {"value": [1, 2.5]}
+        assert stages.run("one", {"seed": 1}, lambda: calls.append(1) or {"value": (1, 2.5)}) == {
+            "value": [1, 2.5]
+        }
     assert len(calls) == 1
 
 

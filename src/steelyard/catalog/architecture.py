@@ -17,11 +17,13 @@ class Architecture:
         num_layers: transformer layers.
         num_heads: query heads.
         num_kv_heads: key/value heads; equal to `num_heads` without grouping.
-        head_dim: width of a query or key head; with multi-head latent attention both its parts, the rotary one included.
+        head_dim: width of a query or key head; with multi-head latent attention both its parts, the
+            rotary one included.
         intermediate_size: width of the dense MLP.
         vocab_size: rows of the token embedding.
         max_positions: longest sequence; also the rows of a learned position table.
-        position_offset: unused leading rows of a learned position table beyond `max_positions` (OPT keeps 2).
+        position_offset: unused leading rows of a learned position table beyond `max_positions` (OPT
+            keeps 2).
         norm: normalization layer.
         position: how positions enter.
         mlp: MLP form; "swiglu" and "geglu" have three matrices, "gelu" and "relu" two.
@@ -30,7 +32,8 @@ class Architecture:
         output_bias: the attention output projection carries a bias.
         mlp_bias: MLP matrices carry biases.
         qk_norm: RMSNorm on each query and key head.
-        sandwich_norm: a second norm after attention and MLP, before the residual add (Gemma 2 and 3).
+        sandwich_norm: a second norm after attention and MLP, before the residual add (Gemma 2 and
+            3).
         num_token_types: rows of a token-type table (BERT), 0 for none.
         pooler: a hidden-by-hidden pooler with bias at the end (BERT).
         num_experts: routed experts per MoE layer; 0 for a dense model.

@@ -30,7 +30,8 @@ Progress = Callable[[str, float], None]
 """Told what is being measured and the fraction done, 0 to 1."""
 
 _ROUNDS = {True: 2, False: 3}
-"""Rounds of all probes, by quick; apart in time, so that a passing disturbance does not spoil a figure."""
+"""Rounds of all probes, by quick; apart in time, so that a passing disturbance does not spoil a
+figure."""
 
 _BUDGETS_S = {
     "cpu": {"fp32": (3.5, 14.0), "bf16": (0.6, 2.5), "fp16": (0.4, 1.5)},
@@ -56,8 +57,8 @@ _QUANTITIES = {
 class _Findings:
     """What the probes found, round by round.
 
-    `matmul` is keyed by (dtype, (m, n, k)); `fields` by the field of the calibration, with the work of one repetition
-    (0 for times).
+    `matmul` is keyed by (dtype, (m, n, k)); `fields` by the field of the calibration, with the work
+    of one repetition (0 for times).
     """
 
     matmul: dict[tuple[str, tuple[int, int, int]], list[Samples]] = field(default_factory=dict)
@@ -69,31 +70,46 @@ class _Findings:
         self.fields.setdefault(name, []).append((samples, work))
 
     def points(self) -> tuple[MatmulPoint, ...]:
-        """Give the rates of all matrix products."""
+        """Return the rates of all matrix products."""
         best = {key: quietest(rounds) for key, rounds in self.matmul.items()}
         return tuple(
-            MatmulPoint(dtype=dtype, m=m, n=n, k=k, flops_per_s=samples.rate(2.0 * m * n * k), spread=samples.spread)
+            MatmulPoint(
+                dtype=dtype,
+                m=m,
+                n=n,
+                k=k,
+                flops_per_s=samples.rate(2.0 * m * n * k),
+                spread=samples.spread,
+            )
             for (dtype, (m, n, k)), samples in best.items()
         )
 
     def best(self) -> dict[str, tuple[Samples, float]]:
-        """Give the quietest round of every field."""
-        return {name: (quietest([samples for samples, _ in rounds]), rounds[0][1]) for name, rounds in self.fields.items()}
+        """Return the quietest round of every field."""
+        return {
+            name: (quietest([samples for samples, _ in rounds]), rounds[0][1])
+            for name, rounds in self.fields.items()
+        }
 
 
 def default_threads() -> int:
-    """Give the processors this process may run on."""
+    """Return the processors this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def calibrate(
-    *, quick: bool = False, device: str = "cpu", num_threads: int = 0, progress: Progress | None = None, folder: Path | None = None
+    *,
+    quick: bool = False,
+    device: str = "cpu",
+    num_threads: int = 0,
+    progress: Progress | None = None,
+    folder: Path | None = None,
 ) -> Calibration:
     """Measure the rates of this machine.
 
-    All probes run in rounds; a figure is the median of its quietest round, its spread the interquartile range over the
-    median of all rounds. Other work on the machine shows in the noise figure. The thread count of torch is set for the
-    time of the measurement and put back.
+    All probes run in rounds; a figure is the median of its quietest round, its spread the
+    interquartile range over the median of all rounds. Other work on the machine shows in the noise
+    figure. The thread count of torch is set for the time of the measurement and put back.
 
     Args:
         quick: about 15 s instead of one to two minutes.
@@ -126,10 +142,15 @@ def calibrate(
     return _conclude(found, device, threads, started_s, time.perf_counter() - start)
 
 
-def _conclude(found: _Findings, device: str, threads: int, started_s: float, duration_s: float) -> Calibration:
+def _conclude(
+    found: _Findings, device: str, threads: int, started_s: float, duration_s: float
+) -> Calibration:
     """Make the record of what was found."""
     points, best = found.points(), found.best()
-    values = {name: samples.rate(work) if work else samples.median_s for name, (samples, work) in best.items()}
+    values = {
+        name: samples.rate(work) if work else samples.median_s
+        for name, (samples, work) in best.items()
+    }
     values = {"disk_read_bytes_per_s": 0.0, "disk_write_bytes_per_s": 0.0} | values
     spreads = [point.spread for point in points] + [samples.spread for samples, _ in best.values()]
     return Calibration(
@@ -141,7 +162,11 @@ def _conclude(found: _Findings, device: str, threads: int, started_s: float, dur
         noise=float(np.median(spreads)),
         measurements=(
             *_square(found, device),
-            *(best[name][0].measurement(_QUANTITIES[name], best[name][1]) for name in best if name in _QUANTITIES),
+            *(
+                best[name][0].measurement(_QUANTITIES[name], best[name][1])
+                for name in best
+                if name in _QUANTITIES
+            ),
         ),
         disk_direct=found.disk_direct,
         time_s=started_s,
@@ -152,9 +177,13 @@ def _conclude(found: _Findings, device: str, threads: int, started_s: float, dur
 
 
 def _square(found: _Findings, device: str) -> list[Measurement]:
-    """Give the rate of the largest square product in the device's usual dtype."""
+    """Return the rate of the largest square product in the device's usual dtype."""
     usual = "bf16" if device == "cuda" else "fp32"
-    squares = [(m, rounds) for (dtype, (m, n, k)), rounds in found.matmul.items() if dtype == usual and m == n == k]
+    squares = [
+        (m, rounds)
+        for (dtype, (m, n, k)), rounds in found.matmul.items()
+        if dtype == usual and m == n == k
+    ]
     if not squares:
         return []
     size, rounds = max(squares, key=lambda square: square[0])
@@ -166,13 +195,19 @@ def _check_device(device: str, num_threads: int) -> None:
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"device {device!r} is not known", hint="devices: cpu, cuda")
     if num_threads < 0:
-        raise ConfigError(f"num_threads is {num_threads}, but cannot be negative", hint="give 0 for all processors")
+        raise ConfigError(
+            f"num_threads is {num_threads}, but cannot be negative",
+            hint="give 0 for all processors",
+        )
     try:
         import torch
     except ImportError as error:
         raise BackendError("calibration needs torch", hint="pip install torch") from error
     if device == "cuda" and not torch.cuda.is_available():
-        raise BackendError("no CUDA device is visible", hint="use device cpu, or install a CUDA build of torch on a machine with a GPU")
+        raise BackendError(
+            "no CUDA device is visible",
+            hint="use device cpu, or install a CUDA build of torch on a machine with a GPU",
+        )
 
 
 def _measure_matmul(found: _Findings, device: str, quick: bool, tell: Progress) -> None:
@@ -182,10 +217,14 @@ def _measure_matmul(found: _Findings, device: str, quick: bool, tell: Progress) 
     for dtype, budget_s in budgets.items():
         share = 0.7 * budget_s / sum(budgets.values())
 
-        def step(fraction: float, dtype: str = dtype, done: float = done, share: float = share) -> None:
+        def step(
+            fraction: float, dtype: str = dtype, done: float = done, share: float = share
+        ) -> None:
             tell(f"matrix products, {dtype}", done + share * fraction)
 
-        for shape, samples in time_matmuls(dtype, device=device, quick=quick, budget_s=budget_s, step=step).items():
+        for shape, samples in time_matmuls(
+            dtype, device=device, quick=quick, budget_s=budget_s, step=step
+        ).items():
             found.matmul.setdefault((dtype, shape), []).append(samples)
         done += share
 
@@ -233,13 +272,18 @@ def _describe(device: str, threads: int) -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     name = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or platform.machine()
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor() or platform.machine(),
     )
     return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _versions() -> dict[str, str]:
-    """Give the versions that decide the rates."""
+    """Return the versions that decide the rates."""
     import torch
 
-    return {"python": sys.version.split()[0], "torch": str(torch.__version__), "numpy": np.__version__}
+    return {
+        "python": sys.version.split()[0],
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }

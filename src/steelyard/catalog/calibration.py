@@ -52,8 +52,10 @@ class Calibration:
         host_link_bytes_per_s: from the host's memory to a GPU's, 0 on a CPU.
         launch_s: time to dispatch one small tensor operation.
         noise: median over all probes of interquartile range over median.
-        attention_flops_per_s: fused causal attention, forward and backward, masked pairs not counted; 0 when not measured.
-        elementwise_bytes_per_s: activation and softmax, forward and backward, reads plus writes; 0 when not measured.
+        attention_flops_per_s: fused causal attention, forward and backward, masked pairs not
+            counted; 0 when not measured.
+        elementwise_bytes_per_s: activation and softmax, forward and backward, reads plus writes; 0
+            when not measured.
         measurements: the same as quantities with spread and count.
         time_s: seconds since 1970 (UTC).
         duration_s: how long the calibration took.
@@ -88,4 +90,6 @@ class Calibration:
 
     def best_flops_per_s(self, dtype: str = "fp32") -> float:
         """Largest measured matmul rate of a dtype, 0 when that dtype was not measured."""
-        return max((point.flops_per_s for point in self.matmul if point.dtype == dtype), default=0.0)
+        return max(
+            (point.flops_per_s for point in self.matmul if point.dtype == dtype), default=0.0
+        )

@@ -15,7 +15,8 @@ class Accelerator:
         vendor: maker.
         kind: "gpu", "tpu", "npu", "rdu" or "cpu".
         year: first year of sale.
-        peak_flops_per_s: dense peak by dtype ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp64"); absent means unpublished.
+        peak_flops_per_s: dense peak by dtype ("fp32", "tf32", "bf16", "fp16", "fp8", "int8",
+            "fp64"); absent means unpublished.
         memory_bytes: capacity as sold, decimal.
         memory_bytes_per_s: peak bandwidth.
         sram_bytes: last-level on-chip memory, 0 when unknown.

@@ -22,7 +22,7 @@ class _Config:
         self.where = where
 
     def number(self, *names: str, default: int | None = None) -> int:
-        """Give the first integer field present among `names`."""
+        """Return the first integer field present among `names`."""
         for name in names:
             value = self.values.get(name)
             if value is None:
@@ -31,37 +31,50 @@ class _Config:
                 raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not a whole number")
             return value
         if default is None:
-            raise CatalogError(f"{self.where}: field {names[0]!r} is missing", hint="give the model's complete config.json")
+            raise CatalogError(
+                f"{self.where}: field {names[0]!r} is missing",
+                hint="give the model's complete config.json",
+            )
         return default
 
     def real(self, name: str, default: float) -> float:
-        """Give a field that is a number."""
+        """Return a field that is a number."""
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not a number")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Give a field that is true or false."""
+        """Return a field that is true or false."""
         value = self.values.get(name, default)
         if not isinstance(value, bool):
             raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not true or false")
         return value
 
     def only(self, name: str, allowed: tuple[Any, ...]) -> Any:
-        """Give a field whose value must be one of `allowed`; the first is the default."""
+        """Return a field whose value must be one of `allowed`; the first is the default."""
         value = self.values.get(name, allowed[0])
         if value not in allowed:
-            raise CatalogError(f"{self.where}: {name} = {value!r} is not supported", hint=f"supported: {', '.join(map(repr, allowed))}")
+            raise CatalogError(
+                f"{self.where}: {name} = {value!r} is not supported",
+                hint=f"supported: {', '.join(map(repr, allowed))}",
+            )
         return value
 
     def rope_theta(self, default: float = 10000.0) -> float:
-        """Give the rotary base, warning when the frequencies are also rescaled."""
+        """Return the rotary base, warning when the frequencies are also rescaled."""
         nested = self.values.get("rope_parameters") or {}
         scaling = self.values.get("rope_scaling") or nested
-        kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else "default"
+        kind = (
+            scaling.get("rope_type", scaling.get("type", "default"))
+            if isinstance(scaling, dict)
+            else "default"
+        )
         if kind != "default":
-            message = f"{self.where}: rotary scaling {kind!r} is not part of the record; sizes and costs hold, built positions differ"
+            message = (
+                f"{self.where}: rotary scaling {kind!r} is not part of the record; sizes "
+                f"and costs hold, built positions differ"
+            )
             warnings.warn(message, SteelyardWarning, stacklevel=6)
         holder = nested if isinstance(nested, dict) and "rope_theta" in nested else self.values
         return _Config(holder, self.where).real("rope_theta", default)
@@ -88,14 +101,20 @@ def _llama(config: _Config) -> dict[str, Any]:
     """Read Llama, Yi, TinyLlama and their kin, and Mistral."""
     config.only("hidden_act", ("silu",))
     bias = config.flag("attention_bias", False)
-    extra = {"tied_embeddings": config.flag("tie_word_embeddings", False), "mlp_bias": config.flag("mlp_bias", False)}
+    extra = {
+        "tied_embeddings": config.flag("tie_word_embeddings", False),
+        "mlp_bias": config.flag("mlp_bias", False),
+    }
     return _decoder_fields(config) | extra | {"qkv_bias": bias, "output_bias": bias}
 
 
 def _qwen2(config: _Config) -> dict[str, Any]:
     """Read Qwen2 and Qwen2.5: biases on queries, keys and values only."""
     config.only("hidden_act", ("silu",))
-    return _decoder_fields(config) | {"tied_embeddings": config.flag("tie_word_embeddings", False), "qkv_bias": True}
+    return _decoder_fields(config) | {
+        "tied_embeddings": config.flag("tie_word_embeddings", False),
+        "qkv_bias": True,
+    }
 
 
 def _qwen3(config: _Config) -> dict[str, Any]:
@@ -213,9 +232,20 @@ def _bert(config: _Config) -> dict[str, Any]:
 
 
 def _old_style(hidden: int, heads: int) -> dict[str, Any]:
-    """Give the fields of LayerNorm models with learned positions and biases everywhere."""
-    shape = {"hidden_size": hidden, "num_heads": heads, "num_kv_heads": heads, "head_dim": hidden // max(heads, 1)}
-    return shape | {"norm": "layernorm", "position": "learned", "qkv_bias": True, "output_bias": True, "mlp_bias": True}
+    """Return the fields of LayerNorm models with learned positions and biases everywhere."""
+    shape = {
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": heads,
+        "head_dim": hidden // max(heads, 1),
+    }
+    return shape | {
+        "norm": "layernorm",
+        "position": "learned",
+        "qkv_bias": True,
+        "output_bias": True,
+        "mlp_bias": True,
+    }
 
 
 def _t5(config: _Config) -> dict[str, Any]:
@@ -234,17 +264,31 @@ def _t5(config: _Config) -> dict[str, Any]:
         "vocab_size": config.number("vocab_size"),
         "max_positions": config.number("n_positions", default=512),
         "position": "relative",
-        "mlp": "geglu" if config.only("feed_forward_proj", ("relu", "gated-gelu")) == "gated-gelu" else "relu",
+        "mlp": "geglu"
+        if config.only("feed_forward_proj", ("relu", "gated-gelu")) == "gated-gelu"
+        else "relu",
         "tied_embeddings": config.flag("tie_word_embeddings", True),
         "norm_eps": config.real("layer_norm_epsilon", 1e-6),
     }
 
 
 _READERS: dict[str, Callable[[_Config], dict[str, Any]]] = {
-    "bert": _bert, "deepseek_v2": _deepseek, "deepseek_v3": _deepseek_v3, "gemma": _gemma, "gemma2": _gemma2,
-    "gemma3_text": _gemma3, "gpt2": _gpt2, "llama": _llama, "mistral": _llama, "mixtral": _mixtral, "opt": _opt,
-    "qwen2": _qwen2, "qwen3": _qwen3, "qwen3_moe": _qwen3_moe, "t5": _t5,
-}  # fmt: skip
+    "bert": _bert,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek_v3,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mistral": _llama,
+    "mixtral": _mixtral,
+    "opt": _opt,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "t5": _t5,
+}
 
 MODEL_TYPES: tuple[str, ...] = tuple(_READERS)
 """Values of `model_type` that `from_huggingface` reads."""
@@ -253,7 +297,8 @@ MODEL_TYPES: tuple[str, ...] = tuple(_READERS)
 def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
     """Make an architecture of a Hugging Face `config.json`.
 
-    Window sizes of sliding attention and rotary rescaling are not part of the record; rescaling gives a `SteelyardWarning`.
+    Window sizes of sliding attention and rotary rescaling are not part of the record; rescaling
+    gives a `SteelyardWarning`.
 
     Args:
         config: the parsed file, the file's path, or a folder that holds `config.json`.
@@ -262,23 +307,29 @@ def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
         The architecture, named after `_name_or_path`, the folder, or the model type.
 
     Raises:
-        CatalogError: the model type is not supported, or a field is missing or unusable; file and field are named.
+        CatalogError: the model type is not supported, or a field is missing or unusable; file and
+            field are named.
     """
     values, where, name = _open(config)
     if values.get("model_type") == "gemma3" and isinstance(values.get("text_config"), dict):
         values = values["text_config"] | {"model_type": "gemma3_text"}
     kind = values.get("model_type")
     if kind not in _READERS:
-        raise CatalogError(f"{where}: model_type {kind!r} is not supported", hint=f"supported: {', '.join(MODEL_TYPES)}")
+        raise CatalogError(
+            f"{where}: model_type {kind!r} is not supported",
+            hint=f"supported: {', '.join(MODEL_TYPES)}",
+        )
     fields = _READERS[kind](_Config(values, where))
     label = str(values.get("_name_or_path") or name or kind).rstrip("/").rsplit("/", 1)[-1]
-    arch = Architecture(name=label, source=f"{where} (Hugging Face, model_type {kind})", confidence="high", **fields)
+    arch = Architecture(
+        name=label, source=f"{where} (Hugging Face, model_type {kind})", confidence="high", **fields
+    )
     validate_architecture(arch, where=where)
     return arch
 
 
 def _open(config: dict[str, Any] | Path) -> tuple[dict[str, Any], str, str]:
-    """Give the values, where they stand, and a name taken from the folder."""
+    """Return the values, where they stand, and a name taken from the folder."""
     if isinstance(config, dict):
         return config, "config", ""
     path = Path(config)

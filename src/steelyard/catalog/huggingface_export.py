@@ -28,7 +28,11 @@ def to_huggingface(arch: Architecture) -> dict[str, Any]:
     kind, model_class = _class_of(arch)
     old = kind in ("gpt2", "opt", "bert", "t5")
     fields = _old_values(arch, kind) if old else _decoder_values(arch) | _moe_values(arch, kind)
-    values = {"model_type": kind, "architectures": [model_class], "vocab_size": arch.vocab_size} | fields
+    values = {
+        "model_type": kind,
+        "architectures": [model_class],
+        "vocab_size": arch.vocab_size,
+    } | fields
     values["tie_word_embeddings"] = arch.tied_embeddings
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
@@ -37,14 +41,17 @@ def to_huggingface(arch: Architecture) -> dict[str, Any]:
     if lost:
         wrong = ", ".join(f"{name} = {getattr(arch, name)!r}" for name in lost)
         raise CatalogError(
-            f"{arch.name}: no Hugging Face class of type {kind!r} has {wrong}", hint="change these traits of the architecture"
+            f"{arch.name}: no Hugging Face class of type {kind!r} has {wrong}",
+            hint="change these traits of the architecture",
         )
     return values
 
 
 def _differs(arch: Architecture, other: Architecture, name: str) -> bool:
     """Whether a trait differs; where the record stands, and the base of rotations that are not used, are no traits."""
-    if name in ("name", "source", "confidence", "published_parameters") or (name == "rope_theta" and arch.position != "rope"):
+    if name in ("name", "source", "confidence", "published_parameters") or (
+        name == "rope_theta" and arch.position != "rope"
+    ):
         return False
     return getattr(arch, name) != getattr(other, name)
 
@@ -56,17 +63,31 @@ def _class_of(arch: Architecture) -> tuple[str, str]:
     if arch.kind == "encoder-decoder":
         return "t5", "T5ForConditionalGeneration"
     if arch.kv_lora_rank:
-        return ("deepseek_v3", "DeepseekV3ForCausalLM") if arch.router_bias else ("deepseek_v2", "DeepseekV2ForCausalLM")
+        return (
+            ("deepseek_v3", "DeepseekV3ForCausalLM")
+            if arch.router_bias
+            else ("deepseek_v2", "DeepseekV2ForCausalLM")
+        )
     if arch.num_experts:
-        return ("qwen3_moe", "Qwen3MoeForCausalLM") if arch.qk_norm else ("mixtral", "MixtralForCausalLM")
+        return (
+            ("qwen3_moe", "Qwen3MoeForCausalLM")
+            if arch.qk_norm
+            else ("mixtral", "MixtralForCausalLM")
+        )
     if arch.position == "learned":
         return ("opt", "OPTForCausalLM") if arch.mlp == "relu" else ("gpt2", "GPT2LMHeadModel")
     if arch.mlp == "geglu":
-        gemma = ("gemma2", "Gemma2ForCausalLM") if arch.sandwich_norm else ("gemma", "GemmaForCausalLM")
+        gemma = (
+            ("gemma2", "Gemma2ForCausalLM") if arch.sandwich_norm else ("gemma", "GemmaForCausalLM")
+        )
         return ("gemma3_text", "Gemma3ForCausalLM") if arch.qk_norm else gemma
     if arch.qk_norm:
         return "qwen3", "Qwen3ForCausalLM"
-    return ("qwen2", "Qwen2ForCausalLM") if arch.qkv_bias and not arch.output_bias else ("llama", "LlamaForCausalLM")
+    return (
+        ("qwen2", "Qwen2ForCausalLM")
+        if arch.qkv_bias and not arch.output_bias
+        else ("llama", "LlamaForCausalLM")
+    )
 
 
 def _decoder_values(arch: Architecture) -> dict[str, Any]:
@@ -93,7 +114,10 @@ def _moe_values(arch: Architecture, kind: str) -> dict[str, Any]:
     if kind == "mixtral":
         return common | {"num_local_experts": arch.num_experts}
     if kind == "qwen3_moe":
-        return common | {"num_experts": arch.num_experts, "moe_intermediate_size": arch.moe_intermediate_size}
+        return common | {
+            "num_experts": arch.num_experts,
+            "moe_intermediate_size": arch.moe_intermediate_size,
+        }
     if not arch.kv_lora_rank:
         return {}
     return common | {
@@ -114,7 +138,14 @@ def _old_values(arch: Architecture, kind: str) -> dict[str, Any]:
     """Write the fields of GPT-2, OPT, BERT and T5, each by its own names."""
     names = {
         "gpt2": ("n_embd", "n_layer", "n_head", "n_inner", "n_positions", "layer_norm_epsilon"),
-        "opt": ("hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim", "max_position_embeddings", ""),
+        "opt": (
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "ffn_dim",
+            "max_position_embeddings",
+            "",
+        ),
         "bert": (
             "hidden_size",
             "num_hidden_layers",
@@ -125,11 +156,25 @@ def _old_values(arch: Architecture, kind: str) -> dict[str, Any]:
         ),
         "t5": ("d_model", "num_layers", "num_heads", "d_ff", "n_positions", "layer_norm_epsilon"),
     }[kind]
-    sizes = (arch.hidden_size, arch.num_layers, arch.num_heads, arch.intermediate_size, arch.max_positions, arch.norm_eps)
+    sizes = (
+        arch.hidden_size,
+        arch.num_layers,
+        arch.num_heads,
+        arch.intermediate_size,
+        arch.max_positions,
+        arch.norm_eps,
+    )
     own = {
         "gpt2": {"activation_function": "gelu_new"},
-        "opt": {"activation_function": "relu", "word_embed_proj_dim": arch.hidden_size, "do_layer_norm_before": True},
+        "opt": {
+            "activation_function": "relu",
+            "word_embed_proj_dim": arch.hidden_size,
+            "do_layer_norm_before": True,
+        },
         "bert": {"hidden_act": "gelu", "type_vocab_size": arch.num_token_types},
-        "t5": {"d_kv": arch.head_dim, "feed_forward_proj": "gated-gelu" if arch.mlp == "geglu" else "relu"},
+        "t5": {
+            "d_kv": arch.head_dim,
+            "feed_forward_proj": "gated-gelu" if arch.mlp == "geglu" else "relu",
+        },
     }[kind]
     return {name: size for name, size in zip(names, sizes, strict=True) if name} | own

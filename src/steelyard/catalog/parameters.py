@@ -7,7 +7,8 @@ from steelyard.catalog.architecture import Architecture
 __all__ = ["RELATIVE_BUCKETS", "ParameterCount", "count_parameters"]
 
 RELATIVE_BUCKETS = 32
-"""Rows of T5's relative position bias, one column per head, one table per stack. Source: Raffel et al., arXiv:1910.10683, section 2.1."""
+"""Rows of T5's relative position bias, one column per head, one table per stack. Source: Raffel et
+al., arXiv:1910.10683, section 2.1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +35,9 @@ class ParameterCount:
 def count_parameters(arch: Architecture) -> ParameterCount:
     """Count the parameters of an architecture exactly as its reference implementation holds them.
 
-    A tied head is counted once, in `embedding`. Encoders (BERT) count the bare model: embeddings, their norm, layers and
-    pooler. Rotary tables are no parameters; the balancing bias of a DeepSeek-V3 router is one, as in its checkpoint.
+    A tied head is counted once, in `embedding`. Encoders (BERT) count the bare model: embeddings,
+    their norm, layers and pooler. Rotary tables are no parameters; the balancing bias of a
+    DeepSeek-V3 router is one, as in its checkpoint.
 
     Args:
         arch: any kind of `Architecture`.
@@ -48,11 +50,18 @@ def count_parameters(arch: Architecture) -> ParameterCount:
         >>> count_parameters(architecture_by_name("gpt2")).total
         124439808
 
-    Source: shapes of the reference implementations; checked against published counts in tests/golden/architecture_parameters.csv.
+    Source: shapes of the reference implementations; checked against published counts in
+    tests/golden/architecture_parameters.csv.
     """
     outside = _outside_layers(arch)
-    stored = outside + sum(count * _layer(arch, experts, cross) for count, experts, cross in _stacks(arch, arch.num_experts))
-    active = outside + sum(count * _layer(arch, experts, cross) for count, experts, cross in _stacks(arch, arch.experts_per_token))
+    stored = outside + sum(
+        count * _layer(arch, experts, cross)
+        for count, experts, cross in _stacks(arch, arch.num_experts)
+    )
+    active = outside + sum(
+        count * _layer(arch, experts, cross)
+        for count, experts, cross in _stacks(arch, arch.experts_per_token)
+    )
     embedding, head = _embedding(arch), _head(arch)
     return ParameterCount(
         total=stored + embedding + head,
@@ -70,7 +79,10 @@ def _stacks(arch: Architecture, experts: int) -> list[tuple[int, int | None, boo
         return [(arch.num_layers, None, False), (arch.num_layers, None, True)]
     if arch.num_experts == 0:
         return [(arch.num_layers, None, False)]
-    return [(arch.num_dense_layers, None, False), (arch.num_layers - arch.num_dense_layers, experts, False)]
+    return [
+        (arch.num_dense_layers, None, False),
+        (arch.num_layers - arch.num_dense_layers, experts, False),
+    ]
 
 
 def _embedding(arch: Architecture) -> int:
@@ -83,7 +95,9 @@ def _embedding(arch: Architecture) -> int:
 
 def _head(arch: Architecture) -> int:
     """Count an output matrix of its own."""
-    return 0 if arch.tied_embeddings or arch.kind == "encoder" else arch.vocab_size * arch.hidden_size
+    return (
+        0 if arch.tied_embeddings or arch.kind == "encoder" else arch.vocab_size * arch.hidden_size
+    )
 
 
 def _outside_layers(arch: Architecture) -> int:
@@ -113,7 +127,9 @@ def _attention(arch: Architecture) -> int:
         return _latent_attention(arch)
     queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
     weights = arch.hidden_size * (2 * queries + 2 * keys)
-    biases = (queries + 2 * keys if arch.qkv_bias else 0) + (arch.hidden_size if arch.output_bias else 0)
+    biases = (queries + 2 * keys if arch.qkv_bias else 0) + (
+        arch.hidden_size if arch.output_bias else 0
+    )
     return weights + biases + (2 * arch.head_dim if arch.qk_norm else 0)
 
 

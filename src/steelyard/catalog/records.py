@@ -1,8 +1,9 @@
 """Look facts up by name: records of the package, with those of the user's folder over them.
 
-The package's records stand in `catalog/data/*.toml`, the user's in `<user folder>/catalog/*.toml`, both as tables
-`[accelerators.NAME]`, `[clusters.NAME]`, `[sites.NAME]`, `[architectures.NAME]`. Numbers may be plain SI values or text with
-a unit ("80 GB", "989.4 TFLOP/s"). A user's table of a known name changes only the fields it gives.
+The package's records stand in `catalog/data/*.toml`, the user's in `<user folder>/catalog/*.toml`,
+both as tables `[accelerators.NAME]`, `[clusters.NAME]`, `[sites.NAME]`, `[architectures.NAME]`.
+Numbers may be plain SI values or text with a unit ("80 GB", "989.4 TFLOP/s"). A user's table of a
+known name changes only the fields it gives.
 """
 
 import dataclasses
@@ -23,16 +24,37 @@ from steelyard.errors import CatalogError, ConfigError
 from steelyard.files import user_dir
 from steelyard.units import parse
 
-__all__ = ["KINDS", "Kind", "accelerator", "architecture_by_name", "cluster", "names", "near_names", "site", "user_folder"]
+__all__ = [
+    "KINDS",
+    "Kind",
+    "accelerator",
+    "architecture_by_name",
+    "cluster",
+    "names",
+    "near_names",
+    "site",
+    "user_folder",
+]
 
 Kind = Literal["architectures", "accelerators", "clusters", "sites"]
-KINDS: dict[str, type] = {"architectures": Architecture, "accelerators": Accelerator, "clusters": Cluster, "sites": Site}
+KINDS: dict[str, type] = {
+    "architectures": Architecture,
+    "accelerators": Accelerator,
+    "clusters": Cluster,
+    "sites": Site,
+}
 """Kinds of record by the name of their table."""
 
 Record = Architecture | Accelerator | Cluster | Site
 R = TypeVar("R", Architecture, Accelerator, Cluster, Site)
 _DATA = Path(__file__).parent / "data"
-_UNITS = (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "byte/s"), ("_bytes", "byte"), ("_w", "W"), ("_parameters", "parameter"))
+_UNITS = (
+    ("_flops_per_s", "FLOP/s"),
+    ("_bytes_per_s", "byte/s"),
+    ("_bytes", "byte"),
+    ("_w", "W"),
+    ("_parameters", "parameter"),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +66,7 @@ class _Table:
 
 
 def user_folder() -> Path:
-    """Give the folder whose `*.toml` files add and override records."""
+    """Return the folder whose `*.toml` files add and override records."""
     return user_dir() / "catalog"
 
 
@@ -61,7 +83,11 @@ def names(kind: Kind | str) -> list[str]:
         CatalogError: the kind is unknown, or a user file cannot be read.
     """
     found = list(_tables(_known_kind(kind)))
-    if kind in ("accelerators", "clusters") and THIS_MACHINE not in found and load_calibration() is not None:
+    if (
+        kind in ("accelerators", "clusters")
+        and THIS_MACHINE not in found
+        and load_calibration() is not None
+    ):
         found.append(THIS_MACHINE)
     return found
 
@@ -76,7 +102,8 @@ def architecture_by_name(name: str) -> Architecture:
         The architecture's record.
 
     Raises:
-        CatalogError: no record has this name (near names are listed), or the record is broken (file and field are named).
+        CatalogError: no record has this name (near names are listed), or the record is broken (file
+            and field are named).
     """
     return _lookup("architectures", name, Architecture)
 
@@ -91,7 +118,8 @@ def accelerator(name: str) -> Accelerator:
         The accelerator's record.
 
     Raises:
-        CatalogError: no record has this name (near names are listed), the record is broken, or this machine is not calibrated.
+        CatalogError: no record has this name (near names are listed), the record is broken, or this
+            machine is not calibrated.
     """
     if _plain(name) == _plain(THIS_MACHINE) and THIS_MACHINE not in _tables("accelerators"):
         return accelerator_of(_calibration())
@@ -108,14 +136,16 @@ def cluster(name: str) -> Cluster:
         The cluster's record.
 
     Raises:
-        CatalogError: no record has this name (near names are listed), or the record is broken (file and field are named).
+        CatalogError: no record has this name (near names are listed), or the record is broken (file
+            and field are named).
     """
     if _plain(name) == _plain(THIS_MACHINE) and THIS_MACHINE not in _tables("clusters"):
         return cluster_of(_calibration())
     found = _lookup("clusters", name, Cluster)
     if _match("accelerators", found.accelerator) is None and found.accelerator != THIS_MACHINE:
         raise CatalogError(
-            f"cluster {found.name}: accelerator {found.accelerator!r} is not in the catalog", hint=_near("accelerators", found.accelerator)
+            f"cluster {found.name}: accelerator {found.accelerator!r} is not in the catalog",
+            hint=_near("accelerators", found.accelerator),
         )
     return found
 
@@ -130,13 +160,14 @@ def site(name: str) -> Site:
         The site's record.
 
     Raises:
-        CatalogError: no record has this name (near names are listed), or the record is broken (file and field are named).
+        CatalogError: no record has this name (near names are listed), or the record is broken (file
+            and field are named).
     """
     return _lookup("sites", name, Site)
 
 
 def _calibration() -> Any:
-    """Give the stored calibration or say how to make one."""
+    """Return the stored calibration or say how to make one."""
     calibration = load_calibration()
     if calibration is None:
         raise CatalogError("this-machine is not calibrated yet", hint="run `steelyard calibrate`")
@@ -175,7 +206,11 @@ def near_names(kind: Kind | str, name: str) -> list[str]:
     """
     known = {_plain(item): item for item in _tables(_known_kind(kind))}
     close = difflib.get_close_matches(_plain(name), known, n=4, cutoff=0.5)
-    close += [item for item in known if len(_plain(name)) > 2 and _plain(name) in item and item not in close]
+    close += [
+        item
+        for item in known
+        if len(_plain(name)) > 2 and _plain(name) in item and item not in close
+    ]
     return [known[item] for item in close[:4]]
 
 
@@ -203,7 +238,9 @@ def _build(kind: str, name: str, folder: Path, signature: tuple[Any, ...]) -> Re
     """Convert and check one table; kept until a user file changes."""
     table = _merged(kind, folder, signature)[name]
     where = f"{table.file}: [{kind}.{name}]"
-    values = {"name": name} | {field: _in_si(field, value, where) for field, value in table.values.items()}
+    values = {"name": name} | {
+        field: _in_si(field, value, where) for field, value in table.values.items()
+    }
     try:
         record = convert(values, KINDS[kind], where=where)
     except ConfigError as error:
@@ -228,7 +265,7 @@ def _in_si(field: str, value: Any, where: str) -> Any:
 
 
 def _tables(kind: str) -> dict[str, _Table]:
-    """Give all tables of one kind."""
+    """Return all tables of one kind."""
     return _merged(kind, user_folder(), _signature(user_folder()))
 
 
@@ -254,10 +291,14 @@ def _merged(kind: str, folder: Path, signature: tuple[Any, ...]) -> dict[str, _T
 def _over(old: _Table | None, new: _Table) -> _Table:
     """Lay one user table over an older one, saying so in its source."""
     if old is None:
-        return _Table({"source": f"user file {new.file}", "confidence": "medium"} | dict(new.values), new.file)
+        return _Table(
+            {"source": f"user file {new.file}", "confidence": "medium"} | dict(new.values), new.file
+        )
     values = dict(old.values) | dict(new.values)
     if "source" not in new.values:
-        values["source"] = f"{old.values.get('source', '')}; {', '.join(new.values)} from {new.file}"
+        values["source"] = (
+            f"{old.values.get('source', '')}; {', '.join(new.values)} from {new.file}"
+        )
     return _Table(values, new.file)
 
 
@@ -266,12 +307,23 @@ def _read(path: Path) -> dict[str, dict[str, _Table]]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise CatalogError(f"cannot read {path}: {error}", hint="correct the file or move it out of the catalog folder") from error
+        raise CatalogError(
+            f"cannot read {path}: {error}",
+            hint="correct the file or move it out of the catalog folder",
+        ) from error
     found: dict[str, dict[str, _Table]] = {}
     for kind, records in content.items():
         if kind not in KINDS:
-            raise CatalogError(f"{path}: unknown table [{kind}]", hint=f"tables: {', '.join(f'[{item}.NAME]' for item in KINDS)}")
-        if not isinstance(records, dict) or not all(isinstance(values, dict) for values in records.values()):
-            raise CatalogError(f"{path}: [{kind}] must hold tables [{kind}.NAME]", hint='quote names with dots: [architectures."my-1.5b"]')
+            raise CatalogError(
+                f"{path}: unknown table [{kind}]",
+                hint=f"tables: {', '.join(f'[{item}.NAME]' for item in KINDS)}",
+            )
+        if not isinstance(records, dict) or not all(
+            isinstance(values, dict) for values in records.values()
+        ):
+            raise CatalogError(
+                f"{path}: [{kind}] must hold tables [{kind}.NAME]",
+                hint='quote names with dots: [architectures."my-1.5b"]',
+            )
         found[kind] = {name: _Table(values, str(path)) for name, values in records.items()}
     return found

@@ -9,14 +9,21 @@ from steelyard.config import convert
 from steelyard.errors import CalibrationError, SteelyardError
 from steelyard.files import read_json, user_dir, write_json
 
-__all__ = ["THIS_MACHINE", "accelerator_of", "calibration_path", "cluster_of", "load_calibration", "store_calibration"]
+__all__ = [
+    "THIS_MACHINE",
+    "accelerator_of",
+    "calibration_path",
+    "cluster_of",
+    "load_calibration",
+    "store_calibration",
+]
 
 THIS_MACHINE = "this-machine"
 """Name of the calibrated machine among accelerators and clusters."""
 
 
 def calibration_path() -> Path:
-    """Give the file that holds the stored calibration."""
+    """Return the file that holds the stored calibration."""
     return user_dir() / "calibration.json"
 
 
@@ -35,7 +42,7 @@ def store_calibration(calibration: Calibration) -> Path:
 
 
 def load_calibration() -> Calibration | None:
-    """Give the stored calibration, or None when this machine was never calibrated.
+    """Return the stored calibration, or None when this machine was never calibrated.
 
     Returns:
         The calibration that `store_calibration` wrote last.
@@ -49,7 +56,10 @@ def load_calibration() -> Calibration | None:
     try:
         return convert(read_json(path), Calibration, where=str(path))
     except SteelyardError as error:
-        raise CalibrationError(f"stored calibration is unusable: {error}", hint="run `steelyard calibrate` to make it anew") from error
+        raise CalibrationError(
+            f"stored calibration is unusable: {error}",
+            hint="run `steelyard calibrate` to make it anew",
+        ) from error
 
 
 def accelerator_of(calibration: Calibration) -> Accelerator:
@@ -73,7 +83,8 @@ def accelerator_of(calibration: Calibration) -> Accelerator:
         memory_bytes_per_s=calibration.stream_bytes_per_s,
         host_link_bytes_per_s=calibration.host_link_bytes_per_s,
         confidence="measured",
-        source=f"steelyard calibrate on {date}, {calibration.num_threads} threads, noise {100 * calibration.noise:.1f} %",
+        source=f"steelyard calibrate on {date}, {calibration.num_threads} threads, noise "
+        f"{100 * calibration.noise:.1f} %",
     )
 
 

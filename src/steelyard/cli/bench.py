@@ -27,7 +27,8 @@ class BenchOptions:
         trace: Requests: CSV or JSON lines, plain or .gz; drawn lengths when left out.
         rate: Mean requests per second; "inf" sends all at once.
         concurrency: Requests under way, one number or a list such as 1,2,4,...,64.
-        num_requests: Requests to send, per level; 0 for the whole trace, or 8 per concurrent request and at least 32.
+        num_requests: Requests to send, per level; 0 for the whole trace, or 8 per concurrent
+            request and at least 32.
         scale: Factor on the trace's lengths, such as 1/8.
         burstiness: Shape of the Gamma gaps of drawn arrivals; 1 is Poisson, less comes in bursts.
         input_tokens: Mean prompt length without a trace.
@@ -42,7 +43,8 @@ class BenchOptions:
         timeout: Of one request.
         retries: How often a request answered 429 is sent again, after the time the server asks for.
         duration: No request starts later than this; 0 for no limit.
-        extra: JSON object of further body fields; null takes one away, as in '{"ignore_eos": null}'.
+        extra: JSON object of further body fields; null takes one away, as in '{"ignore_eos":
+            null}'.
         seed: Of lengths, arrivals and prompts.
         api_key_env: Environment variable that holds the API key.
         out: Folder for load.json, requests.parquet and report.html.
@@ -81,20 +83,26 @@ class BenchOptions:
 
 
 def bench(
-    url: Annotated[str, Parameter(help="Address of the server.")] = "http://127.0.0.1:8000", *, options: BenchOptions | None = None
+    url: Annotated[str, Parameter(help="Address of the server.")] = "http://127.0.0.1:8000",
+    *,
+    options: BenchOptions | None = None,
 ) -> int:
     """Load an OpenAI-compatible server and measure TTFT, TPOT, latency, throughput and goodput.
 
-    With --concurrency, so many requests are kept under way at each level of the list. With --rate, or a trace that tells arrival
-    times, requests are sent at their times whatever the server does. Without either, a short ramp of concurrencies is run.
-    The exit code is 1 when no request came back whole.
+    With --concurrency, so many requests are kept under way at each level of the list. With --rate,
+    or a trace that tells arrival times, requests are sent at their times whatever the server does.
+    Without either, a short ramp of concurrencies is run. The exit code is 1 when no request came
+    back whole.
     """
     from steelyard.errors import ConfigError
     from steelyard.serve.client.summary import Slo
 
     options = options or BenchOptions()
     if options.rate and options.concurrency:
-        raise ConfigError("--rate and --concurrency exclude each other", hint="a rate opens the loop, a concurrency closes it")
+        raise ConfigError(
+            "--rate and --concurrency exclude each other",
+            hint="a rate opens the loop, a concurrency closes it",
+        )
     objective, rate_per_s = Slo.parse(options.slo), _rate(options.rate)
     levels = _levels(options, rate_per_s)
     rows = {level: _rows(options, level, rate_per_s) for level in levels}
@@ -112,7 +120,9 @@ def read_fraction(text: str, where: str) -> float:
     try:
         return float(Fraction(text.replace(" ", "")))
     except (ValueError, ZeroDivisionError) as error:
-        raise ConfigError(f"{where}: cannot read {text!r}", hint="give a factor such as 1/8 or 0.125") from error
+        raise ConfigError(
+            f"{where}: cannot read {text!r}", hint="give a factor such as 1/8 or 0.125"
+        ) from error
 
 
 def _rate(text: str) -> float | None:
@@ -122,7 +132,11 @@ def _rate(text: str) -> float | None:
 
     if not text:
         return None
-    value = float("inf") if text.strip().lower() in ("inf", "infinity") else parse(text, "request/s", where="--rate")
+    value = (
+        float("inf")
+        if text.strip().lower() in ("inf", "infinity")
+        else parse(text, "request/s", where="--rate")
+    )
     if not value > 0:
         raise ConfigError(f"--rate is {text}", hint="give requests per second above 0, or inf")
     return value
@@ -137,9 +151,14 @@ def _extra(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text or "{}")
     except ValueError as error:
-        raise ConfigError(f"--extra is not JSON: {error}", hint="""give an object such as '{"top_p": 0.9}'""") from error
+        raise ConfigError(
+            f"--extra is not JSON: {error}", hint="""give an object such as '{"top_p": 0.9}'"""
+        ) from error
     if not isinstance(value, dict):
-        raise ConfigError(f"--extra is {text}, not a JSON object", hint="""give an object such as '{"top_p": 0.9}'""")
+        raise ConfigError(
+            f"--extra is {text}, not a JSON object",
+            hint="""give an object such as '{"top_p": 0.9}'""",
+        )
     return value
 
 
@@ -148,7 +167,9 @@ def _levels(options: BenchOptions, rate_per_s: float | None) -> list[int]:
     from steelyard.errors import ConfigError
     from steelyard.serve.traces.read import has_arrivals
 
-    if not options.concurrency and (rate_per_s is not None or (options.trace is not None and has_arrivals(options.trace))):
+    if not options.concurrency and (
+        rate_per_s is not None or (options.trace is not None and has_arrivals(options.trace))
+    ):
         return [0]
     text = options.concurrency or _RAMP
     words = [word.strip() for word in text.replace("…", "...").split(",") if word.strip()]
@@ -159,7 +180,10 @@ def _levels(options: BenchOptions, rate_per_s: float | None) -> list[int]:
         elif word.isdecimal() and int(word) >= 1:
             levels.append(int(word))
         else:
-            raise ConfigError(f"--concurrency: {word!r} is not a whole number above 0", hint="give such as 8, or 1,2,4,...,64")
+            raise ConfigError(
+                f"--concurrency: {word!r} is not a whole number above 0",
+                hint="give such as 8, or 1,2,4,...,64",
+            )
     return sorted(set(levels))
 
 
@@ -169,12 +193,17 @@ def _between(levels: list[int], after: list[str], text: str) -> list[int]:
 
     if len(levels) < 2 or not after or not after[0].isdecimal() or levels[-1] <= levels[-2]:
         raise ConfigError(
-            f"--concurrency: cannot fill the dots in {text!r}", hint="write two rising numbers before and one after them: 1,2,4,...,64"
+            f"--concurrency: cannot fill the dots in {text!r}",
+            hint="write two rising numbers before and one after them: 1,2,4,...,64",
         )
     earlier, last, end = levels[-2], levels[-1], int(after[0])
     factor = last // earlier if last % earlier == 0 else 0
     filled: list[int] = []
-    while (following := (filled[-1] if filled else last) * factor if factor else (filled[-1] if filled else last) + last - earlier) < end:
+    while (
+        following := (filled[-1] if filled else last) * factor
+        if factor
+        else (filled[-1] if filled else last) + last - earlier
+    ) < end:
         filled.append(following)
     return filled
 
@@ -215,8 +244,18 @@ def _rows(options: BenchOptions, level: int, rate_per_s: float | None) -> "list[
     if options.trace is not None:
         rate = None if level or rate_per_s == at_once else rate_per_s
         wanted = options.num_requests
-        rows = load_rows(options.trace, generator, limit=wanted, scale=read_fraction(options.scale, "--scale"), rate_per_s=rate)
-        return draw_arrivals(rows, generator, rate_per_s=at_once) if level or rate_per_s == at_once else rows
+        rows = load_rows(
+            options.trace,
+            generator,
+            limit=wanted,
+            scale=read_fraction(options.scale, "--scale"),
+            rate_per_s=rate,
+        )
+        return (
+            draw_arrivals(rows, generator, rate_per_s=at_once)
+            if level or rate_per_s == at_once
+            else rows
+        )
     rows = synthetic_rows(
         generator,
         num_requests=options.num_requests or (max(8 * level, 32) if level else _OPEN_REQUESTS),
@@ -225,10 +264,18 @@ def _rows(options: BenchOptions, level: int, rate_per_s: float | None) -> "list[
         mean_output=options.output_tokens,
         sigma=options.sigma,
     )
-    return rows if level else draw_arrivals(rows, generator, rate_per_s=rate_per_s or 1.0, burstiness=options.burstiness)
+    return (
+        rows
+        if level
+        else draw_arrivals(
+            rows, generator, rate_per_s=rate_per_s or 1.0, burstiness=options.burstiness
+        )
+    )
 
 
-def _run(options: "LoadOptions", rows: "list[TraceRow]", level: int, *, quiet: bool) -> "LoadResult":
+def _run(
+    options: "LoadOptions", rows: "list[TraceRow]", level: int, *, quiet: bool
+) -> "LoadResult":
     """Run one level under a progress bar on standard error; every level has prompts of its own."""
     from dataclasses import replace
 
@@ -237,14 +284,21 @@ def _run(options: "LoadOptions", rows: "list[TraceRow]", level: int, *, quiet: b
 
     from steelyard.serve.client.load import run_load
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task(f"{level} at once" if level else "at arrival times", total=len(rows))
         chosen = replace(options, concurrency=level, seed=options.seed + 1000 * level)
         return run_load(chosen, rows, on_progress=lambda done: bar.update(task, completed=done))
 
 
-def _finish(results: "dict[int, LoadResult]", objective: "Slo", load: "LoadOptions", options: BenchOptions) -> int:
+def _finish(
+    results: "dict[int, LoadResult]", objective: "Slo", load: "LoadOptions", options: BenchOptions
+) -> int:
     """Summarize, show, write and keep."""
     from steelyard.serve.client.report import ramp_report
     from steelyard.serve.client.results import to_json, write_results
@@ -252,7 +306,9 @@ def _finish(results: "dict[int, LoadResult]", objective: "Slo", load: "LoadOptio
 
     pairs = {level: (summarize(result, objective), result) for level, result in results.items()}
     about = _about(load, options, objective)
-    report = ramp_report(pairs, title=f"Load on {load.endpoint.url}", subtitle=_subtitle(load, options, pairs))
+    report = ramp_report(
+        pairs, title=f"Load on {load.endpoint.url}", subtitle=_subtitle(load, options, pairs)
+    )
     files = write_results(options.out, pairs, report, about) if options.out else []
     if options.record:
         _keep(pairs, about, files, options)
@@ -267,20 +323,37 @@ def _about(load: "LoadOptions", options: BenchOptions, objective: "Slo") -> dict
     """Say what was sent, to whom; the key is left out."""
     from steelyard.config import to_plain
 
-    about = {"url": load.endpoint.url} | to_plain(options) | {"model": load.model, "slo": to_plain(objective)}
-    return {name: value for name, value in about.items() if name not in ("api_key_env", "out", "name", "store", "record", "json")}
+    about = (
+        {"url": load.endpoint.url}
+        | to_plain(options)
+        | {"model": load.model, "slo": to_plain(objective)}
+    )
+    return {
+        name: value
+        for name, value in about.items()
+        if name not in ("api_key_env", "out", "name", "store", "record", "json")
+    }
 
 
-def _subtitle(load: "LoadOptions", options: BenchOptions, pairs: "dict[int, tuple[LoadSummary, LoadResult]]") -> str:
+def _subtitle(
+    load: "LoadOptions", options: BenchOptions, pairs: "dict[int, tuple[LoadSummary, LoadResult]]"
+) -> str:
     """Say what was sent, in one line."""
     drawn = f"drawn lengths, {options.input_tokens} in and {options.output_tokens} out in the mean"
     what = f"{options.trace.name}, lengths x {options.scale}" if options.trace else drawn
     how = "sent at arrival times" if 0 in pairs else f"{', '.join(map(str, pairs))} at once"
     rate = f" ({options.rate} per s)" if options.rate else ""
-    return f"{load.model or 'default model'}: {what}, {how}{rate}, as {load.form}, seed {options.seed}"
+    return (
+        f"{load.model or 'default model'}: {what}, {how}{rate}, as {load.form}, seed {options.seed}"
+    )
 
 
-def _keep(pairs: "dict[int, tuple[LoadSummary, LoadResult]]", about: dict[str, Any], files: list[Path], options: BenchOptions) -> None:
+def _keep(
+    pairs: "dict[int, tuple[LoadSummary, LoadResult]]",
+    about: dict[str, Any],
+    files: list[Path],
+    options: BenchOptions,
+) -> None:
     """Write every level to the run store."""
     from steelyard.runs.store import RunStore
     from steelyard.serve.client.results import store_load
@@ -288,7 +361,15 @@ def _keep(pairs: "dict[int, tuple[LoadSummary, LoadResult]]", about: dict[str, A
     opened = RunStore(options.store or None)
     for level, (summary, result) in pairs.items():
         words = options.name or (f"{about['url']} at {level}" if level else str(about["url"]))
-        store_load(opened, summary, result, about={**about, "concurrency": level}, name=words, seed=options.seed, files=files)
+        store_load(
+            opened,
+            summary,
+            result,
+            about={**about, "concurrency": level},
+            name=words,
+            seed=options.seed,
+            files=files,
+        )
 
 
 def _show(report: "Report", files: list[Path]) -> None:

@@ -5,30 +5,75 @@ from typing import Any
 
 import cyclopts
 
-app = cyclopts.App(name="catalog", help="Accelerators, clusters, sites and architectures, each with its source.")
+app = cyclopts.App(
+    name="catalog", help="Accelerators, clusters, sites and architectures, each with its source."
+)
 
 _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
     "accelerators": (
-        ("vendor", ""), ("year", ""), ("bf16", "FLOP/s"), ("fp32", "FLOP/s"), ("memory_bytes", "byte"),
-        ("memory_bytes_per_s", "byte/s"), ("scale_up_bytes_per_s", "byte/s"), ("tdp_w", "W"), ("confidence", ""),
+        ("vendor", ""),
+        ("year", ""),
+        ("bf16", "FLOP/s"),
+        ("fp32", "FLOP/s"),
+        ("memory_bytes", "byte"),
+        ("memory_bytes_per_s", "byte/s"),
+        ("scale_up_bytes_per_s", "byte/s"),
+        ("tdp_w", "W"),
+        ("confidence", ""),
     ),
     "clusters": (
-        ("site", ""), ("year", ""), ("accelerator", ""), ("num_nodes", ""), ("accelerators_per_node", ""),
-        ("scale_up_bytes_per_s", "byte/s"), ("injection_bytes_per_s", "byte/s"), ("pue", ""), ("confidence", ""),
+        ("site", ""),
+        ("year", ""),
+        ("accelerator", ""),
+        ("num_nodes", ""),
+        ("accelerators_per_node", ""),
+        ("scale_up_bytes_per_s", "byte/s"),
+        ("injection_bytes_per_s", "byte/s"),
+        ("pue", ""),
+        ("confidence", ""),
     ),
-    "sites": (("country", ""), ("pue", ""), ("price_usd_per_kwh", ""), ("carbon_g_per_kwh", ""), ("confidence", "")),
+    "sites": (
+        ("country", ""),
+        ("pue", ""),
+        ("price_usd_per_kwh", ""),
+        ("carbon_g_per_kwh", ""),
+        ("confidence", ""),
+    ),
     "architectures": (
-        ("kind", ""), ("parameters", "count"), ("active", "count"), ("hidden_size", ""), ("num_layers", ""), ("num_heads", ""),
-        ("num_kv_heads", ""), ("vocab_size", ""), ("confidence", ""),
+        ("kind", ""),
+        ("parameters", "count"),
+        ("active", "count"),
+        ("hidden_size", ""),
+        ("num_layers", ""),
+        ("num_heads", ""),
+        ("num_kv_heads", ""),
+        ("vocab_size", ""),
+        ("confidence", ""),
     ),
-}  # fmt: skip
+}
 _HEADS = {
-    "memory_bytes": "memory", "memory_bytes_per_s": "bandwidth", "scale_up_bytes_per_s": "scale-up", "injection_bytes_per_s": "injection",
-    "tdp_w": "power", "num_nodes": "nodes", "accelerators_per_node": "per node", "price_usd_per_kwh": "USD/kWh",
+    "memory_bytes": "memory",
+    "memory_bytes_per_s": "bandwidth",
+    "scale_up_bytes_per_s": "scale-up",
+    "injection_bytes_per_s": "injection",
+    "tdp_w": "power",
+    "num_nodes": "nodes",
+    "accelerators_per_node": "per node",
+    "price_usd_per_kwh": "USD/kWh",
     "carbon_g_per_kwh": "gCO2e/kWh",
-    "hidden_size": "hidden", "num_layers": "layers", "num_heads": "heads", "num_kv_heads": "kv heads", "vocab_size": "vocabulary",
-}  # fmt: skip
-_UNITS = (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "byte/s"), ("_bytes", "byte"), ("_w", "W"), ("published_parameters", "parameter"))
+    "hidden_size": "hidden",
+    "num_layers": "layers",
+    "num_heads": "heads",
+    "num_kv_heads": "kv heads",
+    "vocab_size": "vocabulary",
+}
+_UNITS = (
+    ("_flops_per_s", "FLOP/s"),
+    ("_bytes_per_s", "byte/s"),
+    ("_bytes", "byte"),
+    ("_w", "W"),
+    ("published_parameters", "parameter"),
+)
 
 
 @app.command(name="list")
@@ -95,7 +140,11 @@ def _find(name: str) -> list[tuple[str, Any]]:
     if told is not None:
         raise told
     near = [item for kind in KINDS for item in near_names(kind, name)]
-    hint = f"near names: {', '.join(near[:6])}" if near else "`steelyard catalog list KIND` shows all of a kind"
+    hint = (
+        f"near names: {', '.join(near[:6])}"
+        if near
+        else "`steelyard catalog list KIND` shows all of a kind"
+    )
     raise CatalogError(f"no record named {name!r}", hint=hint)
 
 
@@ -156,11 +205,26 @@ def _print_records(kind: str, records: list[Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", caption=f"{len(records)} {kind}; - is unknown", caption_justify="left")
+    table = Table(
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        caption=f"{len(records)} {kind}; - is unknown",
+        caption_justify="left",
+    )
     table.add_column("name", no_wrap=True)
     for name, unit in _COLUMNS[kind]:
-        numeric = unit or name not in ("vendor", "site", "accelerator", "country", "kind", "confidence")
-        table.add_column(_HEADS.get(name, name), justify="right" if numeric else "left", no_wrap=True)
+        numeric = unit or name not in (
+            "vendor",
+            "site",
+            "accelerator",
+            "country",
+            "kind",
+            "confidence",
+        )
+        table.add_column(
+            _HEADS.get(name, name), justify="right" if numeric else "left", no_wrap=True
+        )
     for record in records:
         table.add_row(record.name, *(_cell(record, name, unit) for name, unit in _COLUMNS[kind]))
     console = Console()
@@ -176,7 +240,11 @@ def _print_one(kind: str, record: Any) -> None:
     from steelyard.units import pretty
 
     table = Table(
-        box=None, pad_edge=False, show_header=False, title=f"{record.name}  [dim]{kind.removesuffix('s')}[/]", title_justify="left"
+        box=None,
+        pad_edge=False,
+        show_header=False,
+        title=f"{record.name}  [dim]{kind.removesuffix('s')}[/]",
+        title_justify="left",
     )
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -190,7 +258,7 @@ def _print_one(kind: str, record: Any) -> None:
 
 
 def _lines(name: str, value: Any) -> list[tuple[str, str]]:
-    """Give the lines of one field, none for what is unknown."""
+    """Return the lines of one field, none for what is unknown."""
     from rich.markup import escape
 
     from steelyard.units import pretty

@@ -24,10 +24,12 @@ def chat(
     api_key_env: str = "",
     timeout: str = "10 min",
 ) -> None:
-    """Chat with a model of any OpenAI-compatible server; a model's folder is served here for as long as the chat lasts.
+    """Chat with a model of any OpenAI-compatible server.
 
-    Inside, /help lists the commands, Ctrl-C stops an answer and Ctrl-D ends. With text on standard input, or --prompt, one question
-    is asked and its answer printed as it comes.
+    A model's folder is served here for as long as the chat lasts.
+
+    Inside, /help lists the commands, Ctrl-C stops an answer and Ctrl-D ends. With text on standard
+    input, or --prompt, one question is asked and its answer printed as it comes.
 
     Args:
         target: Address of a server, a model's folder, or the id of a run that made one.
@@ -77,8 +79,14 @@ def _conversation(url: str, model: str, api_key_env: str, timeout: str) -> "Conv
     endpoint = Endpoint.parse(url, api_key=read_key(api_key_env))
     models = list_models(endpoint)
     if model and models and model not in models:
-        raise ConfigError(f"{endpoint.url} has no model {model!r}", hint=f"it has {', '.join(models[:8])}")
-    return Conversation(endpoint=endpoint, model=model or (models[0] if models else ""), timeout_s=parse(timeout, "s", where="--timeout"))
+        raise ConfigError(
+            f"{endpoint.url} has no model {model!r}", hint=f"it has {', '.join(models[:8])}"
+        )
+    return Conversation(
+        endpoint=endpoint,
+        model=model or (models[0] if models else ""),
+        timeout_s=parse(timeout, "s", where="--timeout"),
+    )
 
 
 def _ask_once(talk: "Conversation", question: str) -> None:
@@ -86,7 +94,10 @@ def _ask_once(talk: "Conversation", question: str) -> None:
     from steelyard.errors import ConfigError
 
     if not question:
-        raise ConfigError("there is no question", hint='echo "hello" | steelyard chat URL, or steelyard chat URL --prompt "hello"')
+        raise ConfigError(
+            "there is no question",
+            hint='echo "hello" | steelyard chat URL, or steelyard chat URL --prompt "hello"',
+        )
 
     def write(text: str) -> None:
         sys.stdout.write(text)

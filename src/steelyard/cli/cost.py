@@ -1,4 +1,7 @@
-"""`steelyard cost`: time, memory, energy and money of training and serving a model, before running it."""
+"""`steelyard cost`.
+
+Time, memory, energy and money of training and serving a model, before running it.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,14 +11,16 @@ if TYPE_CHECKING:
     from steelyard.cost.roofline import Machine
     from steelyard.quantity import Forecast
 
-app = cyclopts.App(name="cost", help="Time, memory, energy and money of training and serving a model.")
+app = cyclopts.App(
+    name="cost", help="Time, memory, energy and money of training and serving a model."
+)
 
 RELATIVE = 0.35
 """Half-width of an interval: the scatter over published runs that did not set the efficiencies."""
 
 
 def _machine(name: str, dtype: str) -> "Machine":
-    """Give the roofline of an accelerator by name; the calibrated one for this-machine."""
+    """Return the roofline of an accelerator by name; the calibrated one for this-machine."""
     from steelyard import catalog
     from steelyard.cost import Machine
     from steelyard.errors import CalibrationError
@@ -24,23 +29,41 @@ def _machine(name: str, dtype: str) -> "Machine":
         return Machine.from_accelerator(catalog.accelerator(name), dtype=dtype or "bf16")
     calibration = catalog.load_calibration()
     if calibration is None:
-        raise CalibrationError("this machine has not been calibrated", hint="run `steelyard calibrate` first")
+        raise CalibrationError(
+            "this machine has not been calibrated", hint="run `steelyard calibrate` first"
+        )
     return Machine.from_calibration(calibration, dtype or "fp32")
 
 
-def _print(title: str, subtitle: str, forecasts: list["Forecast"], parts: list[list[Any]], *, json: bool) -> None:
+def _print(
+    title: str, subtitle: str, forecasts: list["Forecast"], parts: list[list[Any]], *, json: bool
+) -> None:
     """Print forecasts with their intervals, and the parts they are made of."""
     from steelyard.runs.report import Block, Column, Report, Section, Table
     from steelyard.units import pretty
 
-    heads = [Column("quantity"), Column("forecast", align="right"), Column("80 % interval", align="right"), Column("provenance")]
+    heads = [
+        Column("quantity"),
+        Column("forecast", align="right"),
+        Column("80 % interval", align="right"),
+        Column("provenance"),
+    ]
     rows: list[list[Any]] = [
-        [item.quantity, pretty(item.value, item.unit), f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}", item.provenance]
+        [
+            item.quantity,
+            pretty(item.value, item.unit),
+            f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
+            item.provenance,
+        ]
         for item in forecasts
     ]
     sources = "; ".join(dict.fromkeys(item.source for item in forecasts))
     blocks: list[Block] = [Table(columns=heads, rows=rows, caption=sources)] if rows else []
-    blocks += [Table(columns=[Column("part"), Column("value", align="right")], rows=parts)] if parts else []
+    blocks += (
+        [Table(columns=[Column("part"), Column("value", align="right")], rows=parts)]
+        if parts
+        else []
+    )
     report = Report(title, subtitle, [Section("Forecast", blocks)])
     if json:
         print(report.to_json())
@@ -50,9 +73,16 @@ def _print(title: str, subtitle: str, forecasts: list["Forecast"], parts: list[l
 
 @app.command
 def train(
-    *, model: str, machine: str = "this-machine", micro_batch: int = 1, sequence_length: int = 2048, accumulation: int = 1,
-    recompute: str = "none", dtype: str = "", json: bool = False,
-) -> None:  # fmt: skip
+    *,
+    model: str,
+    machine: str = "this-machine",
+    micro_batch: int = 1,
+    sequence_length: int = 2048,
+    accumulation: int = 1,
+    recompute: str = "none",
+    dtype: str = "",
+    json: bool = False,
+) -> None:
     """Forecast one optimizer step on one accelerator.
 
     Args:
@@ -62,7 +92,8 @@ def train(
         sequence_length: tokens per sequence.
         accumulation: micro-batches per step.
         recompute: none, selective or full.
-        dtype: of the matrix products; bf16 on a published accelerator and fp32 on this machine when empty.
+        dtype: of the matrix products; bf16 on a published accelerator and fp32 on this machine when
+            empty.
         json: print JSON.
     """
     from steelyard import catalog
@@ -76,20 +107,49 @@ def train(
         raise ConfigError(f"--recompute {recompute!r} is not one of {', '.join(RECOMPUTE)}")
     device = _machine(machine, dtype)
     arch = catalog.architecture_by_name(model)
-    options: dict[str, Any] = {"micro_batch": micro_batch, "sequence_length": sequence_length, "accumulation": accumulation}
+    options: dict[str, Any] = {
+        "micro_batch": micro_batch,
+        "sequence_length": sequence_length,
+        "accumulation": accumulation,
+    }
     step = training_step(arch, machine=device, layout=Layout(recompute=recompute), **options)
     kind = "derived" if device.provenance == "measured" else "assumed"
-    values = {"train.step_time": step.time_s, "train.throughput": step.tokens / step.time_s, "train.mfu": step.mfu}
-    forecasts = [Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=device.source) for name, value in values.items()]
+    values = {
+        "train.step_time": step.time_s,
+        "train.throughput": step.tokens / step.time_s,
+        "train.mfu": step.mfu,
+    }
+    forecasts = [
+        Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=device.source)
+        for name, value in values.items()
+    ]
     said = "weights, optimizer and saved activations"
-    forecasts += [Forecast.about("train.peak_memory", step.memory.total, relative=0.15, provenance="derived", source=said)]
+    forecasts += [
+        Forecast.about(
+            "train.peak_memory", step.memory.total, relative=0.15, provenance="derived", source=said
+        )
+    ]
     parts = [[name, pretty(getattr(step, name), "s")] for name in ("compute_s", "update_s")]
     parts += [["fits in memory", "yes" if step.memory.total <= device.memory_bytes else "no"]]
-    _print(f"Training {model} on {machine}", f"{step.tokens:,.0f} tokens per step", forecasts, parts, json=json)
+    _print(
+        f"Training {model} on {machine}",
+        f"{step.tokens:,.0f} tokens per step",
+        forecasts,
+        parts,
+        json=json,
+    )
 
 
 @app.command
-def serve(*, model: str, machine: str = "this-machine", context: int = 2048, batch: int = 1, dtype: str = "", json: bool = False) -> None:
+def serve(
+    *,
+    model: str,
+    machine: str = "this-machine",
+    context: int = 2048,
+    batch: int = 1,
+    dtype: str = "",
+    json: bool = False,
+) -> None:
     """Forecast prefill and decoding on one accelerator.
 
     Args:
@@ -97,7 +157,8 @@ def serve(*, model: str, machine: str = "this-machine", context: int = 2048, bat
         machine: catalog name of the accelerator, or this-machine after `steelyard calibrate`.
         context: tokens of each user.
         batch: users decoding together.
-        dtype: of weights and cache; bf16 on a published accelerator and fp32 on this machine when empty.
+        dtype: of weights and cache; bf16 on a published accelerator and fp32 on this machine when
+            empty.
         json: print JSON.
     """
     from steelyard import catalog
@@ -107,25 +168,64 @@ def serve(*, model: str, machine: str = "this-machine", context: int = 2048, bat
 
     device, arch = _machine(machine, dtype), catalog.architecture_by_name(model)
     options: dict[str, Any] = {"dtype_bytes": device.dtype_bytes, "fused": device.fused}
-    prefill = float(roofline_time_s(operators(arch, phase="prefill", tokens=context, **options), device))
-    decode = float(roofline_time_s(operators(arch, phase="decode", tokens=1, context=context, batch=batch, **options), device))
-    memory = serving_memory(arch, tokens_resident=context * batch, step_tokens=max(batch, 512), dtype_bytes=device.dtype_bytes)
+    prefill = float(
+        roofline_time_s(operators(arch, phase="prefill", tokens=context, **options), device)
+    )
+    decode = float(
+        roofline_time_s(
+            operators(arch, phase="decode", tokens=1, context=context, batch=batch, **options),
+            device,
+        )
+    )
+    memory = serving_memory(
+        arch,
+        tokens_resident=context * batch,
+        step_tokens=max(batch, 512),
+        dtype_bytes=device.dtype_bytes,
+    )
     kind = "derived" if device.provenance == "measured" else "assumed"
     values = {"serve.ttft": prefill, "serve.tpot": decode, "serve.throughput": batch / decode}
-    forecasts = [Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=device.source) for name, value in values.items()]
+    forecasts = [
+        Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=device.source)
+        for name, value in values.items()
+    ]
     cache = kv_bytes_per_token(arch, device.dtype_bytes)
-    forecasts += [Forecast.about("serve.kv_bytes_per_token", cache, relative=0.0, provenance="derived", source="shape of the model")]
+    forecasts += [
+        Forecast.about(
+            "serve.kv_bytes_per_token",
+            cache,
+            relative=0.0,
+            provenance="derived",
+            source="shape of the model",
+        )
+    ]
     free = device.memory_bytes - memory.weights - memory.activations - memory.workspace
-    parts = [[name, pretty(getattr(memory, name), "byte")] for name in ("weights", "kv_cache", "total")]
+    parts = [
+        [name, pretty(getattr(memory, name), "byte")] for name in ("weights", "kv_cache", "total")
+    ]
     parts += [["users that fit", max(0, int(free // (cache * context)))]]
-    _print(f"Serving {model} on {machine}", f"context {context:,}, batch {batch}", forecasts, parts, json=json)
+    _print(
+        f"Serving {model} on {machine}",
+        f"context {context:,}, batch {batch}",
+        forecasts,
+        parts,
+        json=json,
+    )
 
 
 @app.command
 def optimal(
-    *, model: str, machine: str = "this-machine", prompt: float = 512, output: float = 512, devices: int = 1, gemm: str = "",
-    requests: float = 0, dtype: str = "", json: bool = False,
-) -> None:  # fmt: skip
+    *,
+    model: str,
+    machine: str = "this-machine",
+    prompt: float = 512,
+    output: float = 512,
+    devices: int = 1,
+    gemm: str = "",
+    requests: float = 0,
+    dtype: str = "",
+    json: bool = False,
+) -> None:
     """Give the most tokens a second that one device can serve, and what binds it.
 
     Args:
@@ -134,9 +234,11 @@ def optimal(
         prompt: mean prompt length.
         output: mean output length.
         devices: accelerators in tensor parallel.
-        gemm: measured rate of large matrix products, such as "260 TFLOP/s"; this-machine brings its own.
+        gemm: measured rate of large matrix products, such as "260 TFLOP/s"; this-machine brings its
+            own.
         requests: resident requests; as many as fit when 0.
-        dtype: of weights and cache; bf16 on a published accelerator and fp32 on this machine when empty.
+        dtype: of weights and cache; bf16 on a published accelerator and fp32 on this machine when
+            empty.
         json: print JSON.
     """
     from steelyard import catalog
@@ -147,30 +249,64 @@ def optimal(
     peak = Efficiencies.peak()
     named = machine != "this-machine"
     device = (
-        Machine.from_accelerator(catalog.accelerator(machine), dtype=dtype or "bf16", efficiencies=peak)
+        Machine.from_accelerator(
+            catalog.accelerator(machine), dtype=dtype or "bf16", efficiencies=peak
+        )
         if named
         else _machine(machine, dtype)
     )
-    options: dict[str, Any] = {"prompt_tokens": prompt, "output_tokens": output, "tensor_parallel": devices, "requests": requests}
+    options: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "tensor_parallel": devices,
+        "requests": requests,
+    }
     rate = parse(gemm, "FLOP/s", where="--gemm") if gemm else 0.0
-    found = optimal_throughput(catalog.architecture_by_name(model), device, gemm_flops_per_s=rate, **options)
-    said = f"{pretty(found.gemm_flops_per_s, 'FLOP/s')} over 2 x {pretty(found.active_parameters, 'parameter')} (arXiv 2408.12757)"
-    best = Forecast.about("serve.optimal_throughput", found.tokens_per_s_per_device, relative=0.0, provenance="derived", source=said)
+    found = optimal_throughput(
+        catalog.architecture_by_name(model), device, gemm_flops_per_s=rate, **options
+    )
+    said = (
+        f"{pretty(found.gemm_flops_per_s, 'FLOP/s')} over 2 x "
+        f"{pretty(found.active_parameters, 'parameter')} (arXiv 2408.12757)"
+    )
+    best = Forecast.about(
+        "serve.optimal_throughput",
+        found.tokens_per_s_per_device,
+        relative=0.0,
+        provenance="derived",
+        source=said,
+    )
     parts = [
         ["bottleneck", found.bottleneck],
         ["requests", f"{found.requests:,.0f}"],
         ["tokens per iteration", f"{found.dense_tokens:,.0f}"],
     ]
-    parts += [[name, pretty(getattr(found, name), "s")] for name in ("memory_s", "compute_s", "network_s")]
-    _print(f"Best serving of {model} on {machine}", f"prompt {prompt:g}, output {output:g}, {devices} devices", [best], parts, json=json)
+    parts += [
+        [name, pretty(getattr(found, name), "s")] for name in ("memory_s", "compute_s", "network_s")
+    ]
+    _print(
+        f"Best serving of {model} on {machine}",
+        f"prompt {prompt:g}, output {output:g}, {devices} devices",
+        [best],
+        parts,
+        json=json,
+    )
 
 
 @app.command
 def longcontext(
-    *, model: str, machine: str, context: tuple[int, ...] = (4096, 50_000), batch: int = 1, devices: int = 1, dtype: str = "bf16",
+    *,
+    model: str,
+    machine: str,
+    context: tuple[int, ...] = (4096, 50_000),
+    batch: int = 1,
+    devices: int = 1,
+    dtype: str = "bf16",
     json: bool = False,
-) -> None:  # fmt: skip
-    """Give the four numbers of long contexts: users that fit, prefill, decode and the switch between users.
+) -> None:
+    """Give the four numbers of long contexts.
+
+    Users that fit, prefill, decode and the switch between users.
 
     Args:
         model: catalog name of the architecture.
@@ -191,15 +327,45 @@ def longcontext(
     rows: list[list[Any]] = []
     for tokens in context:
         for name, rates in (("peak", Efficiencies.peak()), ("typical", typical)):
-            options: dict[str, Any] = {"batch": batch, "tensor_parallel": devices, "dtype": dtype, "efficiencies": rates}
+            options: dict[str, Any] = {
+                "batch": batch,
+                "tensor_parallel": devices,
+                "dtype": dtype,
+                "efficiencies": rates,
+            }
             point = serve_point(arch, device, context=tokens, **options)
-            times = [pretty(value, "s") for value in (point.prefill_s, point.decode_s_per_token, point.switch_s)]
-            rows.append([f"{tokens:,}", name, point.concurrency, pretty(point.kv_bytes, "byte"), *times, point.bounds["decode"]])
-    heads = [Column("context", align="right"), Column("rates"), Column("users", align="right"), Column("cache of one", align="right")]
-    heads += [Column(name, align="right") for name in ("prefill", "decode, per token", "switch")] + [Column("decode bound by")]
-    caption = "peak: datasheet rates, as in arXiv 2405.08944; typical: what well-tuned software reaches, assumed; causal attention"
-    report = Report(f"Long contexts of {model} on {machine}", f"batch {batch}, {devices} devices", [
-        Section("Four numbers", [Table(columns=heads, rows=rows, caption=caption)])])  # fmt: skip
+            times = [
+                pretty(value, "s")
+                for value in (point.prefill_s, point.decode_s_per_token, point.switch_s)
+            ]
+            rows.append(
+                [
+                    f"{tokens:,}",
+                    name,
+                    point.concurrency,
+                    pretty(point.kv_bytes, "byte"),
+                    *times,
+                    point.bounds["decode"],
+                ]
+            )
+    heads = [
+        Column("context", align="right"),
+        Column("rates"),
+        Column("users", align="right"),
+        Column("cache of one", align="right"),
+    ]
+    heads += [
+        Column(name, align="right") for name in ("prefill", "decode, per token", "switch")
+    ] + [Column("decode bound by")]
+    caption = (
+        "peak: datasheet rates, as in arXiv 2405.08944; typical: what well-tuned software "
+        "reaches, assumed; causal attention"
+    )
+    report = Report(
+        f"Long contexts of {model} on {machine}",
+        f"batch {batch}, {devices} devices",
+        [Section("Four numbers", [Table(columns=heads, rows=rows, caption=caption)])],
+    )
     if json:
         print(report.to_json())
     else:
@@ -208,9 +374,17 @@ def longcontext(
 
 @app.command
 def memory(
-    *, model: str, batch: int = 1, sequence_length: int = 2048, tensor: int = 1, pipeline: int = 1, data: int = 1, zero_stage: int = 0,
-    recompute: str = "none", json: bool = False,
-) -> None:  # fmt: skip
+    *,
+    model: str,
+    batch: int = 1,
+    sequence_length: int = 2048,
+    tensor: int = 1,
+    pipeline: int = 1,
+    data: int = 1,
+    zero_stage: int = 0,
+    recompute: str = "none",
+    json: bool = False,
+) -> None:
     """Forecast the memory of the fullest accelerator in mixed-precision training with AdamW.
 
     Args:
@@ -231,12 +405,41 @@ def memory(
     from steelyard.quantity import Forecast
     from steelyard.units import pretty
 
-    if recompute not in RECOMPUTE or zero_stage not in range(4) or min(tensor, pipeline, data, batch, sequence_length) < 1:
-        raise ConfigError("--recompute is none, selective or full; --zero-stage 0 to 3; sizes and degrees at least 1")
-    layout = Layout(data=data, tensor=tensor, pipeline=pipeline, zero_stage=zero_stage, recompute=recompute, sequence_parallel=tensor > 1)
-    options: dict[str, Any] = {"batch": batch, "sequence_length": sequence_length, "accumulation": pipeline}
+    if (
+        recompute not in RECOMPUTE
+        or zero_stage not in range(4)
+        or min(tensor, pipeline, data, batch, sequence_length) < 1
+    ):
+        raise ConfigError(
+            "--recompute is none, selective or full; --zero-stage 0 to 3; sizes and degrees at "
+            "least 1"
+        )
+    layout = Layout(
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        zero_stage=zero_stage,
+        recompute=recompute,
+        sequence_parallel=tensor > 1,
+    )
+    options: dict[str, Any] = {
+        "batch": batch,
+        "sequence_length": sequence_length,
+        "accumulation": pipeline,
+    }
     found = training_memory(catalog.architecture_by_name(model), layout=layout, **options)
-    parts = [[name, pretty(getattr(found, name), "byte")] for name in ("weights", "gradients", "optimizer", "activations", "workspace")]
+    parts = [
+        [name, pretty(getattr(found, name), "byte")]
+        for name in ("weights", "gradients", "optimizer", "activations", "workspace")
+    ]
     said = "18 bytes per parameter and saved activations (arXiv 2205.05198)"
-    total = Forecast.about("plan.memory_per_accelerator", found.total, relative=0.15, provenance="derived", source=said)
-    _print(f"Memory of training {model}", f"micro-batch {batch} x {sequence_length:,} tokens", [total], parts, json=json)
+    total = Forecast.about(
+        "plan.memory_per_accelerator", found.total, relative=0.15, provenance="derived", source=said
+    )
+    _print(
+        f"Memory of training {model}",
+        f"micro-batch {batch} x {sequence_length:,} tokens",
+        [total],
+        parts,
+        json=json,
+    )

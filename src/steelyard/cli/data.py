@@ -26,7 +26,8 @@ def prepare(
     """Make token shards of files and folders; call it again to go on after a kill.
 
     Args:
-        *paths: files and folders of text; none for the running Python's own library and documentation.
+        *paths: files and folders of text; none for the running Python's own library and
+            documentation.
         out: folder for the shards.
         vocab_size: most tokens of the tokenizer, 257 or more.
         heldout_fraction: share of the bytes kept for evaluation.
@@ -51,7 +52,13 @@ def prepare(
             bar.update(tasks[stage], completed=fraction)
 
         manifest = text.prepare(
-            sources, out, vocab_size=vocab_size, heldout_fraction=heldout_fraction, seed=seed, max_bytes=limit, progress=advance
+            sources,
+            out,
+            vocab_size=vocab_size,
+            heldout_fraction=heldout_fraction,
+            seed=seed,
+            max_bytes=limit,
+            progress=advance,
         )
     _show(out, manifest, json)
 
@@ -76,20 +83,38 @@ def _show(directory: Path, manifest: "Manifest", json: bool) -> None:
     from steelyard.runs.report import Column, Facts, Report, Section, Table
     from steelyard.units import pretty
 
-    dropped = manifest.documents_dropped | {f"file {reason}": count for reason, count in manifest.files_skipped.items()}
+    dropped = manifest.documents_dropped | {
+        f"file {reason}": count for reason, count in manifest.files_skipped.items()
+    }
     facts = [
         ("documents", f"{manifest.documents:,} from {manifest.files_read:,} files", "measured"),
         ("text", pretty(manifest.text_bytes, "byte"), "measured"),
         ("training tokens", f"{manifest.num_tokens:,}", "measured"),
-        ("held-out tokens", f"{manifest.num_heldout_tokens:,} of {manifest.heldout_documents:,} documents", "measured"),
+        (
+            "held-out tokens",
+            f"{manifest.num_heldout_tokens:,} of {manifest.heldout_documents:,} documents",
+            "measured",
+        ),
         ("bytes per token", f"{manifest.bytes_per_token:.3f}", "measured"),
         ("vocabulary", f"{manifest.vocab_size:,} tokens, stored as {manifest.dtype}", ""),
         ("duplicates", f"{manifest.duplicate_fraction:.2%} of the documents", "measured"),
     ]
-    files = [[shard.name, shard.tokens, shard.sha256[:16]] for shard in (*manifest.train, *manifest.heldout)]
+    files = [
+        [shard.name, shard.tokens, shard.sha256[:16]]
+        for shard in (*manifest.train, *manifest.heldout)
+    ]
     sections = [
         Section("Text", [Facts(facts)]),
-        Section("Files", [Table([Column("file"), Column("tokens", "token"), Column("SHA-256")], files, "All hashes agree.")]),
+        Section(
+            "Files",
+            [
+                Table(
+                    [Column("file"), Column("tokens", "token"), Column("SHA-256")],
+                    files,
+                    "All hashes agree.",
+                )
+            ],
+        ),
     ]
     if dropped:
         rows = [[reason, count] for reason, count in dropped.items()]

@@ -1,6 +1,9 @@
-"""The `steelyard` command: picks the room, runs its verb, and turns errors into one line, a hint and an exit code.
+"""The `steelyard` command.
 
-The overview is printed here and only the room that was asked for is imported, so `steelyard --help` stays fast.
+Picks the room, runs its verb, and turns errors into one line, a hint and an exit code.
+
+The overview is printed here and only the room that was asked for is imported, so `steelyard --help`
+stays fast.
 """
 
 import os
@@ -13,9 +16,18 @@ from steelyard.errors import ConfigError, SteelyardError
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "quickstart": ("quickstart:quickstart", "Weigh this machine end to end: forecast, train, serve, check, report."),
-    "calibrate": ("calibrate:calibrate", "Measure this machine; kept as the catalog record this-machine."),
-    "catalog": ("catalog:app", "Accelerators, clusters, sites and architectures, each with its source."),
+    "quickstart": (
+        "quickstart:quickstart",
+        "Weigh this machine end to end: forecast, train, serve, check, report.",
+    ),
+    "calibrate": (
+        "calibrate:calibrate",
+        "Measure this machine; kept as the catalog record this-machine.",
+    ),
+    "catalog": (
+        "catalog:app",
+        "Accelerators, clusters, sites and architectures, each with its source.",
+    ),
     "laws": ("laws:app", "Fit scaling laws to measured points and decide with them."),
     "cost": ("cost:app", "Time, memory, energy and money of training and serving a model."),
     "plan": ("plan:app", "Choose model size, layout and machines for a budget."),
@@ -33,9 +45,12 @@ def _overview() -> str:
     """Write the help of the whole command."""
     rows = "\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
     return (
-        "Usage: steelyard COMMAND [VERB] [OPTIONS]\n\nWeigh big AI work with small means: forecast, plan, run, check.\n\n"
-        f"Commands:\n{rows}\n\nOptions:\n  --help      This page; `steelyard COMMAND --help` for one command.\n"
-        "  --version   The version.\n  --debug     Show the traceback of an error.\n\nStart with: steelyard quickstart\n"
+        "Usage: steelyard COMMAND [VERB] [OPTIONS]\n\nWeigh big AI work with small means: "
+        "forecast, plan, run, check.\n\n"
+        f"Commands:\n{rows}\n\nOptions:\n  --help      This page; `steelyard COMMAND --help` for "
+        f"one command.\n"
+        "  --version   The version.\n  --debug     Show the traceback of an error.\n\nStart with: "
+        "steelyard quickstart\n"
     )
 
 
@@ -59,10 +74,19 @@ def _run(words: list[str]) -> int:
     target, text = COMMANDS[words[0]]
     app.command(f"steelyard.cli.{target}", name=words[0], help=text)
     try:
-        return int(app(words, exit_on_error=False, print_error=False, result_action="return_int_as_exit_code_else_zero"))
+        return int(
+            app(
+                words,
+                exit_on_error=False,
+                print_error=False,
+                result_action="return_int_as_exit_code_else_zero",
+            )
+        )
     except cyclopts.CycloptsError as error:
         verb = " ".join(word for word in words[:2] if not word.startswith("-"))
-        raise ConfigError(" ".join(str(error).split()), hint=f"`steelyard {verb} --help` lists the options") from error
+        raise ConfigError(
+            " ".join(str(error).split()), hint=f"`steelyard {verb} --help` lists the options"
+        ) from error
 
 
 def _print_error(error: SteelyardError) -> None:
@@ -77,10 +101,13 @@ def _print_error(error: SteelyardError) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 ok, 1 infeasible or a failed check, 2 bad input, 130 on Ctrl-C.
+    """Run the command line and exit.
+
+    0 ok, 1 infeasible or a failed check, 2 bad input, 130 on Ctrl-C.
 
     Args:
-        arguments: words after `steelyard`; None for the process's own. `--debug` anywhere shows the traceback of an error.
+        arguments: words after `steelyard`; None for the process's own. `--debug` anywhere shows the
+            traceback of an error.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words

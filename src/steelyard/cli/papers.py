@@ -8,7 +8,10 @@ import cyclopts
 if TYPE_CHECKING:
     from steelyard.papers import Paper
 
-app = cyclopts.App(name="papers", help="List the papers behind the package, what implements each, and how far it is.")
+app = cyclopts.App(
+    name="papers",
+    help="List the papers behind the package, what implements each, and how far it is.",
+)
 
 _COLORS = {"works": "green", "partly": "yellow", "planned": "dim"}
 
@@ -40,13 +43,23 @@ def _print_table(chosen: "list[Paper]") -> None:
     from rich.table import Table
 
     counts = {state: sum(paper.state == state for paper in chosen) for state in _COLORS}
-    table = Table(caption=", ".join(f"{count} {state}" for state, count in counts.items()), caption_justify="left")
+    table = Table(
+        caption=", ".join(f"{count} {state}" for state, count in counts.items()),
+        caption_justify="left",
+    )
     for column in ("paper", "room", "state"):
         table.add_column(column, no_wrap=True)
     table.add_column("title, object, benchmark", ratio=1)
     for paper in chosen:
         lines = [escape(f"{paper.title} ({paper.venue})")]
         lines += [f"[cyan]{escape(paper.object)}[/]"] if paper.object else []
-        lines += [f"[dim]python -m benchmarks {escape(paper.benchmark)}[/]"] if paper.benchmark else []
-        table.add_row(escape(paper.key), paper.room, f"[{_COLORS[paper.state]}]{paper.state}[/]", "\n".join(lines))
+        lines += (
+            [f"[dim]python -m benchmarks {escape(paper.benchmark)}[/]"] if paper.benchmark else []
+        )
+        table.add_row(
+            escape(paper.key),
+            paper.room,
+            f"[{_COLORS[paper.state]}]{paper.state}[/]",
+            "\n".join(lines),
+        )
     Console().print(table)

@@ -12,9 +12,18 @@ app = cyclopts.App(name="plan", help="Choose model size, layout and machines for
 
 @app.command
 def train(
-    *, budget: str, cluster: str, law: str = "besiroglu2024", site: str = "", sequence_length: int = 2048, vocab_size: int = 32768,
-    deadline: str = "1 year", nodes: int = 0, price_per_hour: str = "", json: bool = False,
-) -> None:  # fmt: skip
+    *,
+    budget: str,
+    cluster: str,
+    law: str = "besiroglu2024",
+    site: str = "",
+    sequence_length: int = 2048,
+    vocab_size: int = 32768,
+    deadline: str = "1 year",
+    nodes: int = 0,
+    price_per_hour: str = "",
+    json: bool = False,
+) -> None:
     """Plan the compute-optimal training run of a budget on a cluster.
 
     Args:
@@ -26,7 +35,8 @@ def train(
         vocab_size: rows of the token embedding.
         deadline: longest acceptable run, such as "3 weeks".
         nodes: use at most this many nodes, 0 for all.
-        price_per_hour: rent of one accelerator, such as "2.5 USD"; amortized or list price when empty.
+        price_per_hour: rent of one accelerator, such as "2.5 USD"; amortized or list price when
+            empty.
         json: print the plan as JSON.
     """
     import dataclasses
@@ -39,9 +49,16 @@ def train(
 
     if law not in laws.published:
         near = difflib.get_close_matches(law, laws.published, n=2, cutoff=0.3)
-        raise ConfigError(f"no published law named {law!r}", hint=f"near names: {', '.join(near) or ', '.join(laws.published)}")
+        raise ConfigError(
+            f"no published law named {law!r}",
+            hint=f"near names: {', '.join(near) or ', '.join(laws.published)}",
+        )
     machines = catalog.cluster(cluster)
-    machines = dataclasses.replace(machines, num_nodes=min(nodes, machines.num_nodes)) if nodes > 0 else machines
+    machines = (
+        dataclasses.replace(machines, num_nodes=min(nodes, machines.num_nodes))
+        if nodes > 0
+        else machines
+    )
     allocation = laws.allocate(laws.published[law].fit(), parse(budget, "FLOP", where="--budget"))
     made = plan_training(
         allocation,
@@ -68,10 +85,13 @@ def _print(made: "Plan", budget: str) -> None:
     from steelyard.runs.report import Column, Report, Section, Table, Text
 
     choice = {**made.choice, "architecture": made.choice["architecture"]["name"]}
-    rows: list[list[Any]] = [[name.replace("_", " "), _plain(value)] for name, value in choice.items()]
+    rows: list[list[Any]] = [
+        [name.replace("_", " "), _plain(value)] for name, value in choice.items()
+    ]
     chosen = Table(columns=[Column("setting"), Column("value", align="left")], rows=rows)
     rejected = Table(
-        columns=[Column("alternative"), Column("why not")], rows=[[_short(item.choice), item.reason] for item in made.rejected]
+        columns=[Column("alternative"), Column("why not")],
+        rows=[[_short(item.choice), item.reason] for item in made.rejected],
     )
     sections = [
         Section("Choice", [chosen, Text(f"Bound by {made.binding_constraint}.")]),
@@ -87,11 +107,25 @@ def _forecasts(made: "Plan") -> Any:
     from steelyard.units import pretty
 
     rows: list[list[Any]] = [
-        [item.quantity, pretty(item.value, item.unit), f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}", item.provenance]
+        [
+            item.quantity,
+            pretty(item.value, item.unit),
+            f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
+            item.provenance,
+        ]
         for item in made.forecasts
     ]
-    heads = [Column("quantity"), Column("forecast", align="right"), Column("80 % interval", align="right"), Column("provenance")]
-    return Table(columns=heads, rows=rows, caption="; ".join(dict.fromkeys(item.source for item in made.forecasts)))
+    heads = [
+        Column("quantity"),
+        Column("forecast", align="right"),
+        Column("80 % interval", align="right"),
+        Column("provenance"),
+    ]
+    return Table(
+        columns=heads,
+        rows=rows,
+        caption="; ".join(dict.fromkeys(item.source for item in made.forecasts)),
+    )
 
 
 def _plain(value: Any) -> str:
@@ -107,5 +141,11 @@ def _plain(value: Any) -> str:
 
 def _short(choice: dict[str, Any]) -> str:
     """Print a layout in a few words."""
-    parts = f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x {choice['pipeline']} pipeline"
-    return f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute {choice['recompute']}"
+    parts = (
+        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
+        f"{choice['pipeline']} pipeline"
+    )
+    return (
+        f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute "
+        f"{choice['recompute']}"
+    )

@@ -19,12 +19,15 @@ def quickstart(
     threads: int = 0,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Weigh this machine end to end: calibrate, train a ladder, forecast, train, serve, check, report.
+    """Weigh this machine end to end.
+
+    Calibrate, train a ladder, forecast, train, serve, check, report.
 
     Killed at any moment, it goes on where it was when the same command runs again.
 
     Args:
-        text: Files or folders to learn from; by default the running Python's own library and documentation.
+        text: Files or folders to learn from; by default the running Python's own library and
+            documentation.
         budget: Training compute of the plan, such as "1e21FLOP" or "3e23".
         cluster: Cluster the plan is for; `steelyard catalog list clusters` shows them.
         minutes: Wall time to aim at on this machine.

@@ -14,9 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = cyclopts.App(name="runs", help="List, show, compare, check and export runs; read the ledger of forecasters.")
+app = cyclopts.App(
+    name="runs", help="List, show, compare, check and export runs; read the ledger of forecasters."
+)
 
-Store = Annotated[str, cyclopts.Parameter(help="Folder of the run store, or a postgresql:// URL; the user's own store when left out.")]
+Store = Annotated[
+    str,
+    cyclopts.Parameter(
+        help="Folder of the run store, or a postgresql:// URL; the user's own store when left out."
+    ),
+]
 Json = Annotated[bool, cyclopts.Parameter(negative="", help="Print JSON.")]
 
 
@@ -25,7 +32,10 @@ def _open(store: str) -> "RunStore":
     from steelyard.runs.store import RunStore
 
     if store and "://" not in store and not (Path(store).expanduser() / "runs.sqlite").is_file():
-        raise StoreError(f"no run store in {store}", hint="give the folder that holds runs.sqlite, or leave --store out")
+        raise StoreError(
+            f"no run store in {store}",
+            hint="give the folder that holds runs.sqlite, or leave --store out",
+        )
     return RunStore(store or None)
 
 
@@ -88,14 +98,27 @@ def compare(*runs: str, store: Store = "", json: Json = False) -> None:
     from steelyard.runs.views import compare_report
 
     if len(runs) < 2:
-        raise ConfigError(f"compare needs at least two runs, {len(runs)} given", hint="steelyard runs compare ID ID")
+        raise ConfigError(
+            f"compare needs at least two runs, {len(runs)} given",
+            hint="steelyard runs compare ID ID",
+        )
     opened = _open(store)
     _show(compare_report([opened.get(run) for run in runs]), json)
 
 
 @app.command
-def check(run: str, /, *, record: str = "", html: Path | None = None, store: Store = "", json: Json = False) -> int:
-    """Check a run's forecasts against what it measured; exits 1 when a measured value lies outside its 80 % interval.
+def check(
+    run: str,
+    /,
+    *,
+    record: str = "",
+    html: Path | None = None,
+    store: Store = "",
+    json: Json = False,
+) -> int:
+    """Check a run's forecasts against what it measured.
+
+    Exits 1 when a measured value lies outside its 80 % interval.
 
     Args:
         run: id, or a unique beginning of it.
@@ -124,14 +147,22 @@ def check(run: str, /, *, record: str = "", html: Path | None = None, store: Sto
 
 @app.command
 def export(
-    run: str, /, *, to: Literal["json", "parquet", "tensorboard", "mlflow"] = "json", out: str = "", store: Store = "", json: Json = False
+    run: str,
+    /,
+    *,
+    to: Literal["json", "parquet", "tensorboard", "mlflow"] = "json",
+    out: str = "",
+    store: Store = "",
+    json: Json = False,
 ) -> None:
     """Export a run to a file or another tool.
 
     Args:
         run: id, or a unique beginning of it.
-        to: json (everything), parquet (logged columns), tensorboard (event files) or mlflow (tracking server).
-        out: file, log folder, or MLflow tracking address; RUN.json, RUN.parquet, tensorboard/ or MLflow's default when left out.
+        to: json (everything), parquet (logged columns), tensorboard (event files) or mlflow
+            (tracking server).
+        out: file, log folder, or MLflow tracking address; RUN.json, RUN.parquet, tensorboard/ or
+            MLflow's default when left out.
         store: folder or URL.
         json: print where it went as JSON.
     """
@@ -151,7 +182,11 @@ def export(
             place = exports.export_tensorboard(record, frame, Path(out or "tensorboard"))
         case "mlflow":
             place = exports.export_mlflow(record, frame, out)
-    answer = msgspec.json.encode({"run": record.id, "to": to, "place": place}).decode() if json else f"{record.id} exported to {place}"
+    answer = (
+        msgspec.json.encode({"run": record.id, "to": to, "place": place}).decode()
+        if json
+        else f"{record.id} exported to {place}"
+    )
     sys.stdout.write(answer + "\n")
 
 

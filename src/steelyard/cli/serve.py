@@ -1,4 +1,8 @@
-"""`steelyard serve`: an OpenAI-compatible server, loads on it, the replay of a trace with its forecast, a profile of the engine."""
+"""`steelyard serve`.
+
+An OpenAI-compatible server, loads on it, the replay of a trace with its forecast, a profile of the
+engine.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,8 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "model_folder"]
 
-app = cyclopts.App(name="serve", help="Serve a model over an OpenAI-compatible API, load a server, or replay a trace.")
-app.command("steelyard.cli.bench:bench", name="bench", help="Load an OpenAI-compatible server and measure what comes back.")
+app = cyclopts.App(
+    name="serve",
+    help="Serve a model over an OpenAI-compatible API, load a server, or replay a trace.",
+)
+app.command(
+    "steelyard.cli.bench:bench",
+    name="bench",
+    help="Load an OpenAI-compatible server and measure what comes back.",
+)
 
 
 @app.default
@@ -40,7 +51,8 @@ def serve(
     """Serve a model until interrupted; requests in flight are then finished.
 
     Args:
-        model: Folder with config.json, safetensors and, for text, tokenizer.json; or the id of a run that made one.
+        model: Folder with config.json, safetensors and, for text, tokenizer.json; or the id of a
+            run that made one.
         host: Address to listen on; the default is reachable from this machine only.
         port: TCP port, 0 for a free one.
         name: Of the model, as clients ask for it; the folder's name when left out.
@@ -49,12 +61,14 @@ def serve(
         token_budget: Most tokens per step.
         policy: Order in which requests are served.
         asynchronous: Plan one step ahead.
-        api_key_env: Environment variable with the keys clients may send, apart by commas; none by default.
+        api_key_env: Environment variable with the keys clients may send, apart by commas; none by
+            default.
         api_key_file: File with one key and its owner's name per line.
         requests_per_min: Most requests a key may send in a minute, 0 for no limit.
         tokens_per_min: Most tokens of a key in a minute, 0 for no limit.
         max_requests: Most requests in flight; further ones are answered 429.
-        queue_tokens: Most tokens expected of the requests in flight, likewise; 0 takes four times the pool.
+        queue_tokens: Most tokens expected of the requests in flight, likewise; 0 takes four times
+            the pool.
         body_limit: Longest request body.
         drain_timeout: Longest wait for requests in flight when it is told to end.
         threads: Of the engine, 0 for its own choice.
@@ -103,7 +117,8 @@ def replay(
 ) -> None:
     """Forecast a trace on this machine, replay it for real, and show both.
 
-    Steps of the engine are timed first; the simulator then drives the same scheduler in virtual time.
+    Steps of the engine are timed first; the simulator then drives the same scheduler in virtual
+    time.
 
     Args:
         model: Folder with config.json and safetensors, or the id of a run that made one.
@@ -126,10 +141,16 @@ def replay(
     folder, factor = model_folder(model), read_fraction(scale, "--scale")
     llm = _engine(folder, pool, max_model_len, token_budget, ())
     generator = np.random.default_rng(seed)
-    requests = load_trace(trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor)
+    requests = load_trace(
+        trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor
+    )
     forecasts = forecast_replay(llm, requests, profile(llm, generator=generator).fit())
     measured = llm.replay(requests)
-    report = _report(forecasts, measured, f"{trace.name} on {folder.resolve().name}, {len(requests)} requests, seed {seed}")
+    report = _report(
+        forecasts,
+        measured,
+        f"{trace.name} on {folder.resolve().name}, {len(requests)} requests, seed {seed}",
+    )
     if json:
         print(report.to_json())
     else:
@@ -166,7 +187,10 @@ def profile(
     llm = _engine(model_folder(model), pool, max_model_len, token_budget, ())
     table = write_table(llm, out, seed=seed, limit_s=seconds)
     error = f"{table.test_error:.1%} median, {table.test_error_p90:.1%} at the 90th percentile"
-    print(f"{len(table.seconds)} cases of {table.model.name} ({table.kernel}) in {out}; error on {table.test_steps} other steps: {error}")
+    print(
+        f"{len(table.seconds)} cases of {table.model.name} ({table.kernel}) in {out}; error on "
+        f"{table.test_steps} other steps: {error}"
+    )
 
 
 def model_folder(text: str) -> Path:
@@ -188,21 +212,31 @@ def model_folder(text: str) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if folder.exists() or "/" in text:
-        raise ConfigError(f"{text} is no model folder: it has no config.json", hint="give the folder a model was saved in, or a run's id")
+        raise ConfigError(
+            f"{text} is no model folder: it has no config.json",
+            hint="give the folder a model was saved in, or a run's id",
+        )
     from steelyard.runs.store import RunStore
 
     try:
         record = RunStore().get(text)
     except StoreError as error:
-        raise StoreError(f"{text!r} is neither a model folder nor a run", hint=error.hint) from error
+        raise StoreError(
+            f"{text!r} is neither a model folder nor a run", hint=error.hint
+        ) from error
     places = [item.path if item.path.is_dir() else item.path.parent for item in record.artifacts]
     for place in [*places, record.directory]:
         if (place / "config.json").is_file() and any(place.glob("*.safetensors")):
             return place
-    raise ConfigError(f"run {record.id} ({record.kind}) has no checkpoint among its artifacts", hint="`steelyard runs show ID` lists them")
+    raise ConfigError(
+        f"run {record.id} ({record.kind}) has no checkpoint among its artifacts",
+        hint="`steelyard runs show ID` lists them",
+    )
 
 
-def _engine(model: Path, pool: str, max_model_len: int, token_budget: int, end_tokens: tuple[int, ...]) -> "LLM":
+def _engine(
+    model: Path, pool: str, max_model_len: int, token_budget: int, end_tokens: tuple[int, ...]
+) -> "LLM":
     """Load a model and make its engine."""
     from steelyard import units
     from steelyard.nn import checkpoint
@@ -210,7 +244,9 @@ def _engine(model: Path, pool: str, max_model_len: int, token_budget: int, end_t
 
     pool_bytes = int(units.parse(pool, "byte", where="--pool"))
     transformer = checkpoint.load(model)
-    config = default_config(transformer, pool_bytes=pool_bytes, max_model_len=max_model_len, token_budget=token_budget)
+    config = default_config(
+        transformer, pool_bytes=pool_bytes, max_model_len=max_model_len, token_budget=token_budget
+    )
     return LLM(transformer, config, end_tokens=end_tokens)
 
 
@@ -220,4 +256,8 @@ def _report(forecasts: "list[Forecast]", measured: "ReplayResult", subtitle: str
     from steelyard.runs.report import Checks, Report, Section
 
     checks = check(forecasts, measured.measurements())
-    return Report("Replay of a trace", subtitle, [Section("Simulated before, measured after", [Checks(checks)])])
+    return Report(
+        "Replay of a trace",
+        subtitle,
+        [Section("Simulated before, measured after", [Checks(checks)])],
+    )

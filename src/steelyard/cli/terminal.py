@@ -1,4 +1,7 @@
-"""The chat's terminal: reads questions and /commands, shows answers as they come and as markdown when they are whole."""
+"""The chat's terminal.
+
+Reads questions and /commands, shows answers as they come and as markdown when they are whole.
+"""
 
 import contextlib
 import sys
@@ -20,7 +23,10 @@ _HELP = (
     ("/clear", "forget what was said"),
     ("/system [TEXT]", "tell the model what to be; without text: show it; '-' takes it away"),
     ("/model [NAME]", "choose another model of the server; without a name: list them"),
-    ("/params [NAME=VALUE ...]", "set fields of the request, such as temperature=0.7; NAME= takes one away"),
+    (
+        "/params [NAME=VALUE ...]",
+        "set fields of the request, such as temperature=0.7; NAME= takes one away",
+    ),
     ("/retry", "ask the last question again"),
     ("/save FILE", "keep the conversation"),
     ("/load FILE", "go on with a kept one"),
@@ -61,7 +67,10 @@ class Terminal:
 
     def run(self) -> None:
         """Read and answer until the user leaves; history is kept between chats."""
-        self.console.print(f"[bold]{self.talk.model or 'model'}[/] at {self.talk.endpoint.url}   [dim]/help, Ctrl-D to leave[/]")
+        self.console.print(
+            f"[bold]{self.talk.model or 'model'}[/] at {self.talk.endpoint.url}   [dim]/help, "
+            f"Ctrl-D to leave[/]"
+        )
         with _history():
             while (line := self._read()) is not None:
                 if not self.take(line):
@@ -117,7 +126,9 @@ class Terminal:
         import difflib
 
         near = difflib.get_close_matches(name, [*self._commands, "quit"], n=1)
-        raise ConfigError(f"no command /{name}", hint=f"did you mean /{near[0]}?" if near else "/help lists them")
+        raise ConfigError(
+            f"no command /{name}", hint=f"did you mean /{near[0]}?" if near else "/help lists them"
+        )
 
     def _fail(self, error: SteelyardError) -> None:
         """Show an error as one red line and its hint."""
@@ -134,7 +145,9 @@ class Terminal:
         from rich.text import Text
 
         pieces: list[str] = []
-        with Live(Text("…", style="dim"), console=self.console, transient=True, refresh_per_second=12) as live:
+        with Live(
+            Text("…", style="dim"), console=self.console, transient=True, refresh_per_second=12
+        ) as live:
 
             def show(text: str) -> None:
                 pieces.append(text)
@@ -142,7 +155,9 @@ class Terminal:
                 live.update(Text("\n".join("".join(pieces).splitlines()[-rows:])))
 
             reply = self.talk.ask(question, show)
-        self.console.print(Markdown(reply.text) if reply.text.strip() else Text("(no text)", style="dim"))
+        self.console.print(
+            Markdown(reply.text) if reply.text.strip() else Text("(no text)", style="dim")
+        )
         self._footer(reply)
 
     def _footer(self, reply: "Reply") -> None:
@@ -151,7 +166,11 @@ class Terminal:
 
         words = f"{reply.output_tokens} tokens"
         words += f" · {reply.tokens_per_s:.1f} tokens/s" if reply.tokens_per_s else ""
-        words += f" · first after {pretty_duration(reply.ttft_s)}" if reply.ttft_s == reply.ttft_s else ""
+        words += (
+            f" · first after {pretty_duration(reply.ttft_s)}"
+            if reply.ttft_s == reply.ttft_s
+            else ""
+        )
         self.console.print(f"[dim]{words}{' · stopped' if reply.is_stopped else ''}[/]\n")
 
     def _help(self, _: str) -> None:
@@ -160,7 +179,10 @@ class Terminal:
 
         for name, words in _HELP:
             self.console.print(f"  [bold]{escape(name):<26}[/] {escape(words)}")
-        self.console.print("  [dim]a line that ends on a backslash goes on in the next one; // asks what begins with /[/]")
+        self.console.print(
+            "  [dim]a line that ends on a backslash goes on in the next one; // asks what begins "
+            "with /[/]"
+        )
 
     def _clear(self, _: str) -> None:
         """Forget what was said."""
@@ -180,7 +202,9 @@ class Terminal:
         models = list_models(self.talk.endpoint)
         if name:
             if models and name not in models:
-                raise ConfigError(f"the server has no model {name!r}", hint=f"it has {', '.join(models[:8])}")
+                raise ConfigError(
+                    f"the server has no model {name!r}", hint=f"it has {', '.join(models[:8])}"
+                )
             self.talk.model = name
         for item in models or [self.talk.model]:
             self.console.print(f"  {'*' if item == self.talk.model else ' '} {item}", markup=False)

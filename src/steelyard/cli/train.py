@@ -38,7 +38,9 @@ def run(
     _show(config, result, _keep(config, result, out), json)
 
 
-def _train(config: "TrainConfig", data: Path, out: Path, subprocess: bool, *, quiet: bool) -> "TrainResult":
+def _train(
+    config: "TrainConfig", data: Path, out: Path, subprocess: bool, *, quiet: bool
+) -> "TrainResult":
     """Train under a progress bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -49,7 +51,13 @@ def _train(config: "TrainConfig", data: Path, out: Path, subprocess: bool, *, qu
     from steelyard.train.trainer import train
     from steelyard.train.worker import train_in_subprocess
 
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+    columns = (
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task(config.architecture.name, total=config.steps, note="")
 
@@ -69,7 +77,9 @@ def _keep(config: "TrainConfig", result: "TrainResult", out: Path) -> str:
     from steelyard.weigh.stages import Stages
 
     def work() -> str:
-        with RunStore().create("train", to_plain(config), seed=config.seed, name=out.resolve().name) as run:
+        with RunStore().create(
+            "train", to_plain(config), seed=config.seed, name=out.resolve().name
+        ) as run:
             for item in result.measurements():
                 run.measure(item)
             run.artifact("model", result.model)
@@ -88,13 +98,27 @@ def _show(config: "TrainConfig", result: "TrainResult", run_id: str, json: bool)
     if json:
         import json as encoder
 
-        print(encoder.dumps({"run": run_id, "result": result.to_plain(), "measurements": to_plain(measurements)}))
+        print(
+            encoder.dumps(
+                {"run": run_id, "result": result.to_plain(), "measurements": to_plain(measurements)}
+            )
+        )
         return
     from steelyard.runs.report import Cell, Column, Report, Section, Table
 
     rows: list[list[Cell]] = [
-        [item.quantity, units.pretty(item.value, item.unit), QUANTITIES[item.quantity].definition] for item in measurements
+        [item.quantity, units.pretty(item.value, item.unit), QUANTITIES[item.quantity].definition]
+        for item in measurements
     ]
-    table = Table([Column("quantity"), Column("measured", align="right"), Column("definition")], rows)
-    subtitle = f"{result.parameters:,} parameters, {result.steps} steps, seed {result.seed}; weights in {result.model}, run {run_id}"
-    Report(f"Trained {config.architecture.name}", subtitle, [Section("Measured on this machine", [table])]).print()
+    table = Table(
+        [Column("quantity"), Column("measured", align="right"), Column("definition")], rows
+    )
+    subtitle = (
+        f"{result.parameters:,} parameters, {result.steps} steps, seed {result.seed}; "
+        f"weights in {result.model}, run {run_id}"
+    )
+    Report(
+        f"Trained {config.architecture.name}",
+        subtitle,
+        [Section("Measured on this machine", [table])],
+    ).print()

@@ -1,4 +1,7 @@
-"""What work costs: FLOPs, bytes, seconds, memory, joules, dollars and grams from one operator list."""
+"""What work costs.
+
+FLOPs, bytes, seconds, memory, joules, dollars and grams from one operator list.
+"""
 
 from steelyard.cost.bill import bill
 from steelyard.cost.correction import Correction, fit_correction

@@ -8,5 +8,5 @@ J_PER_KWH = 3.6e6
 
 
 def run_carbon_g(energy_j: float, site: Site) -> float:
-    """Give operational emissions: energy times the grid's average intensity; making the hardware is left out."""
+    """Return operational emissions: energy times the grid's average intensity; making the hardware is left out."""
     return energy_j / J_PER_KWH * site.carbon_g_per_kwh

@@ -15,7 +15,8 @@ SPREAD_FLOOR = 0.03
 """Relative scatter assumed at least: few pairs agree by luck."""
 
 _PRIOR_SPREAD = 0.7
-"""Factors of a prediction's parts are expected within this relative distance of their common factor."""
+"""Factors of a prediction's parts are expected within this relative distance of their common
+factor."""
 
 _WIDEST = 7.0
 """Logarithm of the widest interval; beyond a factor of a thousand nothing was said."""
@@ -40,7 +41,7 @@ class Correction:
     covariance: tuple[tuple[float, ...], ...]
 
     def apply(self, predicted: ArrayLike) -> float:
-        """Give the corrected prediction of parts [parts], or of one number."""
+        """Return the corrected prediction of parts [parts], or of one number."""
         return float(np.dot(self.factors, np.atleast_1d(np.asarray(predicted, dtype=float))))
 
     def forecast(self, quantity: str, predicted: ArrayLike, source: str) -> Forecast:
@@ -67,7 +68,8 @@ class Correction:
 def fit_correction(predicted: ArrayLike, measured: ArrayLike) -> Correction:
     """Fit one factor per part of the predictions, by least squares on relative errors.
 
-    Parts get factors of their own as far as the runs tell them apart; a weak prior keeps them near the common factor.
+    Parts get factors of their own as far as the runs tell them apart; a weak prior keeps them near
+    the common factor.
 
     Args:
         predicted: positive, [n], or their parts, non-negative, [n, parts].
@@ -79,12 +81,20 @@ def fit_correction(predicted: ArrayLike, measured: ArrayLike) -> Correction:
     Raises:
         FitError: no pairs, unequal lengths, or values that are not positive and finite.
     """
-    before, after = np.asarray(predicted, dtype=float), np.atleast_1d(np.asarray(measured, dtype=float))
+    before, after = (
+        np.asarray(predicted, dtype=float),
+        np.atleast_1d(np.asarray(measured, dtype=float)),
+    )
     before = before.reshape(-1, 1) if before.ndim < 2 else before
-    usable = len(before) == len(after) > 0 and bool(np.isfinite(before).all() and np.isfinite(after).all())
-    if not (usable and (before >= 0).all() and (before.sum(axis=1) > 0).all() and (after > 0).all()):
+    usable = len(before) == len(after) > 0 and bool(
+        np.isfinite(before).all() and np.isfinite(after).all()
+    )
+    if not (
+        usable and (before >= 0).all() and (before.sum(axis=1) > 0).all() and (after > 0).all()
+    ):
         raise FitError(
-            f"a correction needs equally many positive predictions and measurements, got {len(before)} and {after.size}",
+            f"a correction needs equally many positive predictions and measurements, got "
+            f"{len(before)} and {after.size}",
             hint="pass one prediction for each finished run",
         )
     return _fit(before, after)
@@ -96,7 +106,9 @@ def _fit(before: Array, after: Array) -> Correction:
 
     count, parts = before.shape
     common = math.exp(float(np.log(after / before.sum(axis=1)).mean()))
-    prior = SPREAD_FLOOR / _PRIOR_SPREAD / common * np.eye(parts) if parts > 1 else np.empty((0, parts))
+    prior = (
+        SPREAD_FLOOR / _PRIOR_SPREAD / common * np.eye(parts) if parts > 1 else np.empty((0, parts))
+    )
     rows = np.vstack([before / after[:, None], prior])
     goals = np.concatenate([np.ones(count), prior.sum(axis=1) * common])
     factors = nnls(rows, goals)[0]
@@ -104,4 +116,9 @@ def _fit(before: Array, after: Array) -> Correction:
     errors = np.log(before @ factors / after)
     spread = math.sqrt(float((errors**2).sum()) / free) if free > 0 else 3 * SPREAD_FLOOR
     covariance = np.linalg.inv(rows.T @ rows)
-    return Correction(tuple(map(float, factors)), max(spread, SPREAD_FLOOR), count, tuple(map(tuple, covariance.tolist())))
+    return Correction(
+        tuple(map(float, factors)),
+        max(spread, SPREAD_FLOOR),
+        count,
+        tuple(map(tuple, covariance.tolist())),
+    )

@@ -1,4 +1,7 @@
-"""Peak memory of a plain eager PyTorch trainer in fp32 on one device: what autograd really saves."""
+"""Peak memory of a plain eager PyTorch trainer in fp32 on one device.
+
+What autograd really saves.
+"""
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.memory import MemoryBreakdown, parameter_count
@@ -9,11 +12,16 @@ __all__ = ["eager_training_memory", "saved_elements_per_token"]
 def saved_elements_per_token(arch: Architecture) -> float:
     """Count fp32 elements that autograd keeps per token and layer.
 
-    Norm inputs (RMSNorm its normalized value as well) and the projections' inputs; the fused query-key-value projection, which
-    the values keep whole; normalized and rotated copies of queries and keys; attention output and statistics; and every
-    input of the MLP's elementwise steps. A tensor used by several operators is kept once.
+    Norm inputs (RMSNorm its normalized value as well) and the projections' inputs; the fused
+    query-key-value projection, which the values keep whole; normalized and rotated copies of
+    queries and keys; attention output and statistics; and every input of the MLP's elementwise
+    steps. A tensor used by several operators is kept once.
     """
-    hidden, query, key = arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    hidden, query, key = (
+        arch.hidden_size,
+        arch.num_heads * arch.head_dim,
+        arch.num_kv_heads * arch.head_dim,
+    )
     norms = 2 * (2 * hidden + (hidden if arch.norm == "rmsnorm" else 0))
     copies = (query + key) * ((arch.position == "rope") + arch.qk_norm)
     attention = query + 2 * key + query + arch.num_heads + copies
@@ -22,19 +30,27 @@ def saved_elements_per_token(arch: Architecture) -> float:
 
 
 def eager_training_memory(
-    arch: Architecture, *, batch: int, sequence_length: int, accumulation: int = 1, fused_optimizer: bool = True
+    arch: Architecture,
+    *,
+    batch: int,
+    sequence_length: int,
+    accumulation: int = 1,
+    fused_optimizer: bool = True,
 ) -> MemoryBreakdown:
     """Forecast the peak memory of a plain fp32 trainer with AdamW, beyond what the process held before.
 
-    The peak is the larger of two moments: the start of the backward pass, when all activations, the log-softmax
-    of the logits and the gradients of both live; and the optimizer's, when all gradients live.
+    The peak is the larger of two moments: the start of the backward pass, when all activations, the
+    log-softmax of the logits and the gradients of both live; and the optimizer's, when all
+    gradients live.
 
     Args:
         arch: a decoder with a language-model head.
         batch: sequences in a micro-batch.
         sequence_length: tokens of each.
-        accumulation: micro-batches per step; above 1 the gradients live through the forward pass as well.
-        fused_optimizer: the update makes no temporary copies; else one the size of the largest weight.
+        accumulation: micro-batches per step; above 1 the gradients live through the forward pass as
+            well.
+        fused_optimizer: the update makes no temporary copies; else one the size of the largest
+            weight.
 
     Returns:
         Bytes; `total` is the peak, `workspace` what lives around the logits.
@@ -48,5 +64,10 @@ def eager_training_memory(
     backward = 3 * weights + (weights if accumulation > 1 else 0.0) + activations + workspace
     update = 4 * weights + temporary
     return MemoryBreakdown(
-        weights=weights, gradients=weights, optimizer=2 * weights, activations=activations, workspace=workspace, total=max(backward, update)
+        weights=weights,
+        gradients=weights,
+        optimizer=2 * weights,
+        activations=activations,
+        workspace=workspace,
+        total=max(backward, update),
     )

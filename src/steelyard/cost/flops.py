@@ -16,7 +16,8 @@ __all__ = [
 ]
 
 AttentionConvention = Literal["full", "causal", "paper"]
-"""How attention is counted: every pair, the causal half, or a quarter (arXiv 2405.08944's times match that one)."""
+"""How attention is counted: every pair, the causal half, or a quarter (arXiv 2405.08944's times
+match that one)."""
 
 _SHARE = {"full": 1.0, "causal": 0.5, "paper": 0.25}
 
@@ -58,8 +59,12 @@ def _attention_parameters(arch: Architecture) -> int:
         return hidden * arch.head_dim * (2 * heads + 2 * arch.num_kv_heads)
     query_width, value_dim = heads * arch.head_dim, arch.v_head_dim or arch.head_dim
     plain_dim = arch.head_dim - arch.qk_rope_head_dim
-    queries = arch.q_lora_rank * (hidden + query_width) if arch.q_lora_rank else hidden * query_width
-    latent = hidden * (arch.kv_lora_rank + arch.qk_rope_head_dim) + arch.kv_lora_rank * heads * (plain_dim + value_dim)
+    queries = (
+        arch.q_lora_rank * (hidden + query_width) if arch.q_lora_rank else hidden * query_width
+    )
+    latent = hidden * (arch.kv_lora_rank + arch.qk_rope_head_dim) + arch.kv_lora_rank * heads * (
+        plain_dim + value_dim
+    )
     return queries + latent + heads * value_dim * hidden
 
 
@@ -75,11 +80,14 @@ def active_matrix_parameters(arch: Architecture) -> int:
     return stack + count.head
 
 
-def attention_flops(arch: Architecture, tokens: float, *, convention: AttentionConvention = "full") -> float:
+def attention_flops(
+    arch: Architecture, tokens: float, *, convention: AttentionConvention = "full"
+) -> float:
     """Count the FLOPs of scores and weighted values of one sequence in one forward pass.
 
     Args:
-        arch: the architecture; an encoder-decoder has two stacks and cross-attention on equally long sides.
+        arch: the architecture; an encoder-decoder has two stacks and cross-attention on equally
+            long sides.
         tokens: length of the sequence.
         convention: "full" counts 4 L d n^2, "causal" half of it, "paper" a quarter.
 
@@ -93,21 +101,31 @@ def attention_flops(arch: Architecture, tokens: float, *, convention: AttentionC
         raise ConfigError(f"attention convention {convention!r} is not one of {', '.join(_SHARE)}")
     value_dim = (arch.v_head_dim or arch.head_dim) if arch.kv_lora_rank else arch.head_dim
     layers = arch.num_layers * (3 if arch.kind == "encoder-decoder" else 1)
-    return _SHARE[convention] * 2.0 * layers * arch.num_heads * (arch.head_dim + value_dim) * tokens**2
+    return (
+        _SHARE[convention] * 2.0 * layers * arch.num_heads * (arch.head_dim + value_dim) * tokens**2
+    )
 
 
-def forward_flops(arch: Architecture, tokens: float, *, convention: AttentionConvention = "full") -> float:
+def forward_flops(
+    arch: Architecture, tokens: float, *, convention: AttentionConvention = "full"
+) -> float:
     """Count the FLOPs of one forward pass over one sequence: 2 per matrix parameter and token, plus attention.
 
-    Source: Kaplan et al. 2020, table 1; GPT-3 at 2,048 tokens gives 740,000 GFLOPs (Gholami et al. 2024).
+    Source: Kaplan et al. 2020, table 1; GPT-3 at 2,048 tokens gives 740,000 GFLOPs (Gholami et al.
+    2024).
     """
-    return 2.0 * active_matrix_parameters(arch) * tokens + attention_flops(arch, tokens, convention=convention)
+    return 2.0 * active_matrix_parameters(arch) * tokens + attention_flops(
+        arch, tokens, convention=convention
+    )
 
 
-def model_flops_per_token(arch: Architecture, sequence_length: int, *, convention: AttentionConvention = "full") -> float:
+def model_flops_per_token(
+    arch: Architecture, sequence_length: int, *, convention: AttentionConvention = "full"
+) -> float:
     """Count the model FLOPs of training on one token, the numerator of MFU.
 
-    Six per matrix parameter (two forward, four backward) plus three forward attentions; recomputation is not counted.
+    Six per matrix parameter (two forward, four backward) plus three forward attentions;
+    recomputation is not counted.
 
     Args:
         arch: the architecture; of an MoE model only visited experts count.

@@ -1,4 +1,7 @@
-"""How a training job is laid over accelerators; every field may be an array over candidate layouts."""
+"""How a training job is laid over accelerators.
+
+Every field may be an array over candidate layouts.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -10,7 +13,8 @@ __all__ = ["RECOMPUTE", "Layout", "Recompute"]
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-"""Recomputation policies in the order of their codes in arrays: nothing, attention scores, whole layers."""
+"""Recomputation policies in the order of their codes in arrays: nothing, attention scores, whole
+layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +25,8 @@ class Layout:
         data: data-parallel replicas.
         tensor: accelerators a layer is split over.
         pipeline: stages the layers are split over.
-        zero_stage: 0 none, 1 optimizer states, 2 and gradients, 3 and weights sharded over the replicas.
+        zero_stage: 0 none, 1 optimizer states, 2 and gradients, 3 and weights sharded over the
+            replicas.
         sequence_parallel: norms and residuals split over the tensor-parallel group.
         recompute: policy, or its index in `RECOMPUTE`.
     """
@@ -34,7 +39,7 @@ class Layout:
     recompute: Any = "none"
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Give the fields as arrays, `recompute` as indices into `RECOMPUTE`."""
+        """Return the fields as arrays, `recompute` as indices into `RECOMPUTE`."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         if isinstance(values["recompute"], str):
             values["recompute"] = RECOMPUTE.index(values["recompute"])

@@ -1,4 +1,7 @@
-"""Four numbers of long-context serving: concurrent users, prefill, decode and context-switch latency."""
+"""Four numbers of long-context serving.
+
+Concurrent users, prefill, decode and context-switch latency.
+"""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +29,8 @@ class KVSpec:
         layers: share of the layers that keep a cache of their own.
         heads: share of the key/value heads kept.
         tokens: share of the tokens kept.
-        hidden: share of each vector's bits kept, by fewer bits or a smaller width; 0.25 is 4 bits for 16.
+        hidden: share of each vector's bits kept, by fewer bits or a smaller width; 0.25 is 4 bits
+            for 16.
     """
 
     layers: float = 1.0
@@ -38,7 +42,9 @@ class KVSpec:
         """Refuse shares outside (0, 1]."""
         for name in ("layers", "heads", "tokens", "hidden"):
             if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"KVSpec {name} is {getattr(self, name):g}, but a share kept lies in (0, 1]")
+                raise ConfigError(
+                    f"KVSpec {name} is {getattr(self, name):g}, but a share kept lies in (0, 1]"
+                )
 
     @property
     def kept(self) -> float:
@@ -58,7 +64,8 @@ class ServePoint:
         switch_s: one user's cache out and another's in.
         critical_batch: decoding stays memory-bound below it.
         needs_accelerators: accelerators that hold weights and one user.
-        weights_read_s: share of `decode_s_per_token` that all users of a batch have in common; 0 when decoding is compute-bound.
+        weights_read_s: share of `decode_s_per_token` that all users of a batch have in common; 0
+            when decoding is compute-bound.
         bounds: what limits "prefill", "decode" and "switch".
         beyond_positions: the context is longer than the model was made for.
     """
@@ -89,7 +96,7 @@ def serve_point(
     parameters: float | None = None,
     kv: KVSpec | None = None,
 ) -> ServePoint:
-    """Give the four numbers of serving at a context length.
+    """Return the four numbers of serving at a context length.
 
     Args:
         arch: the model.
@@ -102,7 +109,8 @@ def serve_point(
         convention: how attention FLOPs count.
         reserve_fraction: memory kept free for activations and the runtime.
         parameters: rounded count to use instead of the architecture's exact one.
-        kv: compression of the cache; it changes concurrency, decoding and switching, and never prefill.
+        kv: compression of the cache; it changes concurrency, decoding and switching, and never
+            prefill.
 
     Returns:
         The point. Prefill and decoding take the longer of their products and their memory traffic.
@@ -116,18 +124,36 @@ def serve_point(
     if min(context, batch, tensor_parallel) < 1:
         raise ConfigError("context, batch and tensor_parallel must be at least 1")
     if not accelerator.host_link_bytes_per_s:
-        raise CatalogError(f"{accelerator.name} lacks host_link_bytes_per_s", hint="add it to a record in the user catalog")
-    machine = Machine.from_accelerator(accelerator, dtype=dtype, efficiencies=efficiencies or Efficiencies.peak())
+        raise CatalogError(
+            f"{accelerator.name} lacks host_link_bytes_per_s",
+            hint="add it to a record in the user catalog",
+        )
+    machine = Machine.from_accelerator(
+        accelerator, dtype=dtype, efficiencies=efficiencies or Efficiencies.peak()
+    )
     count = sum(parameter_count(arch)) if parameters is None else parameters
-    weights, cache = count * machine.dtype_bytes, context * kv_bytes_per_token(arch, machine.dtype_bytes) * (kv or KVSpec()).kept
+    weights, cache = (
+        count * machine.dtype_bytes,
+        context * kv_bytes_per_token(arch, machine.dtype_bytes) * (kv or KVSpec()).kept,
+    )
     usable = accelerator.memory_bytes * (1 - reserve_fraction)
     rate = machine.peak_flops_per_s * machine.efficiencies.matmul * tensor_parallel
     bandwidth = machine.memory_bytes_per_s * tensor_parallel
     link = accelerator.host_link_bytes_per_s * machine.efficiencies.link * tensor_parallel
     attention = attention_flops(arch, context, convention=convention)
-    prefill = {"compute": (2 * count * context + attention) / rate, "bandwidth": weights / bandwidth}
-    decode = {"compute": 2 * count * batch / rate, "bandwidth": (weights + batch * cache) / bandwidth}
-    bounds: dict[str, Bound] = {"prefill": _longest(prefill), "decode": _longest(decode), "switch": "link"}
+    prefill = {
+        "compute": (2 * count * context + attention) / rate,
+        "bandwidth": weights / bandwidth,
+    }
+    decode = {
+        "compute": 2 * count * batch / rate,
+        "bandwidth": (weights + batch * cache) / bandwidth,
+    }
+    bounds: dict[str, Bound] = {
+        "prefill": _longest(prefill),
+        "decode": _longest(decode),
+        "switch": "link",
+    }
     return ServePoint(
         kv_bytes=cache,
         concurrency=max(0, math.floor((usable * tensor_parallel - weights) / cache)),

@@ -43,7 +43,8 @@ class Precision:
 
 
 MIXED = Precision()
-"""16-bit compute, fp32 gradients, fp32 master weights and two AdamW moments: 18 bytes per parameter."""
+"""16-bit compute, fp32 gradients, fp32 master weights and two AdamW moments: 18 bytes per
+parameter."""
 PURE_FP32 = Precision(weights=4.0, gradients=4.0, optimizer=8.0, activations=4.0)
 """Everything fp32 with AdamW: 16 bytes per parameter."""
 
@@ -89,7 +90,8 @@ def activation_bytes_per_layer(
 ) -> Array:
     """Count the bytes one layer saves for its backward pass on one accelerator.
 
-    With dropout, unfused attention and 2-byte elements this is s b h (34 + 5 a s / h) for a GPT layer, the published formula.
+    With dropout, unfused attention and 2-byte elements this is s b h (34 + 5 a s / h) for a GPT
+    layer, the published formula.
 
     Args:
         arch: the architecture; of a mixture of experts the visited ones save.
@@ -97,7 +99,8 @@ def activation_bytes_per_layer(
         sequence_length: tokens of each.
         layout: tensor and sequence parallelism and recomputation.
         element_bytes: of one activation element.
-        dropout: byte masks of two residual dropouts, and of the attention's with its output, are saved.
+        dropout: byte masks of two residual dropouts, and of the attention's with its output, are
+            saved.
         flash_attention: no scores are saved, only one fp32 statistic per head and token.
 
     Returns:
@@ -106,13 +109,21 @@ def activation_bytes_per_layer(
     Source: Korthikanti et al. 2022, equations 1 to 4 (arXiv 2205.05198).
     """
     axes = layout.arrays()
-    tensor, recompute, split = axes["tensor"], axes["recompute"], np.where(axes["sequence_parallel"], axes["tensor"], 1)
+    tensor, recompute, split = (
+        axes["tensor"],
+        axes["recompute"],
+        np.where(axes["sequence_parallel"], axes["tensor"], 1),
+    )
     tokens, heads = np.asarray(batch, dtype=float) * sequence_length, arch.num_heads
     query = heads * arch.head_dim
     value = (heads if arch.kv_lora_rank else arch.num_kv_heads) * arch.head_dim
     shared = element_bytes * 4 * arch.hidden_size + (2.0 * arch.hidden_size if dropout else 0.0)
     sharded = element_bytes * (query + 2 * value + heads * arch.head_dim + _mlp_elements(arch))
-    scores = heads * (4.0 if flash_attention else sequence_length * (2 * element_bytes + 1 if dropout else element_bytes))
+    scores = heads * (
+        4.0
+        if flash_attention
+        else sequence_length * (2 * element_bytes + 1 if dropout else element_bytes)
+    )
     kept = shared / split + sharded / tensor + np.where(recompute >= 1, 0.0, 1.0) * scores / tensor
     return tokens * np.where(recompute == 2, element_bytes * arch.hidden_size / split, kept)
 
@@ -124,18 +135,25 @@ def _mlp_elements(arch: Architecture) -> float:
         return float(parts * arch.intermediate_size)
     visited = arch.experts_per_token + arch.num_shared_experts
     dense = arch.num_dense_layers / arch.num_layers
-    return parts * (dense * arch.intermediate_size + (1 - dense) * visited * arch.moe_intermediate_size)
+    return parts * (
+        dense * arch.intermediate_size + (1 - dense) * visited * arch.moe_intermediate_size
+    )
 
 
 def _states(arch: Architecture, layout: Layout, precision: Precision) -> tuple[Array, Array, Array]:
-    """Give bytes of weights, gradients and optimizer states of the fullest stage."""
+    """Return bytes of weights, gradients and optimizer states of the fullest stage."""
     axes = layout.arrays()
     layers, tables = parameter_count(arch)
-    local = (layers / axes["pipeline"] + np.where(axes["pipeline"] == 1, tables, arch.vocab_size * arch.hidden_size)) / axes["tensor"]
+    local = (
+        layers / axes["pipeline"]
+        + np.where(axes["pipeline"] == 1, tables, arch.vocab_size * arch.hidden_size)
+    ) / axes["tensor"]
     stage, data = axes["zero_stage"], axes["data"]
     shards = [np.where(stage >= least, data, 1) for least in (3, 2, 1)]
     sizes = (precision.weights, precision.gradients, precision.optimizer)
-    weights, gradients, optimizer = (local * size / shard for size, shard in zip(sizes, shards, strict=True))
+    weights, gradients, optimizer = (
+        local * size / shard for size, shard in zip(sizes, shards, strict=True)
+    )
     gathered = 2 * precision.weights * layers / arch.num_layers / axes["tensor"]
     return weights + np.where(stage >= 3, gathered, 0.0), gradients, optimizer
 
@@ -153,8 +171,8 @@ def training_memory(
 ) -> MemoryBreakdown:
     """Forecast the memory of the fullest accelerator in training.
 
-    The first pipeline stage holds activations of as many micro-batches as there are stages (one-forward-one-backward);
-    the last one holds the logits. The larger of the two counts.
+    The first pipeline stage holds activations of as many micro-batches as there are stages
+    (one-forward-one-backward); the last one holds the logits. The larger of the two counts.
 
     Args:
         arch: the architecture.
@@ -174,35 +192,63 @@ def training_memory(
     chosen = layout or Layout()
     axes = chosen.arrays()
     weights, gradients, optimizer = _states(arch, chosen, precision)
-    options: dict[str, Any] = {"element_bytes": precision.activations, "dropout": dropout, "flash_attention": flash_attention}
-    per_layer = activation_bytes_per_layer(arch, batch=batch, sequence_length=sequence_length, layout=chosen, **options)
+    options: dict[str, Any] = {
+        "element_bytes": precision.activations,
+        "dropout": dropout,
+        "flash_attention": flash_attention,
+    }
+    per_layer = activation_bytes_per_layer(
+        arch, batch=batch, sequence_length=sequence_length, layout=chosen, **options
+    )
     stacks = {"encoder-decoder": 2.5}.get(arch.kind, 1)
     in_flight = np.minimum(axes["pipeline"], np.asarray(accumulation))
     per_stage = per_layer * stacks * arch.num_layers / axes["pipeline"]
     tokens = np.asarray(batch, dtype=float) * sequence_length
-    logits = 0.0 if arch.kind == "encoder" else tokens * arch.vocab_size * (precision.activations + 4.0) / axes["tensor"]
-    rebuilt = np.where(axes["recompute"] == 2, _rebuilt(arch, tokens, axes["tensor"], precision.activations), 0.0)
+    logits = (
+        0.0
+        if arch.kind == "encoder"
+        else tokens * arch.vocab_size * (precision.activations + 4.0) / axes["tensor"]
+    )
+    rebuilt = np.where(
+        axes["recompute"] == 2, _rebuilt(arch, tokens, axes["tensor"], precision.activations), 0.0
+    )
     first, last = per_stage * in_flight, per_stage + logits
     workspace = np.where(last > first, logits, 0.0) + rebuilt
     activations = np.where(last > first, per_stage, first)
     total = weights + gradients + optimizer + activations + workspace
-    parts = {"weights": weights, "gradients": gradients, "optimizer": optimizer, "activations": activations}
+    parts = {
+        "weights": weights,
+        "gradients": gradients,
+        "optimizer": optimizer,
+        "activations": activations,
+    }
     return _breakdown(**parts, workspace=workspace, total=total)
 
 
 def _rebuilt(arch: Architecture, tokens: Array, tensor: Any, element_bytes: float) -> Any:
-    """Give the bytes of one layer's activations while full recomputation rebuilds them."""
-    width = 4 * arch.hidden_size + (2 * arch.num_heads + 2 * arch.num_kv_heads) * arch.head_dim + _mlp_elements(arch)
+    """Return the bytes of one layer's activations while full recomputation rebuilds them."""
+    width = (
+        4 * arch.hidden_size
+        + (2 * arch.num_heads + 2 * arch.num_kv_heads) * arch.head_dim
+        + _mlp_elements(arch)
+    )
     return tokens * element_bytes * width / tensor
 
 
 def _breakdown(**parts: Any) -> MemoryBreakdown:
     """Make a breakdown, with plain floats where nothing was an array."""
-    return MemoryBreakdown(**{name: float(value) if np.ndim(value) == 0 else value for name, value in parts.items()})
+    return MemoryBreakdown(
+        **{name: float(value) if np.ndim(value) == 0 else value for name, value in parts.items()}
+    )
 
 
 def serving_memory(
-    arch: Architecture, *, tokens_resident: ArrayLike, step_tokens: ArrayLike = 1, dtype_bytes: float = 2.0, tensor_parallel: ArrayLike = 1
+    arch: Architecture,
+    *,
+    tokens_resident: ArrayLike,
+    step_tokens: ArrayLike = 1,
+    dtype_bytes: float = 2.0,
+    tensor_parallel: ArrayLike = 1,
 ) -> MemoryBreakdown:
     """Forecast the memory of serving: weights, cached keys and values, and the running step.
 
@@ -219,10 +265,20 @@ def serving_memory(
     tensor = np.asarray(tensor_parallel, dtype=float)
     weights = sum(parameter_count(arch)) * dtype_bytes / tensor
     heads = 1 if arch.kv_lora_rank else arch.num_kv_heads
-    cache = np.asarray(tokens_resident, dtype=float) * kv_bytes_per_token(arch, dtype_bytes) / np.minimum(tensor, heads)
+    cache = (
+        np.asarray(tokens_resident, dtype=float)
+        * kv_bytes_per_token(arch, dtype_bytes)
+        / np.minimum(tensor, heads)
+    )
     step = np.asarray(step_tokens, dtype=float)
     running = step * dtype_bytes * (4 * arch.hidden_size + 2 * _mlp_elements(arch) / tensor)
     logits = step * 4.0 * arch.vocab_size / tensor
     total = weights + cache + running + logits
-    parts = {"weights": weights, "gradients": 0.0, "optimizer": 0.0, "activations": running, "kv_cache": cache}
+    parts = {
+        "weights": weights,
+        "gradients": 0.0,
+        "optimizer": 0.0,
+        "activations": running,
+        "kv_cache": cache,
+    }
     return _breakdown(**parts, workspace=logits, total=total)

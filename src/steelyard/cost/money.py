@@ -1,4 +1,7 @@
-"""What an accelerator-hour costs: rented, or amortized hardware with interconnect and electricity."""
+"""What an accelerator-hour costs.
+
+Rented, or amortized hardware with interconnect and electricity.
+"""
 
 import math
 from dataclasses import dataclass
@@ -64,12 +67,17 @@ class ChipHour(NamedTuple):
 
 
 def known_purchase_usd(accelerator: Accelerator) -> tuple[float, str]:
-    """Give a published server price per accelerator and its source, (0, "") when none is kept."""
-    return next(((price, source) for name, price, source in _PURCHASES if name in accelerator.name.upper()), (0.0, ""))
+    """Return a published server price per accelerator and its source, (0, "") when none is kept."""
+    return next(
+        ((price, source) for name, price, source in _PURCHASES if name in accelerator.name.upper()),
+        (0.0, ""),
+    )
 
 
-def depreciated_value(purchase_usd: float, years: float, assumptions: Assumptions | None = None) -> float:
-    """Give what hardware is worth after some years: price times 10 to the minus 0.14 per year.
+def depreciated_value(
+    purchase_usd: float, years: float, assumptions: Assumptions | None = None
+) -> float:
+    """Return what hardware is worth after some years: price times 10 to the minus 0.14 per year.
 
     The hourly cost of `chip_hour` is minus its derivative, so over all time it sums to the price.
     """
@@ -88,7 +96,8 @@ def chip_hour(
     """Price one hour of one accelerator.
 
     Args:
-        accelerator: its own list rent is used when neither price is given; a processor without one costs electricity only.
+        accelerator: its own list rent is used when neither price is given; a processor without one
+            costs electricity only.
         site: electricity price and facility overhead.
         purchase_usd: server price per accelerator; amortizes instead of renting.
         rent_usd: rent per hour, electricity included.
@@ -100,21 +109,45 @@ def chip_hour(
     Raises:
         ConfigError: both prices are given, one is negative, or nothing is known of a price.
 
-    Source: Cottier et al. 2024, appendix A: value x 0.14 ln(10) / 8766 per hour, interconnect 19 % of the cluster.
+    Source: Cottier et al. 2024, appendix A: value x 0.14 ln(10) / 8766 per hour, interconnect 19 %
+        of the cluster.
     """
-    if (purchase_usd is not None and rent_usd is not None) or min(purchase_usd or 0, rent_usd or 0) < 0:
-        raise ConfigError("give one of purchase_usd and rent_usd, not negative", hint="leave both out for the catalog's list price")
-    electricity = run_energy_j(accelerator, num_accelerators=1, duration_s=3600, pue=site.pue) / 3.6e6 * site.price_usd_per_kwh
+    if (purchase_usd is not None and rent_usd is not None) or min(
+        purchase_usd or 0, rent_usd or 0
+    ) < 0:
+        raise ConfigError(
+            "give one of purchase_usd and rent_usd, not negative",
+            hint="leave both out for the catalog's list price",
+        )
+    electricity = (
+        run_energy_j(accelerator, num_accelerators=1, duration_s=3600, pue=site.pue)
+        / 3.6e6
+        * site.price_usd_per_kwh
+    )
     if purchase_usd is None and rent_usd is None and accelerator.price_usd_per_hour:
-        return ChipHour(accelerator.price_usd_per_hour, 0.0, 0.0, "rented", f"list price of {accelerator.name}")
+        return ChipHour(
+            accelerator.price_usd_per_hour, 0.0, 0.0, "rented", f"list price of {accelerator.name}"
+        )
     if rent_usd is not None:
         return ChipHour(rent_usd, 0.0, 0.0, "rented", "rent as given")
-    price, source = (purchase_usd, "purchase price as given") if purchase_usd is not None else known_purchase_usd(accelerator)
+    price, source = (
+        (purchase_usd, "purchase price as given")
+        if purchase_usd is not None
+        else known_purchase_usd(accelerator)
+    )
     if not price and accelerator.kind == "cpu":
         return ChipHour(0.0, 0.0, electricity, "own", "own machine: electricity only")
     if not price:
-        raise ConfigError(f"no price is known for {accelerator.name}", hint="give a purchase price or a rent per hour")
+        raise ConfigError(
+            f"no price is known for {accelerator.name}",
+            hint="give a purchase price or a rent per hour",
+        )
     chosen = assumptions or Assumptions()
-    hardware = depreciated_value(price, chosen.years_in_service, chosen) * chosen.depreciation * math.log(10) / HOURS_PER_YEAR
+    hardware = (
+        depreciated_value(price, chosen.years_in_service, chosen)
+        * chosen.depreciation
+        * math.log(10)
+        / HOURS_PER_YEAR
+    )
     share = chosen.interconnect_fraction
     return ChipHour(hardware, hardware * share / (1 - share), electricity, "amortized", source)

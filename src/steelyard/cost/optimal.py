@@ -1,4 +1,7 @@
-"""The most tokens a second that a serving device can give: which of memory, compute and network binds a full iteration."""
+"""The most tokens a second that a serving device can give.
+
+Which of memory, compute and network binds a full iteration.
+"""
 
 import math
 from dataclasses import dataclass
@@ -26,7 +29,8 @@ class OptimalThroughput:
         compute_s: time of the dense products of all tokens at the measured rate.
         network_s: time of the all-reduces, 0 on one device.
         requests: resident requests, each decoding one token.
-        dense_tokens: tokens of the iteration: those decoded and the prompt tokens that keep pace with them.
+        dense_tokens: tokens of the iteration: those decoded and the prompt tokens that keep pace
+            with them.
         tokens_per_s_per_device: prompt and output tokens alike, if the bottleneck is never idle.
         active_parameters: parameters that multiply each token.
         gemm_flops_per_s: measured rate of one device.
@@ -48,7 +52,7 @@ class OptimalThroughput:
         return max(self.memory_s, self.compute_s, self.network_s)
 
     def fraction(self, tokens_per_s_per_device: float) -> float:
-        """Give what share of the optimum a measured rate is."""
+        """Return what share of the optimum a measured rate is."""
         return tokens_per_s_per_device / self.tokens_per_s_per_device
 
 
@@ -67,21 +71,27 @@ def optimal_throughput(
 ) -> OptimalThroughput:
     """Find the bottleneck of serving and the throughput it allows.
 
-    In the steady state prompt and output tokens are processed in the ratio of their lengths, and a request holds its prompt and half
-    of its output on average. Compute-bound, the answer is `gemm_flops_per_s / (2 * parameters)` per device, whatever their number.
-    Attention's own products are left out, as in the source. Every weight is read in each iteration, also those of experts.
+    In the steady state prompt and output tokens are processed in the ratio of their lengths, and a
+    request holds its prompt and half of its output on average. Compute-bound, the answer is
+    `gemm_flops_per_s / (2 * parameters)` per device, whatever their number. Attention's own
+    products are left out, as in the source. Every weight is read in each iteration, also those of
+    experts.
 
     Args:
-        arch: the model; of a mixture of experts the active parameters multiply and all of them are read.
-        machine: one device; memory and link rates are taken as they stand, so `Efficiencies.peak()` gives the published ones.
+        arch: the model; of a mixture of experts the active parameters multiply and all of them are
+            read.
+        machine: one device; memory and link rates are taken as they stand, so `Efficiencies.peak()`
+            gives the published ones.
         prompt_tokens: mean prompt length, 0 or more.
         output_tokens: mean output length, positive.
         tensor_parallel: devices that share each layer.
-        gemm_flops_per_s: measured rate of large matrix products on one device; a calibrated machine brings its own.
+        gemm_flops_per_s: measured rate of large matrix products on one device; a calibrated machine
+            brings its own.
         requests: resident requests; as many as fit the memory when 0.
         max_dense_tokens: tokens beyond which larger products gain nothing; requests are fewer then.
         phase: "decode" when prompts run elsewhere.
-        parameters: rounded count to use for both weights and products instead of the architecture's exact ones.
+        parameters: rounded count to use for both weights and products instead of the architecture's
+            exact ones.
 
     Returns:
         The times of one iteration and the throughput.
@@ -92,15 +102,20 @@ def optimal_throughput(
         CapacityError: weights and one request do not fit.
         ConfigError: a length, count or phase out of range.
 
-    Source: Zhu et al. 2024 (NanoFlow, arXiv 2408.12757), section 3: 260 TFLOP/s and 70 billion parameters give 1,857 tokens/s.
+    Source: Zhu et al. 2024 (NanoFlow, arXiv 2408.12757), section 3: 260 TFLOP/s and 70 billion
+        parameters give 1,857 tokens/s.
     """
     _check(prompt_tokens, output_tokens, tensor_parallel, requests, max_dense_tokens, phase)
     rate = _measured_rate(machine, gemm_flops_per_s)
     active = parameters or float(active_matrix_parameters(arch))
     weights = (parameters or sum(parameter_count(arch))) * machine.dtype_bytes
     copies = max(1.0, tensor_parallel / (1 if arch.kv_lora_rank else arch.num_kv_heads))
-    held = (prompt_tokens + output_tokens / 2) * kv_bytes_per_token(arch, machine.dtype_bytes) * copies
-    fitting = _fitting_requests(arch.name, machine, tensor_parallel, weights, held, max(requests, 1))
+    held = (
+        (prompt_tokens + output_tokens / 2) * kv_bytes_per_token(arch, machine.dtype_bytes) * copies
+    )
+    fitting = _fitting_requests(
+        arch.name, machine, tensor_parallel, weights, held, max(requests, 1)
+    )
     per_request = 1 + (prompt_tokens / output_tokens if phase == "both" else 0.0)
     resident = min(requests or fitting, max_dense_tokens / per_request)
     tokens = resident * per_request
@@ -123,8 +138,10 @@ def optimal_throughput(
     )
 
 
-def _fitting_requests(name: str, machine: Machine, devices: int, weights: float, held: float, wanted: float) -> float:
-    """Give how many requests of `held` bytes fit beside the weights; refuse fewer than wanted."""
+def _fitting_requests(
+    name: str, machine: Machine, devices: int, weights: float, held: float, wanted: float
+) -> float:
+    """Return how many requests of `held` bytes fit beside the weights; refuse fewer than wanted."""
     fitting = (machine.memory_bytes * devices - weights) / held
     if fitting < wanted:
         least = math.ceil((weights + wanted * held) / machine.memory_bytes)
@@ -133,26 +150,37 @@ def _fitting_requests(name: str, machine: Machine, devices: int, weights: float,
     return fitting
 
 
-def _check(prompt: float, output: float, devices: int, requests: float, cap: float, phase: str) -> None:
+def _check(
+    prompt: float, output: float, devices: int, requests: float, cap: float, phase: str
+) -> None:
     """Refuse sizes that mean nothing."""
     if not (prompt >= 0 and 0 < output < math.inf and prompt < math.inf):
-        raise ConfigError(f"prompt_tokens {prompt:g} and output_tokens {output:g}: need a prompt of at least 0 and an output above 0")
+        raise ConfigError(
+            f"prompt_tokens {prompt:g} and output_tokens {output:g}: need a prompt of at least 0 "
+            f"and an output above 0"
+        )
     if devices < 1 or requests < 0 or not cap > 0:
         raise ConfigError(
-            f"tensor_parallel {devices}, requests {requests:g}, max_dense_tokens {cap:g}: need at least 1, at least 0, above 0"
+            f"tensor_parallel {devices}, requests {requests:g}, max_dense_tokens {cap:g}: need at "
+            f"least 1, at least 0, above 0"
         )
     if phase not in ("both", "decode"):
         raise ConfigError(f"phase {phase!r} is not one of both, decode")
 
 
 def _measured_rate(machine: Machine, given: float) -> float:
-    """Give a measured rate of matrix products, or refuse."""
+    """Return a measured rate of matrix products, or refuse."""
     if given < 0:
         raise ConfigError(f"gemm_flops_per_s is {given:g}, but cannot be negative")
     rate = given or (machine.peak_flops_per_s if machine.provenance == "measured" else 0.0)
     if not rate:
-        message = f"no matrix product was measured on {machine.name}, and a datasheet's peak gives no optimum"
-        raise CalibrationError(message, hint="pass gemm_flops_per_s, or run `steelyard calibrate` and use this-machine")
+        message = (
+            f"no matrix product was measured on {machine.name}, and a datasheet's peak "
+            f"gives no optimum"
+        )
+        raise CalibrationError(
+            message, hint="pass gemm_flops_per_s, or run `steelyard calibrate` and use this-machine"
+        )
     return rate
 
 
@@ -161,6 +189,17 @@ def _all_reduces_s(arch: Architecture, machine: Machine, tokens: float, devices:
     if devices == 1:
         return 0.0
     if not machine.scale_up_bytes_per_s:
-        raise CatalogError(f"{machine.name} lacks scale_up_bytes_per_s", hint="add it to a record in the user catalog")
+        raise CatalogError(
+            f"{machine.name} lacks scale_up_bytes_per_s",
+            hint="add it to a record in the user catalog",
+        )
     activations = tokens * arch.hidden_size * machine.dtype_bytes
-    return 2 * arch.num_layers * 2 * (devices - 1) / devices * activations / machine.scale_up_bytes_per_s
+    return (
+        2
+        * arch.num_layers
+        * 2
+        * (devices - 1)
+        / devices
+        * activations
+        / machine.scale_up_bytes_per_s
+    )

@@ -1,4 +1,7 @@
-"""A machine as a roofline: rates of matrix products, memory tiers, links and launches, calibrated or published."""
+"""A machine as a roofline.
+
+Rates of matrix products, memory tiers, links and launches, calibrated or published.
+"""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +17,15 @@ from steelyard.quantity import Provenance
 __all__ = ["Efficiencies", "Machine", "MatmulCurve", "operator_times_s", "roofline_time_s"]
 
 Array = NDArray[np.float64]
-DTYPE_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+DTYPE_BYTES = {
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +54,10 @@ class Efficiencies:
 
     @classmethod
     def typical(cls, peak_flops_per_s: float) -> "Efficiencies":
-        """Give what published training runs reach: chips beyond 500 TFLOP/s are held back by power and use a smaller share.
+        """Return what published training runs reach: chips beyond 500 TFLOP/s are held back by power and use a smaller share.
 
-        Chosen by hand on 144 published A100 and H100 runs and a layout sweep; the blind check is on the cost room's page.
+        Chosen by hand on 144 published A100 and H100 runs and a layout sweep; the blind check is on
+        the cost room's page.
         """
         return cls() if peak_flops_per_s < 5e14 else cls(matmul=0.48, attention=0.30)
 
@@ -70,10 +82,15 @@ class MatmulCurve:
     def rate(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
         """Interpolate the rate at sizes that broadcast together; beyond the measured sizes it stays at the nearest.
 
-        Neighbours are weighted by the inverse fourth power of their distance in log space, so the answer always lies
-        between measured rates and equals them at measured sizes.
+        Neighbours are weighted by the inverse fourth power of their distance in log space, so the
+        answer always lies between measured rates and equals them at measured sizes.
         """
-        sizes = np.stack(np.broadcast_arrays(*(np.log(np.maximum(np.asarray(item, dtype=float), 1)) for item in (m, n, k))), axis=-1)
+        sizes = np.stack(
+            np.broadcast_arrays(
+                *(np.log(np.maximum(np.asarray(item, dtype=float), 1)) for item in (m, n, k))
+            ),
+            axis=-1,
+        )
         square = ((sizes[..., None, :] - self.log_sizes) ** 2).sum(axis=-1)
         weight = 1 / (square + 1e-6) ** 2
         return np.exp((weight * np.log(self.flops_per_s)).sum(axis=-1) / weight.sum(axis=-1))
@@ -86,17 +103,20 @@ class Machine:
     Attributes:
         name: of the accelerator.
         dtype: of the matrix products.
-        peak_flops_per_s: dense peak of the dtype, the denominator of MFU; the best measured rate when calibrated.
+        peak_flops_per_s: dense peak of the dtype, the denominator of MFU; the best measured rate
+            when calibrated.
         memory_bytes: capacity.
         memory_bytes_per_s: bandwidth beyond the caches, as reached.
         cache_bytes: working sets up to this size move at `cache_bytes_per_s`; 0 for no such tier.
         cache_bytes_per_s: bandwidth within the caches.
-        elementwise_bytes_per_s: traffic that separate norms, activations and softmaxes reach; 0 where bandwidth alone binds them.
+        elementwise_bytes_per_s: traffic that separate norms, activations and softmaxes reach; 0
+            where bandwidth alone binds them.
         scale_up_bytes_per_s: one-way bandwidth to a peer in the node, 0 for none.
         injection_bytes_per_s: one-way network bandwidth of a whole node, 0 for none.
         accelerators_per_node: accelerators that share it.
         host_link_bytes_per_s: one-way bandwidth to host memory, 0 when unknown.
-        efficiencies: fractions applied to compute and links; memory bandwidths above already carry theirs.
+        efficiencies: fractions applied to compute and links; memory bandwidths above already carry
+            theirs.
         curve: measured matmul rates, None for a published machine.
         fused: kernels are fused (GPU stacks) or eager (CPU).
         provenance: measured for a calibrated machine, else assumed.
@@ -145,20 +165,29 @@ class Machine:
             CatalogError: no peak for the dtype, or no memory bandwidth.
         """
         peaks = accelerator.peak_flops_per_s
-        peak = peaks.get(dtype) or (peaks.get("fp16") or peaks.get("bf16") if dtype in ("bf16", "fp16") else None)
+        peak = peaks.get(dtype) or (
+            peaks.get("fp16") or peaks.get("bf16") if dtype in ("bf16", "fp16") else None
+        )
         if not peak:
             known = ", ".join(sorted(peaks)) or "none"
-            raise CatalogError(f"{accelerator.name} has no published {dtype} peak", hint=f"choose one of its dtypes: {known}")
+            raise CatalogError(
+                f"{accelerator.name} has no published {dtype} peak",
+                hint=f"choose one of its dtypes: {known}",
+            )
         chosen = efficiencies or Efficiencies.typical(peak)
         if not accelerator.memory_bytes_per_s:
-            raise CatalogError(f"{accelerator.name} lacks memory_bytes_per_s", hint="add it to a record in the user catalog")
+            raise CatalogError(
+                f"{accelerator.name} lacks memory_bytes_per_s",
+                hint="add it to a record in the user catalog",
+            )
         return cls(
             name=accelerator.name,
             dtype=dtype,
             peak_flops_per_s=float(peak),
             memory_bytes=accelerator.memory_bytes,
             memory_bytes_per_s=accelerator.memory_bytes_per_s * chosen.memory,
-            scale_up_bytes_per_s=(cluster.scale_up_bytes_per_s if cluster else 0.0) or accelerator.scale_up_bytes_per_s,
+            scale_up_bytes_per_s=(cluster.scale_up_bytes_per_s if cluster else 0.0)
+            or accelerator.scale_up_bytes_per_s,
             injection_bytes_per_s=cluster.injection_bytes_per_s if cluster else 0.0,
             accelerators_per_node=cluster.accelerators_per_node if cluster else 1,
             host_link_bytes_per_s=accelerator.host_link_bytes_per_s,
@@ -167,7 +196,9 @@ class Machine:
         )
 
     @classmethod
-    def from_calibration(cls, calibration: Calibration, dtype: str = "fp32", *, cache_bytes: float = 16e6) -> "Machine":
+    def from_calibration(
+        cls, calibration: Calibration, dtype: str = "fp32", *, cache_bytes: float = 16e6
+    ) -> "Machine":
         """Make a machine from what `steelyard calibrate` measured.
 
         Args:
@@ -184,7 +215,10 @@ class Machine:
         points = [point for point in calibration.matmul if point.dtype == dtype]
         if not points:
             known = ", ".join(sorted({point.dtype for point in calibration.matmul})) or "none"
-            raise CatalogError(f"{calibration.machine}: no {dtype} matrix product was measured", hint=f"measured dtypes: {known}")
+            raise CatalogError(
+                f"{calibration.machine}: no {dtype} matrix product was measured",
+                hint=f"measured dtypes: {known}",
+            )
         sizes = np.log(np.array([(point.m, point.n, point.k) for point in points], dtype=float))
         curve = MatmulCurve(sizes, np.array([point.flops_per_s for point in points]))
         best = calibration.best_flops_per_s(dtype)
@@ -197,10 +231,14 @@ class Machine:
             memory_bytes_per_s=calibration.stream_bytes_per_s,
             cache_bytes=cache_bytes,
             cache_bytes_per_s=calibration.cache_bytes_per_s,
-            elementwise_bytes_per_s=calibration.elementwise_bytes_per_s if calibration.device == "cpu" else 0.0,
+            elementwise_bytes_per_s=calibration.elementwise_bytes_per_s
+            if calibration.device == "cpu"
+            else 0.0,
             injection_bytes_per_s=calibration.link_bytes_per_s,
             host_link_bytes_per_s=calibration.stream_bytes_per_s,
-            efficiencies=Efficiencies(attention=attention, launch_s=calibration.launch_s, tile=0.0, link=1.0),
+            efficiencies=Efficiencies(
+                attention=attention, launch_s=calibration.launch_s, tile=0.0, link=1.0
+            ),
             curve=curve,
             fused=calibration.device != "cpu",
             provenance="measured",
@@ -226,14 +264,19 @@ class Machine:
         size = np.asarray(working_set_bytes, dtype=float)
         if not self.cache_bytes:
             return np.full(size.shape, self.memory_bytes_per_s)
-        return np.where(size <= self.cache_bytes, max(self.cache_bytes_per_s, self.memory_bytes_per_s), self.memory_bytes_per_s)
+        return np.where(
+            size <= self.cache_bytes,
+            max(self.cache_bytes_per_s, self.memory_bytes_per_s),
+            self.memory_bytes_per_s,
+        )
 
 
 def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
     """Time each operator, once: the slower of compute and memory traffic, plus launches; [operators, *layouts].
 
-    Elementwise operators move their data at the rate measured for them, where it was. Weights stream from memory when all of a
-    pass's weights exceed the cache, whatever one operator's share. Communication is not included; `step` adds what cannot overlap.
+    Elementwise operators move their data at the rate measured for them, where it was. Weights
+    stream from memory when all of a pass's weights exceed the cache, whatever one operator's share.
+    Communication is not included; `step` adds what cannot overlap.
 
     Source: Williams et al. 2009 (roofline).
     """
@@ -245,13 +288,15 @@ def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
     activations = table.bytes_moved - table.weight_bytes
     reached = machine.bandwidth(activations)
     if machine.elementwise_bytes_per_s:
-        reached = np.where(_spread(table.mask("memory"), table), machine.elementwise_bytes_per_s, reached)
+        reached = np.where(
+            _spread(table.mask("memory"), table), machine.elementwise_bytes_per_s, reached
+        )
     memory = table.weight_bytes / machine.bandwidth(weights_set) + activations / reached
     return np.maximum(compute, memory) + table.launches * machine.efficiencies.launch_s
 
 
 def _spread(mask: NDArray[np.bool_], table: OperatorTable) -> NDArray[np.bool_]:
-    """Give a mask over operators the dimensions of the table's columns."""
+    """Return a mask over operators the dimensions of the table's columns."""
     return mask.reshape(-1, *(1,) * (table.flops.ndim - 1))
 
 

@@ -1,4 +1,7 @@
-"""Users who upload a document each and then ask about it in rounds: interactions per hour on one device."""
+"""Users who upload a document each and then ask about it in rounds.
+
+Interactions per hour on one device.
+"""
 
 import heapq
 import itertools
@@ -32,7 +35,9 @@ class SessionLoad:
     def __post_init__(self) -> None:
         """Refuse sizes that mean nothing."""
         if min(self.users, self.rounds, self.answer_tokens) < 1 or self.think_s < 0:
-            raise ConfigError("users, rounds and answer_tokens must be at least 1, and think_s at least 0")
+            raise ConfigError(
+                "users, rounds and answer_tokens must be at least 1, and think_s at least 0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +65,10 @@ class SessionOutcome:
 
 
 class Residents:
-    """Policy: whose cache stays on the device. The user who has been thinking longest yields; those at work never do."""
+    """Policy: whose cache stays on the device. The user who has been thinking longest yields.
+
+    Those at work never do.
+    """
 
     def __init__(self, concurrency: int) -> None:
         """Start empty.
@@ -111,11 +119,16 @@ class _State:
     link_free_s: float = 0.0
     prefill_end_s: float = -1.0
     answers: list[float] = field(default_factory=list)
-    busy: dict[str, float] = field(default_factory=lambda: {"prefill": 0.0, "decode": 0.0, "switch": 0.0})
+    busy: dict[str, float] = field(
+        default_factory=lambda: {"prefill": 0.0, "decode": 0.0, "switch": 0.0}
+    )
 
 
 class _Fluid:
-    """Answers progress continuously at the rate the device has for all of them; only ends are events."""
+    """Answers progress continuously at the rate the device has for all of them.
+
+    Only ends are events.
+    """
 
     def __init__(self, point: ServePoint, load: SessionLoad) -> None:
         """Queue every upload."""
@@ -128,7 +141,10 @@ class _Fluid:
         self.admit()
 
     def admit(self) -> None:
-        """Give places to those who wait, in order; caches move over the link, new documents are then read."""
+        """Give places to those who wait, in order.
+
+        Caches move over the link, new documents are then read.
+        """
         state = self.state
         while state.waiting:
             user = state.waiting[0]
@@ -225,8 +241,9 @@ class _Fluid:
 def sessions(point: ServePoint, load: SessionLoad) -> SessionOutcome:
     """Forecast a set of sessions on one device (or tensor-parallel group).
 
-    Documents are read one after another, before answers; answers in progress share the read of the weights; a user whose cache had to
-    move out gets it back over the link before the answer starts, while others go on.
+    Documents are read one after another, before answers; answers in progress share the read of the
+    weights; a user whose cache had to move out gets it back over the link before the answer starts,
+    while others go on.
 
     Args:
         point: the four numbers for one user's context at batch 1.
@@ -241,9 +258,17 @@ def sessions(point: ServePoint, load: SessionLoad) -> SessionOutcome:
     Source: Fu 2024 (arXiv 2405.08944), section 2.1 (session-based throughput).
     """
     if point.concurrency < 1:
-        raise CapacityError("weights and one user's cache do not fit", hint=f"it needs at least {point.needs_accelerators} accelerators")
+        raise CapacityError(
+            "weights and one user's cache do not fit",
+            hint=f"it needs at least {point.needs_accelerators} accelerators",
+        )
     model = _Fluid(point, load)
     model.run()
     state = model.state
     rate = load.users * load.rounds / state.now_s * 3600
-    return SessionOutcome(total_s=state.now_s, interactions_per_hour=rate, busy_s=dict(state.busy), answers_s=tuple(sorted(state.answers)))
+    return SessionOutcome(
+        total_s=state.now_s,
+        interactions_per_hour=rate,
+        busy_s=dict(state.busy),
+        answers_s=tuple(sorted(state.answers)),
+    )

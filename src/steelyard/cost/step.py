@@ -1,4 +1,7 @@
-"""Time one optimizer step: compute by the roofline, communication that cannot hide, the pipeline's bubble, the update."""
+"""Time one optimizer step.
+
+Compute by the roofline, communication that cannot hide, the pipeline's bubble, the update.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +13,13 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.cost.collectives import all_gather_s, all_reduce_s, group_bandwidth
 from steelyard.cost.flops import AttentionConvention, model_flops_per_token
 from steelyard.cost.layout import Layout
-from steelyard.cost.memory import MIXED, PURE_FP32, MemoryBreakdown, parameter_count, training_memory
+from steelyard.cost.memory import (
+    MIXED,
+    PURE_FP32,
+    MemoryBreakdown,
+    parameter_count,
+    training_memory,
+)
 from steelyard.cost.operators import operators
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.errors import ConfigError
@@ -18,7 +27,8 @@ from steelyard.errors import ConfigError
 __all__ = ["StepCost", "training_step"]
 
 OVERLAP = 0.7
-"""Share of data-parallel traffic that hides behind compute; assumed; the whole step is checked against published throughput."""
+"""Share of data-parallel traffic that hides behind compute; assumed; the whole step is checked
+against published throughput."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +86,8 @@ def training_step(
         micro_batch: sequences per micro-batch and replica.
         sequence_length: tokens of each.
         accumulation: micro-batches per step and replica; also fills the pipeline.
-        layout: one accelerator when not given; fields may be arrays that broadcast with the arguments.
+        layout: one accelerator when not given; fields may be arrays that broadcast with the
+            arguments.
         flash_attention: fused attention.
         overlap: share of data-parallel traffic that hides behind compute.
         convention: how attention counts in model FLOPs; execution always runs the causal half.
@@ -87,7 +98,8 @@ def training_step(
     Raises:
         ConfigError: a size is smaller than 1.
 
-    Source: Narayanan et al. 2021 (bubble, tensor parallelism); Rajbhandari et al. 2020 (ZeRO traffic).
+    Source: Narayanan et al. 2021 (bubble, tensor parallelism); Rajbhandari et al. 2020 (ZeRO
+        traffic).
     """
     chosen = layout or Layout()
     axes = chosen.arrays()
@@ -104,23 +116,54 @@ def training_step(
     tokens = steps * batch * sequence_length * axes["data"]
     model_flops = tokens * model_flops_per_token(arch, sequence_length, convention=convention)
     parts = {
-        "time_s": total_s, "compute_s": steps * kernels_s, "product_s": steps * product_s, "tensor_s": steps * tensor_s,
-        "bubble_s": bubble_s, "data_s": data_s, "update_s": update_s, "model_flops": model_flops, "flops": steps * work[0],
-        "bytes": steps * work[1], "tokens": tokens,
+        "time_s": total_s,
+        "compute_s": steps * kernels_s,
+        "product_s": steps * product_s,
+        "tensor_s": steps * tensor_s,
+        "bubble_s": bubble_s,
+        "data_s": data_s,
+        "update_s": update_s,
+        "model_flops": model_flops,
+        "flops": steps * work[0],
+        "bytes": steps * work[1],
+        "tokens": tokens,
         "mfu": model_flops / (total_s * chosen.num_accelerators * machine.peak_flops_per_s),
-    }  # fmt: skip
+    }
     precision = PURE_FP32 if machine.dtype_bytes >= 4 else MIXED
-    options: dict[str, Any] = {"accumulation": steps, "precision": precision, "flash_attention": flash_attention}
-    memory = training_memory(arch, batch=batch, sequence_length=sequence_length, layout=chosen, **options)
-    return StepCost(**{name: float(value) if np.ndim(value) == 0 else value for name, value in parts.items()}, memory=memory)
+    options: dict[str, Any] = {
+        "accumulation": steps,
+        "precision": precision,
+        "flash_attention": flash_attention,
+    }
+    memory = training_memory(
+        arch, batch=batch, sequence_length=sequence_length, layout=chosen, **options
+    )
+    return StepCost(
+        **{name: float(value) if np.ndim(value) == 0 else value for name, value in parts.items()},
+        memory=memory,
+    )
 
 
 def _micro_batch(
-    arch: Architecture, machine: Machine, axes: dict[str, Any], batch: Any, sequence_length: int, flash_attention: bool
+    arch: Architecture,
+    machine: Machine,
+    axes: dict[str, Any],
+    batch: Any,
+    sequence_length: int,
+    flash_attention: bool,
 ) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
     """Give (kernel, product and tensor-parallel seconds), (FLOPs, bytes moved) of one micro-batch on the busiest accelerator."""
-    shape: dict[str, Any] = {"tensor_parallel": axes["tensor"], "pipeline_parallel": axes["pipeline"], "tokens": sequence_length}
-    shape |= {"batch": batch, "dtype_bytes": machine.dtype_bytes, "fused": machine.fused, "flash_attention": flash_attention}
+    shape: dict[str, Any] = {
+        "tensor_parallel": axes["tensor"],
+        "pipeline_parallel": axes["pipeline"],
+        "tokens": sequence_length,
+    }
+    shape |= {
+        "batch": batch,
+        "dtype_bytes": machine.dtype_bytes,
+        "fused": machine.fused,
+        "flash_attention": flash_attention,
+    }
     shape["sequence_parallel"] = axes["sequence_parallel"]
     train, forward = (operators(arch, phase=phase, **shape) for phase in ("train", "prefill"))
     repeat_s, repeat_flops = _recomputed(forward, machine, axes["recompute"])
@@ -141,23 +184,40 @@ def _hop_s(arch: Architecture, machine: Machine, axes: dict[str, Any], tokens: A
 
 
 def _recomputed(forward: Any, machine: Machine, recompute: Any) -> tuple[Any, Any]:
-    """Give seconds and FLOPs that recomputation repeats per micro-batch: attention only, or all layers."""
+    """Return seconds and FLOPs that recomputation repeats per micro-batch: attention only, or all layers."""
     times = forward.count * operator_times_s(forward, machine)
     layers = np.array([name not in ("embedding", "head", "final_norm") for name in forward.names])
     attention = forward.mask("attention")
     flops = forward.count * forward.flops
-    seconds = np.where(recompute == 2, times[layers].sum(axis=0), np.where(recompute == 1, times[attention].sum(axis=0), 0.0))
-    return seconds, np.where(recompute == 2, flops[layers].sum(axis=0), np.where(recompute == 1, flops[attention].sum(axis=0), 0.0))
+    seconds = np.where(
+        recompute == 2,
+        times[layers].sum(axis=0),
+        np.where(recompute == 1, times[attention].sum(axis=0), 0.0),
+    )
+    return seconds, np.where(
+        recompute == 2,
+        flops[layers].sum(axis=0),
+        np.where(recompute == 1, flops[attention].sum(axis=0), 0.0),
+    )
 
 
 def _tensor_s(arch: Architecture, machine: Machine, tokens: Any, axes: dict[str, Any]) -> Any:
     """Time the two all-reduces of each layer of one stage in one pass; as gather and scatter they cost the same."""
     size = machine.dtype_bytes * tokens * arch.hidden_size
     layers = arch.num_layers / axes["pipeline"]
-    return np.where(axes["tensor"] > 1, 2 * layers * all_reduce_s(machine, size, axes["tensor"]), 0.0)
+    return np.where(
+        axes["tensor"] > 1, 2 * layers * all_reduce_s(machine, size, axes["tensor"]), 0.0
+    )
 
 
-def _data_s(arch: Architecture, machine: Machine, axes: dict[str, Any], steps: Any, kernels_s: Any, overlap: float) -> Any:
+def _data_s(
+    arch: Architecture,
+    machine: Machine,
+    axes: dict[str, Any],
+    steps: Any,
+    kernels_s: Any,
+    overlap: float,
+) -> Any:
     """Time the data-parallel traffic that is not hidden: gradients once per step, or sharded weights every micro-batch."""
     layers, tables = parameter_count(arch)
     local = (layers / axes["pipeline"] + tables) / axes["tensor"]

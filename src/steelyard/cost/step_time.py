@@ -1,4 +1,7 @@
-"""Seconds of one serving step as a non-negative linear model of what the step holds; fitted, or made from a roofline."""
+"""Seconds of one serving step as a non-negative linear model of what the step holds.
+
+Fitted, or made from a roofline.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +18,20 @@ from steelyard.files import read_json, write_json
 
 __all__ = ["FEATURES", "FIRST_TOKENS", "ServeStepTime"]
 
-FEATURES = ("steps", "sequences", "prefill_tokens", "prefill_kv", "decode_tokens", "decode_kv", "first_tokens")
+FEATURES = (
+    "steps",
+    "sequences",
+    "prefill_tokens",
+    "prefill_kv",
+    "decode_tokens",
+    "decode_kv",
+    "first_tokens",
+)
 """What a step's time depends on, summed over its sequences.
 
-1 per step; sequences in it; prompt tokens processed; pairs of prompt token and attended token; sequences that decode one
-token; tokens these attend; all tokens of the step up to `FIRST_TOKENS`, as products of few rows reach a small part of the
-processor's rate and cost more per row.
+1 per step; sequences in it; prompt tokens processed; pairs of prompt token and attended token;
+sequences that decode one token; tokens these attend; all tokens of the step up to `FIRST_TOKENS`,
+as products of few rows reach a small part of the processor's rate and cost more per row.
 """
 
 FIRST_TOKENS = 8
@@ -43,7 +54,9 @@ class ServeStepTime:
     source: str = "fitted on measured steps"
 
     @classmethod
-    def fit(cls, features: ArrayLike, seconds: ArrayLike, *, source: str = "fitted on measured steps") -> "ServeStepTime":
+    def fit(
+        cls, features: ArrayLike, seconds: ArrayLike, *, source: str = "fitted on measured steps"
+    ) -> "ServeStepTime":
         """Fit by non-negative least squares on relative error, then once more without steps slowed by interference.
 
         Args:
@@ -52,28 +65,53 @@ class ServeStepTime:
             source: what the times are from.
 
         Returns:
-            The fitted model. Steps whose residual is beyond three times the median absolute one are left out of the second fit.
+            The fitted model. Steps whose residual is beyond three times the median absolute one are
+            left out of the second fit.
 
         Raises:
             FitError: fewer than 7 steps, wrong shapes, or times that are not positive and finite.
         """
         matrix, times = np.asarray(features, dtype=float), np.asarray(seconds, dtype=float)
-        if matrix.ndim != 2 or matrix.shape[1] != len(FEATURES) or times.shape != matrix.shape[:1] or len(times) < len(FEATURES):
-            message = f"step times need features [n, {len(FEATURES)}] and seconds [n] with n >= {len(FEATURES)}"
-            raise FitError(f"{message}, got {matrix.shape} and {times.shape}", hint="replay more requests before fitting")
+        if (
+            matrix.ndim != 2
+            or matrix.shape[1] != len(FEATURES)
+            or times.shape != matrix.shape[:1]
+            or len(times) < len(FEATURES)
+        ):
+            message = (
+                f"step times need features [n, {len(FEATURES)}] and seconds [n] with n >= "
+                f"{len(FEATURES)}"
+            )
+            raise FitError(
+                f"{message}, got {matrix.shape} and {times.shape}",
+                hint="replay more requests before fitting",
+            )
         if not (np.isfinite(times).all() and (times > 0).all() and np.isfinite(matrix).all()):
-            raise FitError("step times must be positive and finite", hint="drop steps that were not timed")
+            raise FitError(
+                "step times must be positive and finite", hint="drop steps that were not timed"
+            )
         coefficients = _relative_nnls(matrix, times)
         residual = matrix @ coefficients / times - 1
         limit = 3 * max(float(np.median(np.abs(residual))), 0.02)
         kept = np.abs(residual) <= limit
         if kept.sum() >= len(FEATURES):
             coefficients = _relative_nnls(matrix[kept], times[kept])
-        spread = float(np.sqrt(np.mean((matrix[kept] @ coefficients / times[kept] - 1) ** 2))) if kept.any() else 1.0
-        return cls(coefficients=tuple(map(float, coefficients)), relative_spread=spread, count=len(times), source=source)
+        spread = (
+            float(np.sqrt(np.mean((matrix[kept] @ coefficients / times[kept] - 1) ** 2)))
+            if kept.any()
+            else 1.0
+        )
+        return cls(
+            coefficients=tuple(map(float, coefficients)),
+            relative_spread=spread,
+            count=len(times),
+            source=source,
+        )
 
     @classmethod
-    def from_roofline(cls, arch: Architecture, machine: Machine, *, dtype_bytes: float | None = None) -> "ServeStepTime":
+    def from_roofline(
+        cls, arch: Architecture, machine: Machine, *, dtype_bytes: float | None = None
+    ) -> "ServeStepTime":
         """Fit the same linear form to roofline times of a grid of prefill, decode and mixed steps.
 
         Args:
@@ -92,19 +130,28 @@ class ServeStepTime:
                 for context in contexts:
                     if sequences or prompt:
                         rows.append(_features(sequences, context, prompt))
-                        times.append(_mixed_step_s(arch, machine, rows[-1], dtype_bytes or machine.dtype_bytes))
+                        times.append(
+                            _mixed_step_s(
+                                arch, machine, rows[-1], dtype_bytes or machine.dtype_bytes
+                            )
+                        )
         matrix, seconds = np.array(rows), np.array(times)
         coefficients = _relative_nnls(matrix, seconds)
         spread = float(np.sqrt(np.mean((matrix @ coefficients / seconds - 1) ** 2)))
         source = f"roofline of {arch.name} on {machine.name}"
-        return cls(coefficients=tuple(map(float, coefficients)), relative_spread=spread, count=len(times), source=source)
+        return cls(
+            coefficients=tuple(map(float, coefficients)),
+            relative_spread=spread,
+            count=len(times),
+            source=source,
+        )
 
     def predict(self, features: ArrayLike) -> NDArray[np.float64]:
-        """Give seconds of steps; features [..., 7] in the order of `FEATURES`, answer [...]."""
+        """Return seconds of steps; features [..., 7] in the order of `FEATURES`, answer [...]."""
         return np.asarray(features, dtype=float) @ np.array(self.coefficients)
 
     def scaled(self, factor: float) -> "ServeStepTime":
-        """Give the same model with every step `factor` times as long."""
+        """Return the same model with every step `factor` times as long."""
         return replace(self, coefficients=tuple(factor * item for item in self.coefficients))
 
     def save(self, path: Path) -> None:
@@ -115,34 +162,73 @@ class ServeStepTime:
     def load(cls, path: Path) -> "ServeStepTime":
         """Read a model that `save` wrote, or that of a step-time table; a missing or broken file raises DataError or ConfigError."""
         raw = read_json(path)
-        return convert(raw.get("step_time", raw) if isinstance(raw, dict) else raw, cls, where=str(path))
+        return convert(
+            raw.get("step_time", raw) if isinstance(raw, dict) else raw, cls, where=str(path)
+        )
 
 
 def _features(sequences: int, context: int, prompt: int) -> list[float]:
     """Make the features of a step with `sequences` decoding and one chunk of `prompt` tokens, all at `context`."""
     pairs = prompt * (max(context - prompt, 0) + (prompt + 1) / 2)
-    return [1.0, sequences + (prompt > 0), prompt, pairs, sequences, sequences * context, min(prompt + sequences, FIRST_TOKENS)]
+    return [
+        1.0,
+        sequences + (prompt > 0),
+        prompt,
+        pairs,
+        sequences,
+        sequences * context,
+        min(prompt + sequences, FIRST_TOKENS),
+    ]
 
 
-def _mixed_step_s(arch: Architecture, machine: Machine, row: list[float], dtype_bytes: float) -> float:
+def _mixed_step_s(
+    arch: Architecture, machine: Machine, row: list[float], dtype_bytes: float
+) -> float:
     """Time a step: its tokens share the matrix products, attention adds up over the two kinds, the head runs per sequence."""
     _, sequences, prompt, pairs, decoding, keys, _ = row
-    shared = operators(arch, phase="prefill", tokens=1, context=1, batch=prompt + decoding, dtype_bytes=dtype_bytes, fused=machine.fused)
+    shared = operators(
+        arch,
+        phase="prefill",
+        tokens=1,
+        context=1,
+        batch=prompt + decoding,
+        dtype_bytes=dtype_bytes,
+        fused=machine.fused,
+    )
     per_token_head_s = 0.0
     times_s = float(roofline_time_s(shared, machine))
     if sequences < prompt + decoding:
-        head = operators(arch, phase="prefill", tokens=prompt + decoding, batch=1, dtype_bytes=dtype_bytes, fused=machine.fused)
+        head = operators(
+            arch,
+            phase="prefill",
+            tokens=prompt + decoding,
+            batch=1,
+            dtype_bytes=dtype_bytes,
+            fused=machine.fused,
+        )
         attention = head.mask("attention")
         single_s = float(roofline_time_s(head, machine))
-        spent = head.count[attention] * head.flops[attention] / (machine.peak_flops_per_s * machine.efficiencies.attention)
+        spent = (
+            head.count[attention]
+            * head.flops[attention]
+            / (machine.peak_flops_per_s * machine.efficiencies.attention)
+        )
         times_s = single_s - float(spent.sum())
     width = arch.num_heads * arch.head_dim
-    score_s = 4.0 * arch.num_layers * width * pairs / (machine.peak_flops_per_s * machine.efficiencies.attention)
+    score_s = (
+        4.0
+        * arch.num_layers
+        * width
+        * pairs
+        / (machine.peak_flops_per_s * machine.efficiencies.attention)
+    )
     cache = 2.0 * arch.num_layers * arch.num_kv_heads * arch.head_dim * dtype_bytes * keys
     return max(times_s, 0.0) + per_token_head_s + score_s + cache / float(machine.bandwidth(cache))
 
 
-def _relative_nnls(matrix: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+def _relative_nnls(
+    matrix: NDArray[np.float64], seconds: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Minimize the sum of squared relative errors with coefficients at least 0; columns are scaled for conditioning."""
     from scipy.optimize import nnls
 

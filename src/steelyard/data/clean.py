@@ -1,4 +1,7 @@
-"""From a file's bytes to clean documents: decode, refuse binary, normalize, cut, drop what teaches nothing."""
+"""From a file's bytes to clean documents.
+
+Decode, refuse binary, normalize, cut, drop what teaches nothing.
+"""
 
 import hashlib
 import re
@@ -8,7 +11,8 @@ import zlib
 __all__ = ["MAX_DOCUMENT_CHARS", "clean", "decode", "fingerprint", "split", "verdict"]
 
 MAX_DOCUMENT_CHARS = 65536
-"""Longer texts are cut into several documents, so that one large file still gives training and held-out text."""
+"""Longer texts are cut into several documents, so that one large file still gives training and
+held-out text."""
 
 MIN_DOCUMENT_CHARS = 128
 MAX_CONTROL_FRACTION = 0.01
@@ -26,7 +30,8 @@ def decode(raw: bytes) -> str | None:
         raw: a file's bytes.
 
     Returns:
-        The text, or None when the bytes are binary: a zero byte, invalid UTF-8, or more than 1 % control characters.
+        The text, or None when the bytes are binary: a zero byte, invalid UTF-8, or more than 1 %
+        control characters.
     """
     if b"\0" in raw:
         return None
@@ -77,7 +82,8 @@ def verdict(document: str, raw: bytes) -> str:
         raw: the same in UTF-8.
 
     Returns:
-        "short" (under 128 characters), "repetitive" (deflate shrinks it more than 12-fold), or an empty string to keep it.
+        "short" (under 128 characters), "repetitive" (deflate shrinks it more than 12-fold), or an
+        empty string to keep it.
     """
     if len(document) < MIN_DOCUMENT_CHARS:
         return "short"
@@ -85,5 +91,5 @@ def verdict(document: str, raw: bytes) -> str:
 
 
 def fingerprint(document: str) -> bytes:
-    """Give the SHA-256 of a document with all white space made alike; equal fingerprints mean an exact duplicate."""
+    """Return the SHA-256 of a document with all white space made alike; equal fingerprints mean an exact duplicate."""
     return hashlib.sha256(" ".join(document.split()).encode()).digest()

@@ -30,7 +30,11 @@ class Documents:
             boundaries: int64 [N + 1], where each starts and the last ends.
         """
         self._bounds = np.load(boundaries, allow_pickle=False)
-        self._text = np.memmap(text, dtype=np.uint8, mode="r") if self._bounds[-1] else np.zeros(0, dtype=np.uint8)
+        self._text = (
+            np.memmap(text, dtype=np.uint8, mode="r")
+            if self._bounds[-1]
+            else np.zeros(0, dtype=np.uint8)
+        )
         self.lengths = np.diff(self._bounds)
 
     def __len__(self) -> int:
@@ -38,14 +42,19 @@ class Documents:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> bytes:
-        """Give document `index`, from 0."""
+        """Return document `index`, from 0."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self._text[self._bounds[index] : self._bounds[index + 1]].tobytes()
 
 
 def write_documents(
-    files: Sequence[TextFile], text: Path, boundaries: Path, *, max_bytes: int | None, progress: Callable[[float], None]
+    files: Sequence[TextFile],
+    text: Path,
+    boundaries: Path,
+    *,
+    max_bytes: int | None,
+    progress: Callable[[float], None],
 ) -> dict[str, object]:
     """Read files, clean them, drop exact duplicates, and write what is left.
 
@@ -73,7 +82,9 @@ def write_documents(
             read += 1
             for document in _documents_of(file, skipped):
                 raw = document.encode()
-                reason = verdict(document, raw) or ("exact duplicate" if (mark := fingerprint(document)) in seen else "")
+                reason = verdict(document, raw) or (
+                    "exact duplicate" if (mark := fingerprint(document)) in seen else ""
+                )
                 if reason:
                     dropped[reason] += 1
                 elif max_bytes is None or ends[-1] < max_bytes:
@@ -83,7 +94,12 @@ def write_documents(
             progress(min(ends[-1] / goal, 1.0))
     with atomic_path(boundaries) as temporary, temporary.open("wb") as stream:
         np.save(stream, np.array(ends, dtype=np.int64))
-    return {"files_read": read, "files_skipped": dict(skipped), "documents_dropped": dict(dropped), "bytes": ends[-1]}
+    return {
+        "files_read": read,
+        "files_skipped": dict(skipped),
+        "documents_dropped": dict(dropped),
+        "bytes": ends[-1],
+    }
 
 
 def _documents_of(file: TextFile, skipped: Counter[str]) -> Iterator[str]:

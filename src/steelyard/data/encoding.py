@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["CachedEncoder"]
 
 # GPT-2's rule for words, for ASCII text, on which Python's expressions and the tokenizer's agree.
-_WORDS = re.compile(r"'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
+_WORDS = re.compile(
+    r"'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII
+)
 # A word never reaches over the start of a line, because only a blank can lead one.
 _LINE_STARTS = re.compile(r"(?<=\n)(?=[!-~])")
 _MOST_CACHED = 1 << 20
@@ -22,8 +24,8 @@ _MOST_CACHED = 1 << 20
 class CachedEncoder:
     """Cuts text as `Tokenizer.encode` does, only faster, for a byte-level BPE with GPT-2's rule for words.
 
-    Byte-level BPE never joins across words and text repeats its words, so a table of words does nearly all of the work.
-    Lines with characters beyond ASCII go to the tokenizer as they are.
+    Byte-level BPE never joins across words and text repeats its words, so a table of words does
+    nearly all of the work. Lines with characters beyond ASCII go to the tokenizer as they are.
     """
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
@@ -52,10 +54,18 @@ class CachedEncoder:
         if len(self._known) > _MOST_CACHED:
             self._known.clear()
         self._known[None] = [end_token]
-        fresh = [piece for piece in dict.fromkeys(pieces) if piece is not None and piece not in self._known]
+        fresh = [
+            piece
+            for piece in dict.fromkeys(pieces)
+            if piece is not None and piece not in self._known
+        ]
         encodings = self._tokenizer.encode_batch_fast(fresh, add_special_tokens=False)
-        self._known.update((piece, encoding.ids) for piece, encoding in zip(fresh, encodings, strict=True))
-        return np.fromiter(chain.from_iterable(map(self._known.__getitem__, pieces)), dtype=np.int64)
+        self._known.update(
+            (piece, encoding.ids) for piece, encoding in zip(fresh, encodings, strict=True)
+        )
+        return np.fromiter(
+            chain.from_iterable(map(self._known.__getitem__, pieces)), dtype=np.int64
+        )
 
     def _pieces(self, text: str) -> list[str]:
         """Cut into ASCII words and whole other lines, at places where the tokenizer would cut too."""

@@ -33,7 +33,8 @@ class Manifest:
     """A prepared text.
 
     Attributes:
-        key: hash of everything the content depends on: files with size and time stamp, and all options.
+        key: hash of everything the content depends on: files with size and time stamp, and all
+            options.
         sources: where the text came from; the first twenty paths.
         files_read: files looked at.
         files_skipped: files dropped, by reason: "binary" or "unreadable".
@@ -81,7 +82,11 @@ class Manifest:
     @property
     def duplicate_fraction(self) -> float:
         """Share of clean documents dropped as exact or near duplicates, 0..1."""
-        duplicates = sum(count for reason, count in self.documents_dropped.items() if reason.endswith("duplicate"))
+        duplicates = sum(
+            count
+            for reason, count in self.documents_dropped.items()
+            if reason.endswith("duplicate")
+        )
         return duplicates / max(duplicates + self.documents, 1)
 
     @property
@@ -105,11 +110,17 @@ def read_manifest(directory: Path | str) -> Manifest:
     directory = Path(directory)
     if not (directory / MANIFEST).is_file():
         state = "holds no finished token shards" if directory.is_dir() else "does not exist"
-        raise DataError(f"folder {directory} {state}", hint="make it with: steelyard data prepare PATHS --out DIR")
+        raise DataError(
+            f"folder {directory} {state}",
+            hint="make it with: steelyard data prepare PATHS --out DIR",
+        )
     try:
         return msgspec.convert(read_json(directory / MANIFEST), Manifest)
     except msgspec.ValidationError as error:
-        raise DataError(f"{directory / MANIFEST}: {error}", hint=f"delete the folder {directory} and prepare it again") from error
+        raise DataError(
+            f"{directory / MANIFEST}: {error}",
+            hint=f"delete the folder {directory} and prepare it again",
+        ) from error
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
@@ -125,9 +136,14 @@ def verify(directory: Path, manifest: Manifest) -> None:
     for name, sha256 in _expected(manifest).items():
         path = directory / name
         if not path.is_file():
-            raise DataError(f"{path} is missing", hint=f"delete the folder {directory} and prepare it again")
+            raise DataError(
+                f"{path} is missing", hint=f"delete the folder {directory} and prepare it again"
+            )
         if sha256_file(path) != sha256:
-            raise DataError(f"{path} is corrupted: its SHA-256 is not the one in the manifest", hint="delete it and prepare the text again")
+            raise DataError(
+                f"{path} is corrupted: its SHA-256 is not the one in the manifest",
+                hint="delete it and prepare the text again",
+            )
 
 
 def missing(directory: Path, manifest: Manifest) -> list[str]:
@@ -136,6 +152,6 @@ def missing(directory: Path, manifest: Manifest) -> list[str]:
 
 
 def _expected(manifest: Manifest) -> dict[str, str]:
-    """Give the hash of every file by its name."""
+    """Return the hash of every file by its name."""
     shards = {shard.name: shard.sha256 for shard in (*manifest.train, *manifest.heldout)}
     return shards | {"tokenizer.json": manifest.tokenizer_sha256}

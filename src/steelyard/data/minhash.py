@@ -8,10 +8,8 @@ import numpy as np
 __all__ = ["MinHasher", "duplicate_roots", "shingles"]
 
 BANDS, ROWS = 14, 8
-"""14 bands of 8 rows find 92 % of pairs with Jaccard similarity 0.8, and all but one in ten thousand at 0.9.
-
-Source: Penedo et al., arXiv:2406.17557 (FineWeb), section 3.4.
-"""
+"""14 bands of 8 rows find 92 % of pairs with Jaccard similarity 0.8, and all but one in ten
+thousand at 0.9.  Source: Penedo et al., arXiv:2406.17557 (FineWeb), section 3.4. """
 
 _WORD = np.zeros(256, dtype=bool)
 _WORD[[*range(48, 58), *range(65, 91), 95, *range(97, 123), *range(128, 256)]] = True
@@ -24,15 +22,16 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 def shingles(raw: bytes, width: int = 5) -> np.ndarray:
     """Hash every run of `width` words.
 
-    Words are runs of ASCII letters (in either case), digits, underscores and non-ASCII bytes. A prefix sum of a polynomial
-    modulo 2^64 gives all word hashes at once.
+    Words are runs of ASCII letters (in either case), digits, underscores and non-ASCII bytes. A
+    prefix sum of a polynomial modulo 2^64 gives all word hashes at once.
 
     Args:
         raw: a document in UTF-8.
         width: words in a shingle.
 
     Returns:
-        Distinct hashes, uint64, sorted; a document of fewer words is one shingle, one without words none.
+        Distinct hashes, uint64, sorted; a document of fewer words is one shingle, one without words
+        none.
     """
     codes = np.frombuffer(raw, dtype=np.uint8)
     edges = np.diff(_WORD[codes].astype(np.int8), prepend=0, append=0)
@@ -88,7 +87,9 @@ class MinHasher:
         return (least >> np.uint64(32)).astype(np.uint32)
 
 
-def signatures(documents: Iterable[bytes], hasher: MinHasher, done: Callable[[], None] = lambda: None) -> np.ndarray:
+def signatures(
+    documents: Iterable[bytes], hasher: MinHasher, done: Callable[[], None] = lambda: None
+) -> np.ndarray:
     """Sign documents.
 
     Args:
@@ -109,8 +110,8 @@ def signatures(documents: Iterable[bytes], hasher: MinHasher, done: Callable[[],
 def duplicate_roots(signed: np.ndarray, threshold: float = 0.8, bands: int = BANDS) -> np.ndarray:
     """Find clusters of near duplicates.
 
-    Documents that agree in all rows of a band are candidates; those whose signatures agree in at least `threshold` of all places
-    are joined.
+    Documents that agree in all rows of a band are candidates; those whose signatures agree in at
+    least `threshold` of all places are joined.
 
     Args:
         signed: signatures [N, K].
@@ -118,7 +119,8 @@ def duplicate_roots(signed: np.ndarray, threshold: float = 0.8, bands: int = BAN
         bands: bands the K rows are cut into; divides K.
 
     Returns:
-        int64 [N]: for each document the first of its cluster; a document that is its own root is kept.
+        int64 [N]: for each document the first of its cluster; a document that is its own root is
+        kept.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -154,13 +156,13 @@ def _candidates(signed: np.ndarray, bands: int) -> np.ndarray:
 
 
 def _powers(base: int, count: int) -> np.ndarray:
-    """Give base^0, base^1, ... modulo 2^64."""
+    """Return base^0, base^1, ... modulo 2^64."""
     return _power_table(base, max(count - 1, 0).bit_length())[:count]
 
 
 @functools.cache
 def _power_table(base: int, doublings: int) -> np.ndarray:
-    """Give the first 2^doublings powers; documents are short, so few tables are ever made."""
+    """Return the first 2^doublings powers; documents are short, so few tables are ever made."""
     powers = np.ones(1, dtype=np.uint64)
     for _ in range(doublings):
         powers = np.concatenate((powers, powers * np.uint64(pow(base, len(powers), 1 << 64))))

@@ -21,7 +21,7 @@ _GROUP_BYTES = 1 << 20
 
 
 def token_dtype(vocab_size: int) -> str:
-    """Give the narrowest of uint16 and uint32 that holds all ids."""
+    """Return the narrowest of uint16 and uint32 that holds all ids."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
@@ -37,7 +37,10 @@ def split_heldout(documents: Sequence[bytes], fraction: float, seed: int) -> np.
         bool [N]; at least one document is held out and one is not.
     """
     salt = str(seed).encode()
-    order = sorted(range(len(documents)), key=lambda place: hashlib.blake2b(documents[place], digest_size=16, key=salt).digest())
+    order = sorted(
+        range(len(documents)),
+        key=lambda place: hashlib.blake2b(documents[place], digest_size=16, key=salt).digest(),
+    )
     lengths = np.array([len(documents[place]) for place in order], dtype=np.int64)
     count = int(np.searchsorted(np.cumsum(lengths), fraction * lengths.sum())) + 1
     chosen = np.zeros(len(documents), dtype=bool)
@@ -89,7 +92,11 @@ def pack(
 
 
 def _encoded(
-    documents: Sequence[bytes], tokenizer: "Tokenizer", end_token: int, dtype: np.dtype, progress: Callable[[int], None]
+    documents: Sequence[bytes],
+    tokenizer: "Tokenizer",
+    end_token: int,
+    dtype: np.dtype,
+    progress: Callable[[int], None],
 ) -> Iterator[bytes]:
     """Yield the token bytes of about a megabyte of documents at a time."""
     encoder = CachedEncoder(tokenizer)

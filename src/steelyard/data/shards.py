@@ -1,4 +1,7 @@
-"""Token shards: memory-mapped token ids, read in an order that depends on nothing but an index and a seed."""
+"""Token shards.
+
+Memory-mapped token ids, read in an order that depends on nothing but an index and a seed.
+"""
 
 from pathlib import Path
 
@@ -19,9 +22,11 @@ class TokenShards:
         manifest: what it holds and where it came from.
         vocab_size: token ids are below it.
         num_tokens: tokens to train on.
-        bytes_per_token: UTF-8 bytes an average held-out token stands for; turns nats per token into bits per byte.
+        bytes_per_token: UTF-8 bytes an average held-out token stands for; turns nats per token into
+            bits per byte.
         tokenizer: file of the tokenizer that cut the text.
-        heldout_tokens: tokens kept for evaluation, memory-mapped where there is one shard of them, uint16 or uint32 [N].
+        heldout_tokens: tokens kept for evaluation, memory-mapped where there is one shard of them,
+            uint16 or uint32 [N].
     """
 
     def __init__(self, directory: Path | str, *, check: bool = True) -> None:
@@ -44,14 +49,17 @@ class TokenShards:
         self.tokenizer = self.directory / "tokenizer.json"
         self._train = [self._map(shard) for shard in self.manifest.train]
         heldout = [self._map(shard) for shard in self.manifest.heldout]
-        self.heldout_tokens: np.ndarray = heldout[0] if len(heldout) == 1 else np.concatenate(heldout)
+        self.heldout_tokens: np.ndarray = (
+            heldout[0] if len(heldout) == 1 else np.concatenate(heldout)
+        )
         self._orders: dict[tuple[int, int, int], np.ndarray] = {}
 
     def batch(self, index: int, batch_size: int, sequence_length: int, seed: int) -> np.ndarray:
-        """Give one training batch; a pure function of its arguments.
+        """Return one training batch; a pure function of its arguments.
 
-        The text is cut into windows of `sequence_length` predicted tokens. Each pass over the text visits all of them once, in an
-        order drawn anew from the seed and the number of the pass. The last token of a window is the first of the next.
+        The text is cut into windows of `sequence_length` predicted tokens. Each pass over the text
+        visits all of them once, in an order drawn anew from the seed and the number of the pass.
+        The last token of a window is the first of the next.
 
         Args:
             index: number of the batch, from 0, without end.
@@ -67,7 +75,9 @@ class TokenShards:
             DataError: no shard holds a whole window.
         """
         if index < 0 or batch_size < 1 or sequence_length < 1:
-            message = f"batch {index} of {batch_size} windows of {sequence_length} tokens cannot be made"
+            message = (
+                f"batch {index} of {batch_size} windows of {sequence_length} tokens cannot be made"
+            )
             raise ConfigError(message, hint="index from 0, sizes from 1")
         ends = np.cumsum([(len(tokens) - 1) // sequence_length for tokens in self._train])
         if ends[-1] < 1:
@@ -87,7 +97,7 @@ class TokenShards:
         return sum((len(tokens) - 1) // sequence_length for tokens in self._train)
 
     def _order(self, seed: int, epoch: int, count: int) -> np.ndarray:
-        """Give the order of a pass; the last two are kept, because a batch may straddle them."""
+        """Return the order of a pass; the last two are kept, because a batch may straddle them."""
         key = (seed, epoch, count)
         if key not in self._orders:
             while len(self._orders) >= 2:
@@ -100,5 +110,7 @@ class TokenShards:
         path, dtype = self.directory / shard.name, np.dtype(self.manifest.dtype).newbyteorder("<")
         if not path.is_file() or path.stat().st_size != shard.tokens * dtype.itemsize:
             message = f"{path} is missing or has another size than {shard.tokens} tokens"
-            raise DataError(message, hint=f"delete the folder {self.directory} and prepare it again")
+            raise DataError(
+                message, hint=f"delete the folder {self.directory} and prepare it again"
+            )
         return np.memmap(path, dtype=dtype, mode="r", shape=(shard.tokens,))

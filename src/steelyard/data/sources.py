@@ -1,4 +1,7 @@
-"""Where text comes from: the files behind the paths a user names, or the text every Python installation carries."""
+"""Where text comes from.
+
+The files behind the paths a user names, or the text every Python installation carries.
+"""
 
 import hashlib
 import os
@@ -12,15 +15,53 @@ from steelyard.errors import DataError
 
 __all__ = ["TEXT_SUFFIXES", "TextFile", "default_sources", "list_files"]
 
-TEXT_SUFFIXES = frozenset((
-    ".adoc", ".c", ".cc", ".cfg", ".cpp", ".go", ".h", ".hpp", ".htm", ".html", ".ini", ".java", ".js", ".md", ".org", ".php", ".pl", ".py",
-    ".pyi", ".r", ".rb", ".rs", ".rst", ".scala", ".sh", ".sql", ".swift", ".tex", ".text", ".toml", ".ts", ".txt", ".xml", ".yaml", ".yml",
-))  # fmt: skip
-"""Endings that are read inside a folder; a file that is named itself is read whatever its ending."""
+TEXT_SUFFIXES = frozenset(
+    (
+        ".adoc",
+        ".c",
+        ".cc",
+        ".cfg",
+        ".cpp",
+        ".go",
+        ".h",
+        ".hpp",
+        ".htm",
+        ".html",
+        ".ini",
+        ".java",
+        ".js",
+        ".md",
+        ".org",
+        ".php",
+        ".pl",
+        ".py",
+        ".pyi",
+        ".r",
+        ".rb",
+        ".rs",
+        ".rst",
+        ".scala",
+        ".sh",
+        ".sql",
+        ".swift",
+        ".tex",
+        ".text",
+        ".toml",
+        ".ts",
+        ".txt",
+        ".xml",
+        ".yaml",
+        ".yml",
+    )
+)
+"""Endings that are read inside a folder; a file that is named itself is read whatever its
+ending."""
 
 _LIBRARY_SUFFIXES = frozenset((".md", ".py", ".rst", ".txt"))
 _SKIPPED_FOLDERS = frozenset(("__pycache__", "node_modules"))
-_SKIPPED_LIBRARY_FOLDERS = frozenset(("__pycache__", "dist-packages", "encodings", "idle_test", "site-packages", "test", "tests"))
+_SKIPPED_LIBRARY_FOLDERS = frozenset(
+    ("__pycache__", "dist-packages", "encodings", "idle_test", "site-packages", "test", "tests")
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,17 +82,25 @@ class TextFile:
 def default_sources() -> list[Path]:
     """List text that every machine with Python has, most useful first.
 
-    The standard library's modules and texts come first, then installed packages and the system's documentation in an order
-    that is hashed, so that a limit on bytes takes a fair sample of them. Test folders are left out.
+    The standard library's modules and texts come first, then installed packages and the system's
+    documentation in an order that is hashed, so that a limit on bytes takes a fair sample of them.
+    Test folders are left out.
 
     Returns:
         Files, not folders.
     """
     standard = Path(sysconfig.get_path("stdlib"))
     first = sorted(_walk(standard, _LIBRARY_SUFFIXES, _SKIPPED_LIBRARY_FOLDERS))
-    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")} | {Path("/usr/share/doc")}
+    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")} | {
+        Path("/usr/share/doc")
+    }
     skipped = _SKIPPED_LIBRARY_FOLDERS - {"site-packages", "dist-packages"}
-    rest = [path for folder in sorted(folders) if folder.is_dir() for path in _in_hashed_order(folder, _LIBRARY_SUFFIXES, skipped)]
+    rest = [
+        path
+        for folder in sorted(folders)
+        if folder.is_dir()
+        for path in _in_hashed_order(folder, _LIBRARY_SUFFIXES, skipped)
+    ]
     return first + rest
 
 
@@ -59,7 +108,8 @@ def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFi
     """List the files behind files and folders, in an order that depends on nothing but their names.
 
     Args:
-        sources: files and folders. A folder's files come in the order of a hash of their names, so that its beginning is a sample.
+        sources: files and folders. A folder's files come in the order of a hash of their names, so
+            that its beginning is a sample.
         max_bytes: stop once the files listed hold this much; None for all.
 
     Returns:
@@ -82,7 +132,9 @@ def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFi
                 continue
             if not stat.S_ISREG(status.st_mode):
                 continue
-            found[path] = TextFile(path=path, size_bytes=status.st_size, modified_ns=status.st_mtime_ns)
+            found[path] = TextFile(
+                path=path, size_bytes=status.st_size, modified_ns=status.st_mtime_ns
+            )
             total += status.st_size
             if max_bytes is not None and total >= max_bytes:
                 return list(found.values())
@@ -90,7 +142,7 @@ def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFi
 
 
 def _files_of(source: Path) -> list[Path]:
-    """Give the file itself, or a folder's text files."""
+    """Return the file itself, or a folder's text files."""
     if source.is_file():
         return [source]
     if not source.is_dir():
@@ -98,7 +150,9 @@ def _files_of(source: Path) -> list[Path]:
     files = _in_hashed_order(source, TEXT_SUFFIXES, _SKIPPED_FOLDERS)
     if not files:
         raise DataError(
-            f"no text file in folder {source}", hint=f"name the files themselves, or use an ending among {' '.join(sorted(TEXT_SUFFIXES))}"
+            f"no text file in folder {source}",
+            hint=f"name the files themselves, or use an ending among "
+            f"{' '.join(sorted(TEXT_SUFFIXES))}",
         )
     return files
 

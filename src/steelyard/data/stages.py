@@ -1,4 +1,7 @@
-"""Stages that are done once: what a stage made is trusted again only when its inputs and its files hash the same."""
+"""Stages that are done once.
+
+What a stage made is trusted again only when its inputs and its files hash the same.
+"""
 
 import contextlib
 import hashlib
@@ -15,7 +18,7 @@ __all__ = ["StageFolder", "hash_of"]
 
 
 def hash_of(*values: Any) -> str:
-    """Give the SHA-256 of values that JSON can hold."""
+    """Return the SHA-256 of values that JSON can hold."""
     return hashlib.sha256(msgspec.json.encode(values)).hexdigest()
 
 
@@ -37,8 +40,10 @@ class StageFolder:
         for left in (*directory.glob(".*.part"), *directory.parent.glob(".*.part")):
             left.unlink(missing_ok=True)
 
-    def run(self, name: str, key: str, work: Callable[[], tuple[dict[str, Any], list[Path]]]) -> dict[str, Any]:
-        """Give what a stage found out, doing its work only if it is not done.
+    def run(
+        self, name: str, key: str, work: Callable[[], tuple[dict[str, Any], list[Path]]]
+    ) -> dict[str, Any]:
+        """Return what a stage found out, doing its work only if it is not done.
 
         Args:
             name: of the stage.
@@ -52,10 +57,18 @@ class StageFolder:
         with contextlib.suppress(DataError):
             stored = read_json(record)
             if stored["key"] == key and all(
-                Path(path).is_file() and sha256_file(Path(path)) == sha for path, sha in stored["files"].items()
+                Path(path).is_file() and sha256_file(Path(path)) == sha
+                for path, sha in stored["files"].items()
             ):
                 return stored["findings"]
         record.unlink(missing_ok=True)
         findings, files = work()
-        write_json(record, {"key": key, "findings": findings, "files": {str(path): sha256_file(path) for path in files}})
+        write_json(
+            record,
+            {
+                "key": key,
+                "findings": findings,
+                "files": {str(path): sha256_file(path) for path in files},
+            },
+        )
         return findings

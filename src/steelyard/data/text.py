@@ -1,4 +1,7 @@
-"""Text to token shards: read, clean, deduplicate, train a tokenizer, pack; each stage is resumed, and done once."""
+"""Text to token shards: read, clean, deduplicate, train a tokenizer, pack.
+
+Each stage is resumed, and done once.
+"""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -43,15 +46,16 @@ def prepare(
 ) -> Manifest:
     """Make token shards of text.
 
-    Stages: "read" (decode, clean, drop exact duplicates), "deduplicate" (near duplicates), "tokenizer", "pack". A killed call goes
-    on with the first unfinished stage when it is made again; a finished one returns at once. The same files, options and seed give the
-    same shards.
+    Stages: "read" (decode, clean, drop exact duplicates), "deduplicate" (near duplicates),
+    "tokenizer", "pack". A killed call goes on with the first unfinished stage when it is made
+    again; a finished one returns at once. The same files, options and seed give the same shards.
 
     Args:
         sources: files and folders.
         out: folder for the shards; made if it is missing.
         vocab_size: most tokens of the tokenizer, 257 or more.
-        heldout_fraction: share of the bytes kept for evaluation, above 0 and below 0.5; whole documents.
+        heldout_fraction: share of the bytes kept for evaluation, above 0 and below 0.5; whole
+            documents.
         seed: chooses the held-out documents.
         max_bytes: stop reading once this much clean text is kept; None to read all.
         progress: called with the stage and the fraction of it that is done.
@@ -60,24 +64,34 @@ def prepare(
         What the folder holds.
 
     Raises:
-        DataError: a path does not exist, there is no usable text or too little of it, or a file of an earlier call is damaged.
+        DataError: a path does not exist, there is no usable text or too little of it, or a file of
+            an earlier call is damaged.
         ConfigError: an option is out of range.
         CapacityError: the disk is full; what is finished stays.
     """
     _check_options(vocab_size, heldout_fraction, max_bytes)
     out, progress = Path(out), progress or (lambda stage, fraction: None)
-    files = list_files([Path(source) for source in sources], None if max_bytes is None else int(_SURPLUS * max_bytes))
-    read_key = hash_of(VERSION, max_bytes, [(str(file.path), file.size_bytes, file.modified_ns) for file in files])
+    files = list_files(
+        [Path(source) for source in sources],
+        None if max_bytes is None else int(_SURPLUS * max_bytes),
+    )
+    read_key = hash_of(
+        VERSION, max_bytes, [(str(file.path), file.size_bytes, file.modified_ns) for file in files]
+    )
     key = hash_of(read_key, vocab_size, heldout_fraction, seed)
     finished = _finished(out, key)
     if finished is not None:
         progress("pack", 1.0)
         return finished
     try:
-        return _Preparation(out, files, progress).run(read_key, key, vocab_size, heldout_fraction, seed, max_bytes, sources)
+        return _Preparation(out, files, progress).run(
+            read_key, key, vocab_size, heldout_fraction, seed, max_bytes, sources
+        )
     except OSError as error:
         if isinstance(error, NotADirectoryError | FileExistsError | PermissionError):
-            raise CapacityError(f"cannot write to {out}: {error.strerror}", hint="choose another --out folder") from error
+            raise CapacityError(
+                f"cannot write to {out}: {error.strerror}", hint="choose another --out folder"
+            ) from error
         raise
 
 
@@ -85,18 +99,26 @@ def _check_options(vocab_size: int, heldout_fraction: float, max_bytes: int | No
     """Refuse options out of range."""
     if not MIN_VOCABULARY <= vocab_size <= 1 << 20:
         raise ConfigError(
-            f"vocab_size = {vocab_size} is not allowed", hint=f"give {MIN_VOCABULARY} (all bytes and the end of text) to {1 << 20}"
+            f"vocab_size = {vocab_size} is not allowed",
+            hint=f"give {MIN_VOCABULARY} (all bytes and the end of text) to {1 << 20}",
         )
     if not 0 < heldout_fraction < 0.5:
-        raise ConfigError(f"heldout_fraction = {heldout_fraction} is not allowed", hint="give a share above 0 and below 0.5")
+        raise ConfigError(
+            f"heldout_fraction = {heldout_fraction} is not allowed",
+            hint="give a share above 0 and below 0.5",
+        )
     if max_bytes is not None and max_bytes < MIN_TEXT_BYTES:
-        raise ConfigError(f"max_bytes = {max_bytes} is not allowed", hint=f"give {MIN_TEXT_BYTES} or more, or leave it out")
+        raise ConfigError(
+            f"max_bytes = {max_bytes} is not allowed",
+            hint=f"give {MIN_TEXT_BYTES} or more, or leave it out",
+        )
 
 
 def _finished(out: Path, key: str) -> Manifest | None:
-    """Give the manifest of an earlier call with the same inputs; None where there is none or a file is missing.
+    """Return the manifest of an earlier call with the same inputs; None where there is none or a file is missing.
 
-    A file that differs from its hash is an error and not made anew in silence: a disk that changes bytes should be known of.
+    A file that differs from its hash is an error and not made anew in silence: a disk that changes
+    bytes should be known of.
     """
     try:
         manifest = read_manifest(out)
@@ -118,7 +140,14 @@ class _Preparation:
         self.stages = StageFolder(out / "work")
 
     def run(
-        self, read_key: str, key: str, vocab_size: int, fraction: float, seed: int, max_bytes: int | None, sources: Sequence[Path | str]
+        self,
+        read_key: str,
+        key: str,
+        vocab_size: int,
+        fraction: float,
+        seed: int,
+        max_bytes: int | None,
+        sources: Sequence[Path | str],
     ) -> Manifest:
         """Do what is not done yet, write the manifest, and remove the intermediate files."""
         read = self.stages.run("read", read_key, lambda: self._read(max_bytes))
@@ -128,11 +157,21 @@ class _Preparation:
         kept = np.load(self._path("kept.npy"), allow_pickle=False)
         chosen = [documents[place] for place in kept.tolist()]
         if len(chosen) < 2:
-            raise DataError("only 1 document is left, 2 are needed: one to train on and one to hold out", hint="add text that differs")
+            raise DataError(
+                "only 1 document is left, 2 are needed: one to train on and one to hold out",
+                hint="add text that differs",
+            )
         held = split_heldout(chosen, fraction, seed)
-        train, heldout = [chosen[i] for i in np.flatnonzero(~held)], [chosen[i] for i in np.flatnonzero(held)]
-        (self.out / MANIFEST).unlink(missing_ok=True)  # from here on the files it describes are replaced
-        trained = self.stages.run("tokenizer", key, lambda: self._train_tokenizer(train, vocab_size))
+        train, heldout = (
+            [chosen[i] for i in np.flatnonzero(~held)],
+            [chosen[i] for i in np.flatnonzero(held)],
+        )
+        (self.out / MANIFEST).unlink(
+            missing_ok=True
+        )  # from here on the files it describes are replaced
+        trained = self.stages.run(
+            "tokenizer", key, lambda: self._train_tokenizer(train, vocab_size)
+        )
         packed = self.stages.run("pack", key, lambda: self._pack(train, heldout))
         manifest = Manifest(
             key=key,
@@ -161,7 +200,7 @@ class _Preparation:
         return manifest
 
     def _path(self, name: str) -> Path:
-        """Give the path of an intermediate file."""
+        """Return the path of an intermediate file."""
         return self.stages.directory / name
 
     def _documents(self) -> Documents:
@@ -171,7 +210,12 @@ class _Preparation:
     def _read(self, max_bytes: int | None) -> tuple[dict[str, Any], list[Path]]:
         """Do the stage "read"."""
         paths = [self._path("documents.bin"), self._path("documents.npy")]
-        findings = write_documents(self.files, *paths, max_bytes=max_bytes, progress=lambda fraction: self.progress("read", fraction))
+        findings = write_documents(
+            self.files,
+            *paths,
+            max_bytes=max_bytes,
+            progress=lambda fraction: self.progress("read", fraction),
+        )
         self.progress("read", 1.0)
         return findings, paths
 
@@ -181,14 +225,19 @@ class _Preparation:
         if read["bytes"] >= needed:
             return
         reasons = [f"{count} files {reason}" for reason, count in read["files_skipped"].items()]
-        reasons += [f"{count} documents {reason}" for reason, count in read["documents_dropped"].items()]
+        reasons += [
+            f"{count} documents {reason}" for reason, count in read["documents_dropped"].items()
+        ]
         dropped = f" (dropped: {', '.join(reasons)})" if reasons else ""
         count = read["files_read"]
         where = str(self.files[0].path) if count == 1 else f"{count} files"
         shutil.rmtree(self.stages.directory)
         if read["bytes"] == 0:
             raise DataError(f"no usable text in {where}{dropped}", hint="name files of UTF-8 text")
-        message = f"too little text in {where}: {read['bytes']} bytes after cleaning, {needed} needed{dropped}"
+        message = (
+            f"too little text in {where}: {read['bytes']} bytes after cleaning, {needed} "
+            f"needed{dropped}"
+        )
         raise DataError(message, hint=f"add text: at least {pretty(needed, 'byte')}")
 
     def _deduplicate(self, documents: Documents) -> tuple[dict[str, Any], list[Path]]:
@@ -201,13 +250,21 @@ class _Preparation:
             if done % 64 == 0 or done == len(documents):
                 self.progress("deduplicate", done / len(documents))
 
-        roots = duplicate_roots(signatures((documents[place] for place in range(len(documents))), MinHasher(), count_one))
+        roots = duplicate_roots(
+            signatures(
+                (documents[place] for place in range(len(documents))), MinHasher(), count_one
+            )
+        )
         kept = np.flatnonzero(roots == np.arange(len(roots)))
         with atomic_path(self._path("kept.npy")) as temporary, temporary.open("wb") as stream:
             np.save(stream, kept)
-        return {"near duplicate": len(documents) - len(kept)} if len(kept) < len(documents) else {}, [self._path("kept.npy")]
+        return {"near duplicate": len(documents) - len(kept)} if len(kept) < len(
+            documents
+        ) else {}, [self._path("kept.npy")]
 
-    def _train_tokenizer(self, train: list[bytes], vocab_size: int) -> tuple[dict[str, Any], list[Path]]:
+    def _train_tokenizer(
+        self, train: list[bytes], vocab_size: int
+    ) -> tuple[dict[str, Any], list[Path]]:
         """Do the stage "tokenizer", on a sample spread evenly over the training text."""
         total = sum(map(len, train))
         stride = max(1, -(-total // max(_TOKENIZER_BYTES, _TOKENIZER_BYTES_PER_TOKEN * vocab_size)))
@@ -218,7 +275,10 @@ class _Preparation:
         with atomic_path(path) as temporary:
             temporary.write_text(tokenizer.to_str(), encoding="utf-8")
         self.progress("tokenizer", 1.0)
-        return {"vocab_size": tokenizer.get_vocab_size(), "end_token": int(tokenizer.token_to_id(END_OF_TEXT) or 0)}, [path]
+        return {
+            "vocab_size": tokenizer.get_vocab_size(),
+            "end_token": int(tokenizer.token_to_id(END_OF_TEXT) or 0),
+        }, [path]
 
     def _pack(self, train: list[bytes], heldout: list[bytes]) -> tuple[dict[str, Any], list[Path]]:
         """Do the stage "pack"."""

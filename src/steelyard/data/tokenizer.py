@@ -66,10 +66,15 @@ def load_tokenizer(directory: Path | str) -> "Tokenizer":
 
     path = Path(directory) / "tokenizer.json"
     if not path.is_file():
-        raise DataError(f"no such file: {path}", hint="make the folder with: steelyard data prepare")
+        raise DataError(
+            f"no such file: {path}", hint="make the folder with: steelyard data prepare"
+        )
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
-        raise DataError(f"{path} is not a tokenizer: {error}", hint=f"delete the folder {path.parent} and prepare it again") from error
+        raise DataError(
+            f"{path} is not a tokenizer: {error}",
+            hint=f"delete the folder {path.parent} and prepare it again",
+        ) from error
     tokenizer.encode_special_tokens = True
     return tokenizer

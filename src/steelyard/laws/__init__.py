@@ -1,24 +1,54 @@
-"""Scaling laws: measured points in, a fitted law with honest intervals out, and a decision from it."""
+"""Scaling laws.
+
+Measured points in, a fitted law with honest intervals out, and a decision from it.
+"""
 
 from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
 from steelyard.laws.decisions.best_schedule import BestSchedule, best_schedule
 from steelyard.laws.decisions.compare import Comparison, compare
-from steelyard.laws.decisions.curate import Crossing, Curation, PoolFrontier, best_weights, curate, pool_frontier
+from steelyard.laws.decisions.curate import (
+    Crossing,
+    Curation,
+    PoolFrontier,
+    best_weights,
+    curate,
+    pool_frontier,
+)
 from steelyard.laws.decisions.debug_run import Diagnosis, debug_run
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
-from steelyard.laws.decisions.frontier import above_trend, decimal_year, rank_at_publication, top_at_publication
+from steelyard.laws.decisions.frontier import (
+    above_trend,
+    decimal_year,
+    rank_at_publication,
+    top_at_publication,
+)
 from steelyard.laws.decisions.next_cell import NextCell, next_cell
 from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop, isoflop
-from steelyard.laws.decisions.optima.learning_rate import LearningRate, Transfer, recommend_learning_rate, transfer_learning_rate
+from steelyard.laws.decisions.optima.learning_rate import (
+    LearningRate,
+    Transfer,
+    recommend_learning_rate,
+    transfer_learning_rate,
+)
 from steelyard.laws.decisions.optima.optimum import Optimum, optimum
 from steelyard.laws.decisions.optima.penalty import Penalty, fit_penalty
 from steelyard.laws.decisions.optima.sweeps import Optima, optima
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.selection.candidates import Candidate
-from steelyard.laws.decisions.selection.select import Selection, relative_accuracy, score_correlation, select_model
+from steelyard.laws.decisions.selection.select import (
+    Selection,
+    relative_accuracy,
+    score_correlation,
+    select_model,
+)
 from steelyard.laws.decisions.sources import SourceComparison, compare_sources
 from steelyard.laws.decisions.study import StudyPlan, branch_tokens, cheapest_study, plan_study
-from steelyard.laws.decisions.updates_budget import BestUpdates, BudgetLaw, best_updates_to_data, budget_law
+from steelyard.laws.decisions.updates_budget import (
+    BestUpdates,
+    BudgetLaw,
+    best_updates_to_data,
+    budget_law,
+)
 from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate
@@ -55,13 +85,30 @@ from steelyard.laws.forms.growth import (
     last_residual,
 )
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
-from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve, model_size_law, power_law_floor
+from steelyard.laws.forms.learning_curves.learning_curve import (
+    CurveFit,
+    fit_learning_curve,
+    model_size_law,
+    power_law_floor,
+)
 from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
-from steelyard.laws.forms.learning_rate import HorizonError, fit_learning_rate, learning_rate, leave_one_horizon_out
+from steelyard.laws.forms.learning_rate import (
+    HorizonError,
+    fit_learning_rate,
+    learning_rate,
+    leave_one_horizon_out,
+)
 from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
-from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla, rectified, required_data, transition, vanilla
+from steelyard.laws.forms.rectified import (
+    fit_rectified,
+    fit_vanilla,
+    rectified,
+    required_data,
+    transition,
+    vanilla,
+)
 from steelyard.laws.forms.repetition import (
     RepetitionConstants,
     data_constrained,
@@ -89,9 +136,18 @@ from steelyard.laws.forms.time_compute import (
     time_compute,
     tradeoff,
 )
-from steelyard.laws.forms.updates.return_curves import DataNeeds, LearningCurve, data_needs, return_thresholds
+from steelyard.laws.forms.updates.return_curves import (
+    DataNeeds,
+    LearningCurve,
+    data_needs,
+    return_thresholds,
+)
 from steelyard.laws.forms.updates.updates_fit import fit_updates
-from steelyard.laws.forms.updates.updates_to_data import UpdatesLaw, fit_hyperparameters, updates_to_data
+from steelyard.laws.forms.updates.updates_to_data import (
+    UpdatesLaw,
+    fit_hyperparameters,
+    updates_to_data,
+)
 from steelyard.laws.registry import PublishedLaw, published
 from steelyard.laws.tables.table import RunTable
 

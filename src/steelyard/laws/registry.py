@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PublishedLaw", "published", "require_same_conventions"]
 
-Counts = Literal["total", "non-embedding", "non-embedding+head", "active", "active-non-embedding", ""]
+Counts = Literal[
+    "total", "non-embedding", "non-embedding+head", "active", "active-non-embedding", ""
+]
 
 _FILE = "published.toml"
 _EXAMPLE_SCHEDULE = (24_000, 3e-4, 2160)
-"""Steps, peak and warm-up of the constant schedule that stands in a multi-power law until another one is predicted."""
+"""Steps, peak and warm-up of the constant schedule that stands in a multi-power law until another
+one is predicted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +40,10 @@ class PublishedLaw:
         name: key in `published`.
         title: what it was fitted on.
         form: name of the law, see `law_named`.
-        params: by parameter, natural units, as printed or in the fullest precision the source gives.
-        counts: which parameters "parameters" counts, as input or as target; empty when the law has nothing to do with them.
+        params: by parameter, natural units, as printed or in the fullest precision the source
+            gives.
+        counts: which parameters "parameters" counts, as input or as target; empty when the law has
+            nothing to do with them.
         target: what the law predicts, such as "loss", "error" or "batch".
         unit: of the target.
         tokenizer: behind losses per token; empty where it does not matter or is not known.
@@ -70,7 +75,13 @@ class PublishedLaw:
     @property
     def loss_unit(self) -> str:
         """Unit of the loss that the law predicts or reads; empty for laws without one."""
-        return self.unit if self.target in ("loss", "error") else "nat/token" if self.form == "batch_of_loss" else ""
+        return (
+            self.unit
+            if self.target in ("loss", "error")
+            else "nat/token"
+            if self.form == "batch_of_loss"
+            else ""
+        )
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -78,7 +89,9 @@ class PublishedLaw:
         return tuple(name for name in self.law.names if name not in self.params)
 
     def fit(self) -> Fit:
-        """Give a fit that predicts and allocates; its intervals have no width, because no joint uncertainty was published.
+        """Return a fit that predicts and allocates.
+
+        Its intervals have no width, because no joint uncertainty was published.
 
         Returns:
             The law at the published numbers.
@@ -89,11 +102,19 @@ class PublishedLaw:
         if self.missing:
             raise FitError(
                 f"{self.source} does not print {', '.join(self.missing)} of {self.name}",
-                hint=f"fit the rest to points of your own: fit(published[{self.name!r}].law.fix(**published[{self.name!r}].params), ...)",
+                hint=f"fit the rest to points of your own: "
+                f"fit(published[{self.name!r}].law.fix(**published[{self.name!r}].params), "
+                f"...)",
             )
         law = self.law
         theta = law.coordinates(self.params)
-        return Fit(law=law, theta=theta, samples=np.zeros((0, len(theta))), provenance="published", source=self.source)
+        return Fit(
+            law=law,
+            theta=theta,
+            samples=np.zeros((0, len(theta))),
+            provenance="published",
+            source=self.source,
+        )
 
     def predict(
         self,
@@ -105,41 +126,57 @@ class PublishedLaw:
         """Predict, after checking or converting what the given parameters count.
 
         Args:
-            inputs: per input of the law its values in natural units, [n]; of a table of runs the conventions are known.
-            counts: which parameters `inputs["parameters"]` counts; needed when the law reads them and `inputs` is no table.
-            parts: embedding and head of each model, or the scale of their estimate, to convert counts that differ; see
-                `steelyard.laws.tables.counts.convert_counts`.
+            inputs: per input of the law its values in natural units, [n]; of a table of runs the
+                conventions are known.
+            counts: which parameters `inputs["parameters"]` counts; needed when the law reads them
+                and `inputs` is no table.
+            parts: embedding and head of each model, or the scale of their estimate, to convert
+                counts that differ; see `steelyard.laws.tables.counts.convert_counts`.
 
         Returns:
             Values in `unit`, without interval, [n].
 
         Raises:
-            FitError: the counts are not stated or differ and cannot be converted, or an input is missing.
+            FitError: the counts are not stated or differ and cannot be converted, or an input is
+                missing.
         """
         fitted = self.fit()
-        columns: dict[str, Any] = {name: inputs[name] for name in fitted.law.inputs if name in inputs}
+        columns: dict[str, Any] = {
+            name: inputs[name] for name in fitted.law.inputs if name in inputs
+        }
         if self.counts and "parameters" in columns:
             stated = counts or _counts_of_table(inputs)
             if stated != self.counts:
                 columns["parameters"] = self._converted(columns["parameters"], stated, parts)
         return fitted.predict(columns)
 
-    def _converted(self, parameters: ArrayLike, counts: str, parts: "EmbeddingParts | float | None") -> ArrayLike:
+    def _converted(
+        self, parameters: ArrayLike, counts: str, parts: "EmbeddingParts | float | None"
+    ) -> ArrayLike:
         """Count parameters as the law does, or say why that cannot be done."""
         from steelyard.laws.tables.counts import convert_counts
 
         if not counts:
-            raise FitError(f"{self.name} counts {self.counts} parameters; say what yours count", hint=f"counts={self.counts!r}, or another")
+            raise FitError(
+                f"{self.name} counts {self.counts} parameters; say what yours count",
+                hint=f"counts={self.counts!r}, or another",
+            )
         if parts is None:
             raise FitError(
-                f"{self.name} counts {self.counts} parameters, these are {counts}: the loss would be wrong by percents",
-                hint="convert them: parts=embedding_parts(architectures), or a scale such as CHINCHILLA_EMBEDDING_SCALE",
+                f"{self.name} counts {self.counts} parameters, these are {counts}: the loss would "
+                f"be wrong by percents",
+                hint="convert them: parts=embedding_parts(architectures), or a scale such as "
+                "CHINCHILLA_EMBEDDING_SCALE",
             )
-        return convert_counts(np.atleast_1d(np.asarray(parameters, dtype=np.float64)), counts, self.counts, parts)
+        return convert_counts(
+            np.atleast_1d(np.asarray(parameters, dtype=np.float64)), counts, self.counts, parts
+        )
 
 
 def require_same_conventions(*laws: PublishedLaw) -> None:
-    """Refuse published laws whose numbers do not compare: other parameter counts, units or tokenizers.
+    """Refuse published laws whose numbers do not compare.
+
+    Other parameter counts, units or tokenizers.
 
     Args:
         *laws: of `published`.
@@ -148,10 +185,15 @@ def require_same_conventions(*laws: PublishedLaw) -> None:
         FitError: the convention that differs, with each law's.
     """
     for name in ("counts", "target", "unit", "tokenizer"):
-        said = {law.name: getattr(law, name) for law in laws if getattr(law, name) or name != "counts"}
+        said = {
+            law.name: getattr(law, name) for law in laws if getattr(law, name) or name != "counts"
+        }
         if len(set(said.values())) > 1:
             shown = ", ".join(f"{law} {value or 'unknown'}" for law, value in said.items())
-            raise FitError(f"published laws of different {name}: {shown}", hint="compare laws of one convention, or convert with predict()")
+            raise FitError(
+                f"published laws of different {name}: {shown}",
+                hint="compare laws of one convention, or convert with predict()",
+            )
 
 
 def _counts_of_table(inputs: "Mapping[str, ArrayLike] | RunTable") -> str:
@@ -178,7 +220,9 @@ class _Registry(Mapping[str, PublishedLaw]):
     def __getitem__(self, name: str) -> PublishedLaw:
         if name not in self._sets:
             near = difflib.get_close_matches(name, self._sets, n=3, cutoff=0.3)
-            raise CatalogError(f"no published law {name!r}", hint=f"near names: {', '.join(near or self._sets)}")
+            raise CatalogError(
+                f"no published law {name!r}", hint=f"near names: {', '.join(near or self._sets)}"
+            )
         return self._sets[name]
 
     def __contains__(self, name: object) -> bool:
@@ -197,7 +241,10 @@ def _read(name: str, entry: Mapping[str, Any]) -> PublishedLaw:
     plain = {key: value for key, value in entry.items() if key != "params"}
     item = PublishedLaw(name=name, params=values, **plain)
     if item.counts not in get_args(Counts):
-        raise CatalogError(f"{_FILE}: {name} counts {item.counts!r} parameters", hint=f"known: {', '.join(get_args(Counts))}")
+        raise CatalogError(
+            f"{_FILE}: {name} counts {item.counts!r} parameters",
+            hint=f"known: {', '.join(get_args(Counts))}",
+        )
     return item
 
 

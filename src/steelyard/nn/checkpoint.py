@@ -26,19 +26,27 @@ __all__ = ["load", "save"]
 
 WEIGHTS, INDEX, HASHES = "model.safetensors", "model.safetensors.index.json", "steelyard.json"
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
-"""Endings of tensors that older files hold beside the weights and that follow from the configuration."""
+"""Endings of tensors that older files hold beside the weights and that follow from the
+configuration."""
 MODEL_TYPES = ("gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")
 
 
-def load(directory: Path | str, *, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Transformer:
+def load(
+    directory: Path | str,
+    *,
+    dtype: torch.dtype | None = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Transformer:
     """Load a model from a Hugging Face folder.
 
-    The files are mapped into memory. On the CPU, parameters of the stored type are views of the map wherever their parts follow each
-    other in a file; the others are copied, and the pages behind them let go, so that memory holds the weights once. Writing to a
-    parameter changes memory, never the file. A folder that `save` wrote carries hashes, which are checked.
+    The files are mapped into memory. On the CPU, parameters of the stored type are views of the map
+    wherever their parts follow each other in a file; the others are copied, and the pages behind
+    them let go, so that memory holds the weights once. Writing to a parameter changes memory, never
+    the file. A folder that `save` wrote carries hashes, which are checked.
 
     Args:
-        directory: holds `config.json` and `model.safetensors`, or the shards named in `model.safetensors.index.json`.
+        directory: holds `config.json` and `model.safetensors`, or the shards named in
+            `model.safetensors.index.json`.
         dtype: of all parameters; None for the type that most of the stored bytes have.
         device: where they stand.
 
@@ -46,14 +54,17 @@ def load(directory: Path | str, *, dtype: torch.dtype | None = torch.float32, de
         The model, in evaluation mode.
 
     Raises:
-        DataError: the folder, a file or a tensor is missing, truncated, malformed or left over, a tensor has another shape, or a hash
-            differs; each is named.
+        DataError: the folder, a file or a tensor is missing, truncated, malformed or left over, a
+            tensor has another shape, or a hash differs; each is named.
         ConfigError: the model has a trait `nn.transformer` does not have.
         CatalogError: `config.json` cannot be read as an architecture.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise DataError(f"no such folder: {directory}", hint="give a folder with config.json and model.safetensors")
+        raise DataError(
+            f"no such folder: {directory}",
+            hint="give a folder with config.json and model.safetensors",
+        )
     config = read_json(directory / "config.json")
     arch, scaling = _architecture(config, directory)
     _check_hashes(directory)
@@ -63,11 +74,15 @@ def load(directory: Path | str, *, dtype: torch.dtype | None = torch.float32, de
     kept = dtype or _main_dtype(found, weights)
     model = Transformer(arch, scaling)
     with torch.no_grad():
-        model.load_state_dict({slot.name: _parameter(slot, weights, kept) for slot in found}, assign=True)
+        model.load_state_dict(
+            {slot.name: _parameter(slot, weights, kept) for slot in found}, assign=True
+        )
     return model.to(device=device).eval()
 
 
-def save(model: Transformer, directory: Path | str, *, max_shard_bytes: int = 5_000_000_000) -> None:
+def save(
+    model: Transformer, directory: Path | str, *, max_shard_bytes: int = 5_000_000_000
+) -> None:
     """Save a model as a Hugging Face folder that `transformers` and `load` read.
 
     Each file is written beside and renamed; the hashes come last.
@@ -82,10 +97,17 @@ def save(model: Transformer, directory: Path | str, *, max_shard_bytes: int = 5_
         CapacityError: the disk is full.
     """
     directory, arch = Path(directory), model.architecture
-    config = to_huggingface(arch) | {"_name_or_path": arch.name, "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch.")}
+    config = to_huggingface(arch) | {
+        "_name_or_path": arch.name,
+        "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
+    }
     config |= {"rope_scaling": _scaling_fields(model.scaling)} if model.scaling else {}
     state = model.state_dict()
-    tensors = {part: tensor for slot in slots(arch, config["model_type"]) for part, tensor in _split(slot, state[slot.name])}
+    tensors = {
+        part: tensor
+        for slot in slots(arch, config["model_type"])
+        for part, tensor in _split(slot, state[slot.name])
+    }
     shards = _shards(tensors, max_shard_bytes)
     for stale in (*directory.glob("*.safetensors"), directory / INDEX, directory / HASHES):
         stale.unlink(missing_ok=True)
@@ -97,7 +119,10 @@ def save(model: Transformer, directory: Path | str, *, max_shard_bytes: int = 5_
         places = {part: name for name, shard in shards.items() for part in shard}
         write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
     write_json(directory / "config.json", config)
-    write_json(directory / HASHES, {"sha256": {name: sha256_file(directory / name) for name in (*shards, "config.json")}})
+    write_json(
+        directory / HASHES,
+        {"sha256": {name: sha256_file(directory / name) for name in (*shards, "config.json")}},
+    )
 
 
 @contextlib.contextmanager
@@ -108,7 +133,14 @@ def _disk_errors() -> Iterator[None]:
     except SafetensorError as error:
         import errno
 
-        number = next((code for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if f"os error {code}" in str(error)), errno.EIO)
+        number = next(
+            (
+                code
+                for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+                if f"os error {code}" in str(error)
+            ),
+            errno.EIO,
+        )
         raise OSError(number, str(error)) from error
 
 
@@ -117,21 +149,37 @@ def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotarySca
     where = directory / "config.json"
     if not isinstance(config, dict) or config.get("model_type") not in MODEL_TYPES:
         kind = config.get("model_type") if isinstance(config, dict) else None
-        raise ConfigError(f"{where}: model_type {kind!r} cannot be loaded", hint=f"models that can: {', '.join(MODEL_TYPES)}")
+        raise ConfigError(
+            f"{where}: model_type {kind!r} cannot be loaded",
+            hint=f"models that can: {', '.join(MODEL_TYPES)}",
+        )
     if config.get("quantization_config"):
-        raise ConfigError(f"{where}: quantized weights cannot be loaded", hint="take the model's folder with bfloat16 or float32 weights")
+        raise ConfigError(
+            f"{where}: quantized weights cannot be loaded",
+            hint="take the model's folder with bfloat16 or float32 weights",
+        )
     if config.get("activation_function") == "gelu":
-        raise ConfigError(f"{where}: activation_function 'gelu' is not supported", hint="supported: 'gelu_new', its tanh form")
+        raise ConfigError(
+            f"{where}: activation_function 'gelu' is not supported",
+            hint="supported: 'gelu_new', its tanh form",
+        )
     scaling = _scaling(config, where)
-    plain = {key: value for key, value in config.items() if key not in ("rope_scaling", "rope_parameters")}
+    plain = {
+        key: value
+        for key, value in config.items()
+        if key not in ("rope_scaling", "rope_parameters")
+    }
     nested = config.get("rope_parameters")
     if isinstance(nested, dict) and "rope_theta" in nested:
         plain["rope_theta"] = nested["rope_theta"]
-    arch = from_huggingface(plain | {"_name_or_path": config.get("_name_or_path") or directory.resolve().name})
+    arch = from_huggingface(
+        plain | {"_name_or_path": config.get("_name_or_path") or directory.resolve().name}
+    )
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if isinstance(window, int) and window < arch.max_positions:
         warnings.warn(
-            f"{where}: sliding attention is exact only within its window, so max_positions is {window}, not {arch.max_positions}",
+            f"{where}: sliding attention is exact only within its window, so max_positions is "
+            f"{window}, not {arch.max_positions}",
             SteelyardWarning,
             stacklevel=3,
         )
@@ -142,7 +190,11 @@ def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotarySca
 def _scaling(config: dict[str, Any], where: Path) -> RotaryScaling | None:
     """Read the rotary scaling, in either of the forms in which configurations have it."""
     fields = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = fields.get("rope_type", fields.get("type", "default")) if isinstance(fields, dict) else fields
+    kind = (
+        fields.get("rope_type", fields.get("type", "default"))
+        if isinstance(fields, dict)
+        else fields
+    )
     try:
         if kind == "default":
             return None
@@ -151,12 +203,18 @@ def _scaling(config: dict[str, Any], where: Path) -> RotaryScaling | None:
         if kind == "llama3":
             low, high = float(fields["low_freq_factor"]), float(fields["high_freq_factor"])
             original = int(fields["original_max_position_embeddings"])
-            return RotaryScaling(factor=float(fields["factor"]), low=low, high=high, original_positions=original)
+            return RotaryScaling(
+                factor=float(fields["factor"]), low=low, high=high, original_positions=original
+            )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{where}: rotary scaling {kind!r} lacks a usable {error}", hint="give the model's complete config.json"
+            f"{where}: rotary scaling {kind!r} lacks a usable {error}",
+            hint="give the model's complete config.json",
         ) from error
-    raise ConfigError(f"{where}: rotary scaling {kind!r} is not supported", hint="supported: linear, llama3, or none")
+    raise ConfigError(
+        f"{where}: rotary scaling {kind!r} is not supported",
+        hint="supported: linear, llama3, or none",
+    )
 
 
 def _scaling_fields(scaling: RotaryScaling) -> dict[str, Any]:
@@ -164,7 +222,11 @@ def _scaling_fields(scaling: RotaryScaling) -> dict[str, Any]:
     if math.isinf(scaling.high):
         return {"rope_type": "linear", "factor": scaling.factor}
     limits = {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
-    return {"rope_type": "llama3", "factor": scaling.factor, "original_max_position_embeddings": scaling.original_positions} | limits
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original_positions,
+    } | limits
 
 
 def _check_hashes(directory: Path) -> None:
@@ -176,7 +238,10 @@ def _check_hashes(directory: Path) -> None:
         if not path.exists():
             raise DataError(f"{path} is missing", hint="save the model again")
         if sha256_file(path) != expected:
-            raise DataError(f"{path} is corrupted: its SHA-256 is not the one stored in {HASHES}", hint="save the model again")
+            raise DataError(
+                f"{path} is corrupted: its SHA-256 is not the one stored in {HASHES}",
+                hint="save the model again",
+            )
 
 
 def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:
@@ -184,12 +249,21 @@ def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:
     prefix = found[0].parts[0].partition(".")[0] + "."
     if any(name.startswith(prefix) for name in weights.files):
         return found
-    return [dataclasses.replace(slot, parts=tuple(part.removeprefix(prefix) for part in slot.parts)) for slot in found]
+    return [
+        dataclasses.replace(slot, parts=tuple(part.removeprefix(prefix) for part in slot.parts))
+        for slot in found
+    ]
 
 
-def _refuse_mismatch(found: list[Slot], weights: Weights, arch: Architecture, directory: Path) -> None:
+def _refuse_mismatch(
+    found: list[Slot], weights: Weights, arch: Architecture, directory: Path
+) -> None:
     """Refuse a folder whose tensors are not just the model's: missing, of another shape or type, or more than known extras."""
-    parts = {part: _stored_shape(slot, rows) for slot in found for part, rows in zip(slot.parts, slot.rows, strict=True)}
+    parts = {
+        part: _stored_shape(slot, rows)
+        for slot in found
+        for part, rows in zip(slot.parts, slot.rows, strict=True)
+    }
     hint = "config.json and weights must belong to the same model"
     missing = [part for part in parts if part not in weights.files]
     if missing:
@@ -197,23 +271,35 @@ def _refuse_mismatch(found: list[Slot], weights: Weights, arch: Architecture, di
     for part, shape in parts.items():
         entry = weights.entry(part)
         if entry.shape != shape:
-            message = f"{directory}: tensor {part} has shape {list(entry.shape)}, but config.json asks for {list(shape)}"
+            message = (
+                f"{directory}: tensor {part} has shape {list(entry.shape)}, but config.json "
+                f"asks for {list(shape)}"
+            )
             raise DataError(message, hint=hint)
         if entry.dtype not in DTYPES:
-            raise DataError(f"{directory}: tensor {part} is of type {entry.dtype}", hint=f"types that can be read: {', '.join(DTYPES)}")
+            raise DataError(
+                f"{directory}: tensor {part} is of type {entry.dtype}",
+                hint=f"types that can be read: {', '.join(DTYPES)}",
+            )
     unused = ("lm_head.weight",) if arch.tied_embeddings else ()
-    left = [name for name in weights.files if name not in parts and not name.endswith((*_BUFFERS, *unused))]
+    left = [
+        name
+        for name in weights.files
+        if name not in parts and not name.endswith((*_BUFFERS, *unused))
+    ]
     if left:
-        raise DataError(f"{directory}: tensors that the model does not have: {_shown(left)}", hint=hint)
+        raise DataError(
+            f"{directory}: tensors that the model does not have: {_shown(left)}", hint=hint
+        )
 
 
 def _shown(names: list[str]) -> str:
-    """Give the first names of a list."""
+    """Return the first names of a list."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _main_dtype(found: list[Slot], weights: Weights) -> torch.dtype:
-    """Give the type that most of the model's bytes have."""
+    """Return the type that most of the model's bytes have."""
     sizes: Counter[str] = Counter()
     for part in (part for slot in found for part in slot.parts):
         entry = weights.entry(part)
@@ -222,8 +308,10 @@ def _main_dtype(found: list[Slot], weights: Weights) -> torch.dtype:
 
 
 def _parameter(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
-    """Give one parameter of ours: a view of the map where possible, else a copy that lets the mapped pages go."""
-    if not slot.transposed and all(DTYPES[weights.entry(part).dtype] == dtype for part in slot.parts):
+    """Return one parameter of ours: a view of the map where possible, else a copy that lets the mapped pages go."""
+    if not slot.transposed and all(
+        DTYPES[weights.entry(part).dtype] == dtype for part in slot.parts
+    ):
         view = weights.view(slot.parts)
         if view is not None:
             return view
@@ -237,14 +325,14 @@ def _parameter(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
 
 
 def _stored_shape(slot: Slot, rows: int) -> tuple[int, ...]:
-    """Give the shape in which a part is stored."""
+    """Return the shape in which a part is stored."""
     if not slot.width:
         return (rows,)
     return (slot.width, rows) if slot.transposed else (rows, slot.width)
 
 
 def _split(slot: Slot, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Give the parts in which a parameter is stored."""
+    """Return the parts in which a parameter is stored."""
     for part, piece in zip(slot.parts, tensor.split(slot.rows), strict=True):
         yield part, (piece.T if slot.transposed else piece).contiguous()
 
@@ -261,4 +349,7 @@ def _shards(tensors: dict[str, Tensor], max_bytes: int) -> dict[str, dict[str, T
         used += tensor.nbytes
     if len(groups) == 1:
         return {WEIGHTS: groups[0]}
-    return {f"model-{number:05d}-of-{len(groups):05d}.safetensors": group for number, group in enumerate(groups, 1)}
+    return {
+        f"model-{number:05d}-of-{len(groups):05d}.safetensors": group
+        for number, group in enumerate(groups, 1)
+    }

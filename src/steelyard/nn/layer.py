@@ -13,7 +13,8 @@ from steelyard.nn.rotary import rotate
 __all__ = ["Attend", "DecoderLayer", "causal_attention", "linear", "make_norm"]
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Attention as the caller wants it: layer index, queries [..., H, D], keys [..., KV, D], values [..., KV, D] to [..., H, D]."""
+"""Attention as the caller wants it: layer index, queries [..., H, D], keys [..., KV, D], values
+[..., KV, D] to [..., H, D]."""
 
 
 def causal_attention(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -31,7 +32,11 @@ def causal_attention(layer: int, queries: Tensor, keys: Tensor, values: Tensor) 
     del layer
     grouped = keys.shape[-2] != queries.shape[-2]
     out = F.scaled_dot_product_attention(
-        queries.transpose(-3, -2), keys.transpose(-3, -2), values.transpose(-3, -2), is_causal=True, enable_gqa=grouped
+        queries.transpose(-3, -2),
+        keys.transpose(-3, -2),
+        values.transpose(-3, -2),
+        is_causal=True,
+        enable_gqa=grouped,
     )
     return out.transpose(-3, -2)
 
@@ -43,7 +48,11 @@ def linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
 
 def make_norm(arch: Architecture, width: int) -> nn.Module:
     """Make the architecture's norm over `width` values."""
-    return nn.RMSNorm(width, eps=arch.norm_eps) if arch.norm == "rmsnorm" else nn.LayerNorm(width, eps=arch.norm_eps)
+    return (
+        nn.RMSNorm(width, eps=arch.norm_eps)
+        if arch.norm == "rmsnorm"
+        else nn.LayerNorm(width, eps=arch.norm_eps)
+    )
 
 
 class DecoderLayer(nn.Module):
@@ -80,17 +89,27 @@ class DecoderLayer(nn.Module):
         self.key_norm = nn.RMSNorm(arch.head_dim, eps=arch.norm_eps) if arch.qk_norm else None
         self.out = linear(attention_width, arch.hidden_size, arch.output_bias)
         self.mlp_norm = make_norm(arch, arch.hidden_size)
-        self.up = linear(arch.hidden_size, arch.intermediate_size * (2 if self.gated else 1), arch.mlp_bias)
+        self.up = linear(
+            arch.hidden_size, arch.intermediate_size * (2 if self.gated else 1), arch.mlp_bias
+        )
         self.down = linear(arch.intermediate_size, arch.hidden_size, arch.mlp_bias)
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor] | None, attend: Attend, wanted: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        rotation: tuple[Tensor, Tensor] | None,
+        attend: Attend,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
         """Apply the layer.
 
         Args:
             hidden: residual stream [..., C].
-            rotation: what `rotary.spread` gave for these positions, or None without rotary positions.
+            rotation: what `rotary.spread` gave for these positions, or None without rotary
+                positions.
             attend: attention over this layer's queries, keys and values.
-            wanted: int64 [N] rows of the first axis whose results are needed; the others only leave their keys and values.
+            wanted: int64 [N] rows of the first axis whose results are needed; the others only leave
+                their keys and values.
 
         Returns:
             The new residual stream [..., C], or [N, ..., C] of the rows wanted.
@@ -102,15 +121,21 @@ class DecoderLayer(nn.Module):
         hidden = hidden + self.out(attended.flatten(-2))
         return hidden + self.down(self._activate(self.up(self.mlp_norm(hidden))))
 
-    def _project(self, normed: Tensor, rotation: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Give normed and turned queries [..., H, D], keys [..., KV, D], and values [..., KV, D]."""
+    def _project(
+        self, normed: Tensor, rotation: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return normed and turned queries [..., H, D], keys [..., KV, D], and values [..., KV, D]."""
         num_heads, num_kv_heads, _ = self.heads
         fused = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         if rotation is None or self.query_norm is not None or self.key_norm is not None:
             queries, keys, values = fused.split(self.heads, dim=-2)
             queries = queries if self.query_norm is None else self.query_norm(queries)
             keys = keys if self.key_norm is None else self.key_norm(keys)
-            return (queries, keys, values) if rotation is None else (rotate(queries, *rotation), rotate(keys, *rotation), values)
+            return (
+                (queries, keys, values)
+                if rotation is None
+                else (rotate(queries, *rotation), rotate(keys, *rotation), values)
+            )
         turning, values = fused.split((num_heads + num_kv_heads, num_kv_heads), dim=-2)
         queries, keys = rotate(turning, *rotation).split((num_heads, num_kv_heads), dim=-2)
         return queries, keys, values

@@ -1,4 +1,7 @@
-"""Safetensors files as memory maps: headers are checked in full before anything is mapped, tensors are views of the file."""
+"""Safetensors files as memory maps.
+
+Headers are checked in full before anything is mapped, tensors are views of the file.
+"""
 
 import itertools
 import json
@@ -19,7 +22,19 @@ from steelyard.files import read_json
 __all__ = ["Entry", "MappedFile", "Weights"]
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-SIZES = {"F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
+SIZES = {
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U64": 8,
+    "U32": 4,
+    "U16": 2,
+    "U8": 1,
+    "BOOL": 1,
+}
 """Bytes of the types that files may hold beside those of weights."""
 _ITEM_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()} | SIZES
 _MOST_HEADER_BYTES = 100_000_000
@@ -46,8 +61,9 @@ class Entry:
 class MappedFile:
     """One safetensors file.
 
-    The map is private: writing to a tensor changes memory, never the file. Replacing the file by renaming leaves the map as it was;
-    cutting it short while it is mapped would end the process, as with any map.
+    The map is private: writing to a tensor changes memory, never the file. Replacing the file by
+    renaming leaves the map as it was; cutting it short while it is mapped would end the process, as
+    with any map.
 
     Attributes:
         path: of the file.
@@ -63,41 +79,53 @@ class MappedFile:
             path: of the file.
 
         Raises:
-            DataError: it is missing, no regular file, truncated, or its header is malformed or contradicts the file.
+            DataError: it is missing, no regular file, truncated, or its header is malformed or
+                contradicts the file.
         """
         self.path = path
         try:
             if not stat.S_ISREG(path.stat().st_mode):
-                raise DataError(f"{path} is not a regular file", hint="give a folder with plain files")
+                raise DataError(
+                    f"{path} is not a regular file", hint="give a folder with plain files"
+                )
             with path.open("rb") as stream:
                 self.entries = _header(path, stream.read(8), stream, path.stat().st_size)
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         except FileNotFoundError as error:
             raise DataError(f"{path} is missing", hint="fetch or save the model again") from error
         except (OSError, ValueError) as error:
-            raise DataError(f"{path} cannot be mapped: {error}", hint="check its permissions") from error
+            raise DataError(
+                f"{path} cannot be mapped: {error}", hint="check its permissions"
+            ) from error
 
     def view(self, names: Sequence[str]) -> Tensor | None:
-        """Give tensors of this file, stacked row after row, without a copy.
+        """Return tensors of this file, stacked row after row, without a copy.
 
         Args:
             names: of one dtype of `DTYPES` and equal width.
 
         Returns:
-            [rows, ...] of all, or None when they do not follow each other in the file, or not at a multiple of their item's size.
+            [rows, ...] of all, or None when they do not follow each other in the file, or not at a
+            multiple of their item's size.
         """
         parts = [self.entries[name] for name in names]
         first, dtype = parts[0], DTYPES[parts[0].dtype]
         follows = all(before.stop == after.start for before, after in itertools.pairwise(parts))
-        if not follows or first.start % dtype.itemsize or any(part.dtype != first.dtype for part in parts):
+        if (
+            not follows
+            or first.start % dtype.itemsize
+            or any(part.dtype != first.dtype for part in parts)
+        ):
             return None
         count = (parts[-1].stop - first.start) // dtype.itemsize
         if count == 0:
             return torch.empty(0, *first.shape[1:], dtype=dtype)
-        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=first.start).view(-1, *first.shape[1:])
+        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=first.start).view(
+            -1, *first.shape[1:]
+        )
 
     def read(self, name: str) -> Tensor:
-        """Give one tensor, as a view where its place allows it."""
+        """Return one tensor, as a view where its place allows it."""
         found = self.view([name])
         if found is not None:
             return found
@@ -137,18 +165,24 @@ class Weights:
             mapped = MappedFile(_confined(directory, name))
             twice = self.files.keys() & mapped.entries.keys()
             if twice:
-                raise DataError(f"{mapped.path} holds {min(twice)} again, which another shard has", hint="fetch or save the model again")
+                raise DataError(
+                    f"{mapped.path} holds {min(twice)} again, which another shard has",
+                    hint="fetch or save the model again",
+                )
             self.files |= dict.fromkeys(mapped.entries, mapped)
         for tensor, name in (places or {}).items():
             if tensor not in self.files or self.files[tensor].path.name != name:
-                raise DataError(f"{directory / index} places {tensor} in {name}, which lacks it", hint="fetch or save the model again")
+                raise DataError(
+                    f"{directory / index} places {tensor} in {name}, which lacks it",
+                    hint="fetch or save the model again",
+                )
 
     def entry(self, name: str) -> Entry:
-        """Give where a tensor stands."""
+        """Return where a tensor stands."""
         return self.files[name].entries[name]
 
     def view(self, names: Sequence[str]) -> Tensor | None:
-        """Give stacked tensors without a copy, or None where that is not possible; see `MappedFile.view`."""
+        """Return stacked tensors without a copy, or None where that is not possible; see `MappedFile.view`."""
         file = self.files[names[0]]
         return file.view(names) if all(self.files[name] is file for name in names) else None
 
@@ -157,25 +191,46 @@ def _places(directory: Path, weights: str, index: str) -> dict[str, str]:
     """Read which shard holds which tensor; say what is there instead when there are no shards."""
     if not (directory / index).exists():
         pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
-        hint = "only safetensors weights are read; convert the model with transformers' save_pretrained(safe_serialization=True)"
-        there = f"; it holds only pickled weights ({', '.join(pickles[:3])}), which can run code when they are opened" if pickles else ""
+        hint = (
+            "only safetensors weights are read; convert the model with transformers' "
+            "save_pretrained(safe_serialization=True)"
+        )
+        there = (
+            f"; it holds only pickled weights ({', '.join(pickles[:3])}), which can run code when "
+            f"they are opened"
+            if pickles
+            else ""
+        )
         raise DataError(f"{directory / weights} is missing{there}", hint=hint)
     content = read_json(directory / index)
     places = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
-        raise DataError(f"{directory / index} has no weight_map from tensors to files", hint="fetch or save the model again")
+    if (
+        not isinstance(places, dict)
+        or not places
+        or not all(isinstance(name, str) for name in places.values())
+    ):
+        raise DataError(
+            f"{directory / index} has no weight_map from tensors to files",
+            hint="fetch or save the model again",
+        )
     return places
 
 
 def _confined(directory: Path, name: str) -> Path:
-    """Give the path of a weight file, refusing what leads out of the folder; links into a hub cache's blobs are followed."""
+    """Return the path of a weight file, refusing what leads out of the folder; links into a hub cache's blobs are followed."""
     path = directory / name
     if Path(name).name != name or name in ("", ".", ".."):
-        raise DataError(f"{directory}: shard {name!r} is not a plain file name", hint="shards must stand beside their index")
+        raise DataError(
+            f"{directory}: shard {name!r} is not a plain file name",
+            hint="shards must stand beside their index",
+        )
     home = directory.resolve()
     allowed = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
     if path.is_symlink() and not any(path.resolve().is_relative_to(folder) for folder in allowed):
-        raise DataError(f"{path} is a link to {path.resolve()}, outside the folder", hint="copy the file into the folder")
+        raise DataError(
+            f"{path} is a link to {path.resolve()}, outside the folder",
+            hint="copy the file into the folder",
+        )
     return path
 
 
@@ -183,28 +238,42 @@ def _header(path: Path, prefix: bytes, stream: Any, file_bytes: int) -> dict[str
     """Read a header and check it against the file's size."""
 
     def refuse(reason: str) -> DataError:
-        return DataError(f"{path} is not a readable safetensors file: {reason}", hint="fetch or save it again")
+        return DataError(
+            f"{path} is not a readable safetensors file: {reason}", hint="fetch or save it again"
+        )
 
     size = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or size > min(file_bytes - 8, _MOST_HEADER_BYTES):
-        raise refuse(f"a header of {size} bytes does not fit a file of {file_bytes}, of which at most {_MOST_HEADER_BYTES} are allowed")
+        raise refuse(
+            f"a header of {size} bytes does not fit a file of {file_bytes}, of which at most "
+            f"{_MOST_HEADER_BYTES} are allowed"
+        )
     try:
         raw = json.loads(stream.read(size), object_pairs_hook=_unique)
-        entries = {name: _entry(name, value, 8 + size) for name, value in _items(raw) if name != "__metadata__"}
+        entries = {
+            name: _entry(name, value, 8 + size)
+            for name, value in _items(raw)
+            if name != "__metadata__"
+        }
     except (ValueError, RecursionError) as error:
         raise refuse(str(error)) from error
     end = 8 + size
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != end:
-            raise refuse(f"tensor {name} begins at byte {entry.start}, but the one before ends at {end}")
+            raise refuse(
+                f"tensor {name} begins at byte {entry.start}, but the one before ends at {end}"
+            )
         end = entry.stop
     if end != file_bytes:
-        raise refuse(f"its tensors end at byte {end}, the file at {file_bytes}; it is truncated or has a tail")
+        raise refuse(
+            f"its tensors end at byte {end}, the file at {file_bytes}; it is truncated or has a "
+            f"tail"
+        )
     return entries
 
 
 def _items(raw: Any) -> Iterator[tuple[str, Any]]:
-    """Give the fields of a header."""
+    """Return the fields of a header."""
     if not isinstance(raw, dict):
         raise ValueError("the header is not an object")
     yield from raw.items()
@@ -228,7 +297,10 @@ def _entry(name: str, value: Any, base: int) -> Entry:
         raise ValueError(f"tensor {name} has the shape {shape} and the offsets {offsets}")
     expected = math.prod(shape) * _ITEM_BYTES[dtype]
     if offsets[1] - offsets[0] != expected:
-        raise ValueError(f"tensor {name} of {dtype} {shape} needs {expected} bytes, but has the offsets {offsets}")
+        raise ValueError(
+            f"tensor {name} of {dtype} {shape} needs {expected} bytes, but has the offsets "
+            f"{offsets}"
+        )
     return Entry(dtype, tuple(shape), base + offsets[0], base + offsets[1])
 
 

@@ -36,7 +36,8 @@ def slots(arch: Architecture, model_type: str) -> list[Slot]:
     Returns:
         One slot per parameter of the model.
 
-    Source: module names of the `transformers` classes LlamaForCausalLM, GPT2LMHeadModel and OPTForCausalLM.
+    Source: module names of the `transformers` classes LlamaForCausalLM, GPT2LMHeadModel and
+    OPTForCausalLM.
     """
     form = {"gpt2": _gpt2, "opt": _opt}.get(model_type, _llama)
     prefix, outside, layer_prefix, inside = form(arch)
@@ -44,9 +45,22 @@ def slots(arch: Architecture, model_type: str) -> list[Slot]:
     for index in range(arch.num_layers):
         theirs = prefix + layer_prefix + f".{index}."
         for name, stored, kind in inside:
-            found += _layer_slots(arch, f"layers.{index}.{name}", tuple(theirs + part for part in stored), kind, model_type == "gpt2")
+            found += _layer_slots(
+                arch,
+                f"layers.{index}.{name}",
+                tuple(theirs + part for part in stored),
+                kind,
+                model_type == "gpt2",
+            )
     if not arch.tied_embeddings:
-        found.append(Slot(name="output.weight", parts=("lm_head.weight",), rows=(arch.vocab_size,), width=arch.hidden_size))
+        found.append(
+            Slot(
+                name="output.weight",
+                parts=("lm_head.weight",),
+                rows=(arch.vocab_size,),
+                width=arch.hidden_size,
+            )
+        )
     return found
 
 
@@ -66,8 +80,16 @@ def _llama(arch: Architecture) -> tuple[str, Outside, str, Inside]:
         ("down", ("mlp.down_proj",), "down"),
     ]
     if arch.qk_norm:
-        inside += [("query_norm", ("self_attn.q_norm",), "head_norm"), ("key_norm", ("self_attn.k_norm",), "head_norm")]
-    return "model.", [("embedding.weight", "embed_tokens.weight", arch.vocab_size), *_last_norm(arch, "norm")], "layers", inside
+        inside += [
+            ("query_norm", ("self_attn.q_norm",), "head_norm"),
+            ("key_norm", ("self_attn.k_norm",), "head_norm"),
+        ]
+    return (
+        "model.",
+        [("embedding.weight", "embed_tokens.weight", arch.vocab_size), *_last_norm(arch, "norm")],
+        "layers",
+        inside,
+    )
 
 
 def _gpt2(arch: Architecture) -> tuple[str, Outside, str, Inside]:
@@ -80,7 +102,10 @@ def _gpt2(arch: Architecture) -> tuple[str, Outside, str, Inside]:
         ("up", ("mlp.c_fc",), "up"),
         ("down", ("mlp.c_proj",), "down"),
     ]
-    tables = [("embedding.weight", "wte.weight", arch.vocab_size), ("position_embedding.weight", "wpe.weight", arch.max_positions)]
+    tables = [
+        ("embedding.weight", "wte.weight", arch.vocab_size),
+        ("position_embedding.weight", "wpe.weight", arch.max_positions),
+    ]
     return "transformer.", [*tables, *_last_norm(arch, "ln_f")], "h", inside
 
 
@@ -108,24 +133,44 @@ def _last_norm(arch: Architecture, stored: str) -> Outside:
     return [(f"norm.{kind}", f"{stored}.{kind}", arch.hidden_size) for kind in kinds]
 
 
-def _slot(arch: Architecture, name: str, parts: tuple[str, ...], rows: int, transposed: bool) -> Slot:
+def _slot(
+    arch: Architecture, name: str, parts: tuple[str, ...], rows: int, transposed: bool
+) -> Slot:
     """Make the slot of a tensor outside the layers: a table, or a vector of the last norm."""
     width = arch.hidden_size if "embedding" in name else 0
     return Slot(name=name, parts=parts, rows=(rows,), width=width, transposed=transposed)
 
 
-def _layer_slots(arch: Architecture, name: str, parts: tuple[str, ...], kind: str, transposed: bool) -> list[Slot]:
+def _layer_slots(
+    arch: Architecture, name: str, parts: tuple[str, ...], kind: str, transposed: bool
+) -> list[Slot]:
     """Make the slots of one module of a layer: its weight, and its bias if it has one."""
     hidden, inner = arch.hidden_size, arch.intermediate_size
     queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
     rows, width, bias = {
         "norm": ((hidden,), 0, arch.norm == "layernorm"),
         "head_norm": ((arch.head_dim,), 0, False),
-        "qkv": ((queries, keys, keys) if len(parts) == 3 else (queries + 2 * keys,), hidden, arch.qkv_bias),
+        "qkv": (
+            (queries, keys, keys) if len(parts) == 3 else (queries + 2 * keys,),
+            hidden,
+            arch.qkv_bias,
+        ),
         "out": ((hidden,), queries, arch.output_bias),
         "up": ((inner,) * len(parts), hidden, arch.mlp_bias),
         "down": ((hidden,), inner, arch.mlp_bias),
     }[kind]
     weights = tuple(f"{part}.weight" for part in parts)
-    found = [Slot(name=f"{name}.weight", parts=weights, rows=rows, width=width, transposed=transposed and width > 0)]
-    return found + ([Slot(name=f"{name}.bias", parts=tuple(f"{part}.bias" for part in parts), rows=rows)] if bias else [])
+    found = [
+        Slot(
+            name=f"{name}.weight",
+            parts=weights,
+            rows=rows,
+            width=width,
+            transposed=transposed and width > 0,
+        )
+    ]
+    return found + (
+        [Slot(name=f"{name}.bias", parts=tuple(f"{part}.bias" for part in parts), rows=rows)]
+        if bias
+        else []
+    )

@@ -14,8 +14,9 @@ __all__ = ["RotaryScaling", "rotary_tables", "rotate", "spread"]
 class RotaryScaling:
     """Slower rotation for contexts longer than those trained first.
 
-    Wavelengths above `original_positions / low` are stretched by `factor`, those below `original_positions / high` stay, and those
-    between are blended. Linear interpolation stretches all of them: `low` and `high` infinite.
+    Wavelengths above `original_positions / low` are stretched by `factor`, those below
+    `original_positions / high` stay, and those between are blended. Linear interpolation stretches
+    all of them: `low` and `high` infinite.
 
     Attributes:
         factor: of the longest wavelengths, at least 1.
@@ -23,8 +24,8 @@ class RotaryScaling:
         high: turns above which it stays.
         original_positions: context trained first, in tokens.
 
-    Source: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.4.3, in the form of `transformers`' "llama3"; Chen et al. 2023
-        (arXiv 2306.15595), equation 4 (linear).
+    Source: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.4.3, in the form of
+        `transformers`' "llama3"; Chen et al. 2023 (arXiv 2306.15595), equation 4 (linear).
     """
 
     factor: float
@@ -33,7 +34,7 @@ class RotaryScaling:
     original_positions: int = 0
 
     def apply(self, frequencies: Tensor) -> Tensor:
-        """Give the scaled angles per position of the original ones, of the same shape."""
+        """Return the scaled angles per position of the original ones, of the same shape."""
         if math.isinf(self.high):
             return frequencies / self.factor
         turns = self.original_positions * frequencies / (2 * math.pi)
@@ -41,7 +42,9 @@ class RotaryScaling:
         return frequencies * (kept + (1 - kept) / self.factor)
 
 
-def rotary_tables(num_positions: int, head_dim: int, theta: float, scaling: RotaryScaling | None = None) -> tuple[Tensor, Tensor]:
+def rotary_tables(
+    num_positions: int, head_dim: int, theta: float, scaling: RotaryScaling | None = None
+) -> tuple[Tensor, Tensor]:
     """Compute the cosine and sine of every position's angles, in float64 and rounded once to float32.
 
     Args:
@@ -71,7 +74,8 @@ def spread(cosines: Tensor, sines: Tensor, dtype: torch.dtype) -> tuple[Tensor, 
         dtype: of the heads they will turn.
 
     Returns:
-        Cosines and sines [..., 1, D] that broadcast over heads; the first half of the sines is negated, as `rotate` needs it.
+        Cosines and sines [..., 1, D] that broadcast over heads; the first half of the sines is
+        negated, as `rotate` needs it.
     """
     wide_cosines = torch.cat((cosines, cosines), dim=-1).unsqueeze(-2).to(dtype)
     wide_sines = torch.cat((-sines, sines), dim=-1).unsqueeze(-2).to(dtype)
@@ -105,7 +109,11 @@ class _Rotation(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """Turn back by the angle."""
         cosines, sines = ctx.saved_tensors
-        return torch.addcmul(gradients[0] * cosines, _swap(gradients[0]), sines, value=-1), None, None
+        return (
+            torch.addcmul(gradients[0] * cosines, _swap(gradients[0]), sines, value=-1),
+            None,
+            None,
+        )
 
 
 def _swap(heads: Tensor) -> Tensor:

@@ -15,13 +15,20 @@ from steelyard.nn.rotary import RotaryScaling, rotary_tables, spread
 __all__ = ["Transformer", "build"]
 
 
-def build(arch: Architecture, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", seed: int = 0) -> "Transformer":
+def build(
+    arch: Architecture,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> "Transformer":
     """Build a decoder with freshly drawn weights.
 
-    Weights are normal with standard deviation sqrt(2 / (5 width)), 0.02 at usual widths and more for narrow models, which would
-    otherwise start on a plateau; projections that write into the residual stream are narrower by sqrt(2 layers), so that
-    its variance does not grow with depth. Biases are 0 and gains 1. Draws are made on the CPU in float32, so a seed gives the same
-    weights on every device.
+    Weights are normal with standard deviation sqrt(2 / (5 width)), 0.02 at usual widths and more
+    for narrow models, which would otherwise start on a plateau; projections that write into the
+    residual stream are narrower by sqrt(2 layers), so that its variance does not grow with depth.
+    Biases are 0 and gains 1. Draws are made on the CPU in float32, so a seed gives the same weights
+    on every device.
 
     Args:
         arch: a dense decoder with rotary or learned positions.
@@ -33,10 +40,11 @@ def build(arch: Architecture, *, dtype: torch.dtype = torch.float32, device: tor
         The model, in training mode.
 
     Raises:
-        ConfigError: the architecture has a trait this model does not have; all such traits are named.
+        ConfigError: the architecture has a trait this model does not have; all such traits are
+            named.
 
-    Source: Nguyen and Salazar 2019 (arXiv 1910.05895), section 2.2 (small initialization); Radford et al. 2019 (GPT-2), section 2.3
-        (scaling of residual layers).
+    Source: Nguyen and Salazar 2019 (arXiv 1910.05895), section 2.2 (small initialization); Radford
+        et al. 2019 (GPT-2), section 2.3 (scaling of residual layers).
     """
     model = Transformer(arch)
     _initialize(model, torch.Generator().manual_seed(seed))
@@ -60,7 +68,9 @@ class Transformer(nn.Module):
     rotary_sines: Tensor
 
     def __init__(self, arch: Architecture, scaling: RotaryScaling | None = None) -> None:
-        """Lay out the parameters in float32 on the CPU, not yet filled; `build` or `checkpoint.load` fills them.
+        """Lay out the parameters in float32 on the CPU, not yet filled.
+
+        `build` or `checkpoint.load` fills them.
 
         Args:
             arch: a dense decoder with rotary or learned positions.
@@ -75,22 +85,32 @@ class Transformer(nn.Module):
         self.scaling = scaling
         self.embedding = _table(arch.vocab_size, arch.hidden_size)
         learned = arch.position == "learned"
-        self.position_embedding = _table(arch.max_positions + arch.position_offset, arch.hidden_size) if learned else None
+        self.position_embedding = (
+            _table(arch.max_positions + arch.position_offset, arch.hidden_size) if learned else None
+        )
         self.layers = nn.ModuleList(DecoderLayer(arch, index) for index in range(arch.num_layers))
         self.norm = make_norm(arch, arch.hidden_size)
-        self.output = None if arch.tied_embeddings else linear(arch.hidden_size, arch.vocab_size, bias=False)
-        cosines, sines = rotary_tables(0 if learned else arch.max_positions, arch.head_dim, arch.rope_theta, scaling)
+        self.output = (
+            None if arch.tied_embeddings else linear(arch.hidden_size, arch.vocab_size, bias=False)
+        )
+        cosines, sines = rotary_tables(
+            0 if learned else arch.max_positions, arch.head_dim, arch.rope_theta, scaling
+        )
         self.register_buffer("rotary_cosines", cosines, persistent=False)
         self.register_buffer("rotary_sines", sines, persistent=False)
 
-    def run(self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
+    def run(
+        self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None
+    ) -> Tensor:
         """Compute the last hidden states with attention of the caller's choice (paged, cached, cascaded, ...).
 
         Args:
             tokens: int64 [...], any shape: [B, T], or [N] tokens of many requests side by side.
-            positions: int64 of the same shape, or one that broadcasts to it; below `architecture.max_positions`.
+            positions: int64 of the same shape, or one that broadcasts to it; below
+                `architecture.max_positions`.
             attend: attention; its queries and keys are normed and turned already.
-            wanted: int64 [N] rows of the first axis to give; the last layer then computes no more than keys and values of the others.
+            wanted: int64 [N] rows of the first axis to give; the last layer then computes no more
+                than keys and values of the others.
 
         Returns:
             Hidden states after the last norm, [..., C] or [N, ..., C].
@@ -100,17 +120,21 @@ class Transformer(nn.Module):
         if self.position_embedding is not None:
             hidden = hidden + self.position_embedding(positions + self.architecture.position_offset)
         else:
-            rotation = spread(self.rotary_cosines[positions], self.rotary_sines[positions], hidden.dtype)
+            rotation = spread(
+                self.rotary_cosines[positions], self.rotary_sines[positions], hidden.dtype
+            )
         for layer in self.layers[:-1]:
             hidden = layer(hidden, rotation, attend)
         return self.norm(self.layers[-1](hidden, rotation, attend, wanted))
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Give logits [..., V] of hidden states [..., C]."""
-        return F.linear(hidden, self.embedding.weight if self.output is None else self.output.weight)
+        """Return logits [..., V] of hidden states [..., C]."""
+        return F.linear(
+            hidden, self.embedding.weight if self.output is None else self.output.weight
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Give next-token logits with plain causal attention.
+        """Return next-token logits with plain causal attention.
 
         Args:
             tokens: int64 [B, T]; T at most `architecture.max_positions`.
@@ -123,8 +147,13 @@ class Transformer(nn.Module):
         """
         length, limit = tokens.shape[-1], self.architecture.max_positions
         if length > limit:
-            message = f"a sequence of {length} tokens is longer than max_positions = {limit} of {self.architecture.name}"
-            raise ConfigError(message, hint="cut the sequence, or build with a larger max_positions")
+            message = (
+                f"a sequence of {length} tokens is longer than max_positions = {limit} of "
+                f"{self.architecture.name}"
+            )
+            raise ConfigError(
+                message, hint="cut the sequence, or build with a larger max_positions"
+            )
         positions = torch.arange(length, device=tokens.device)
         return self.head(self.run(tokens, positions, causal_attention))
 
@@ -147,12 +176,17 @@ def refuse_unsupported(arch: Architecture) -> None:
         "sandwich_norm": arch.sandwich_norm,
         f"num_token_types = {arch.num_token_types}": arch.num_token_types > 0,
         "pooler": arch.pooler,
-        f"odd head_dim = {arch.head_dim} with rope": arch.position == "rope" and arch.head_dim % 2 == 1,
-        f"num_heads = {arch.num_heads} not a multiple of num_kv_heads = {arch.num_kv_heads}": arch.num_heads % arch.num_kv_heads != 0,
+        f"odd head_dim = {arch.head_dim} with rope": arch.position == "rope"
+        and arch.head_dim % 2 == 1,
+        f"num_heads = {arch.num_heads} not a multiple of num_kv_heads = "
+        f"{arch.num_kv_heads}": arch.num_heads % arch.num_kv_heads != 0,
     }
     wrong = [trait for trait, present in traits.items() if present]
     if wrong:
-        hint = "it builds dense decoders with rotary or learned positions and a swiglu, gelu or relu MLP"
+        hint = (
+            "it builds dense decoders with rotary or learned positions and a swiglu, gelu or "
+            "relu MLP"
+        )
         raise ConfigError(f"nn.transformer cannot build {arch.name}: {', '.join(wrong)}", hint=hint)
 
 

@@ -7,4 +7,12 @@ from steelyard.plan.types import Plan, Rejected
 
 training = plan_training
 
-__all__ = ["CompressedPoint", "Plan", "Rejected", "compress_kv", "decoder_near", "plan_training", "training"]
+__all__ = [
+    "CompressedPoint",
+    "Plan",
+    "Rejected",
+    "compress_kv",
+    "decoder_near",
+    "plan_training",
+    "training",
+]

@@ -1,4 +1,7 @@
-"""Plan a training run: from a compute budget and a cluster to a model, its layout, and what it takes."""
+"""Plan a training run.
+
+From a compute budget and a cluster to a model, its layout, and what it takes.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -23,7 +26,8 @@ __all__ = ["AllocationLike", "Interval", "plan_training"]
 
 YEAR_S = 365.25 * 86400
 STEP_RELATIVE = 0.35
-"""Half-width of the step time's interval on a published machine: 24 of 27 runs that did not set the efficiencies lie within."""
+"""Half-width of the step time's interval on a published machine: 24 of 27 runs that did not set the
+efficiencies lie within."""
 
 
 class Interval(Protocol):
@@ -91,8 +95,9 @@ def plan_training(
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
-    The layout with the highest throughput that fits is chosen for each number of accelerators. Of these, the largest
-    number is taken whose throughput per accelerator is at least `min_efficiency` of the best one's.
+    The layout with the highest throughput that fits is chosen for each number of accelerators. Of
+    these, the largest number is taken whose throughput per accelerator is at least `min_efficiency`
+    of the best one's.
 
     Args:
         allocation: parameters, tokens and loss, as `laws.allocate` gives.
@@ -104,7 +109,8 @@ def plan_training(
         dtype: of the matrix products.
         architecture: train this instead of a shape near the allocation's parameters.
         deadline_s: longest acceptable run.
-        min_efficiency: least throughput per accelerator relative to the best number of accelerators.
+        min_efficiency: least throughput per accelerator relative to the best number of
+            accelerators.
         reserve_fraction: memory kept free.
         efficiencies: override the assumed ones.
         machine: a calibrated machine to use instead of the accelerator's published peaks.
@@ -116,11 +122,18 @@ def plan_training(
 
     Raises:
         ConfigError: an argument is out of range.
-        InfeasibleError: memory, batch or time rules every layout out; the message begins with which.
+        InfeasibleError: memory, batch or time rules every layout out; the message begins with
+            which.
     """
-    wanted, tokens = _wanted(allocation, deadline_s, sequence_length, reserve_fraction, min_efficiency)
-    arch = architecture or decoder_near(wanted, vocab_size=vocab_size, sequence_length=sequence_length)
-    device = machine or Machine.from_accelerator(accelerator, dtype=dtype, cluster=cluster, efficiencies=efficiencies)
+    wanted, tokens = _wanted(
+        allocation, deadline_s, sequence_length, reserve_fraction, min_efficiency
+    )
+    arch = architecture or decoder_near(
+        wanted, vocab_size=vocab_size, sequence_length=sequence_length
+    )
+    device = machine or Machine.from_accelerator(
+        accelerator, dtype=dtype, cluster=cluster, efficiencies=efficiencies
+    )
     flops = tokens * model_flops_per_token(arch, sequence_length)
     batch = _global_batch(flops, tokens, sequence_length)
     counts = accelerator_counts(cluster.num_nodes, cluster.accelerators_per_node)
@@ -141,61 +154,92 @@ def plan_training(
         rent_usd=rent_usd,
         duration_relative=_relative(device),
     )
-    rejected, binding = _rejected(search, chosen, best, tokens, deadline_s), _binding(search, chosen, best)
+    rejected, binding = (
+        _rejected(search, chosen, best, tokens, deadline_s),
+        _binding(search, chosen, best),
+    )
     return Plan(
         choice=choice,
         forecasts=forecasts,
         rejected=rejected,
         binding_constraint=binding,
-        notes=[f"step time: {device.source}", f"batch of about {batch} sequences and learning rate: arXiv 2401.02954, equation 1"],
+        notes=[
+            f"step time: {device.source}",
+            f"batch of about {batch} sequences and learning rate: arXiv 2401.02954, equation 1",
+        ],
     )
 
 
 def _wanted(
-    allocation: AllocationLike, deadline_s: float, sequence_length: int, reserve_fraction: float, min_efficiency: float
+    allocation: AllocationLike,
+    deadline_s: float,
+    sequence_length: int,
+    reserve_fraction: float,
+    min_efficiency: float,
 ) -> tuple[float, float]:
-    """Give the allocation's parameters and tokens, and refuse arguments out of range."""
+    """Return the allocation's parameters and tokens, and refuse arguments out of range."""
     wanted, tokens = _interval(allocation.parameters)[0], _interval(allocation.tokens)[0]
-    if min(wanted, tokens, deadline_s, sequence_length) <= 0 or not 0 <= reserve_fraction < 1 or not 0 < min_efficiency <= 1:
-        raise ConfigError("parameters, tokens, deadline_s and sequence_length must be positive and the fractions within 0..1")
+    if (
+        min(wanted, tokens, deadline_s, sequence_length) <= 0
+        or not 0 <= reserve_fraction < 1
+        or not 0 < min_efficiency <= 1
+    ):
+        raise ConfigError(
+            "parameters, tokens, deadline_s and sequence_length must be positive and the "
+            "fractions within 0..1"
+        )
     return wanted, tokens
 
 
 def _best_per_count(search: LayoutSearch, counts: Iterable[int]) -> dict[int, int]:
-    """Give the candidate of highest throughput that fits, for each number of accelerators that has one."""
-    found = {count: search.best(search.fits & (search.num_accelerators == count)) for count in counts}
+    """Return the candidate of highest throughput that fits, for each number of accelerators that has one."""
+    found = {
+        count: search.best(search.fits & (search.num_accelerators == count)) for count in counts
+    }
     return {count: index for count, index in found.items() if index >= 0}
 
 
 def _global_batch(flops: float, tokens: float, sequence_length: int) -> int:
-    """Give sequences per step: the usual tokens for this compute, a power of two, and at least 250 steps."""
+    """Return sequences per step: the usual tokens for this compute, a power of two, and at least 250 steps."""
     wanted = min(global_batch_tokens(flops), tokens / 250) / sequence_length
     return 2 ** max(0, round(np.log2(max(wanted, 1.0))))
 
 
-def _refuse_impossible(search: LayoutSearch, arch: Architecture, accelerator: Accelerator, cluster: Cluster, batch: int) -> None:
+def _refuse_impossible(
+    search: LayoutSearch, arch: Architecture, accelerator: Accelerator, cluster: Cluster, batch: int
+) -> None:
     """Raise when no layout exists or none fits."""
     if not len(search.fits):
-        message = f"batch: no split of {cluster.num_accelerators} accelerators divides {batch} sequences and {arch.num_layers} layers"
+        message = (
+            f"batch: no split of {cluster.num_accelerators} accelerators divides {batch} "
+            f"sequences and {arch.num_layers} layers"
+        )
         raise InfeasibleError(message, hint="use fewer accelerators or a longer training run")
     if not search.fits.any():
         least = float(search.memory_bytes.min())
         raise InfeasibleError(
-            f"memory: {arch.name} needs at least {pretty(least, 'byte')} per accelerator on {cluster.name}, "
+            f"memory: {arch.name} needs at least {pretty(least, 'byte')} per accelerator on "
+            f"{cluster.name}, "
             f"and {accelerator.name} offers {pretty(search.limit_bytes, 'byte')} after the reserve",
             hint="choose a larger cluster, a smaller budget, or accelerators with more memory",
         )
 
 
 def _choose_count(
-    search: LayoutSearch, best: dict[int, int], tokens: float, deadline_s: float, min_efficiency: float, cluster: Cluster
+    search: LayoutSearch,
+    best: dict[int, int],
+    tokens: float,
+    deadline_s: float,
+    min_efficiency: float,
+    cluster: Cluster,
 ) -> int:
-    """Give the candidate of the largest efficient number of accelerators, or of the fewest that meet the deadline."""
+    """Return the candidate of the largest efficient number of accelerators, or of the fewest that meet the deadline."""
     rate = {count: float(search.tokens_per_s[index]) for count, index in best.items()}
     fastest = max(rate, key=lambda count: rate[count])
     if tokens / rate[fastest] > deadline_s:
         raise InfeasibleError(
-            f"time: {pretty(tokens, 'token')} take {pretty(tokens / rate[fastest], 's')} on {fastest} accelerators of {cluster.name}, "
+            f"time: {pretty(tokens, 'token')} take {pretty(tokens / rate[fastest], 's')} on "
+            f"{fastest} accelerators of {cluster.name}, "
             f"longer than the limit of {pretty(deadline_s, 's')}",
             hint="lower the budget, choose a larger cluster, or allow more time",
         )
@@ -209,7 +253,14 @@ def _choose_count(
 
 
 def _choice(
-    search: LayoutSearch, index: int, arch: Architecture, cluster: Cluster, dtype: str, sequence_length: int, steps: int, flops: float
+    search: LayoutSearch,
+    index: int,
+    arch: Architecture,
+    cluster: Cluster,
+    dtype: str,
+    sequence_length: int,
+    steps: int,
+    flops: float,
 ) -> dict[str, Any]:
     """Collect the chosen settings as plain values."""
     layout = search.choice(index)
@@ -230,19 +281,26 @@ def _choice(
 
 
 def _relative(machine: Machine) -> float:
-    """Give the half-width of a step time's interval: narrower on a calibrated machine."""
+    """Return the half-width of a step time's interval: narrower on a calibrated machine."""
     return 0.2 if machine.provenance == "measured" else STEP_RELATIVE
 
 
 def _forecasts(
-    search: LayoutSearch, index: int, steps: int, machine: Machine, allocation: AllocationLike, loss_source: str
+    search: LayoutSearch,
+    index: int,
+    steps: int,
+    machine: Machine,
+    allocation: AllocationLike,
+    loss_source: str,
 ) -> list[Forecast]:
     """Forecast loss, time, utilization, memory and work of the chosen candidate."""
     provenance: Provenance = "derived" if machine.provenance == "measured" else "assumed"
     relative, cost, source = _relative(machine), search.cost, machine.source
     seconds, mfu = float(cost.time_s[index]), float(cost.mfu[index])
 
-    def about(name: str, value: float, width: float, kind: Provenance = provenance, said: str = source) -> Forecast:
+    def about(
+        name: str, value: float, width: float, kind: Provenance = provenance, said: str = source
+    ) -> Forecast:
         return Forecast.about(name, value, relative=width, provenance=kind, source=said)
 
     count = float(search.num_accelerators[index])
@@ -253,10 +311,20 @@ def _forecasts(
         about("train.throughput", float(search.tokens_per_s[index]), relative),
         about("train.mfu", mfu, relative),
         about(
-            "plan.memory_per_accelerator", float(search.memory_bytes[index]), 0.15, "derived", "weights, optimizer and saved activations"
+            "plan.memory_per_accelerator",
+            float(search.memory_bytes[index]),
+            0.15,
+            "derived",
+            "weights, optimizer and saved activations",
         ),
         about("plan.num_accelerators", count, 0.0, "derived", "chosen by the plan"),
-        about("train.flops", float(cost.model_flops[index]) * steps, 0.0, "derived", "6N plus attention"),
+        about(
+            "train.flops",
+            float(cost.model_flops[index]) * steps,
+            0.0,
+            "derived",
+            "6N plus attention",
+        ),
     ]
 
 
@@ -266,32 +334,65 @@ def _loss(allocation: AllocationLike, source: str) -> Forecast:
     kind: Provenance = getattr(allocation, "provenance", "fitted")
     said = source or str(getattr(allocation, "source", "scaling law"))
     if low == high:
-        return Forecast.about("eval.loss", value, relative=0.05, provenance=kind, source=f"{said}; +-5 % assumed, no interval was given")
-    return Forecast(quantity="eval.loss", value=value, low=min(low, value), high=max(high, value), provenance=kind, source=said)
+        return Forecast.about(
+            "eval.loss",
+            value,
+            relative=0.05,
+            provenance=kind,
+            source=f"{said}; +-5 % assumed, no interval was given",
+        )
+    return Forecast(
+        quantity="eval.loss",
+        value=value,
+        low=min(low, value),
+        high=max(high, value),
+        provenance=kind,
+        source=said,
+    )
 
 
-def _rejected(search: LayoutSearch, chosen: int, best: dict[int, int], tokens: float, deadline_s: float) -> list[Rejected]:
+def _rejected(
+    search: LayoutSearch, chosen: int, best: dict[int, int], tokens: float, deadline_s: float
+) -> list[Rejected]:
     """List the alternatives worth knowing: faster but too big, other splits of the same number, other numbers."""
     same = search.num_accelerators == search.num_accelerators[chosen]
     rate, found = search.tokens_per_s, []
     bigger = search.best(~search.fits & same & (rate > rate[chosen]))
     if bigger >= 0:
-        memory = f"{pretty(float(search.memory_bytes[bigger]), 'byte')} of {pretty(search.limit_bytes, 'byte')}"
+        memory = (
+            f"{pretty(float(search.memory_bytes[bigger]), 'byte')} of "
+            f"{pretty(search.limit_bytes, 'byte')}"
+        )
         gain = f"{100 * (rate[bigger] / rate[chosen] - 1):.0f} % faster"
-        found.append(Rejected(choice=search.choice(bigger), reason=f"{gain}, but needs {memory} per accelerator"))
+        found.append(
+            Rejected(
+                choice=search.choice(bigger), reason=f"{gain}, but needs {memory} per accelerator"
+            )
+        )
     for name in ("tensor", "pipeline", "zero_stage", "recompute", "micro_batch"):
         column = getattr(search, name)
         other = search.best(search.fits & same & (column != column[chosen]))
         if other >= 0:
             loss = 100 * (1 - rate[other] / rate[chosen])
-            found.append(Rejected(choice=search.choice(other), reason=f"best with another {name}: {loss:.1f} % slower"))
+            found.append(
+                Rejected(
+                    choice=search.choice(other),
+                    reason=f"best with another {name}: {loss:.1f} % slower",
+                )
+            )
     per_accelerator = float(rate[chosen] / search.num_accelerators[chosen])
     for count in sorted(best, reverse=True):
         if count == search.num_accelerators[chosen]:
             continue
-        share, duration = float(rate[best[count]]) / count / per_accelerator, tokens / float(rate[best[count]])
+        share, duration = (
+            float(rate[best[count]]) / count / per_accelerator,
+            tokens / float(rate[best[count]]),
+        )
         late = ", past the deadline" if duration > deadline_s else ""
-        reason = f"{count} accelerators take {pretty(duration, 's')}{late} at {100 * share:.0f} % of the efficiency"
+        reason = (
+            f"{count} accelerators take {pretty(duration, 's')}{late} at {100 * share:.0f} % "
+            f"of the efficiency"
+        )
         found.append(Rejected(choice=search.choice(best[count]), reason=reason))
     return found[:10]
 
@@ -305,7 +406,11 @@ def _binding(search: LayoutSearch, chosen: int, best: dict[int, int]) -> str:
         return "memory: a layout that does not fit would be faster"
     if count < max(search.num_accelerators):
         return "efficiency: more accelerators would finish sooner but idle more"
-    parts = {"compute": search.cost.compute_s, "tensor-parallel links": search.cost.tensor_s, "pipeline bubble": search.cost.bubble_s}
+    parts = {
+        "compute": search.cost.compute_s,
+        "tensor-parallel links": search.cost.tensor_s,
+        "pipeline bubble": search.cost.bubble_s,
+    }
     parts |= {"data-parallel network": search.cost.data_s}
     largest = max(parts, key=lambda name: float(parts[name][chosen]))
     return f"{largest}: all {count} accelerators are in use" if max(best) == count else largest

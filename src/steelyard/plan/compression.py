@@ -19,7 +19,8 @@ KV_AXES: dict[str, tuple[float, ...]] = {
     "tokens": (1.0, 1 / 2, 1 / 4, 1 / 8),
     "hidden": (1.0, 1 / 2, 1 / 4),
 }
-"""Shares kept that publications report to pass needle-in-a-haystack tests, each on its own; assumed, as no combination was tested here."""
+"""Shares kept that publications report to pass needle-in-a-haystack tests, each on its own;
+assumed, as no combination was tested here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,15 +53,17 @@ def compress_kv(
 ) -> list[CompressedPoint]:
     """Find the combinations that bring a context's cache to the size of a short one's.
 
-    The axes multiply, which holds as far as they are independent. Of combinations on the same axes only the mildest are kept: none
-    that would still reach the target with one share enlarged. Prefill stays as it is.
+    The axes multiply, which holds as far as they are independent. Of combinations on the same axes
+    only the mildest are kept: none that would still reach the target with one share enlarged.
+    Prefill stays as it is.
 
     Args:
         arch: the model.
         accelerator: as for `serve_point`.
         context: tokens of one user.
         target_context: tokens of plain cache that one user may occupy.
-        axes: shares that may be kept of "layers", "heads", "tokens" and "hidden"; `KV_AXES` by default, 1 is always allowed.
+        axes: shares that may be kept of "layers", "heads", "tokens" and "hidden"; `KV_AXES` by
+            default, 1 is always allowed.
         **options: further arguments of `serve_point`.
 
     Returns:
@@ -72,22 +75,40 @@ def compress_kv(
 
     Source: Fu 2024 (arXiv 2405.08944), section 4.
     """
-    allowed = dict(KV_AXES) if axes is None else {name: tuple(shares) for name, shares in axes.items()}
+    allowed = (
+        dict(KV_AXES) if axes is None else {name: tuple(shares) for name, shares in axes.items()}
+    )
     if not set(allowed) <= set(KV_AXES):
-        raise ConfigError(f"unknown axes {', '.join(sorted(set(allowed) - set(KV_AXES)))}", hint=f"axes: {', '.join(KV_AXES)}")
+        raise ConfigError(
+            f"unknown axes {', '.join(sorted(set(allowed) - set(KV_AXES)))}",
+            hint=f"axes: {', '.join(KV_AXES)}",
+        )
     if not 1 <= target_context <= context:
         raise ConfigError(f"target_context {target_context} must lie in [1, context = {context}]")
     needed = context / target_context
     levels = {name: sorted({1.0, *shares}, reverse=True) for name, shares in allowed.items()}
-    found = [KVSpec(**dict(zip(levels, shares, strict=True))) for shares in itertools.product(*levels.values())]
+    found = [
+        KVSpec(**dict(zip(levels, shares, strict=True)))
+        for shares in itertools.product(*levels.values())
+    ]
     reaching = [kv for kv in found if 1 / kv.kept >= needed * (1 - 1e-9)]
     if not reaching:
         best = min(found, key=lambda kv: kv.kept)
-        message = f"{arch.name}: the strongest combination is {1 / best.kept:.3g} times, but {needed:.3g} are needed"
+        message = (
+            f"{arch.name}: the strongest combination is {1 / best.kept:.3g} times, but "
+            f"{needed:.3g} are needed"
+        )
         bytes_now = context * kv_bytes_per_token(arch) * best.kept
-        raise InfeasibleError(f"{message} ({bytes_now / 2**30:.3g} GiB per user remain)", hint="allow stronger shares or a larger target")
+        raise InfeasibleError(
+            f"{message} ({bytes_now / 2**30:.3g} GiB per user remain)",
+            hint="allow stronger shares or a larger target",
+        )
     plain = serve_point(arch, accelerator, context=context, **options)
-    points = [_point(arch, accelerator, kv, plain, context, options) for kv in reaching if _is_mild(kv, levels, needed)]
+    points = [
+        _point(arch, accelerator, kv, plain, context, options)
+        for kv in reaching
+        if _is_mild(kv, levels, needed)
+    ]
     return sorted(points, key=lambda item: (item.axes, item.factor))
 
 
@@ -101,9 +122,14 @@ def _is_mild(kv: KVSpec, levels: Mapping[str, Sequence[float]], needed: float) -
 
 
 def _point(
-    arch: Architecture, accelerator: Accelerator, kv: KVSpec, plain: ServePoint, context: int, options: Mapping[str, Any]
+    arch: Architecture,
+    accelerator: Accelerator,
+    kv: KVSpec,
+    plain: ServePoint,
+    context: int,
+    options: Mapping[str, Any],
 ) -> CompressedPoint:
-    """Give the four numbers of one combination."""
+    """Return the four numbers of one combination."""
     used = sum(getattr(kv, name) < 1 for name in KV_AXES)
     point = serve_point(arch, accelerator, context=context, kv=kv, **options)
     return CompressedPoint(kv=kv, factor=1 / kv.kept, axes=used, point=point, plain=plain)

@@ -36,8 +36,8 @@ class ServingLayout:
 class ConcurrencyMap:
     """Predicted output rates of layouts over concurrency.
 
-    With a fixed number of requests in flight, the layout of the highest rate is also the one of the lowest mean latency, as their
-    product is that number (Little's law).
+    With a fixed number of requests in flight, the layout of the highest rate is also the one of the
+    lowest mean latency, as their product is that number (Little's law).
 
     Attributes:
         layouts: as given.
@@ -65,17 +65,25 @@ class ConcurrencyMap:
     def break_points(self) -> list[tuple[int, str]]:
         """Concurrency from which a layout is best, with its name; the first entry is the smallest concurrency."""
         names = self.best
-        changes = [0, *(index for index in range(1, len(names)) if names[index] != names[index - 1])]
+        changes = [
+            0,
+            *(index for index in range(1, len(names)) if names[index] != names[index - 1]),
+        ]
         return [(int(self.concurrency[index]), names[index]) for index in changes]
 
 
 def concurrency_map(
-    layouts: Sequence[ServingLayout], concurrency: Sequence[int], *, prompt_tokens: float, output_tokens: float
+    layouts: Sequence[ServingLayout],
+    concurrency: Sequence[int],
+    *,
+    prompt_tokens: float,
+    output_tokens: float,
 ) -> ConcurrencyMap:
     """Predict the output rate of each layout at each number of requests in flight.
 
-    Requests are spread evenly. In the steady state of continuous batching a replica with b sequences decodes b tokens a step and
-    prefills b prompts every `output_tokens` steps, at a mean context of the prompt and half the output.
+    Requests are spread evenly. In the steady state of continuous batching a replica with b
+    sequences decodes b tokens a step and prefills b prompts every `output_tokens` steps, at a mean
+    context of the prompt and half the output.
 
     Args:
         layouts: at least one.
@@ -89,23 +97,39 @@ def concurrency_map(
     Raises:
         ConfigError: nothing to choose from, or a number below 1.
 
-    Source: the break-point between few wide and many narrow replicas of Yao et al. 2024 (arXiv 2408.00008), section 4, predicted
-        instead of fixed at 64.
+    Source: the break-point between few wide and many narrow replicas of Yao et al. 2024 (arXiv
+        2408.00008), section 4, predicted instead of fixed at 64.
     """
     counts = np.unique(np.asarray(concurrency, dtype=np.int64))
     if not layouts or not len(counts) or counts[0] < 1 or min(prompt_tokens, output_tokens) < 1:
         hint = "give at least one layout and concurrency, and lengths of at least 1"
         raise ConfigError(
-            f"{len(layouts)} layouts at concurrency {list(concurrency)}, {prompt_tokens} and {output_tokens} tokens", hint=hint
+            f"{len(layouts)} layouts at concurrency {list(concurrency)}, {prompt_tokens} and "
+            f"{output_tokens} tokens",
+            hint=hint,
         )
     if wrong := [item.name for item in layouts if item.replicas < 1 or item.max_sequences < 1]:
-        raise ConfigError(f"layouts without replicas or sequences: {', '.join(wrong)}", hint="replicas and max_sequences are at least 1")
-    rates = np.array([[_rate(item, int(count), prompt_tokens, output_tokens) for count in counts] for item in layouts])
-    return ConcurrencyMap(layouts=tuple(layouts), concurrency=counts, output_tokens=output_tokens, tokens_per_s=rates)
+        raise ConfigError(
+            f"layouts without replicas or sequences: {', '.join(wrong)}",
+            hint="replicas and max_sequences are at least 1",
+        )
+    rates = np.array(
+        [
+            [_rate(item, int(count), prompt_tokens, output_tokens) for count in counts]
+            for item in layouts
+        ]
+    )
+    return ConcurrencyMap(
+        layouts=tuple(layouts), concurrency=counts, output_tokens=output_tokens, tokens_per_s=rates
+    )
 
 
-def tensor_parallel_step_time(step_time: ServeStepTime, arch: Architecture, machine: Machine, degree: int) -> ServeStepTime:
-    """Spread the work of a step over a tensor-parallel group: two all-reduces of the activations per layer are added.
+def tensor_parallel_step_time(
+    step_time: ServeStepTime, arch: Architecture, machine: Machine, degree: int
+) -> ServeStepTime:
+    """Spread the work of a step over a tensor-parallel group.
+
+    Two all-reduces of the activations per layer are added.
 
     Args:
         step_time: of one accelerator.
@@ -116,27 +140,39 @@ def tensor_parallel_step_time(step_time: ServeStepTime, arch: Architecture, mach
     Returns:
         The group's step time.
 
-    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3 (two all-reduces per layer in the forward pass).
+    Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3 (two all-reduces per layer in the
+    forward pass).
     """
     if degree == 1:
         return step_time
     calls = 2 * arch.num_layers
     fixed_s = float(all_reduce_s(machine, 0.0, degree))
     token_s = float(all_reduce_s(machine, arch.hidden_size * machine.dtype_bytes, degree)) - fixed_s
-    added = {"steps": calls * fixed_s, "prefill_tokens": calls * token_s, "decode_tokens": calls * token_s}
-    shares = [value / degree + added.get(name, 0.0) for name, value in zip(FEATURES, step_time.coefficients, strict=True)]
-    return replace(step_time, coefficients=tuple(shares), source=f"{step_time.source}, tensor parallel {degree}")
+    added = {
+        "steps": calls * fixed_s,
+        "prefill_tokens": calls * token_s,
+        "decode_tokens": calls * token_s,
+    }
+    shares = [
+        value / degree + added.get(name, 0.0)
+        for name, value in zip(FEATURES, step_time.coefficients, strict=True)
+    ]
+    return replace(
+        step_time,
+        coefficients=tuple(shares),
+        source=f"{step_time.source}, tensor parallel {degree}",
+    )
 
 
 def _rate(layout: ServingLayout, count: int, prompt: float, output: float) -> float:
-    """Give output tokens per second of all replicas with `count` requests spread evenly."""
+    """Return output tokens per second of all replicas with `count` requests spread evenly."""
     low, more = divmod(count, layout.replicas)
     rate = more * _replica_rate(layout, low + 1, prompt, output)
     return rate + (layout.replicas - more) * _replica_rate(layout, low, prompt, output)
 
 
 def _replica_rate(layout: ServingLayout, sequences: int, prompt: float, output: float) -> float:
-    """Give output tokens per second of one replica; 0 when it is idle."""
+    """Return output tokens per second of one replica; 0 when it is idle."""
     running = min(sequences, layout.max_sequences)
     if running == 0:
         return 0.0

@@ -1,4 +1,7 @@
-"""Search training layouts: every split of a cluster into data, tensor and pipeline groups, evaluated in one array pass."""
+"""Search training layouts.
+
+Every split of a cluster into data, tensor and pipeline groups, evaluated in one array pass.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +19,8 @@ __all__ = ["LayoutSearch", "accelerator_counts", "search_layouts"]
 MICRO_BATCHES = (1, 2, 4, 8)
 MAX_PIPELINE = 64
 MAX_SHARDED_REPLICAS = 512
-"""Largest ZeRO-3 group tried: published runs agree with the cost model up to it, and at 1,536 and 2,240 ran four times slower."""
+"""Largest ZeRO-3 group tried: published runs agree with the cost model up to it, and at 1,536 and
+2,240 ran four times slower."""
 Array = NDArray[Any]
 
 
@@ -64,7 +68,7 @@ class LayoutSearch:
         return np.asarray(self.cost.memory.total)
 
     def best(self, allowed: Array) -> int:
-        """Give the index of the fastest allowed candidate, -1 when none is; ties go to the smaller memory."""
+        """Return the index of the fastest allowed candidate, -1 when none is; ties go to the smaller memory."""
         if not allowed.any():
             return -1
         rate = np.where(allowed, self.tokens_per_s, -np.inf)
@@ -72,17 +76,22 @@ class LayoutSearch:
         return int(close[np.argmin(self.memory_bytes[close])])
 
     def choice(self, index: int) -> dict[str, Any]:
-        """Give a candidate as plain values."""
+        """Return a candidate as plain values."""
         names = ("data", "tensor", "pipeline", "zero_stage", "micro_batch", "accumulation")
         plain: dict[str, Any] = {name: int(getattr(self, name)[index]) for name in names}
-        plain |= {"recompute": RECOMPUTE[int(self.recompute[index])], "sequence_parallel": bool(self.tensor[index] > 1)}
+        plain |= {
+            "recompute": RECOMPUTE[int(self.recompute[index])],
+            "sequence_parallel": bool(self.tensor[index] > 1),
+        }
         return {"num_accelerators": int(self.num_accelerators[index]), **plain}
 
 
 def accelerator_counts(num_nodes: int, per_node: int) -> list[int]:
     """List how many accelerators to try: parts of a node, then all nodes, halves of that, and powers of two of nodes."""
     inside = [count for count in range(1, per_node) if per_node % count == 0]
-    nodes = {num_nodes >> shift for shift in range(num_nodes.bit_length())} | {1 << shift for shift in range(num_nodes.bit_length())}
+    nodes = {num_nodes >> shift for shift in range(num_nodes.bit_length())} | {
+        1 << shift for shift in range(num_nodes.bit_length())
+    }
     return inside + [count * per_node for count in sorted(nodes)]
 
 
@@ -101,7 +110,8 @@ def search_layouts(
         arch: the model.
         machine: an accelerator with its links.
         counts: numbers of accelerators to try.
-        global_batch: wanted sequences per step; a layout may deviate by at most a quarter to divide evenly.
+        global_batch: wanted sequences per step; a layout may deviate by at most a quarter to divide
+            evenly.
         sequence_length: tokens per sequence.
         reserve_fraction: memory kept for the runtime, buffers and fragmentation.
 
@@ -112,26 +122,60 @@ def search_layouts(
     tensor, pipeline, data, micro, steps = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     policies = [(zero, recompute) for zero in (0, 1, 2, 3) for recompute in range(len(RECOMPUTE))]
     zero, recompute = (np.repeat(column, len(rows)) for column in np.array(policies).T)
-    tensor, pipeline, data, micro, steps = (np.tile(item, len(policies)) for item in (tensor, pipeline, data, micro, steps))
+    tensor, pipeline, data, micro, steps = (
+        np.tile(item, len(policies)) for item in (tensor, pipeline, data, micro, steps)
+    )
     sensible = (
-        ((data > 1) | (zero == 0)) & ((pipeline == 1) | (zero < 2)) & (recompute != 1) & ((zero < 3) | (data <= MAX_SHARDED_REPLICAS))
+        ((data > 1) | (zero == 0))
+        & ((pipeline == 1) | (zero < 2))
+        & (recompute != 1)
+        & ((zero < 3) | (data <= MAX_SHARDED_REPLICAS))
     )
     columns = (item[sensible] for item in (tensor, pipeline, data, micro, steps, zero, recompute))
     tensor, pipeline, data, micro, steps, zero, recompute = columns
-    layout = Layout(data=data, tensor=tensor, pipeline=pipeline, zero_stage=zero, sequence_parallel=tensor > 1, recompute=recompute)
-    cost = training_step(arch, machine=machine, micro_batch=micro, sequence_length=sequence_length, accumulation=steps, layout=layout)
+    layout = Layout(
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        zero_stage=zero,
+        sequence_parallel=tensor > 1,
+        recompute=recompute,
+    )
+    cost = training_step(
+        arch,
+        machine=machine,
+        micro_batch=micro,
+        sequence_length=sequence_length,
+        accumulation=steps,
+        layout=layout,
+    )
     limit = machine.memory_bytes * (1 - reserve_fraction)
     return LayoutSearch(
-        data=data, tensor=tensor, pipeline=pipeline, zero_stage=zero, recompute=recompute, micro_batch=micro, accumulation=steps,
-        cost=cost, fits=np.asarray(cost.memory.total) <= limit, limit_bytes=limit,
-    )  # fmt: skip
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        zero_stage=zero,
+        recompute=recompute,
+        micro_batch=micro,
+        accumulation=steps,
+        cost=cost,
+        fits=np.asarray(cost.memory.total) <= limit,
+        limit_bytes=limit,
+    )
 
 
-def _splits(arch: Architecture, machine: Machine, count: int, global_batch: int) -> list[tuple[int, int, int, int, int]]:
+def _splits(
+    arch: Architecture, machine: Machine, count: int, global_batch: int
+) -> list[tuple[int, int, int, int, int]]:
     """List (tensor, pipeline, data, micro-batch, accumulation) of a number of accelerators; tensor groups stay in a node."""
     rows = []
     for tensor in (1, 2, 4, 8, 16):
-        if tensor > machine.accelerators_per_node or arch.num_heads % tensor or count % tensor or machine.accelerators_per_node % tensor:
+        if (
+            tensor > machine.accelerators_per_node
+            or arch.num_heads % tensor
+            or count % tensor
+            or machine.accelerators_per_node % tensor
+        ):
             continue
         for pipeline in range(1, min(arch.num_layers, MAX_PIPELINE, count // tensor) + 1):
             if arch.num_layers % pipeline or (count // tensor) % pipeline:

@@ -10,12 +10,14 @@ from steelyard.errors import InfeasibleError
 __all__ = ["decoder_near", "global_batch_tokens", "learning_rate"]
 
 
-def decoder_near(parameters: float, *, vocab_size: int = 32768, sequence_length: int = 2048) -> Architecture:
+def decoder_near(
+    parameters: float, *, vocab_size: int = 32768, sequence_length: int = 2048
+) -> Architecture:
     """Choose a Llama-style decoder whose total parameter count is closest to a target at a usual aspect ratio.
 
-    Width over depth grows from 64 for 100 million parameters to 128 for tens of billions, as in published families; widths
-    are multiples of 128 (64 below 768), heads are 64 or 128 wide, and above a billion parameters eight key/value heads are
-    shared and the head is untied.
+    Width over depth grows from 64 for 100 million parameters to 128 for tens of billions, as in
+    published families; widths are multiples of 128 (64 below 768), heads are 64 or 128 wide, and
+    above a billion parameters eight key/value heads are shared and the head is untied.
 
     Args:
         parameters: wanted count, embeddings included.
@@ -43,7 +45,8 @@ def decoder_near(parameters: float, *, vocab_size: int = 32768, sequence_length:
             best, best_score = candidate, score
     if best is None or count_parameters(best).total > 2 * parameters:
         raise InfeasibleError(
-            f"budget: {parameters:,.0f} parameters are too few for a transformer with a vocabulary of {vocab_size:,}",
+            f"budget: {parameters:,.0f} parameters are too few for a transformer with a "
+            f"vocabulary of {vocab_size:,}",
             hint="raise the budget or use a smaller vocabulary",
         )
     total = count_parameters(best).total
@@ -54,21 +57,34 @@ def _widths(parameters: float) -> list[int]:
     """List widths to try: fine steps for small models, coarse ones for large, where heads must divide over eight."""
     center = max(64.0, (parameters / 12 * 110) ** (1 / 3))
     step = 64 if center < 768 else 128 if center < 2560 else 512 if center < 6144 else 1024
-    first, last = max(step, int(0.4 * center) // step * step), int(1.8 * center) // step * step + step
+    first, last = (
+        max(step, int(0.4 * center) // step * step),
+        int(1.8 * center) // step * step + step,
+    )
     return list(range(first, last + 1, step))
 
 
-def _shape(hidden: int, layers: int, parameters: float, vocab_size: int, sequence_length: int) -> Architecture:
+def _shape(
+    hidden: int, layers: int, parameters: float, vocab_size: int, sequence_length: int
+) -> Architecture:
     """Make a decoder of this width and depth."""
     large = parameters >= 1e9
     head_dim = 128 if large and hidden % 128 == 0 else 64
     heads = hidden // head_dim
     grouped = 8 if large and heads % 8 == 0 else heads
     return Architecture(
-        name="decoder", hidden_size=hidden, num_layers=layers, num_heads=heads, num_kv_heads=grouped, head_dim=head_dim,
-        intermediate_size=128 * math.ceil(8 * hidden / 3 / 128), vocab_size=vocab_size, max_positions=sequence_length,
-        tied_embeddings=not large, source="chosen by steelyard.plan.shapes",
-    )  # fmt: skip
+        name="decoder",
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=grouped,
+        head_dim=head_dim,
+        intermediate_size=128 * math.ceil(8 * hidden / 3 / 128),
+        vocab_size=vocab_size,
+        max_positions=sequence_length,
+        tied_embeddings=not large,
+        source="chosen by steelyard.plan.shapes",
+    )
 
 
 def _even(layers: float) -> int:
@@ -90,7 +106,7 @@ def _size_name(total: float) -> str:
 
 
 def global_batch_tokens(flops: float) -> float:
-    """Give the tokens per step that large runs of this compute use.
+    """Return the tokens per step that large runs of this compute use.
 
     Source: DeepSeek LLM 2024 (arXiv 2401.02954), equation 1: 0.2920 C^0.3271.
     """
@@ -98,7 +114,7 @@ def global_batch_tokens(flops: float) -> float:
 
 
 def learning_rate(flops: float) -> float:
-    """Give the peak learning rate that large runs of this compute use.
+    """Return the peak learning rate that large runs of this compute use.
 
     Source: DeepSeek LLM 2024 (arXiv 2401.02954), equation 1: 0.3118 C^-0.1250.
     """

@@ -41,7 +41,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
     def forecast(self, quantity: str) -> Forecast:
-        """Give the forecast of a quantity; ConfigError when the plan has none."""
+        """Return the forecast of a quantity; ConfigError when the plan has none."""
         for item in self.forecasts:
             if item.quantity == quantity:
                 return item
@@ -49,5 +49,5 @@ class Plan:
         raise ConfigError(f"this plan has no forecast of {quantity!r}", hint=f"it has {known}")
 
     def recipe(self) -> dict[str, Any]:
-        """Give the settings an engine runs, as plain values that TOML and JSON hold."""
+        """Return the settings an engine runs, as plain values that TOML and JSON hold."""
         return dict(self.choice)

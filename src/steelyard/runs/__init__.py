@@ -1,6 +1,7 @@
 """What was run, and how it is shown: the run store, the ledger of forecasters, reports and charts.
 
-`Report` and its blocks load nothing heavy; `RunStore` and `Ledger` bring SQLAlchemy and Polars in when first used.
+`Report` and its blocks load nothing heavy; `RunStore` and `Ledger` bring SQLAlchemy and Polars in
+when first used.
 """
 
 from typing import TYPE_CHECKING, Any

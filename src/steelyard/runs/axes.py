@@ -1,7 +1,10 @@
-"""Axes with readable ticks: where the marks stand on a logarithmic or linear axis, and what is written at them.
+"""Axes with readable ticks.
 
-Vega's own logarithmic ticks crowd below two decades and thin out above ten; these are chosen for the range and written as the
-field writes the quantity: 7M parameters, 1.4T tokens, 1e21 FLOP, 2.5 nats.
+Where the marks stand on a logarithmic or linear axis, and what is written at them.
+
+Vega's own logarithmic ticks crowd below two decades and thin out above ten; these are chosen for
+the range and written as the field writes the quantity: 7M parameters, 1.4T tokens, 1e21 FLOP, 2.5
+nats.
 """
 
 import math
@@ -28,7 +31,8 @@ class Scale:
         ticks: where marks stand, rising.
         unit: of the values, as `tick_text` takes it.
         title: words beside the axis, empty for none.
-        zero: a mark at which 0 is written, for a value without a logarithm that stands below all others; None for none.
+        zero: a mark at which 0 is written, for a value without a logarithm that stands below all
+            others; None for none.
     """
 
     low: float
@@ -53,7 +57,8 @@ class Scale:
         """Make the axis that shows some values.
 
         Args:
-            values: what has to be seen; those that are not finite, or not positive on a logarithmic axis, are left out.
+            values: what has to be seen; those that are not finite, or not positive on a logarithmic
+                axis, are left out.
             unit: of the values, as `tick_text` takes it.
             title: words beside the axis, empty for none.
             kind: "auto" is logarithmic for positive values that span a factor 8 or more.
@@ -65,46 +70,77 @@ class Scale:
         """
         known = [float(value) for value in values if math.isfinite(value)]
         positive = [value for value in known if value > 0]
-        is_log = kind == "log" or (kind == "auto" and len(positive) == len(known) > 0 and max(known) >= _LOG_FROM * min(known))
+        is_log = kind == "log" or (
+            kind == "auto"
+            and len(positive) == len(known) > 0
+            and max(known) >= _LOG_FROM * min(known)
+        )
         ends = [math.log(value) for value in positive] if is_log else known
         first, last = (min(ends), max(ends)) if ends else (0.0, 1.0)
-        room = margin * (last - first) if last > first else (0.5 if is_log else 0.1 * abs(first) or 0.5)
+        room = (
+            margin * (last - first)
+            if last > first
+            else (0.5 if is_log else 0.1 * abs(first) or 0.5)
+        )
         low, high = first - room, last + room
         if is_log:
             low, high = math.exp(low), math.exp(high)
-        ticks = _log_ticks(low, high, most_ticks) if is_log else _linear_ticks(low, high, most_ticks)
+        ticks = (
+            _log_ticks(low, high, most_ticks) if is_log else _linear_ticks(low, high, most_ticks)
+        )
         return cls(low, high, is_log, tuple(ticks), unit, title)
 
     def ending(self, high: float, zero: float | None = None) -> "Scale":
-        """Give the axis cut, or drawn out, to another last value, with 0 written at `zero`."""
-        return replace(self, high=high, ticks=tuple(tick for tick in self.ticks if tick <= high), zero=zero)
+        """Return the axis cut, or drawn out, to another last value, with 0 written at `zero`."""
+        return replace(
+            self, high=high, ticks=tuple(tick for tick in self.ticks if tick <= high), zero=zero
+        )
 
     def place(self, value: float) -> float:
-        """Give a value's place between 0 at `low` and 1 at `high`."""
+        """Return a value's place between 0 at `low` and 1 at `high`."""
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def value(self, place: float) -> float:
-        """Give the value at a place between 0 and 1; the reverse of `place`."""
-        return self.low * (self.high / self.low) ** place if self.is_log else self.low + place * (self.high - self.low)
+        """Return the value at a place between 0 and 1; the reverse of `place`."""
+        return (
+            self.low * (self.high / self.low) ** place
+            if self.is_log
+            else self.low + place * (self.high - self.low)
+        )
 
     def clip(self, value: float) -> float:
         """Move a value onto the axis."""
         return min(max(value, self.low), self.high)
 
     def scale(self) -> dict[str, Any]:
-        """Give the Vega-Lite scale."""
-        return {"type": "log" if self.is_log else "linear", "domain": [self.low, self.high], "nice": False, "zero": False}
+        """Return the Vega-Lite scale."""
+        return {
+            "type": "log" if self.is_log else "linear",
+            "domain": [self.low, self.high],
+            "nice": False,
+            "zero": False,
+        }
 
     def axis(self) -> dict[str, Any]:
-        """Give the Vega-Lite axis with its marks and what is written at them."""
+        """Return the Vega-Lite axis with its marks and what is written at them."""
         is_wide = self.is_log and self.unit == "1" and (self.high >= 1e5 or self.low <= 1e-4)
         words = "''"
-        marks = self.ticks if self.zero is None else (self.zero, *(tick for tick in self.ticks if tick > 2 * self.zero))
+        marks = (
+            self.ticks
+            if self.zero is None
+            else (self.zero, *(tick for tick in self.ticks if tick > 2 * self.zero))
+        )
         for tick, after in reversed([*zip(marks, (*marks[1:], math.inf), strict=True)]):
             edge = tick if math.isinf(after) else (tick + after) / 2
-            text = "0" if tick == self.zero else _power(tick) if is_wide and not 1e-2 <= tick < 1e3 else tick_text(tick, self.unit)
+            text = (
+                "0"
+                if tick == self.zero
+                else _power(tick)
+                if is_wide and not 1e-2 <= tick < 1e3
+                else tick_text(tick, self.unit)
+            )
             words = f"'{text}'" if words == "''" else f"datum.value < {edge!r} ? '{text}' : {words}"
         return {"values": list(marks), "labelExpr": words}
 
@@ -114,8 +150,8 @@ def tick_text(value: float, unit: str = "1") -> str:
 
     Args:
         value: in the base unit.
-        unit: "parameter" or "token" for counts such as 7M, "FLOP" for powers of ten, "year", "fraction" for per cent, "USD", and
-            "1" for plain numbers.
+        unit: "parameter" or "token" for counts such as 7M, "FLOP" for powers of ten, "year",
+            "fraction" for per cent, "USD", and "1" for plain numbers.
 
     Returns:
         Text such as "1.4T", "3e21", "2024", "2 %", "$40M", "0.25".
@@ -127,7 +163,9 @@ def tick_text(value: float, unit: str = "1") -> str:
     if unit == "fraction":
         return f"{100 * value:.3g} %".replace("-", "−")
     if unit == "USD":
-        return "$" + (pretty(value, "parameter").split(" ")[0] if abs(value) >= 1000 else f"{value:.3g}")
+        return "$" + (
+            pretty(value, "parameter").split(" ")[0] if abs(value) >= 1000 else f"{value:.3g}"
+        )
     if unit == "FLOP" or (value and not 1e-4 <= abs(value) < 1e6):
         return _power(value)
     return f"{value:,.6g}".replace("-", "−")
@@ -154,7 +192,9 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
             break
         chosen = ticks
     stride = math.ceil(len(chosen) / most)
-    return [tick for tick in chosen if round(math.log10(tick)) % stride == 0] if stride > 1 else chosen
+    return (
+        [tick for tick in chosen if round(math.log10(tick)) % stride == 0] if stride > 1 else chosen
+    )
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:
@@ -163,4 +203,6 @@ def _linear_ticks(low: float, high: float, most: int) -> list[float]:
     base = 10.0 ** math.floor(math.log10(rough))
     step = next(base * factor for factor in (1, 2, 5, 10, 20) if base * factor >= rough)
     first = math.ceil(low / step - 1e-9)
-    return [float(f"{index * step:.10g}") for index in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [
+        float(f"{index * step:.10g}") for index in range(first, math.floor(high / step + 1e-9) + 1)
+    ]

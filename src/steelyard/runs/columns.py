@@ -1,7 +1,8 @@
 """A run's logged columns as Parquet chunk files that are never half there.
 
-A chunk is named by the rows it holds (`rows-FIRST-LAST.parquet`); many small chunks are merged into one whose range covers
-them, so a process killed between writing the merged chunk and removing the small ones leaves nothing counted twice.
+A chunk is named by the rows it holds (`rows-FIRST-LAST.parquet`); many small chunks are merged into
+one whose range covers them, so a process killed between writing the merged chunk and removing the
+small ones leaves nothing counted twice.
 """
 
 import io
@@ -36,7 +37,10 @@ def _load(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(io.BytesIO(path.read_bytes()))
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"corrupted columns: {path}", hint="remove that file; the other rows of the run stay readable") from error
+        raise DataError(
+            f"corrupted columns: {path}",
+            hint="remove that file; the other rows of the run stay readable",
+        ) from error
 
 
 def _store(folder: Path, first: int, frame: pl.DataFrame) -> Path:
@@ -55,8 +59,9 @@ def read_columns(folder: Path) -> pl.DataFrame:
         folder: the run's `columns` folder.
 
     Returns:
-        Column "step" and one per logged name, one row per step in rising order; a step logged more than once (a resumed
-        run repeats some) keeps the last value of each column. Empty when nothing was logged.
+        Column "step" and one per logged name, one row per step in rising order; a step logged more
+        than once (a resumed run repeats some) keeps the last value of each column. Empty when
+        nothing was logged.
 
     Raises:
         DataError: a chunk is corrupted; the message names the file.
@@ -94,7 +99,10 @@ class ColumnLog:
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Keep one row for the next flush; values are stored as float64, None as missing."""
-        self._rows.append({"step": int(step)} | {name: None if value is None else float(value) for name, value in values.items()})
+        self._rows.append(
+            {"step": int(step)}
+            | {name: None if value is None else float(value) for name, value in values.items()}
+        )
 
     def flush(self) -> None:
         """Write the waiting rows as one chunk; they keep waiting when that fails.

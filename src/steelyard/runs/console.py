@@ -50,7 +50,9 @@ def _block(block: Block, width: int) -> RenderableType:
         case Checks():
             return _checks(block, wide=width >= _WIDE)
         case Chart():
-            return RichText(f"chart: {_chart_title(block)} (drawn in the HTML report)", style="dim italic")
+            return RichText(
+                f"chart: {_chart_title(block)} (drawn in the HTML report)", style="dim italic"
+            )
 
 
 def _chart_title(chart: Chart) -> str:
@@ -89,7 +91,9 @@ def _table(block: Table) -> RenderableType:
     """Draw a table with numbers to the right."""
     table = RichTable(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for column, right in zip(block.columns, right_aligned(block), strict=True):
-        table.add_column(RichText(heading(column)), justify="right" if right else "left", overflow="fold")
+        table.add_column(
+            RichText(heading(column)), justify="right" if right else "left", overflow="fold"
+        )
     for row in block.rows:
         table.add_row(*(RichText(cell_text(cell)) for cell in row))
     return Group(table, RichText(block.caption, style="dim italic")) if block.caption else table
@@ -107,8 +111,18 @@ def _checks(block: Checks, *, wide: bool) -> RenderableType:
     for check in block.checks:
         forecast, interval, measured, error, verdict = check_words(check)
         colour = "green" if check.covered else "red"
-        bar = RichText(_interval_bar(check.forecast.low, check.forecast.high, check.measurement.value), style=colour)
-        cells = [check.forecast.quantity, forecast, interval, RichText(measured, style="bold"), error, *([bar] if wide else [])]
+        bar = RichText(
+            _interval_bar(check.forecast.low, check.forecast.high, check.measurement.value),
+            style=colour,
+        )
+        cells = [
+            check.forecast.quantity,
+            forecast,
+            interval,
+            RichText(measured, style="bold"),
+            error,
+            *([bar] if wide else []),
+        ]
         table.add_row(*cells, RichText(verdict, style=colour))
     return Group(table, RichText(summary_words(block.checks), style="dim italic"))
 

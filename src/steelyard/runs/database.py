@@ -1,7 +1,9 @@
-"""The store's tables and the one way to them: SQLite in WAL mode, or PostgreSQL, through the same SQLAlchemy Core code.
+"""The store's tables and the one way to them.
 
-SQLite runs with `synchronous=NORMAL`: a killed process loses nothing that was committed; a power loss may lose the last
-commits before it, and corrupts nothing.
+SQLite in WAL mode, or PostgreSQL, through the same SQLAlchemy Core code.
+
+SQLite runs with `synchronous=NORMAL`: a killed process loses nothing that was committed; a power
+loss may lose the last commits before it, and corrupts nothing.
 """
 
 from collections.abc import Iterator
@@ -24,48 +26,85 @@ _METADATA = MetaData()
 _ROW = BigInteger().with_variant(Integer, "sqlite")
 
 RUNS = Table(
-    "runs", _METADATA,
-    Column("id", String(32), primary_key=True), Column("kind", String, nullable=False), Column("name", String, nullable=False),
-    Column("status", String, nullable=False), Column("started_s", Float(53), nullable=False), Column("finished_s", Float(53)),
-    Column("seed", BigInteger, nullable=False), Column("recipe", String, nullable=False), Column("versions", String, nullable=False),
-    Column("machine", String, nullable=False), Column("directory", String, nullable=False), Column("host", String, nullable=False),
-    Column("pid", BigInteger, nullable=False), Column("process_started", String, nullable=False),
-)  # fmt: skip
+    "runs",
+    _METADATA,
+    Column("id", String(32), primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("started_s", Float(53), nullable=False),
+    Column("finished_s", Float(53)),
+    Column("seed", BigInteger, nullable=False),
+    Column("recipe", String, nullable=False),
+    Column("versions", String, nullable=False),
+    Column("machine", String, nullable=False),
+    Column("directory", String, nullable=False),
+    Column("host", String, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("process_started", String, nullable=False),
+)
 """One row per run; recipe, versions and machine are JSON."""
 
 FORECASTS = Table(
-    "forecasts", _METADATA,
-    Column("row", _ROW, primary_key=True, autoincrement=True), Column("run_id", String(32), nullable=False, index=True),
-    Column("quantity", String, nullable=False), Column("value", Float(53), nullable=False), Column("low", Float(53), nullable=False),
-    Column("high", Float(53), nullable=False), Column("provenance", String, nullable=False), Column("source", String, nullable=False),
-)  # fmt: skip
+    "forecasts",
+    _METADATA,
+    Column("row", _ROW, primary_key=True, autoincrement=True),
+    Column("run_id", String(32), nullable=False, index=True),
+    Column("quantity", String, nullable=False),
+    Column("value", Float(53), nullable=False),
+    Column("low", Float(53), nullable=False),
+    Column("high", Float(53), nullable=False),
+    Column("provenance", String, nullable=False),
+    Column("source", String, nullable=False),
+)
 """One row per forecast of a run."""
 
 MEASUREMENTS = Table(
-    "measurements", _METADATA,
-    Column("row", _ROW, primary_key=True, autoincrement=True), Column("run_id", String(32), nullable=False, index=True),
-    Column("quantity", String, nullable=False), Column("value", Float(53), nullable=False), Column("spread", Float(53), nullable=False),
-    Column("count", BigInteger, nullable=False), Column("machine", String, nullable=False), Column("time_s", Float(53), nullable=False),
-)  # fmt: skip
+    "measurements",
+    _METADATA,
+    Column("row", _ROW, primary_key=True, autoincrement=True),
+    Column("run_id", String(32), nullable=False, index=True),
+    Column("quantity", String, nullable=False),
+    Column("value", Float(53), nullable=False),
+    Column("spread", Float(53), nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("machine", String, nullable=False),
+    Column("time_s", Float(53), nullable=False),
+)
 """One row per measurement of a run."""
 
 ARTIFACTS = Table(
-    "artifacts", _METADATA,
-    Column("row", _ROW, primary_key=True, autoincrement=True), Column("run_id", String(32), nullable=False, index=True),
-    Column("name", String, nullable=False), Column("path", String, nullable=False), Column("sha256", String(64), nullable=False),
-    Column("num_bytes", BigInteger, nullable=False), UniqueConstraint("run_id", "name"),
-)  # fmt: skip
+    "artifacts",
+    _METADATA,
+    Column("row", _ROW, primary_key=True, autoincrement=True),
+    Column("run_id", String(32), nullable=False, index=True),
+    Column("name", String, nullable=False),
+    Column("path", String, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("num_bytes", BigInteger, nullable=False),
+    UniqueConstraint("run_id", "name"),
+)
 """One row per artifact name of a run; paths inside the run's folder are relative to it."""
 
 CHECKS = Table(
-    "checks", _METADATA,
-    Column("row", _ROW, primary_key=True, autoincrement=True), Column("forecaster", String, nullable=False),
-    Column("run_id", String(64), nullable=False), Column("quantity", String, nullable=False), Column("value", Float(53), nullable=False),
-    Column("low", Float(53), nullable=False), Column("high", Float(53), nullable=False), Column("provenance", String, nullable=False),
-    Column("source", String, nullable=False), Column("measured", Float(53), nullable=False), Column("spread", Float(53), nullable=False),
-    Column("count", BigInteger, nullable=False), Column("machine", String, nullable=False), Column("time_s", Float(53), nullable=False),
+    "checks",
+    _METADATA,
+    Column("row", _ROW, primary_key=True, autoincrement=True),
+    Column("forecaster", String, nullable=False),
+    Column("run_id", String(64), nullable=False),
+    Column("quantity", String, nullable=False),
+    Column("value", Float(53), nullable=False),
+    Column("low", Float(53), nullable=False),
+    Column("high", Float(53), nullable=False),
+    Column("provenance", String, nullable=False),
+    Column("source", String, nullable=False),
+    Column("measured", Float(53), nullable=False),
+    Column("spread", Float(53), nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("machine", String, nullable=False),
+    Column("time_s", Float(53), nullable=False),
     UniqueConstraint("forecaster", "run_id", "quantity"),
-)  # fmt: skip
+)
 """The ledger: one row per forecaster, run and quantity."""
 
 
@@ -89,16 +128,25 @@ class Database:
         try:
             address = sa.make_url(url)
         except sqlalchemy.exc.ArgumentError as error:
-            raise StoreError(f"store {url!r} is not a database URL", hint="give a folder, or postgresql://user@host/database") from error
+            raise StoreError(
+                f"store {url!r} is not a database URL",
+                hint="give a folder, or postgresql://user@host/database",
+            ) from error
         if address.get_backend_name() == "postgresql" and "+" not in address.drivername:
             address = address.set(drivername="postgresql+psycopg")
         self.url = address.render_as_string(hide_password=True)
         try:
             self._engine = sa.create_engine(address, poolclass=NullPool)
         except ModuleNotFoundError as error:
-            raise BackendError(f"store {self.url} needs a driver: {error}", hint="pip install 'steelyard[postgres]'") from error
+            raise BackendError(
+                f"store {self.url} needs a driver: {error}",
+                hint="pip install 'steelyard[postgres]'",
+            ) from error
         except sqlalchemy.exc.NoSuchModuleError as error:
-            raise StoreError(f"store {self.url}: no such kind of database", hint="give a folder, or a postgresql:// URL") from error
+            raise StoreError(
+                f"store {self.url}: no such kind of database",
+                hint="give a folder, or a postgresql:// URL",
+            ) from error
         self.dialect = self._engine.dialect.name
         if self.dialect == "sqlite":
             sqlalchemy.event.listen(self._engine, "connect", _set_up_sqlite)
@@ -124,10 +172,15 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """Yield a connection whose changes are all kept at the end, or none of them."""
-        with self._translated(), self._engine.execution_options(steelyard_write=True).begin() as connection:
+        with (
+            self._translated(),
+            self._engine.execution_options(steelyard_write=True).begin() as connection,
+        ):
             yield connection
 
-    def upsert(self, connection: sa.Connection, table: Table, keys: list[str], rows: list[dict[str, Any]]) -> None:
+    def upsert(
+        self, connection: sa.Connection, table: Table, keys: list[str], rows: list[dict[str, Any]]
+    ) -> None:
         """Insert rows; one that has the `keys` of a row there replaces it.
 
         Args:
@@ -152,12 +205,22 @@ class Database:
         try:
             yield
         except sqlalchemy.exc.DBAPIError as error:
-            words = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+            words = (
+                str(error.orig).strip().splitlines()[0]
+                if str(error.orig).strip()
+                else type(error.orig).__name__
+            )
             if "disk is full" in words or "No space left" in words:
-                raise CapacityError(f"disk full while writing the run store {self.url}", hint="free some space and run again") from error
+                raise CapacityError(
+                    f"disk full while writing the run store {self.url}",
+                    hint="free some space and run again",
+                ) from error
             hint = "check the store's path, its rights and whether its server runs"
             if "malformed" in words or "not a database" in words:
-                hint = "the file is corrupted: move it away (its runs' folders keep their data) or restore a copy"
+                hint = (
+                    "the file is corrupted: move it away (its runs' folders keep their data) "
+                    "or restore a copy"
+                )
             elif "locked" in words:
                 hint = "another process holds it; wait for that one to end and run again"
             raise StoreError(f"run store {self.url}: {words}", hint=hint) from error
@@ -172,4 +235,6 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     """Begin a transaction; a writer takes its place in the queue at once, as a reader that turns writer could fail."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("steelyard_write") else "BEGIN")
+    connection.exec_driver_sql(
+        "BEGIN IMMEDIATE" if connection.get_execution_options().get("steelyard_write") else "BEGIN"
+    )

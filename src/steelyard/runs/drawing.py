@@ -31,17 +31,26 @@ def chart_svg(spec: dict[str, Any], *, prefix: str = "drawing-") -> str:
         svg = vl_convert.vegalite_to_svg(with_theme(spec), allowed_base_urls=[])
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
-        raise DataError(f"chart cannot be drawn: {reason}", hint="give a Vega-Lite spec with its data inside") from error
-    # Vega numbers ids over the life of the process; counted anew, one report is always the same text.
-    names = {name: f"{prefix}{index}" for index, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)))}
+        raise DataError(
+            f"chart cannot be drawn: {reason}", hint="give a Vega-Lite spec with its data inside"
+        ) from error
+    # Vega numbers ids over the life of the process; counted anew, one report is always the same
+    # text.
+    names = {
+        name: f"{prefix}{index}"
+        for index, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)))
+    }
     svg = re.sub(r'\bid="([^"]+)"', lambda match: f'id="{names[match.group(1)]}"', svg)
-    return re.sub(r"url\(#([^)]+)\)", lambda match: f"url(#{names.get(match.group(1), match.group(1))})", svg)
+    return re.sub(
+        r"url\(#([^)]+)\)", lambda match: f"url(#{names.get(match.group(1), match.group(1))})", svg
+    )
 
 
 def interval_svg(low: float, middle: float, high: float, value: float) -> str:
     """Draw a check as a bar from `low` to `high`, a tick at the forecast `middle`, a dot at the measured `value`.
 
-    Both ends of the drawing leave a margin; when all four numbers are equal, everything stands in the center.
+    Both ends of the drawing leave a margin; when all four numbers are equal, everything stands in
+    the center.
     """
     start, end = min(low, value), max(high, value)
     span = end - start
@@ -53,9 +62,13 @@ def interval_svg(low: float, middle: float, high: float, value: float) -> str:
     inside = "inside" if low <= value <= high else "outside"
     left, right, centre = place(low), place(high), _HEIGHT / 2
     return (
-        f'<svg class="interval {inside}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" '
-        f'aria-label="measured value {inside} the interval"><line class="track" x1="2" x2="{_WIDTH - 2}" y1="{centre}" y2="{centre}"/>'
-        f'<rect class="range" x="{left:.1f}" y="{centre - 3.5}" width="{max(right - left, 2):.1f}" height="7" rx="3.5"/>'
-        f'<line class="tick" x1="{place(middle):.1f}" x2="{place(middle):.1f}" y1="{centre - 6}" y2="{centre + 6}"/>'
+        f'<svg class="interval {inside}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" role="img" '
+        f'aria-label="measured value {inside} the interval"><line class="track" x1="2" '
+        f'x2="{_WIDTH - 2}" y1="{centre}" y2="{centre}"/>'
+        f'<rect class="range" x="{left:.1f}" y="{centre - 3.5}" '
+        f'width="{max(right - left, 2):.1f}" height="7" rx="3.5"/>'
+        f'<line class="tick" x1="{place(middle):.1f}" x2="{place(middle):.1f}" y1="{centre - 6}" '
+        f'y2="{centre + 6}"/>'
         f'<circle class="dot" cx="{place(value):.1f}" cy="{centre}" r="4.4"/></svg>'
     )

@@ -1,4 +1,7 @@
-"""Runs to other tools: JSON and Parquet files, TensorBoard event files, an MLflow tracking server."""
+"""Runs to other tools.
+
+JSON and Parquet files, TensorBoard event files, an MLflow tracking server.
+"""
 
 import io
 from pathlib import Path
@@ -59,7 +62,9 @@ def _series(frame: "polars.DataFrame") -> list[tuple[str, list[int], list[float]
 
 
 def export_tensorboard(record: RunRecord, frame: "polars.DataFrame", out: Path) -> str:
-    """Write a run as TensorBoard event files: columns as scalars, measurements as scalars at step 0, the recipe as text.
+    """Write a run as TensorBoard event files.
+
+    Columns as scalars, measurements as scalars at step 0, the recipe as text.
 
     Args:
         record: the run.
@@ -75,7 +80,9 @@ def export_tensorboard(record: RunRecord, frame: "polars.DataFrame", out: Path) 
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise BackendError("export to TensorBoard needs the tensorboard package", hint="pip install tensorboard") from error
+        raise BackendError(
+            "export to TensorBoard needs the tensorboard package", hint="pip install tensorboard"
+        ) from error
     folder = out / record.id
     with SummaryWriter(str(folder)) as writer:
         for name, steps, values in _series(frame):
@@ -83,13 +90,19 @@ def export_tensorboard(record: RunRecord, frame: "polars.DataFrame", out: Path) 
                 writer.add_scalar(name, value, step, walltime=record.started_s)
         for item in record.measurements:
             writer.add_scalar(item.quantity, item.value, 0, walltime=item.time_s)
-        lines = "\n".join(f"| {path} | {value} |" for path, value in flatten(record.recipe).items() if path)
-        writer.add_text("recipe", f"| field | value |\n|---|---|\n{lines}", 0, walltime=record.started_s)
+        lines = "\n".join(
+            f"| {path} | {value} |" for path, value in flatten(record.recipe).items() if path
+        )
+        writer.add_text(
+            "recipe", f"| field | value |\n|---|---|\n{lines}", 0, walltime=record.started_s
+        )
     return str(folder)
 
 
 def export_mlflow(record: RunRecord, frame: "polars.DataFrame", uri: str) -> str:
-    """Log a run to MLflow: the recipe as parameters, columns and measurements as metrics, status and versions as tags.
+    """Log a run to MLflow.
+
+    The recipe as parameters, columns and measurements as metrics, status and versions as tags.
 
     Args:
         record: the run.
@@ -106,16 +119,30 @@ def export_mlflow(record: RunRecord, frame: "polars.DataFrame", uri: str) -> str
         from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
         from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise BackendError("export to MLflow needs the mlflow package", hint="pip install mlflow") from error
+        raise BackendError(
+            "export to MLflow needs the mlflow package", hint="pip install mlflow"
+        ) from error
     try:
         client = MlflowClient(tracking_uri=uri or None)
         found = client.get_experiment_by_name("steelyard")
         experiment = found.experiment_id if found else client.create_experiment("steelyard")
-        tags = {f"version.{name}": version for name, version in record.versions.items()} | {"steelyard.id": record.id, "kind": record.kind}
-        run = client.create_run(experiment, start_time=int(record.started_s * 1000), tags=tags, run_name=record.name or record.id)
+        tags = {f"version.{name}": version for name, version in record.versions.items()} | {
+            "steelyard.id": record.id,
+            "kind": record.kind,
+        }
+        run = client.create_run(
+            experiment,
+            start_time=int(record.started_s * 1000),
+            tags=tags,
+            run_name=record.name or record.id,
+        )
         _log_mlflow(client, run.info.run_id, record, frame)
-        end = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(record.status, "RUNNING")
-        client.set_terminated(run.info.run_id, end, int((record.finished_s or record.started_s) * 1000))
+        end = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(
+            record.status, "RUNNING"
+        )
+        client.set_terminated(
+            run.info.run_id, end, int((record.finished_s or record.started_s) * 1000)
+        )
     except (MlflowException, ImportError) as error:
         raise BackendError(
             f"MLflow refused: {str(error).splitlines()[0]}",
@@ -130,10 +157,18 @@ def _log_mlflow(client: Any, run_id: str, record: RunRecord, frame: "polars.Data
 
     start = int(record.started_s * 1000)
     metrics = [
-        Metric(name, value, start, step) for name, steps, values in _series(frame) for step, value in zip(steps, values, strict=True)
+        Metric(name, value, start, step)
+        for name, steps, values in _series(frame)
+        for step, value in zip(steps, values, strict=True)
     ]
-    metrics += [Metric(item.quantity, item.value, int(item.time_s * 1000), 0) for item in record.measurements]
-    params = [Param(path, str(value)[:_MLFLOW_LENGTH]) for path, value in flatten(record.recipe | {"seed": record.seed}).items()]
+    metrics += [
+        Metric(item.quantity, item.value, int(item.time_s * 1000), 0)
+        for item in record.measurements
+    ]
+    params = [
+        Param(path, str(value)[:_MLFLOW_LENGTH])
+        for path, value in flatten(record.recipe | {"seed": record.seed}).items()
+    ]
     for begin in range(0, len(params), _MLFLOW_PARAMS):
         client.log_batch(run_id, params=params[begin : begin + _MLFLOW_PARAMS])
     for begin in range(0, len(metrics), _MLFLOW_METRICS):

@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "numpy", "numba", "scipy", "polars", "tokenizers", "safete
 
 @functools.cache
 def package_versions() -> dict[str, str]:
-    """Give the versions of Python, Steelyard and the packages that shape results; absent ones are left out."""
+    """Return the versions of Python, Steelyard and the packages that shape results; absent ones are left out."""
     versions = {"python": platform.python_version(), "steelyard": __version__}
     for name in _PACKAGES:
         try:
@@ -40,9 +40,13 @@ def _processor() -> str:
 @functools.cache
 def describe_machine() -> dict[str, str | int]:
     """Describe this machine: host, system, processor, usable cores, bytes of memory (0 where the system does not say)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in names else 0
+    memory = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in names else 0
+    )
     return {
         "host": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()}",
@@ -53,27 +57,41 @@ def describe_machine() -> dict[str, str | int]:
 
 
 def process_started(pid: int) -> str:
-    """Give a mark of when a process started, which a later process of the same number does not share.
+    """Return a mark of when a process started, which a later process of the same number does not share.
 
     Args:
         pid: process number on this machine.
 
     Returns:
-        The mark; empty when no such process runs (one that ended but was not reaped counts as not running).
+        The mark; empty when no such process runs (one that ended but was not reaped counts as not
+        running).
     """
     if Path("/proc/self/stat").exists():
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            fields = (
+                Path(f"/proc/{pid}/stat")
+                .read_text(encoding="utf-8", errors="replace")
+                .rpartition(")")[2]
+                .split()
+            )
         except OSError:
             return ""
         boot = Path("/proc/sys/kernel/random/boot_id")
-        return "" if fields[0] in ("Z", "X") else f"{boot.read_text(encoding='ascii').strip() if boot.exists() else ''}:{fields[19]}"
-    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return (
+            ""
+            if fields[0] in ("Z", "X")
+            else f"{boot.read_text(encoding='ascii').strip() if boot.exists() else ''}:{fields[19]}"
+        )
+    answer = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return answer.stdout.strip()
 
 
 def process_alive(host: str, pid: int, started: str) -> bool:
-    """Say whether the process that wrote a run still lives; True for another host, of which nothing is known.
+    """Say whether the process that wrote a run still lives.
+
+    True for another host, of which nothing is known.
 
     Args:
         host: name of the machine the process ran on.

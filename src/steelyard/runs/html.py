@@ -1,7 +1,8 @@
 """A Report as one HTML file: style, drawings, data and scripts inside, nothing fetched.
 
-Charts are drawn to SVG when the page is written, so they show at once, print, and need no script. The Vega runtime lies
-compressed in the page and wakes when the pointer first enters a chart, which then answers with tooltips.
+Charts are drawn to SVG when the page is written, so they show at once, print, and need no script.
+The Vega runtime lies compressed in the page and wakes when the pointer first enters a chart, which
+then answers with tooltips.
 """
 
 import base64
@@ -26,7 +27,8 @@ _INLINE = (
     (re.compile(r"\[([^\]]+)\]\((https?://[^)\s]+)\)"), r'<a href="\2" rel="noreferrer">\1</a>'),
 )
 _LOGO = (
-    '<svg class="logo" viewBox="0 0 44 24" aria-hidden="true"><path d="M2 7.5 42 4.5M12 6.8v3.4M9 19.5h6l-3-9.3zM33 5.2v4.2" fill="none"'
+    '<svg class="logo" viewBox="0 0 44 24" aria-hidden="true"><path d="M2 7.5 42 4.5M12 6.8v3.4M9 '
+    '19.5h6l-3-9.3zM33 5.2v4.2" fill="none"'
     ' stroke="currentColor" stroke-width="1.6" stroke-linecap="round" stroke-linejoin="round"/>'
     '<circle cx="33" cy="12" r="2.7" fill="currentColor"/>'
     '<path d="m18.5 2.2 2.2 3.9h-4z" fill="currentColor" transform="rotate(180 18.6 4.2)"/></svg>'
@@ -77,7 +79,9 @@ def _prose(block: Text) -> str:
         lines = [line.strip() for line in paragraph.splitlines()]
         plain = " ".join(line for line in lines if not line.startswith("- "))
         items = "".join(f"<li>{_inline(line[2:])}</li>" for line in lines if line.startswith("- "))
-        parts.append((f"<p>{_inline(plain)}</p>" if plain else "") + (f"<ul>{items}</ul>" if items else ""))
+        parts.append(
+            (f"<p>{_inline(plain)}</p>" if plain else "") + (f"<ul>{items}</ul>" if items else "")
+        )
     return f'<div class="prose">{"".join(parts)}</div>'
 
 
@@ -86,7 +90,10 @@ def _badge(provenance: str) -> str:
     if not provenance:
         return ""
     title = PROVENANCE[provenance].meaning if provenance in PROVENANCE else ""
-    return f'<span class="badge p-{_escape(provenance)}" title="{_escape(title)}">{_escape(provenance)}</span>'
+    return (
+        f'<span class="badge p-{_escape(provenance)}" '
+        f'title="{_escape(title)}">{_escape(provenance)}</span>'
+    )
 
 
 def _facts(block: Facts) -> str:
@@ -108,7 +115,12 @@ def _table(block: Table) -> str:
         for column, kind in zip(block.columns, right, strict=True)
     )
     rows = "".join(
-        "<tr>" + "".join(f"<td{kind}>{_escape(cell_text(cell))}</td>" for cell, kind in zip(row, right, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(
+            f"<td{kind}>{_escape(cell_text(cell))}</td>"
+            for cell, kind in zip(row, right, strict=True)
+        )
+        + "</tr>"
         for row in block.rows
     )
     caption = f"<figcaption>{_inline(block.caption)}</figcaption>" if block.caption else ""
@@ -123,9 +135,12 @@ def _checks(block: Checks) -> str:
     rows = []
     for check in block.checks:
         forecast, interval, measured, error, verdict = map(_escape, check_words(check))
-        bar = interval_svg(check.forecast.low, check.forecast.value, check.forecast.high, check.measurement.value)
+        bar = interval_svg(
+            check.forecast.low, check.forecast.value, check.forecast.high, check.measurement.value
+        )
         rows.append(
-            f'<tr class="{verdict}"><th scope="row">{_escape(check.forecast.quantity)}{_badge(check.forecast.provenance)}'
+            f'<tr class="{verdict}"><th '
+            f'scope="row">{_escape(check.forecast.quantity)}{_badge(check.forecast.provenance)}'
             f"<small>{_escape(check.forecast.source)}</small></th>"
             f'<td class="num">{forecast}</td><td class="num soft">{interval}</td>'
             f'<td class="num strong">{measured}</td><td class="num">{error}</td>'
@@ -144,7 +159,8 @@ def _checks(block: Checks) -> str:
     caption = (
         "<figcaption>"
         + _escape(summary_words(block.checks))
-        + " The bar is the interval, the tick the forecast, the dot the measured value.</figcaption>"
+        + " The bar is the interval, the tick the forecast, the dot the measured "
+        "value.</figcaption>"
     )
     return (
         f'<figure class="table checks"><div class="scroll"><table><thead><tr>{head}</tr></thead>'
@@ -158,7 +174,10 @@ def _chart(block: Chart, index: int) -> str:
     data = json.dumps(spec, ensure_ascii=True, allow_nan=False, default=str).replace("<", "\\u003c")
     caption = f"<figcaption>{_inline(block.caption)}</figcaption>" if block.caption else ""
     drawing = chart_svg(block.spec, prefix=f"chart{index}-")
-    return f'<figure class="chart"><div class="drawing">{drawing}</div><script type="application/json">{data}</script>{caption}</figure>'
+    return (
+        f'<figure class="chart"><div class="drawing">{drawing}</div><script '
+        f'type="application/json">{data}</script>{caption}</figure>'
+    )
 
 
 def _block(block: Block, index: int) -> str:
@@ -178,7 +197,9 @@ def _block(block: Block, index: int) -> str:
 
 def _section(section: Section, index: int) -> str:
     """Draw a section with its heading."""
-    blocks = "".join(_block(block, 100 * index + place) for place, block in enumerate(section.blocks))
+    blocks = "".join(
+        _block(block, 100 * index + place) for place, block in enumerate(section.blocks)
+    )
     heading = f"<h2>{_escape(section.title)}</h2>" if section.title else ""
     return f'<section id="s{index}">{heading}{blocks}</section>'
 
@@ -191,31 +212,44 @@ def _legend(report: Report) -> str:
             used |= {provenance for _, _, provenance in block.facts}
         if isinstance(block, Checks) and block.checks:
             used |= {check.forecast.provenance for check in block.checks} | {"measured"}
-    return "".join(f"<li>{_badge(name)} {_escape(mark.meaning)}</li>" for name, mark in PROVENANCE.items() if name in used)
+    return "".join(
+        f"<li>{_badge(name)} {_escape(mark.meaning)}</li>"
+        for name, mark in PROVENANCE.items()
+        if name in used
+    )
 
 
 @functools.cache
 def _style() -> str:
-    """Give the page's style sheet with its colours."""
+    """Return the page's style sheet with its colours."""
     dark_charts = "".join(
-        f'.chart svg [{kind}="{light}"]{{{kind}:{dark}}}' for light, dark in sorted(colour_map().items()) for kind in ("fill", "stroke")
+        f'.chart svg [{kind}="{light}"]{{{kind}:{dark}}}'
+        for light, dark in sorted(colour_map().items())
+        for kind in ("fill", "stroke")
     )
     marks = "".join(f".p-{name}{{--mark:var(--{name})}}" for name in PROVENANCE)
     sheet = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
-    dark = f"@media screen and (prefers-color-scheme:dark){{:root{{color-scheme:dark;{css_variables(True)}}}{dark_charts}}}"
+    dark = (
+        f"@media screen and "
+        f"(prefers-color-scheme:dark){{:root{{color-scheme:dark;{css_variables(True)}}}{dark_charts}}}"
+    )
     return f":root{{{css_variables(False)}}}{marks}{sheet}{dark}"
 
 
 @functools.cache
 def _runtime() -> str:
-    """Give the Vega scripts, compressed, as base64."""
+    """Return the Vega scripts, compressed, as base64."""
     import vl_convert
 
-    return base64.b64encode(gzip.compress(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode(), mtime=0)).decode()
+    return base64.b64encode(
+        gzip.compress(
+            vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode(), mtime=0
+        )
+    ).decode()
 
 
 def render_html(report: Report) -> str:
-    """Give the report as one HTML page.
+    """Return the report as one HTML page.
 
     Args:
         report: what to show.
@@ -223,18 +257,35 @@ def render_html(report: Report) -> str:
     Returns:
         The page's text; it loads nothing from anywhere.
     """
-    titles = [(f"s{index}", section.title) for index, section in enumerate(report.sections) if section.title]
+    titles = [
+        (f"s{index}", section.title)
+        for index, section in enumerate(report.sections)
+        if section.title
+    ]
     links = "".join(f'<a href="#{anchor}">{_escape(title)}</a>' for anchor, title in titles)
     nav = f'<nav aria-label="Sections">{links}</nav>' if len(titles) > 2 else ""
     body = "".join(_section(section, index) for index, section in enumerate(report.sections))
     legend = _legend(report)
-    has_charts = any(isinstance(block, Chart) for section in report.sections for block in section.blocks)
-    scripts = f'<script type="text/plain" id="vega">{_runtime()}</script><script>{_SCRIPT}</script>' if has_charts else ""
+    has_charts = any(
+        isinstance(block, Chart) for section in report.sections for block in section.blocks
+    )
+    scripts = (
+        f'<script type="text/plain" id="vega">{_runtime()}</script><script>{_SCRIPT}</script>'
+        if has_charts
+        else ""
+    )
     subtitle = f'<p class="subtitle">{_inline(report.subtitle)}</p>' if report.subtitle else ""
-    note = f'<footer><h2>Where numbers come from</h2><ul class="legend">{legend}</ul></footer>' if legend else ""
+    note = (
+        f'<footer><h2>Where numbers come from</h2><ul class="legend">{legend}</ul></footer>'
+        if legend
+        else ""
+    )
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>{_escape(report.title)}</title><style>{_style()}</style></head>\n'
-        f'<body><header><div class="mark">{_LOGO}<span>Steelyard</span></div><h1>{_escape(report.title)}</h1>{subtitle}{nav}</header>\n'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        'content="width=device-width,initial-scale=1">'
+        f'<meta name="color-scheme" content="light '
+        f'dark"><title>{_escape(report.title)}</title><style>{_style()}</style></head>\n'
+        f"<body><header><div "
+        f'class="mark">{_LOGO}<span>Steelyard</span></div><h1>{_escape(report.title)}</h1>{subtitle}{nav}</header>\n'
         f"<main>{body}</main>\n{note}{scripts}</body></html>\n"
     )

@@ -16,30 +16,44 @@ _LINE = 14.0
 
 
 def finish(chart: Any) -> dict[str, Any]:
-    """Give an Altair chart as a plain dict without the defaults that the theme sets, the data of `values` unpacked."""
-    spec = {key: value for key, value in chart.to_dict().items() if key not in ("config", "$schema")}
-    return spec | {"datasets": {name: json.loads(packed) for name, packed in spec.get("datasets", {}).items()}}
+    """Return an Altair chart as a plain dict without the defaults that the theme sets, the data of `values` unpacked."""
+    spec = {
+        key: value for key, value in chart.to_dict().items() if key not in ("config", "$schema")
+    }
+    return spec | {
+        "datasets": {name: json.loads(packed) for name, packed in spec.get("datasets", {}).items()}
+    }
 
 
 def values(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Give rows as inline data for an Altair chart; packed as text for `finish`, because Altair is slow to check many rows."""
+    """Return rows as inline data for an Altair chart; packed as text for `finish`, because Altair is slow to check many rows."""
     import altair as alt
 
     return alt.InlineData(values=json.dumps([dict(row) for row in rows], allow_nan=False))
 
 
 def x_of(field: str, scale: Scale) -> Any:
-    """Give the x channel of a field on an axis; layers of one chart must give the same axis."""
+    """Return the x channel of a field on an axis; layers of one chart must give the same axis."""
     import altair as alt
 
-    return alt.X(f"{field}:Q", title=scale.title or None, scale=alt.Scale(**scale.scale()), axis=alt.Axis(**scale.axis()))
+    return alt.X(
+        f"{field}:Q",
+        title=scale.title or None,
+        scale=alt.Scale(**scale.scale()),
+        axis=alt.Axis(**scale.axis()),
+    )
 
 
 def y_of(field: str, scale: Scale) -> Any:
-    """Give the y channel of a field on an axis; layers of one chart must give the same axis."""
+    """Return the y channel of a field on an axis; layers of one chart must give the same axis."""
     import altair as alt
 
-    return alt.Y(f"{field}:Q", title=scale.title or None, scale=alt.Scale(**scale.scale()), axis=alt.Axis(**scale.axis()))
+    return alt.Y(
+        f"{field}:Q",
+        title=scale.title or None,
+        scale=alt.Scale(**scale.scale()),
+        axis=alt.Axis(**scale.axis()),
+    )
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:
@@ -56,13 +70,20 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
     blocks: list[list[float]] = []  # center, members
     for index in order:
         blocks.append([places[index], 1.0])
-        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2:
+        while (
+            len(blocks) > 1
+            and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2
+        ):
             last = blocks.pop()
             first = blocks.pop()
             count = first[1] + last[1]
             blocks.append([(first[0] * first[1] + last[0] * last[1]) / count, count])
         blocks[-1][0] = _inside(blocks[-1], gap)
-    found = [center + (rank - (count - 1) / 2) * gap for center, count in blocks for rank in range(int(count))]
+    found = [
+        center + (rank - (count - 1) / 2) * gap
+        for center, count in blocks
+        for rank in range(int(count))
+    ]
     moved = [0.0] * len(places)
     for place, index in zip(_pushed(found, gap), order, strict=True):
         moved[index] = place
@@ -86,8 +107,16 @@ def _pushed(places: list[float], gap: float) -> list[float]:
     return places
 
 
-def end_labels(labels: Sequence[tuple[str, float, str]], x: float, x_scale: Scale, y_scale: Scale, height: float) -> list[Any]:
-    """Write labels beside the right ends of curves, moved apart so that none overlaps; a thin line leads to a label that moved.
+def end_labels(
+    labels: Sequence[tuple[str, float, str]],
+    x: float,
+    x_scale: Scale,
+    y_scale: Scale,
+    height: float,
+) -> list[Any]:
+    """Write labels beside the right ends of curves, moved apart so that none overlaps.
+
+    A thin line leads to a label that moved.
 
     Args:
         labels: (text, the curve's last value on y, colour) each.
@@ -107,9 +136,17 @@ def end_labels(labels: Sequence[tuple[str, float, str]], x: float, x_scale: Scal
         {"x": x, "end": end, "y": y_scale.value(place), "text": text, "color": colour}
         for (text, _, colour), end, place in zip(labels, ends, places, strict=True)
     ]
-    base = alt.Chart(values(rows)).encode(x=x_of("x", x_scale), y=y_of("y", y_scale), color=alt.Color("color:N", scale=None, legend=None))
-    text = base.mark_text(align="left", baseline="middle", dx=16, fontSize=11.5, fontWeight=500).encode(text="text:N")
-    lead = base.mark_rule(strokeWidth=0.8, opacity=0.55, xOffset=4, x2Offset=13).encode(y=y_of("end", y_scale), y2="y:Q", x2="x:Q")
+    base = alt.Chart(values(rows)).encode(
+        x=x_of("x", x_scale),
+        y=y_of("y", y_scale),
+        color=alt.Color("color:N", scale=None, legend=None),
+    )
+    text = base.mark_text(
+        align="left", baseline="middle", dx=16, fontSize=11.5, fontWeight=500
+    ).encode(text="text:N")
+    lead = base.mark_rule(strokeWidth=0.8, opacity=0.55, xOffset=4, x2Offset=13).encode(
+        y=y_of("end", y_scale), y2="y:Q", x2="x:Q"
+    )
     return [lead, text]
 
 
@@ -136,8 +173,14 @@ def shaded(first: float, last: float, words: str, x_scale: Scale, y_scale: Scale
     wide = abs(x_scale.place(last) - x_scale.place(first)) * PLOT_WIDTH
     if words and wide > 6.2 * len(words) + 16:
         layers.append(
-            base.mark_text(align="left", baseline="top", dx=8, dy=5, color=LIGHT["faint"], fontSize=11, fontStyle="italic").encode(
-                x=x, y=y_of("top", y_scale), text="words:N"
-            )
+            base.mark_text(
+                align="left",
+                baseline="top",
+                dx=8,
+                dy=5,
+                color=LIGHT["faint"],
+                fontSize=11,
+                fontStyle="italic",
+            ).encode(x=x, y=y_of("top", y_scale), text="words:N")
         )
     return layers

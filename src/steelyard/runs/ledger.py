@@ -28,7 +28,8 @@ class LedgerRow:
         count: checked pairs.
         bias: mean of (forecast - measured) / |measured|; above 0 it forecasts too much.
         median_error: median of the absolute relative error.
-        coverage: share of measured values inside the 80 % interval, 0 to 1; an honest forecaster's is near 0.8.
+        coverage: share of measured values inside the 80 % interval, 0 to 1; an honest forecaster's
+            is near 0.8.
     """
 
     forecaster: str
@@ -55,19 +56,29 @@ class Ledger:
 
         Args:
             forecaster: who forecast, such as "laws.chinchilla".
-            checks: pairs; a later pair of the same run, forecaster and quantity replaces the earlier one.
+            checks: pairs; a later pair of the same run, forecaster and quantity replaces the
+                earlier one.
             run_id: full id of the run they belong to; without one they are always added.
         """
         owner = run_id or f"unnamed-{secrets.token_hex(8)}"
         rows = [
             {
-                "forecaster": forecaster, "run_id": owner, "quantity": item.forecast.quantity, "value": float(item.forecast.value),
-                "low": float(item.forecast.low), "high": float(item.forecast.high), "provenance": item.forecast.provenance,
-                "source": item.forecast.source, "measured": float(item.measurement.value), "spread": float(item.measurement.spread),
-                "count": int(item.measurement.count), "machine": item.measurement.machine, "time_s": item.measurement.time_s or time.time(),
+                "forecaster": forecaster,
+                "run_id": owner,
+                "quantity": item.forecast.quantity,
+                "value": float(item.forecast.value),
+                "low": float(item.forecast.low),
+                "high": float(item.forecast.high),
+                "provenance": item.forecast.provenance,
+                "source": item.forecast.source,
+                "measured": float(item.measurement.value),
+                "spread": float(item.measurement.spread),
+                "count": int(item.measurement.count),
+                "machine": item.measurement.machine,
+                "time_s": item.measurement.time_s or time.time(),
             }
             for item in checks
-        ]  # fmt: skip
+        ]
         with self._database.write() as connection:
             self._database.upsert(connection, CHECKS, ["forecaster", "run_id", "quantity"], rows)
 
@@ -91,12 +102,16 @@ class Ledger:
         groups: dict[tuple[str, str], list[Check]] = defaultdict(list)
         for forecaster, item in self.checks():
             groups[forecaster, item.forecast.quantity].append(item)
-        return [_row(forecaster, name, items) for (forecaster, name), items in sorted(groups.items())]
+        return [
+            _row(forecaster, name, items) for (forecaster, name), items in sorted(groups.items())
+        ]
 
 
 def _check(row: sa.RowMapping) -> Check:
     """Make a check of a ledger row."""
-    forecast = Forecast(**{name: row[name] for name in ("quantity", "value", "low", "high", "provenance", "source")})
+    forecast = Forecast(
+        **{name: row[name] for name in ("quantity", "value", "low", "high", "provenance", "source")}
+    )
     rest = {name: row[name] for name in ("quantity", "spread", "count", "machine", "time_s")}
     return Check(forecast, Measurement(value=row["measured"], **rest))
 

@@ -1,6 +1,9 @@
-"""One Report object: what a command has to say, rendered as a terminal page, as JSON, or as one HTML file.
+"""One Report object.
 
-A report is plain data (sections of blocks), so that the same object can be stored, sent, and drawn anywhere.
+What a command has to say, rendered as a terminal page, as JSON, or as one HTML file.
+
+A report is plain data (sections of blocks), so that the same object can be stored, sent, and drawn
+anywhere.
 """
 
 from pathlib import Path
@@ -16,14 +19,28 @@ from steelyard.units import pretty
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Block", "Cell", "Chart", "Checks", "Column", "Facts", "Report", "Section", "Table", "Text", "fact"]
+__all__ = [
+    "Block",
+    "Cell",
+    "Chart",
+    "Checks",
+    "Column",
+    "Facts",
+    "Report",
+    "Section",
+    "Table",
+    "Text",
+    "fact",
+]
 
 Cell = str | int | float | bool | None
 """What a table cell holds; None prints as a dash."""
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
-    """Prose in light markdown: blank line = paragraph, `- ` list, **bold**, *emphasis*, `code`, [text](https://...).
+    """Prose in light markdown.
+
+    Blank line = paragraph, `- ` list, **bold**, *emphasis*, `code`, [text](https://...).
 
     Attributes:
         text: the prose; anything that looks like HTML is shown as typed.
@@ -36,7 +53,8 @@ class Facts(msgspec.Struct, frozen=True, tag="facts"):
     """A few values that deserve to be seen first, drawn as cards.
 
     Attributes:
-        facts: (label, value, provenance) each; provenance is one of `steelyard.quantity.Provenance` or empty.
+        facts: (label, value, provenance) each; provenance is one of `steelyard.quantity.Provenance`
+            or empty.
     """
 
     facts: list[tuple[str, str, str]]
@@ -74,7 +92,8 @@ class Table(msgspec.Struct, frozen=True, tag="table"):
         for index, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise DataError(
-                    f"table row {index} has {len(row)} cells under {len(self.columns)} columns", hint="give one cell per column"
+                    f"table row {index} has {len(row)} cells under {len(self.columns)} columns",
+                    hint="give one cell per column",
                 )
 
 
@@ -139,7 +158,7 @@ class Report(msgspec.Struct, frozen=True):
         render_console(self, console)
 
     def to_json(self) -> str:
-        """Give the report as indented JSON; checks also carry their `relative_error` and `covered`."""
+        """Return the report as indented JSON; checks also carry their `relative_error` and `covered`."""
         plain = msgspec.to_builtins(self)
         for section, source in zip(plain["sections"], self.sections, strict=True):
             for block, original in zip(section["blocks"], source.blocks, strict=True):
@@ -164,10 +183,12 @@ class Report(msgspec.Struct, frozen=True):
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:
-            raise DataError(f"not a report: {error}", hint="give a file that `--json` or `to_json` wrote") from error
+            raise DataError(
+                f"not a report: {error}", hint="give a file that `--json` or `to_json` wrote"
+            ) from error
 
     def to_html(self) -> str:
-        """Give one HTML page that holds its style, its charts and their scripts, and fetches nothing."""
+        """Return one HTML page that holds its style, its charts and their scripts, and fetches nothing."""
         from steelyard.runs.html import render_html
 
         return render_html(self)

@@ -16,7 +16,9 @@ _PNG_SCALE = 2.0
 
 
 def save_chart(spec: Mapping[str, Any], path: Path | str, *, title: str = "") -> None:
-    """Write a chart to a file in the form its name ends on: .html (a page that answers the pointer), .svg, .png or .json (the spec).
+    """Write a chart to a file in the form its name ends on.
+
+    .html (a page that answers the pointer), .svg, .png or .json (the spec).
 
     Args:
         spec: Vega-Lite with its data inside.
@@ -41,11 +43,14 @@ def save_chart(spec: Mapping[str, Any], path: Path | str, *, title: str = "") ->
         case ".json":
             write_bytes(target, json.dumps(with_theme(plain), indent=1, allow_nan=False).encode())
         case other:
-            raise DataError(f"cannot draw to {target.name}: unknown ending {other!r}", hint="end it on .html, .svg, .png or .json")
+            raise DataError(
+                f"cannot draw to {target.name}: unknown ending {other!r}",
+                hint="end it on .html, .svg, .png or .json",
+            )
 
 
 def _page(spec: dict[str, Any], title: str) -> str:
-    """Give a chart as a page of its own."""
+    """Return a chart as a page of its own."""
     from steelyard.runs.report import Chart, Report, Section
 
     own = spec.get("title")
@@ -61,4 +66,6 @@ def _png(spec: dict[str, Any]) -> bytes:
 
     svg = chart_svg(spec)
     head, _, rest = svg.partition(">")
-    return vl_convert.svg_to_png(f'{head}><rect width="100%" height="100%" fill="{LIGHT["card"]}"/>{rest}', scale=_PNG_SCALE)
+    return vl_convert.svg_to_png(
+        f'{head}><rect width="100%" height="100%" fill="{LIGHT["card"]}"/>{rest}', scale=_PNG_SCALE
+    )

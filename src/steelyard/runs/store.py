@@ -30,13 +30,18 @@ __all__ = ["RunStore"]
 
 def _process() -> dict[str, Any]:
     """Name this process, so that another can tell whether it still lives."""
-    return {"host": describe_machine()["host"], "pid": os.getpid(), "process_started": process_started(os.getpid())}
+    return {
+        "host": describe_machine()["host"],
+        "pid": os.getpid(),
+        "process_started": process_started(os.getpid()),
+    }
 
 
 class RunStore:
     """Runs in a database, their columns and files in one folder each.
 
-    Several processes may read and write at once. A run whose process ended without finishing it is listed as "interrupted".
+    Several processes may read and write at once. A run whose process ended without finishing it is
+    listed as "interrupted".
 
     Attributes:
         folder: where the runs' folders lie.
@@ -47,8 +52,10 @@ class RunStore:
         """Open a store, making it when it is not there.
 
         Args:
-            location: a folder (SQLite in it), or a "postgresql://..." URL; None for `runs` in the user's data folder.
-            folder: where runs' folders go when `location` is a URL; None for `runs` in the user's data folder.
+            location: a folder (SQLite in it), or a "postgresql://..." URL; None for `runs` in the
+                user's data folder.
+            folder: where runs' folders go when `location` is a URL; None for `runs` in the user's
+                data folder.
 
         Raises:
             StoreError: the place cannot be used, or what lies there is corrupted.
@@ -60,10 +67,17 @@ class RunStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot use {self.folder} as a run store: {error.strerror}", hint="give a folder you may write to") from error
-        self.database = Database(str(location) if is_url else f"sqlite:///{self.folder / 'runs.sqlite'}")
+            raise StoreError(
+                f"cannot use {self.folder} as a run store: {error.strerror}",
+                hint="give a folder you may write to",
+            ) from error
+        self.database = Database(
+            str(location) if is_url else f"sqlite:///{self.folder / 'runs.sqlite'}"
+        )
 
-    def create(self, kind: str, recipe: Mapping[str, Any], *, seed: int, name: str = "") -> RunWriter:
+    def create(
+        self, kind: str, recipe: Mapping[str, Any], *, seed: int, name: str = ""
+    ) -> RunWriter:
         """Begin a run.
 
         Args:
@@ -80,16 +94,32 @@ class RunStore:
         """
         run_id = secrets.token_hex(6)
         directory = self.folder / run_id
-        head = {"id": run_id, "kind": kind, "name": name, "seed": int(seed), "started_s": time.time()}
-        parts = {"recipe": to_plain(dict(recipe)), "versions": package_versions(), "machine": describe_machine()}
+        head = {
+            "id": run_id,
+            "kind": kind,
+            "name": name,
+            "seed": int(seed),
+            "started_s": time.time(),
+        }
+        parts = {
+            "recipe": to_plain(dict(recipe)),
+            "versions": package_versions(),
+            "machine": describe_machine(),
+        }
         write_json(directory / "recipe.json", head | parts)
-        row = head | {key: msgspec.json.encode(value).decode() for key, value in parts.items()} | _process()
+        row = (
+            head
+            | {key: msgspec.json.encode(value).decode() for key, value in parts.items()}
+            | _process()
+        )
         with self.database.write() as connection:
             connection.execute(sa.insert(RUNS).values(status="running", directory=run_id, **row))
         return RunWriter(self.database, run_id, directory)
 
     def resume(self, run_id: str) -> RunWriter:
-        """Go on with a run that was interrupted, failed or done; its rows, forecasts and measurements stay.
+        """Go on with a run that was interrupted, failed or done.
+
+        Its rows, forecasts and measurements stay.
 
         Args:
             run_id: its id or a unique beginning of it.
@@ -102,9 +132,16 @@ class RunStore:
         """
         record = self.get(run_id)
         if record.status == "running":
-            raise StoreError(f"run {record.id} is being written by another process", hint="wait for it, or end that process")
+            raise StoreError(
+                f"run {record.id} is being written by another process",
+                hint="wait for it, or end that process",
+            )
         with self.database.write() as connection:
-            connection.execute(sa.update(RUNS).where(RUNS.c.id == record.id).values(status="running", finished_s=None, **_process()))
+            connection.execute(
+                sa.update(RUNS)
+                .where(RUNS.c.id == record.id)
+                .values(status="running", finished_s=None, **_process())
+            )
         return RunWriter(self.database, record.id, record.directory)
 
     def get(self, run_id: str) -> RunRecord:
@@ -124,7 +161,9 @@ class RunStore:
             return self._records(connection, sa.select(RUNS).where(RUNS.c.id == identifier))[0]
 
     def columns(self, run_id: str) -> "polars.DataFrame":
-        """Read the logged rows of a run: "step" and one column per name, one row per step in rising order.
+        """Read the logged rows of a run.
+
+        "step" and one column per name, one row per step in rising order.
 
         Args:
             run_id: its id or a unique beginning of it.
@@ -171,19 +210,38 @@ class RunStore:
 
     def _resolve(self, connection: sa.Connection, run_id: str) -> str:
         """Turn a unique beginning into the whole id."""
-        ids = builtins.list(connection.execute(sa.select(RUNS.c.id).order_by(RUNS.c.started_s.desc())).scalars())
-        found = [identifier for identifier in ids if run_id and identifier.startswith(run_id.strip().lower())]
+        ids = builtins.list(
+            connection.execute(sa.select(RUNS.c.id).order_by(RUNS.c.started_s.desc())).scalars()
+        )
+        found = [
+            identifier
+            for identifier in ids
+            if run_id and identifier.startswith(run_id.strip().lower())
+        ]
         if len(found) == 1:
             return found[0]
         if found:
-            raise StoreError(f"{len(found)} runs begin with {run_id!r}", hint=f"give more digits: {', '.join(found[:4])}")
+            raise StoreError(
+                f"{len(found)} runs begin with {run_id!r}",
+                hint=f"give more digits: {', '.join(found[:4])}",
+            )
         near = difflib.get_close_matches(run_id, ids, n=3, cutoff=0.5) or [
-            identifier for identifier in ids if len(run_id) > 1 and identifier.startswith(run_id[: max(2, len(run_id) - 2)])
+            identifier
+            for identifier in ids
+            if len(run_id) > 1 and identifier.startswith(run_id[: max(2, len(run_id) - 2)])
         ]
-        hint = f"near ids: {', '.join(near[:3])}" if near else f"newest runs: {', '.join(ids[:3])}" if ids else "the store holds no runs"
+        hint = (
+            f"near ids: {', '.join(near[:3])}"
+            if near
+            else f"newest runs: {', '.join(ids[:3])}"
+            if ids
+            else "the store holds no runs"
+        )
         raise StoreError(f"no run {run_id!r} in {self.database.url}", hint=hint)
 
-    def _records(self, connection: sa.Connection, query: sa.Select[Any]) -> builtins.list[RunRecord]:
+    def _records(
+        self, connection: sa.Connection, query: sa.Select[Any]
+    ) -> builtins.list[RunRecord]:
         """Read runs with their forecasts, measurements and artifacts."""
         rows = connection.execute(query).mappings().all()
         ids = [row["id"] for row in rows]
@@ -191,22 +249,45 @@ class RunStore:
         for table in (FORECASTS, MEASUREMENTS, ARTIFACTS):
             lists: dict[str, builtins.list[dict[str, Any]]] = {identifier: [] for identifier in ids}
             for start in range(0, len(ids), 500):
-                part = sa.select(table).where(table.c.run_id.in_(ids[start : start + 500])).order_by(table.c.row)
+                part = (
+                    sa.select(table)
+                    .where(table.c.run_id.in_(ids[start : start + 500]))
+                    .order_by(table.c.row)
+                )
                 for line in connection.execute(part).mappings():
-                    lists[line["run_id"]].append({name: value for name, value in line.items() if name not in ("row", "run_id")})
+                    lists[line["run_id"]].append(
+                        {
+                            name: value
+                            for name, value in line.items()
+                            if name not in ("row", "run_id")
+                        }
+                    )
             parts[table.name] = lists
-        return [self._record(row, *(parts[table.name][row["id"]] for table in (FORECASTS, MEASUREMENTS, ARTIFACTS))) for row in rows]
+        return [
+            self._record(
+                row,
+                *(parts[table.name][row["id"]] for table in (FORECASTS, MEASUREMENTS, ARTIFACTS)),
+            )
+            for row in rows
+        ]
 
     def _record(self, row: Any, forecasts: Any, measurements: Any, artifacts: Any) -> RunRecord:
         """Make a record of a row and its parts."""
         directory = self.folder / row["directory"]
-        stale = row["status"] == "running" and not process_alive(row["host"], row["pid"], row["process_started"])
+        stale = row["status"] == "running" and not process_alive(
+            row["host"], row["pid"], row["process_started"]
+        )
         return RunRecord(
-            **{name: row[name] for name in ("id", "kind", "name", "started_s", "finished_s", "seed")},
+            **{
+                name: row[name]
+                for name in ("id", "kind", "name", "started_s", "finished_s", "seed")
+            },
             **{name: msgspec.json.decode(row[name]) for name in ("recipe", "versions", "machine")},
             status="interrupted" if stale else row["status"],
             forecasts=tuple(Forecast(**item) for item in forecasts),
             measurements=tuple(Measurement(**item) for item in measurements),
-            artifacts=tuple(Artifact(**{**item, "path": directory / item["path"]}) for item in artifacts),
+            artifacts=tuple(
+                Artifact(**{**item, "path": directory / item["path"]}) for item in artifacts
+            ),
             directory=directory,
         )

@@ -1,14 +1,28 @@
-"""The one look of all reports and charts: colours for light and dark, type, and the Vega-Lite configuration.
+"""The one look of all reports and charts.
 
-Charts are drawn in the light colours; the page's style sheet maps each light colour to its dark one, so that one drawing
-serves both, and switches with the reader's system without being drawn again.
+Colours for light and dark, type, and the Vega-Lite configuration.
+
+Charts are drawn in the light colours; the page's style sheet maps each light colour to its dark
+one, so that one drawing serves both, and switches with the reader's system without being drawn
+again.
 """
 
 import itertools
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DARK", "FONT", "LIGHT", "PROVENANCE", "SERIES", "SIZES", "colour_map", "css_variables", "ordered_colours", "with_theme"]
+__all__ = [
+    "DARK",
+    "FONT",
+    "LIGHT",
+    "PROVENANCE",
+    "SERIES",
+    "SIZES",
+    "colour_map",
+    "css_variables",
+    "ordered_colours",
+    "with_theme",
+]
 
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 """Type of charts: faces a reader's machine has, with like widths."""
@@ -42,27 +56,53 @@ PROVENANCE: dict[str, Mark] = {
 """Marks of the six provenances."""
 
 LIGHT = {
-    "paper": "#fbfaf7", "card": "#ffffff", "ink": "#1d2530", "soft": "#5b6672", "faint": "#8b949e",
-    "line": "#e4e1da", "grid": "#ecebe6", "axis": "#c6c5bf", "good": "#1f7a56", "bad": "#b83a3a", "wash": "#f3f1ec",
-}  # fmt: skip
+    "paper": "#fbfaf7",
+    "card": "#ffffff",
+    "ink": "#1d2530",
+    "soft": "#5b6672",
+    "faint": "#8b949e",
+    "line": "#e4e1da",
+    "grid": "#ecebe6",
+    "axis": "#c6c5bf",
+    "good": "#1f7a56",
+    "bad": "#b83a3a",
+    "wash": "#f3f1ec",
+}
 """Colours of the light page."""
 
 DARK = {
-    "paper": "#14181d", "card": "#1b2027", "ink": "#e8e6e1", "soft": "#a5afb9", "faint": "#77818b",
-    "line": "#2c333b", "grid": "#262c34", "axis": "#47515b", "good": "#5fcfa0", "bad": "#f08585", "wash": "#20262d",
-}  # fmt: skip
+    "paper": "#14181d",
+    "card": "#1b2027",
+    "ink": "#e8e6e1",
+    "soft": "#a5afb9",
+    "faint": "#77818b",
+    "line": "#2c333b",
+    "grid": "#262c34",
+    "axis": "#47515b",
+    "good": "#5fcfa0",
+    "bad": "#f08585",
+    "wash": "#20262d",
+}
 """Colours of the dark page, same names."""
 
 SERIES = (
-    ("#2a6496", "#6cb0e8"), ("#cf6a2c", "#f2a065"), ("#2c8c7f", "#62cdbd"), ("#8d5299", "#cf9bdb"),
-    ("#a88412", "#e3c25a"), ("#626d78", "#a9b3bd"),
-)  # fmt: skip
+    ("#2a6496", "#6cb0e8"),
+    ("#cf6a2c", "#f2a065"),
+    ("#2c8c7f", "#62cdbd"),
+    ("#8d5299", "#cf9bdb"),
+    ("#a88412", "#e3c25a"),
+    ("#626d78", "#a9b3bd"),
+)
 """(light, dark) colours of unordered series."""
 
 SIZES = (
-    ("#7fb7a8", "#b9e4d6"), ("#52a0a0", "#8bd3cb"), ("#348598", "#65bccb"), ("#2c698d", "#559fd0"),
-    ("#2f4b7c", "#7388e0"), ("#352c5e", "#a07fe6"),
-)  # fmt: skip
+    ("#7fb7a8", "#b9e4d6"),
+    ("#52a0a0", "#8bd3cb"),
+    ("#348598", "#65bccb"),
+    ("#2c698d", "#559fd0"),
+    ("#2f4b7c", "#7388e0"),
+    ("#352c5e", "#a07fe6"),
+)
 """(light, dark) colours of ordered series, small to large."""
 
 
@@ -73,15 +113,18 @@ def _blend(first: str, second: str, share: float) -> str:
 
 
 def _fine_sizes() -> list[tuple[str, str]]:
-    """Give twice as many (light, dark) colours of ordered series, less one, along the line of `SIZES`."""
+    """Return twice as many (light, dark) colours of ordered series, less one, along the line of `SIZES`."""
     fine = [SIZES[0]]
     for (light, dark), (next_light, next_dark) in itertools.pairwise(SIZES):
-        fine += [(_blend(light, next_light, 0.5), _blend(dark, next_dark, 0.5)), (next_light, next_dark)]
+        fine += [
+            (_blend(light, next_light, 0.5), _blend(dark, next_dark, 0.5)),
+            (next_light, next_dark),
+        ]
     return fine
 
 
 def ordered_colours(count: int) -> list[str]:
-    """Give light colours for ordered series, small to large.
+    """Return light colours for ordered series, small to large.
 
     Args:
         count: series, up to 11; beyond that neighbors share a colour.
@@ -96,7 +139,7 @@ def ordered_colours(count: int) -> list[str]:
 
 
 def colour_map() -> dict[str, str]:
-    """Give the dark colour of every light colour a chart may use, hex to hex."""
+    """Return the dark colour of every light colour a chart may use, hex to hex."""
     pairs = [*SERIES, *_fine_sizes(), *((mark.light, mark.dark) for mark in PROVENANCE.values())]
     pairs += [(LIGHT[name], DARK[name]) for name in LIGHT]
     return dict(pairs)
@@ -104,7 +147,9 @@ def colour_map() -> dict[str, str]:
 
 def css_variables(dark: bool) -> str:
     """Write the page's and the provenances' colours as CSS custom properties."""
-    colours = (DARK if dark else LIGHT) | {name: mark.dark if dark else mark.light for name, mark in PROVENANCE.items()}
+    colours = (DARK if dark else LIGHT) | {
+        name: mark.dark if dark else mark.light for name, mark in PROVENANCE.items()
+    }
     return "".join(f"--{name}:{value};" for name, value in colours.items())
 
 
@@ -112,35 +157,63 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Merge nested dicts; `over` wins."""
     merged = dict(base)
     for key, value in over.items():
-        merged[key] = _merge(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
+        merged[key] = (
+            _merge(merged[key], value)
+            if isinstance(value, dict) and isinstance(merged.get(key), dict)
+            else value
+        )
     return merged
 
 
 def _configuration() -> dict[str, Any]:
-    """Give the Vega-Lite `config` of every chart."""
+    """Return the Vega-Lite `config` of every chart."""
     series, sizes = [light for light, _ in SERIES], [light for light, _ in SIZES]
-    label = {"labelColor": LIGHT["soft"], "titleColor": LIGHT["soft"], "labelFontSize": 11.5, "titleFontSize": 12, "titleFontWeight": 500}
+    label = {
+        "labelColor": LIGHT["soft"],
+        "titleColor": LIGHT["soft"],
+        "labelFontSize": 11.5,
+        "titleFontSize": 12,
+        "titleFontWeight": 500,
+    }
     return {
         "background": None,
         "font": FONT,
         "padding": 4,
         "view": {"stroke": None, "continuousWidth": 640, "continuousHeight": 340},
         "axis": {
-            "gridColor": LIGHT["grid"], "domainColor": LIGHT["axis"], "tickColor": LIGHT["axis"], "labelFlush": False, "titlePadding": 10,
-            "labelPadding": 6, "tickSize": 4, "labelFontWeight": 400, **label,
+            "gridColor": LIGHT["grid"],
+            "domainColor": LIGHT["axis"],
+            "tickColor": LIGHT["axis"],
+            "labelFlush": False,
+            "titlePadding": 10,
+            "labelPadding": 6,
+            "tickSize": 4,
+            "labelFontWeight": 400,
+            **label,
         },
         "autosize": {"type": "fit-x", "contains": "padding"},
         "axisX": {"grid": False},
         "axisY": {"domain": False, "ticks": False, "titleAnchor": "middle"},
         "legend": {
-            "orient": "top", "direction": "horizontal", "symbolSize": 80,
+            "orient": "top",
+            "direction": "horizontal",
+            "symbolSize": 80,
             "symbolOpacity": 1,
-            "symbolStrokeWidth": 2.5, "offset": 8, "titlePadding": 8,
-            "titleOrient": "left", **label,
+            "symbolStrokeWidth": 2.5,
+            "offset": 8,
+            "titlePadding": 8,
+            "titleOrient": "left",
+            **label,
         },
         "title": {
-            "color": LIGHT["ink"], "anchor": "start", "fontSize": 14.5, "fontWeight": 600, "offset": 14,
-            "subtitleColor": LIGHT["soft"], "subtitleFontSize": 12, "subtitlePadding": 5,
+            "color": LIGHT["ink"],
+            "anchor": "start",
+            "fontSize": 14.5,
+            "fontWeight": 600,
+            "offset": 14,
+            "subtitleColor": LIGHT["soft"],
+            "subtitleFontSize": 12,
+            "subtitlePadding": 5,
         },
         "range": {"category": series, "ordinal": sizes, "ramp": sizes, "heatmap": sizes},
         "text": {"color": LIGHT["ink"], "fontSize": 11.5},
@@ -148,9 +221,9 @@ def _configuration() -> dict[str, Any]:
         "line": {"strokeWidth": 2, "strokeCap": "round"},
         "point": {"filled": True, "size": 55, "opacity": 1},
         "bar": {"color": series[0], "cornerRadiusEnd": 2},
-    }  # fmt: skip
+    }
 
 
 def with_theme(spec: dict[str, Any]) -> dict[str, Any]:
-    """Give a copy of a Vega-Lite spec with the common configuration laid over its own."""
+    """Return a copy of a Vega-Lite spec with the common configuration laid over its own."""
     return {**spec, "config": _merge(spec.get("config", {}), _configuration())}

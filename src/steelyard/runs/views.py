@@ -1,4 +1,7 @@
-"""Reports about runs: the list, one run, several beside each other, the checks of one, the ledger."""
+"""Reports about runs.
+
+The list, one run, several beside each other, the checks of one, the ledger.
+"""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -7,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 from steelyard.quantity import QUANTITIES, Check
 from steelyard.runs.charts import loss_curves, predicted_measured
 from steelyard.runs.record import RunRecord
-from steelyard.runs.report import Block, Cell, Chart, Checks, Column, Facts, Report, Section, Table, Text
+from steelyard.runs.report import (
+    Block,
+    Cell,
+    Chart,
+    Checks,
+    Column,
+    Facts,
+    Report,
+    Section,
+    Table,
+    Text,
+)
 from steelyard.runs.wording import interval_words
 from steelyard.units import pretty, pretty_duration
 
@@ -16,7 +30,14 @@ if TYPE_CHECKING:
 
     from steelyard.runs.ledger import LedgerRow
 
-__all__ = ["check_report", "compare_report", "flatten", "ledger_report", "list_report", "run_report"]
+__all__ = [
+    "check_report",
+    "compare_report",
+    "flatten",
+    "ledger_report",
+    "list_report",
+    "run_report",
+]
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:
@@ -42,14 +63,21 @@ def _moment(time_s: float) -> str:
 
 def _duration(record: RunRecord) -> str:
     """Print how long a run took; a dash while it has no end."""
-    return "–" if record.finished_s is None else pretty_duration(max(record.finished_s - record.started_s, 0.0))
+    return (
+        "–"
+        if record.finished_s is None
+        else pretty_duration(max(record.finished_s - record.started_s, 0.0))
+    )
 
 
 def _machine(record: RunRecord) -> str:
     """Name a run's machine in one phrase."""
     machine = record.machine
     memory = pretty(machine.get("memory_bytes", 0), "byte")
-    return f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores, {memory}"
+    return (
+        f"{machine.get('processor', 'unknown processor')}, {machine.get('cores', '?')} cores, "
+        f"{memory}"
+    )
 
 
 def list_report(records: Sequence[RunRecord], place: str) -> Report:
@@ -62,9 +90,24 @@ def list_report(records: Sequence[RunRecord], place: str) -> Report:
     Returns:
         The report.
     """
-    columns = [Column("Run"), Column("Kind"), Column("Name"), Column("Status"), Column("Started", "UTC"), Column("Took", align="right")]
+    columns = [
+        Column("Run"),
+        Column("Kind"),
+        Column("Name"),
+        Column("Status"),
+        Column("Started", "UTC"),
+        Column("Took", align="right"),
+    ]
     rows: list[list[Cell]] = [
-        [record.id, record.kind, record.name, record.status, _moment(record.started_s), _duration(record), len(record.measurements)]
+        [
+            record.id,
+            record.kind,
+            record.name,
+            record.status,
+            _moment(record.started_s),
+            _duration(record),
+            len(record.measurements),
+        ]
         for record in records
     ]
     table = Table([*columns, Column("Measured")], rows)
@@ -88,7 +131,9 @@ def _quantities(record: RunRecord) -> Table:
                 pretty(found.spread, unit) if found and found.count > 1 else None,
             ]
         )
-    right = [Column(name, align="right") for name in ("Forecast", "80 % interval", "Measured", "Spread")]
+    right = [
+        Column(name, align="right") for name in ("Forecast", "80 % interval", "Measured", "Spread")
+    ]
     return Table([Column("Quantity"), *right], rows)
 
 
@@ -103,9 +148,16 @@ def _curves(frame: "polars.DataFrame") -> list[Block]:
 
 def _tables(record: RunRecord) -> list[Section]:
     """Tell the recipe, the artifacts and the surroundings of a run."""
-    recipe: list[list[Cell]] = [[path, _scalar(value)] for path, value in flatten(record.recipe).items() if path]
-    files: list[list[Cell]] = [[item.name, str(item.path), pretty(item.num_bytes, "byte"), item.sha256[:16]] for item in record.artifacts]
-    around: list[list[Cell]] = [[name, _scalar(value)] for name, value in (record.machine | record.versions).items()]
+    recipe: list[list[Cell]] = [
+        [path, _scalar(value)] for path, value in flatten(record.recipe).items() if path
+    ]
+    files: list[list[Cell]] = [
+        [item.name, str(item.path), pretty(item.num_bytes, "byte"), item.sha256[:16]]
+        for item in record.artifacts
+    ]
+    around: list[list[Cell]] = [
+        [name, _scalar(value)] for name, value in (record.machine | record.versions).items()
+    ]
     field, value = Column("Field"), Column("Value", align="left")
     heads = [Column("Name"), Column("Path"), Column("Size", align="right"), Column("SHA-256")]
     sections = [
@@ -127,7 +179,11 @@ def run_report(record: RunRecord, checks: list[Check], frame: "polars.DataFrame"
     Returns:
         The report.
     """
-    facts = [("Status", record.status, ""), ("Took", _duration(record), ""), ("Seed", str(record.seed), "")]
+    facts = [
+        ("Status", record.status, ""),
+        ("Took", _duration(record), ""),
+        ("Seed", str(record.seed), ""),
+    ]
     blocks: list[Block] = [Facts([*facts, ("Logged rows", f"{frame.height:,}", "")])]
     if record.forecasts or record.measurements:
         blocks.append(_quantities(record))
@@ -135,7 +191,11 @@ def run_report(record: RunRecord, checks: list[Check], frame: "polars.DataFrame"
     if checks:
         sections.append(Section("Forecast against measured", [Checks(checks)]))
     title = f"{record.name or record.kind} · {record.id}"
-    return Report(title, f"{record.kind}, started {_moment(record.started_s)} UTC, {_machine(record)}", sections + _tables(record))
+    return Report(
+        title,
+        f"{record.kind}, started {_moment(record.started_s)} UTC, {_machine(record)}",
+        sections + _tables(record),
+    )
 
 
 def check_report(record: RunRecord, checks: list[Check]) -> Report:
@@ -148,11 +208,21 @@ def check_report(record: RunRecord, checks: list[Check]) -> Report:
     Returns:
         The report.
     """
-    lonely = sorted({item.quantity for item in record.forecasts} - {item.forecast.quantity for item in checks})
-    blocks: list[Block] = [Checks(checks), Chart(predicted_measured(checks))] if checks else [Text("No quantity of this run has both.")]
+    lonely = sorted(
+        {item.quantity for item in record.forecasts} - {item.forecast.quantity for item in checks}
+    )
+    blocks: list[Block] = (
+        [Checks(checks), Chart(predicted_measured(checks))]
+        if checks
+        else [Text("No quantity of this run has both.")]
+    )
     if lonely:
         blocks.append(Text(f"Forecast but not measured: {', '.join(lonely)}."))
-    return Report(f"Check of {record.name or record.kind} · {record.id}", _machine(record), [Section("Forecast against measured", blocks)])
+    return Report(
+        f"Check of {record.name or record.kind} · {record.id}",
+        _machine(record),
+        [Section("Forecast against measured", blocks)],
+    )
 
 
 def _differences(parts: Sequence[Mapping[str, Any]], heads: list[Column]) -> Table:
@@ -164,7 +234,9 @@ def _differences(parts: Sequence[Mapping[str, Any]], heads: list[Column]) -> Tab
 
 
 def compare_report(records: Sequence[RunRecord]) -> Report:
-    """Put runs side by side: measured quantities, and where their recipes, seeds, versions and machines differ.
+    """Put runs side by side.
+
+    Measured quantities, and where their recipes, seeds, versions and machines differ.
 
     Args:
         records: two or more; ratios are to the first.
@@ -176,15 +248,34 @@ def compare_report(records: Sequence[RunRecord]) -> Report:
     rows: list[list[Cell]] = []
     for name in dict.fromkeys(name for part in measured for name in part):
         values = [part[name].value if name in part else None for part in measured]
-        row: list[Cell] = [name, *(None if value is None else pretty(value, QUANTITIES[name].unit) for value in values)]
+        row: list[Cell] = [
+            name,
+            *(None if value is None else pretty(value, QUANTITIES[name].unit) for value in values),
+        ]
         first = values[0]
         ratios = [None if value is None or not first else value / first for value in values[1:]]
         rows.append([*row, *(None if ratio is None else f"{ratio:.3g}×" for ratio in ratios)])
     names = [record.id[:8] for record in records]
     heads = [Column("Quantity"), *(Column(name, align="right") for name in names)]
-    heads += [Column(f"{name} to first" if len(names) > 2 else "Ratio", align="right") for name in names[1:]]
-    sections = [Section("Measured", [Table(heads, rows) if rows else Text("None of these runs measured anything.")])]
-    parts = [{"seed": item.seed, "recipe": item.recipe, "versions": item.versions, "machine": item.machine} for item in records]
+    heads += [
+        Column(f"{name} to first" if len(names) > 2 else "Ratio", align="right")
+        for name in names[1:]
+    ]
+    sections = [
+        Section(
+            "Measured",
+            [Table(heads, rows) if rows else Text("None of these runs measured anything.")],
+        )
+    ]
+    parts = [
+        {
+            "seed": item.seed,
+            "recipe": item.recipe,
+            "versions": item.versions,
+            "machine": item.machine,
+        }
+        for item in records
+    ]
     table = _differences(parts, [Column("Field"), *(Column(name, align="left") for name in names)])
     same = Text("Same recipe, seed, versions and machine.")
     return Report(
@@ -204,8 +295,16 @@ def ledger_report(rows: Sequence["LedgerRow"], place: str) -> Report:
     Returns:
         The report.
     """
-    heads = [Column("Forecaster"), Column("Quantity"), Column("Checks"), Column("Bias", align="right")]
-    heads += [Column("Median error", align="right"), Column("Inside the 80 % interval", align="right")]
+    heads = [
+        Column("Forecaster"),
+        Column("Quantity"),
+        Column("Checks"),
+        Column("Bias", align="right"),
+    ]
+    heads += [
+        Column("Median error", align="right"),
+        Column("Inside the 80 % interval", align="right"),
+    ]
     cells: list[list[Cell]] = [
         [
             row.forecaster,
@@ -221,4 +320,8 @@ def ledger_report(rows: Sequence["LedgerRow"], place: str) -> Report:
         "Bias is the mean of (forecast − measured) / measured: above 0 it forecasts too much. "
         "Honest 80 % intervals hold about 80 % of what is measured."
     )
-    return Report("Ledger", place, [Section("", [Table(heads, cells, note) if cells else Text("Nothing was checked yet.")])])
+    return Report(
+        "Ledger",
+        place,
+        [Section("", [Table(heads, cells, note) if cells else Text("Nothing was checked yet.")])],
+    )

@@ -6,7 +6,14 @@ from steelyard.quantity import Check
 from steelyard.runs.report import Cell, Column, Table
 from steelyard.units import pretty
 
-__all__ = ["cell_text", "check_words", "interval_words", "number_text", "right_aligned", "summary_words"]
+__all__ = [
+    "cell_text",
+    "check_words",
+    "interval_words",
+    "number_text",
+    "right_aligned",
+    "summary_words",
+]
 
 DASH = "–"
 
@@ -40,9 +47,14 @@ def right_aligned(table: Table) -> list[bool]:
 
     def numeric(index: int) -> bool:
         cells = [row[index] for row in table.rows if row[index] is not None]
-        return bool(cells) and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells)
+        return bool(cells) and all(
+            isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells
+        )
 
-    return [column.align == "right" or (not column.align and numeric(index)) for index, column in enumerate(table.columns)]
+    return [
+        column.align == "right" or (not column.align and numeric(index))
+        for index, column in enumerate(table.columns)
+    ]
 
 
 def heading(column: Column) -> str:
@@ -62,7 +74,11 @@ def interval_words(low: float, high: float, unit: str) -> str:
 def error_words(check: Check) -> str:
     """Print the relative error of the forecast with its sign: "+3.1 %"."""
     error = check.relative_error
-    return f"{'+' if error > 0 else '−' if error < 0 else '±'}{abs(error) * 100:.1f} %" if math.isfinite(error) else "∞"
+    return (
+        f"{'+' if error > 0 else '−' if error < 0 else '±'}{abs(error) * 100:.1f} %"
+        if math.isfinite(error)
+        else "∞"
+    )
 
 
 def check_words(check: Check) -> tuple[str, str, str, str, str]:
@@ -85,4 +101,7 @@ def summary_words(checks: list[Check]) -> str:
     errors = sorted(abs(check.relative_error) for check in checks)
     middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
     verb = "lies" if inside == 1 else "lie"
-    return f"{inside} of {len(checks)} measured values {verb} inside the 80 % interval; median absolute error {middle * 100:.1f} %."
+    return (
+        f"{inside} of {len(checks)} measured values {verb} inside the 80 % interval; median "
+        f"absolute error {middle * 100:.1f} %."
+    )

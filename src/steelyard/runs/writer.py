@@ -45,16 +45,25 @@ def hash_path(path: Path) -> tuple[str, int]:
 class RunWriter:
     """Writes a run as it goes; `RunStore.create` and `RunStore.resume` give one.
 
-    Forecasts, measurements and artifacts are in the database when the call returns. Logged rows wait in memory and are
-    written when `flush_rows` of them wait or `flush_s` seconds passed since the last write, whichever `log` sees first: that
-    tail, and no more, is lost when the process is killed.
+    Forecasts, measurements and artifacts are in the database when the call returns. Logged rows
+    wait in memory and are written when `flush_rows` of them wait or `flush_s` seconds passed since
+    the last write, whichever `log` sees first: that tail, and no more, is lost when the process is
+    killed.
 
     Attributes:
         id: twelve hexadecimal digits.
         directory: the run's own folder.
     """
 
-    def __init__(self, database: Database, run_id: str, directory: Path, *, flush_rows: int = 1000, flush_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        database: Database,
+        run_id: str,
+        directory: Path,
+        *,
+        flush_rows: int = 1000,
+        flush_s: float = 2.0,
+    ) -> None:
         """Write to a run that is in the database.
 
         Args:
@@ -76,11 +85,15 @@ class RunWriter:
         """Keep one row of numbers.
 
         Args:
-            step: which step the numbers are of; a step logged again keeps the later value of each column.
+            step: which step the numbers are of; a step logged again keeps the later value of each
+                column.
             **columns: names and values; NaN is kept, and a name may appear late.
         """
         self._columns.add(step, columns)
-        if len(self._columns) >= self._flush_rows or time.monotonic() - self._flushed_s >= self._flush_s:
+        if (
+            len(self._columns) >= self._flush_rows
+            or time.monotonic() - self._flushed_s >= self._flush_s
+        ):
             self.flush()
 
     def flush(self) -> None:
@@ -94,19 +107,27 @@ class RunWriter:
 
     def forecast(self, forecast: Forecast) -> None:
         """Record what is expected of this run."""
-        row = {name: getattr(forecast, name) for name in ("quantity", "value", "low", "high", "provenance", "source")}
+        row = {
+            name: getattr(forecast, name)
+            for name in ("quantity", "value", "low", "high", "provenance", "source")
+        }
         with self._database.write() as connection:
             connection.execute(sa.insert(FORECASTS).values(run_id=self.id, **_plain(row)))
 
     def measure(self, measurement: Measurement) -> None:
         """Record what this run gave; the current time is filled in when the measurement has none."""
-        row = {name: getattr(measurement, name) for name in ("quantity", "value", "spread", "count", "machine", "time_s")}
+        row = {
+            name: getattr(measurement, name)
+            for name in ("quantity", "value", "spread", "count", "machine", "time_s")
+        }
         row["time_s"] = row["time_s"] or time.time()
         with self._database.write() as connection:
             connection.execute(sa.insert(MEASUREMENTS).values(run_id=self.id, **_plain(row)))
 
     def artifact(self, name: str, path: Path) -> None:
-        """Record a file or folder by its hash; the same name again replaces the record, and nothing is copied.
+        """Record a file or folder by its hash.
+
+        The same name again replaces the record, and nothing is copied.
 
         Args:
             name: what the run calls it.
@@ -124,7 +145,9 @@ class RunWriter:
             self._database.upsert(connection, ARTIFACTS, ["run_id", "name"], [row])
 
     def finish(self, status: str = "done") -> None:
-        """End the run: write what waits, merge the columns, set the status. Ending twice keeps the first end.
+        """End the run.
+
+        Write what waits, merge the columns, set the status. Ending twice keeps the first end.
 
         Args:
             status: "done" or "failed".
@@ -133,20 +156,32 @@ class RunWriter:
             StoreError: the status is another one.
         """
         if status not in ("done", "failed"):
-            raise StoreError(f"a run cannot finish as {status!r}", hint=f"use 'done' or 'failed' (all statuses: {', '.join(STATUSES)})")
+            raise StoreError(
+                f"a run cannot finish as {status!r}",
+                hint=f"use 'done' or 'failed' (all statuses: {', '.join(STATUSES)})",
+            )
         if self._finished:
             return
         self.flush()
         self._columns.merge()
         with self._database.write() as connection:
-            connection.execute(sa.update(RUNS).where(RUNS.c.id == self.id).values(status=status, finished_s=time.time()))
+            connection.execute(
+                sa.update(RUNS)
+                .where(RUNS.c.id == self.id)
+                .values(status=status, finished_s=time.time())
+            )
         self._finished = True
 
     def __enter__(self) -> Self:
-        """Give the writer itself."""
+        """Return the writer itself."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """End the run as done, or as failed when an exception leaves the block; that exception is never hidden."""
         if kind is None:
             self.finish()

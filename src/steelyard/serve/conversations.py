@@ -1,4 +1,7 @@
-"""Conversations as a closed load: the next question comes a while after the last answer, and brings all that was said before."""
+"""Conversations as a closed load.
+
+The next question comes a while after the last answer, and brings all that was said before.
+"""
 
 from __future__ import annotations
 
@@ -79,19 +82,24 @@ def make_conversations(
     Raises:
         ConfigError: an argument is out of range.
 
-    Source: Shen et al. 2024 (arXiv 2411.18424), evaluation: ShareGPT conversations of 5.5 turns in the mean.
+    Source: Shen et al. 2024 (arXiv 2411.18424), evaluation: ShareGPT conversations of 5.5 turns in
+        the mean.
     """
     scaled = list(scale_lengths(lengths, length_scale))
     limits = {"mean_turns": mean_turns, "mean_think_s": mean_think_s, "max_tokens": max_tokens}
-    rows = make_sessions(scaled, generator, num_sessions=num_conversations, rate_per_s=rate_per_s, **limits)
+    rows = make_sessions(
+        scaled, generator, num_sessions=num_conversations, rate_per_s=rate_per_s, **limits
+    )
     sessions: dict[str, list[TraceRow]] = {}
     for row in rows:
         sessions.setdefault(row.session, []).append(row)
     return [_conversation(name, turns, generator, vocab_size) for name, turns in sessions.items()]
 
 
-def _conversation(name: str, rows: list[TraceRow], generator: np.random.Generator, vocab_size: int) -> Conversation:
-    """Give the turns of one session their words."""
+def _conversation(
+    name: str, rows: list[TraceRow], generator: np.random.Generator, vocab_size: int
+) -> Conversation:
+    """Return the turns of one session their words."""
     turns, history = [], 0
     for row in rows:
         question = generator.integers(0, vocab_size, max(row.input_tokens - history, 1)).tolist()
@@ -101,7 +109,9 @@ def _conversation(name: str, rows: list[TraceRow], generator: np.random.Generato
 
 
 class ConversationLoad:
-    """Sends conversations: a turn comes when it is due, and the one after it a pause after its answer.
+    """Sends conversations.
+
+    A turn comes when it is due, and the one after it a pause after its answer.
 
     No clock of its own: the driver asks what is due and reports answers.
 
@@ -132,13 +142,14 @@ class ConversationLoad:
         return not self._due and not self.unanswered
 
     def due(self, now_s: float) -> list[Request]:
-        """Give the requests that came until now, each once, with forced output lengths.
+        """Return the requests that came until now, each once, with forced output lengths.
 
         Args:
             now_s: seconds since the load began.
 
         Returns:
-            Requests by arrival, named after the row of their conversation and the turn, such as "3/0".
+            Requests by arrival, named after the row of their conversation and the turn, such as
+            "3/0".
         """
         requests = []
         while self._due and self._due[0][0] <= now_s:
@@ -147,7 +158,15 @@ class ConversationLoad:
             turn = item.turns[index]
             params = SamplingParams(max_tokens=turn.output_tokens, ignore_end=True)
             prompt = [*history, *turn.question]
-            requests.append(Request(id=f"{row}/{index}", prompt=prompt, params=params, arrival_s=arrival_s, client=item.client))
+            requests.append(
+                Request(
+                    id=f"{row}/{index}",
+                    prompt=prompt,
+                    params=params,
+                    arrival_s=arrival_s,
+                    client=item.client,
+                )
+            )
         self.unanswered += len(requests)
         return requests
 
@@ -162,4 +181,12 @@ class ConversationLoad:
         row, index = (int(part) for part in request.id.split("/"))
         turns = self._conversations[row].turns
         if index + 1 < len(turns):
-            heapq.heappush(self._due, (now_s + turns[index + 1].think_s, row, index + 1, [*request.prompt, *request.output]))
+            heapq.heappush(
+                self._due,
+                (
+                    now_s + turns[index + 1].think_s,
+                    row,
+                    index + 1,
+                    [*request.prompt, *request.output],
+                ),
+            )

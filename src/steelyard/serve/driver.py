@@ -34,7 +34,7 @@ class WallClock:
     """The machine's monotonic clock."""
 
     def now_s(self) -> float:
-        """Give seconds from an arbitrary start."""
+        """Return seconds from an arbitrary start."""
         return time.perf_counter()
 
     def sleep(self, seconds: float) -> None:
@@ -78,7 +78,8 @@ class Driver:
         runner: executes its plans.
         clock: time as requests see it.
         tiers: carries out transfers, or None when the scheduler makes none.
-        asynchronous: whether a step is planned and launched before the results of the one before it are taken.
+        asynchronous: whether a step is planned and launched before the results of the one before it
+            are taken.
         start_s: what the clock showed at time 0 of the scheduler.
         num_steps: steps whose results were taken.
 
@@ -86,7 +87,13 @@ class Driver:
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, clock: Clock, *, tiers: TieredKV | None = None, asynchronous: bool = False
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        clock: Clock,
+        *,
+        tiers: TieredKV | None = None,
+        asynchronous: bool = False,
     ) -> None:
         """Keep the parts; nothing is in flight.
 
@@ -109,15 +116,15 @@ class Driver:
         self._coming: dict[int, int] = {}
 
     def now_s(self) -> float:
-        """Give the scheduler's time."""
+        """Return the scheduler's time."""
         return self.clock.now_s() - self.start_s
 
     def step(self) -> StepResult:
         """Run one step, or launch one and take the results of the one before.
 
         Returns:
-            What the step whose results were taken brought; without a plan when there was none, as in the first call of an asynchronous
-            engine or while all requests wait for transfers.
+            What the step whose results were taken brought; without a plan when there was none, as
+            in the first call of an asynchronous engine or while all requests wait for transfers.
         """
         begin = self.now_s()
         self._land()
@@ -126,9 +133,15 @@ class Driver:
             self._submit(plan)
         runs = plan is not None and plan.num_tokens > 0
         if not self.asynchronous:
-            result = self._finish(plan, self.runner.execute(plan)) if plan is not None and runs else StepResult()
+            result = (
+                self._finish(plan, self.runner.execute(plan))
+                if plan is not None and runs
+                else StepResult()
+            )
         else:
-            launched = _Flight(plan, self.runner.launch(plan)) if plan is not None and runs else None
+            launched = (
+                _Flight(plan, self.runner.launch(plan)) if plan is not None and runs else None
+            )
             before, self._flight = self._flight, launched
             result = self._finish(before.plan, before.handle.result()) if before else StepResult()
         if result.plan is not None:
@@ -158,7 +171,10 @@ class Driver:
         self.tiers.submit(plan.transfers)
 
     def _land(self) -> None:
-        """Tell the scheduler of transfers that ended; first wait for those coming in when a step without them does not pay."""
+        """Tell the scheduler of transfers that ended.
+
+        First wait for those coming in when a step without them does not pay.
+        """
         if self.tiers is None or not self.tiers.num_under_way:
             return
         if self._coming:
@@ -183,11 +199,20 @@ class Driver:
             if not request.finish_reason
         ]
         finished = self.scheduler.complete(plan, output, self.now_s())
-        deltas = [_news(request, before) for request, _, before in rows if request.family is None or not request.family.is_ranked]
+        deltas = [
+            _news(request, before)
+            for request, _, before in rows
+            if request.family is None or not request.family.is_ranked
+        ]
         for root in finished:
             if root.family is not None and root.family.is_ranked:
                 deltas += _whole(root)
-        return StepResult(plan=plan, tokens={request.id: token for request, token, _ in rows}, deltas=deltas, finished=finished)
+        return StepResult(
+            plan=plan,
+            tokens={request.id: token for request, token, _ in rows},
+            deltas=deltas,
+            finished=finished,
+        )
 
 
 def _news(request: Request, before: int) -> Delta:

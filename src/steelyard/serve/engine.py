@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from steelyard.errors import ConfigError, TraceError
 from steelyard.serve.driver import Clock, Driver, WallClock
 from steelyard.serve.replay import ReplayResult, drive_replay
-from steelyard.serve.results import Completion, Delta, EngineStats, Output, StepResult, whole_outputs
+from steelyard.serve.results import (
+    Completion,
+    Delta,
+    EngineStats,
+    Output,
+    StepResult,
+    whole_outputs,
+)
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import OrderPolicy
@@ -40,24 +47,31 @@ __all__ = [
 ]
 
 _COPY_BYTES_PER_S = 4e9
-"""Of one thread that copies blocks in memory, assumed; it only weighs swapping against computing again."""
+"""Of one thread that copies blocks in memory, assumed; it only weighs swapping against computing
+again."""
 _PREFILL_FLOPS_PER_S = 50e9
 """Of one core in matrix products, assumed; it only weighs swapping against computing again."""
 
 
 def default_config(
-    model: Transformer, *, pool_bytes: int = 256 * 2**20, max_model_len: int = 0, token_budget: int = 512
+    model: Transformer,
+    *,
+    pool_bytes: int = 256 * 2**20,
+    max_model_len: int = 0,
+    token_budget: int = 512,
 ) -> SchedulerConfig:
     """Derive an engine's limits from a model and the memory of its pool.
 
     Args:
         model: a decoder.
         pool_bytes: bytes of the key/value pool.
-        max_model_len: longest sequence; the model's positions, or what the pool holds if that is less, by default.
+        max_model_len: longest sequence; the model's positions, or what the pool holds if that is
+            less, by default.
         token_budget: most tokens a step runs.
 
     Returns:
-        A configuration with blocks of 16 tokens; what "auto" preemption compares is derived from assumed rates of this machine.
+        A configuration with blocks of 16 tokens; what "auto" preemption compares is derived from
+        assumed rates of this machine.
 
     Raises:
         CapacityError: the pool cannot hold `max_model_len`.
@@ -73,7 +87,9 @@ def default_config(
         token_budget=token_budget,
         max_num_seqs=min(64, token_budget),
         swap_s_per_block=slot_bytes * 16 / _COPY_BYTES_PER_S,
-        prefill_s_per_token=2 * sum(item.numel() for item in model.parameters()) / _PREFILL_FLOPS_PER_S,
+        prefill_s_per_token=2
+        * sum(item.numel() for item in model.parameters())
+        / _PREFILL_FLOPS_PER_S,
     )
 
 
@@ -121,7 +137,8 @@ class LLM:
             asynchronous: plan each step while the one before runs; outputs are the same.
             sampler: chooses tokens; one without grammars by default.
             kv_dtype: of keys and values; the model's by default.
-            native: run steps in C++ kernels, or not; by default where they can be compiled and prove faster.
+            native: run steps in C++ kernels, or not; by default where they can be compiled and
+                prove faster.
             swap_folder: where swapped blocks are kept in a file; in memory by default.
             make_policy: makes the order of requests; that of the config by default.
 
@@ -135,15 +152,27 @@ class LLM:
         self.clock: Clock = clock or WallClock()
         self._make_policy = make_policy
         limits = config or default_config(model)
-        self.runner = TorchRunner(model, limits, compiled=compiled, sampler=sampler, kv_dtype=kv_dtype, native=native)
+        self.runner = TorchRunner(
+            model, limits, compiled=compiled, sampler=sampler, kv_dtype=kv_dtype, native=native
+        )
         self.runner.warm_up()
         self._names = 0
         tiers = self._make_tiers(limits, swap_folder)
-        self.driver = Driver(self._make_scheduler(limits), self.runner, self.clock, tiers=tiers, asynchronous=asynchronous)
+        self.driver = Driver(
+            self._make_scheduler(limits),
+            self.runner,
+            self.clock,
+            tiers=tiers,
+            asynchronous=asynchronous,
+        )
 
     def _make_scheduler(self, config: SchedulerConfig) -> Scheduler:
         """Make a scheduler without requests."""
-        return Scheduler(config, model_key=self.model.architecture.name, policy=self._make_policy() if self._make_policy else None)
+        return Scheduler(
+            config,
+            model_key=self.model.architecture.name,
+            policy=self._make_policy() if self._make_policy else None,
+        )
 
     def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> TieredKV | None:
         """Make what carries out transfers, if there can be any."""
@@ -168,7 +197,9 @@ class LLM:
         self.driver.settle()
         old = self.driver
         fresh = self._make_scheduler(self.config)
-        self.driver = Driver(fresh, self.runner, self.clock, tiers=old.tiers, asynchronous=old.asynchronous)
+        self.driver = Driver(
+            fresh, self.runner, self.clock, tiers=old.tiers, asynchronous=old.asynchronous
+        )
 
     def close(self) -> None:
         """Wait for what is in flight and give the second tier back."""
@@ -177,7 +208,13 @@ class LLM:
             self.driver.tiers.close()
 
     def add_request(
-        self, prompt: list[int], params: SamplingParams, *, request_id: str = "", priority: int = 0, client: str = "default"
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        *,
+        request_id: str = "",
+        priority: int = 0,
+        client: str = "default",
     ) -> str:
         """Queue a request.
 
@@ -197,14 +234,26 @@ class LLM:
         self._names += 1
         now_s = self.driver.now_s()
         name = request_id or f"request-{self._names}"
-        self.add(Request(id=name, prompt=prompt, params=params, arrival_s=now_s, priority=priority, client=client), now_s)
+        self.add(
+            Request(
+                id=name,
+                prompt=prompt,
+                params=params,
+                arrival_s=now_s,
+                priority=priority,
+                client=client,
+            ),
+            now_s,
+        )
         return name
 
     def add(self, request: Request, now_s: float) -> None:
         """Queue a request object; `check` says what is refused."""
         self.check(request)
         if self.end_tokens:
-            request.params = replace(request.params, stop_tokens=(*request.params.stop_tokens, *self.end_tokens))
+            request.params = replace(
+                request.params, stop_tokens=(*request.params.stop_tokens, *self.end_tokens)
+            )
         self.scheduler.add(request, now_s)
 
     def check(self, request: Request) -> None:
@@ -214,13 +263,16 @@ class LLM:
             request: not yet added.
 
         Raises:
-            ConfigError: the prompt is empty or too long, the id is taken, a token id is outside the vocabulary, or the grammar cannot be
-                followed.
+            ConfigError: the prompt is empty or too long, the id is taken, a token id is outside the
+                vocabulary, or the grammar cannot be followed.
         """
         self.scheduler.check(request)
         size = self.model.architecture.vocab_size
         if not (min(request.prompt) >= 0 and max(request.prompt) < size):
-            raise ConfigError(f"token ids must be in [0, {size})", hint="encode the prompt with this model's tokenizer")
+            raise ConfigError(
+                f"token ids must be in [0, {size})",
+                hint="encode the prompt with this model's tokenizer",
+            )
         self.runner.sampler.check(request.params, size)
 
     def abort(self, request_id: str) -> bool:
@@ -231,12 +283,13 @@ class LLM:
         """Run one step; an asynchronous engine launches it and takes the results of the one before.
 
         Returns:
-            What is new; it unpacks into the plan (None without results), the sampled tokens by sequence, and the requests that ended.
+            What is new; it unpacks into the plan (None without results), the sampled tokens by
+            sequence, and the requests that ended.
         """
         return self.driver.step()
 
     def stats(self) -> EngineStats:
-        """Give the counters."""
+        """Return the counters."""
         policy = self.scheduler
         return EngineStats(
             steps=self.driver.num_steps,
@@ -252,7 +305,9 @@ class LLM:
             admitted_prompt_tokens=policy.num_prompt_tokens,
         )
 
-    def generate(self, prompts: list[list[int]], params: SamplingParams | list[SamplingParams]) -> list[Completion]:
+    def generate(
+        self, prompts: list[list[int]], params: SamplingParams | list[SamplingParams]
+    ) -> list[Completion]:
         """Complete prompts, in their order.
 
         Args:
@@ -280,7 +335,10 @@ class LLM:
         if self.driver.asynchronous:
             while self.scheduler.has_work and not self.scheduler.num_requests:
                 self.step()
-        return [Completion(name, done[name].prompt, whole_outputs(done[name]), done[name].num_cached) for name in names]
+        return [
+            Completion(name, done[name].prompt, whole_outputs(done[name]), done[name].num_cached)
+            for name in names
+        ]
 
     def replay(self, trace: list[TraceRequest]) -> ReplayResult:
         """Run a trace at the times it says, output lengths forced, and time every request and step.

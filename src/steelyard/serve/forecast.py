@@ -1,4 +1,7 @@
-"""What a trace would see on this machine: its scheduler driven in virtual time by a step-time model."""
+"""What a trace would see on this machine.
+
+Its scheduler driven in virtual time by a step-time model.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["forecast_replay", "simulate_replay"]
 
 _DRIFT = 0.15
-"""How far a machine's speed moves between two measurements some seconds apart; assumed, seen up to twice that on shared hosts."""
+"""How far a machine's speed moves between two measurements some seconds apart; assumed, seen up to
+twice that on shared hosts."""
 _LEAST = 0.03
 
 
@@ -40,14 +44,17 @@ def simulate_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
         return float(np.asarray(model.predict(plan.features()[None]))[0])
 
     source, ahead = f"sim.serving, {model.source}", llm.driver.asynchronous
-    return simulate(Scheduler(llm.config), trace, step_time_s, make_request, source=source, asynchronous=ahead)
+    return simulate(
+        Scheduler(llm.config), trace, step_time_s, make_request, source=source, asynchronous=ahead
+    )
 
 
 def forecast_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -> list[Forecast]:
     """Forecast every serving quantity of a trace, with what an error of the step times would do to each.
 
-    The trace is replayed at the model's step times, and at times that are faster and slower by the scatter of its fit and an assumed
-    drift of the machine. Queues amplify such errors and a steady arrival rate absorbs them, so each quantity gets an interval of its own.
+    The trace is replayed at the model's step times, and at times that are faster and slower by the
+    scatter of its fit and an assumed drift of the machine. Queues amplify such errors and a steady
+    arrival rate absorbs them, so each quantity gets an interval of its own.
 
     Args:
         llm: gives the limits; it is not run.
@@ -59,7 +66,9 @@ def forecast_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
     """
     width = 1 + math.hypot(model.relative_spread, _DRIFT)
     middle = simulate_replay(llm, trace, model)
-    ends = [simulate_replay(llm, trace, model.scaled(factor)).summary() for factor in (1 / width, width)]
+    ends = [
+        simulate_replay(llm, trace, model.scaled(factor)).summary() for factor in (1 / width, width)
+    ]
     return [
         Forecast(
             quantity=name,

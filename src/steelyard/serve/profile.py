@@ -23,7 +23,8 @@ __all__ = ["StepSamples", "profile", "read_table", "write_table"]
 _DECODES = 4
 _HICCUP = 4.0
 _CHUNKS = 3
-"""Steps of a long prompt that are run: the last computes all layers, those before may leave out what only logits need."""
+"""Steps of a long prompt that are run: the last computes all layers, those before may leave out
+what only logits need."""
 _FIRST = 4
 _TESTS = 24
 
@@ -53,8 +54,9 @@ class StepSamples:
     def fit(self) -> ServeStepTime:
         """Fit a step-time model to the medians, then scale it to the mean of all rounds.
 
-        A median leaves out what other work on the machine costs now and then, but a trace of thousands of steps pays it on average.
-        A single step counts for at most `_HICCUP` times its prediction.
+        A median leaves out what other work on the machine costs now and then, but a trace of
+        thousands of steps pays it on average. A single step counts for at most `_HICCUP` times its
+        prediction.
         """
         from steelyard.cost.step_time import ServeStepTime
 
@@ -83,12 +85,16 @@ class _Case:
     work: float
 
 
-def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_s: float = 20.0) -> StepSamples:
+def profile(
+    llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_s: float = 20.0
+) -> StepSamples:
     """Send batches of equal prompts and a mix of unequal ones, and time steps of them.
 
-    Each case gives prefill steps, mixed steps when its prompts exceed the token budget, and decoding steps. Of long prompts only the end
-    is run: what lies before is scheduled, but not computed, as the contents of the pool do not change what later steps cost. A first
-    round over all cases warms up and is not kept; rounds lie apart in time, so that a passing disturbance spoils one of them at most.
+    Each case gives prefill steps, mixed steps when its prompts exceed the token budget, and
+    decoding steps. Of long prompts only the end is run: what lies before is scheduled, but not
+    computed, as the contents of the pool do not change what later steps cost. A first round over
+    all cases warms up and is not kept; rounds lie apart in time, so that a passing disturbance
+    spoils one of them at most.
 
     Args:
         llm: an idle engine that runs one step at a time; its cached prefixes are forgotten.
@@ -103,27 +109,41 @@ def profile(llm: LLM, *, generator: np.random.Generator, rounds: int = 3, limit_
         ConfigError: the engine is busy or plans ahead, or `rounds` is below 1.
     """
     if llm.scheduler.has_work or rounds < 1:
-        raise ConfigError("profiling needs an idle engine and rounds >= 1", hint="finish or abort its requests first")
+        raise ConfigError(
+            "profiling needs an idle engine and rounds >= 1",
+            hint="finish or abort its requests first",
+        )
     if llm.driver.asynchronous:
-        raise ConfigError("profiling needs an engine that runs one step at a time", hint="make it with asynchronous=False")
+        raise ConfigError(
+            "profiling needs an engine that runs one step at a time",
+            hint="make it with asynchronous=False",
+        )
     start, features, work = time.perf_counter(), [], 1e-9
     cases: list[_Case] = []
-    for case in _spread(sorted((*_equal_cases(llm), _mixed_case(llm, generator)), key=lambda case: case.work)):
+    for case in _spread(
+        sorted((*_equal_cases(llm), _mixed_case(llm, generator)), key=lambda case: case.work)
+    ):
         spent_s = time.perf_counter() - start
         if len(cases) >= _FIRST and spent_s * (1 + case.work / work) > limit_s / (rounds + 1):
             continue
         features += _run_case(llm, case, generator)[0]
         cases.append(case)
         work += case.work
-    times = [[second for case in cases for second in _run_case(llm, case, generator)[1]] for _ in range(rounds)]
+    times = [
+        [second for case in cases for second in _run_case(llm, case, generator)[1]]
+        for _ in range(rounds)
+    ]
     llm.reset()
     return StepSamples(features=np.array(features), round_seconds=np.array(times).T)
 
 
-def write_table(llm: LLM, path: Path, *, seed: int = 0, rounds: int = 3, limit_s: float = 30.0) -> StepTable:
+def write_table(
+    llm: LLM, path: Path, *, seed: int = 0, rounds: int = 3, limit_s: float = 30.0
+) -> StepTable:
     """Profile an engine and store what was found, for the simulator, the forecasts and the cost room.
 
-    After the profile a mix of requests it has not seen is run; the table holds how far the fitted model is from its steps.
+    After the profile a mix of requests it has not seen is run; the table holds how far the fitted
+    model is from its steps.
 
     Args:
         llm: an idle engine that runs one step at a time; its cached prefixes are forgotten.
@@ -164,7 +184,8 @@ def read_table(path: Path, llm: LLM | None = None, *, foreign: bool = False) -> 
 
     Raises:
         DataError: the file is missing or not JSON.
-        ConfigError: a field is missing, unknown or out of range, or the table is of another machine or model.
+        ConfigError: a field is missing, unknown or out of range, or the table is of another machine
+            or model.
     """
     from steelyard.serve.step_table import StepTable
 
@@ -177,26 +198,38 @@ def read_table(path: Path, llm: LLM | None = None, *, foreign: bool = False) -> 
 def _spread(cases: list[_Case]) -> list[_Case]:
     """Put the cheapest cases first and the rest so that any beginning covers the whole range."""
     rest = range(_FIRST, len(cases))
-    return cases[:_FIRST] + [cases[index] for index in sorted(rest, key=lambda index: (index * 0.6180339887) % 1)]
+    return cases[:_FIRST] + [
+        cases[index] for index in sorted(rest, key=lambda index: (index * 0.6180339887) % 1)
+    ]
 
 
 def _equal_cases(llm: LLM) -> Iterator[_Case]:
-    """Give batches of equal prompts that fit the pool without preemption."""
+    """Return batches of equal prompts that fit the pool without preemption."""
     config = llm.config
-    lengths = [length for length in (8, 48, 192, 640, 1536, 4096, 8192, 24576) if length + _DECODES <= config.max_model_len]
+    lengths = [
+        length
+        for length in (8, 48, 192, 640, 1536, 4096, 8192, 24576)
+        if length + _DECODES <= config.max_model_len
+    ]
     for length in lengths or [1]:
         for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256) if length < 640 else (1, 4, 16, 64):
             tokens = batch * length
             output = _DECODES + 2 * -(-tokens // config.token_budget)
             blocks = batch * -(-(length + output) // config.block_size)
-            if batch <= config.max_num_seqs and length + output <= config.max_model_len and blocks < 0.9 * config.num_blocks:
+            if (
+                batch <= config.max_num_seqs
+                and length + output <= config.max_model_len
+                and blocks < 0.9 * config.num_blocks
+            ):
                 skip = max(tokens - _CHUNKS * config.token_budget, 0)
                 work = tokens - skip + _DECODES * (batch + 8 + tokens / 256)
-                yield _Case(requests=[(0, length, output)] * batch, skip=skip, decodes=_DECODES, work=work)
+                yield _Case(
+                    requests=[(0, length, output)] * batch, skip=skip, decodes=_DECODES, work=work
+                )
 
 
 def _mixed_case(llm: LLM, generator: np.random.Generator) -> _Case:
-    """Give requests of unequal lengths that come and go, filling up to half of the pool."""
+    """Return requests of unequal lengths that come and go, filling up to half of the pool."""
     config, requests, step, held = llm.config, [], 0, 0
     space = config.num_blocks * config.block_size
     longest = min(config.max_model_len, space // 4)
@@ -211,7 +244,9 @@ def _mixed_case(llm: LLM, generator: np.random.Generator) -> _Case:
     return _Case(requests=requests, every=every, work=held / every)
 
 
-def _run_case(llm: LLM, case: _Case, generator: np.random.Generator) -> tuple[list[np.ndarray], list[float]]:
+def _run_case(
+    llm: LLM, case: _Case, generator: np.random.Generator
+) -> tuple[list[np.ndarray], list[float]]:
     """Run one case to its end; features and seconds of each timed step."""
     llm.reset()
     features, seconds, waiting, done, count, decodes = [], [], list(case.requests), 0, 0, 0

@@ -34,13 +34,19 @@ class ReplayResult:
     finished_at_s: float
 
     def summary(self) -> dict[str, float]:
-        """Give the mean of each serving quantity."""
+        """Return the mean of each serving quantity."""
         return self.timeline.summary()
 
     def measurements(self) -> list[Measurement]:
-        """Give each serving quantity with the spread and count of its samples."""
+        """Return each serving quantity with the spread and count of its samples."""
         return [
-            Measurement(quantity=name, value=float(values.mean()), spread=float(values.std()), count=len(values), time_s=self.finished_at_s)
+            Measurement(
+                quantity=name,
+                value=float(values.mean()),
+                spread=float(values.std()),
+                count=len(values),
+                time_s=self.finished_at_s,
+            )
             for name, values in self.timeline.samples().items()
         ]
 
@@ -53,7 +59,8 @@ def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
         requests: with arrival times from the start of the replay.
 
     Returns:
-        Times relative to the start of the replay; a step's time lasts from the results of the one before, or from when there was work.
+        Times relative to the start of the replay; a step's time lasts from the results of the one
+        before, or from when there was work.
     """
     waiting = sorted(requests, key=lambda request: request.arrival_s)
     recorder = _Recorder()
@@ -91,6 +98,10 @@ class _Recorder:
         self.utilization.append(utilization)
 
     def result(self, requests: list[Request]) -> ReplayResult:
-        """Give the replay's columns."""
-        timeline = Timeline.of(requests, [plan.features() for plan in self.plans], self.step_s, self.utilization)
-        return ReplayResult(timeline=timeline, plans=self.plans, requests=requests, finished_at_s=time.time())
+        """Return the replay's columns."""
+        timeline = Timeline.of(
+            requests, [plan.features() for plan in self.plans], self.step_s, self.utilization
+        )
+        return ReplayResult(
+            timeline=timeline, plans=self.plans, requests=requests, finished_at_s=time.time()
+        )

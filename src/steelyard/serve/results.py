@@ -1,4 +1,7 @@
-"""What an engine gives back: pieces of outputs while they come, whole outputs at the end, counters."""
+"""What an engine gives back.
+
+Pieces of outputs while they come, whole outputs at the end, counters.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,11 @@ class Delta:
     Attributes:
         request_id: of the request as it was asked.
         index: of the output among those of the request.
-        tokens: new token ids; the stop token that ended it is not among them. Empty when only the end is told.
+        tokens: new token ids; the stop token that ended it is not among them. Empty when only the
+            end is told.
         logprobs: of each new token, natural logarithm; empty when not asked for.
-        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each new token; empty when not asked for.
+        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each new
+            token; empty when not asked for.
         finish_reason: "stop", "length", "abort" or "refused" when the output ended, else "".
         error: why it was refused.
     """
@@ -47,7 +52,8 @@ class Output:
         tokens: token ids.
         finish_reason: "stop", "length", "abort" or "refused".
         logprobs: of each token; empty when not asked for.
-        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each token; empty when not asked for.
+        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each token;
+            empty when not asked for.
         cumulative_logprob: sum over the tokens, 0 when they are not known.
     """
 
@@ -60,7 +66,7 @@ class Output:
 
 
 def whole_outputs(root: Request) -> list[Output]:
-    """Give the outputs of a request that ended, the best first where they were ranked."""
+    """Return the outputs of a request that ended, the best first where they were ranked."""
     family = root.family
     if family is not None and family.hypotheses:
         return [

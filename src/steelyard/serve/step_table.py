@@ -1,4 +1,7 @@
-"""The step-time table of one engine on one machine: what was measured, what was fitted, how well it predicts."""
+"""The step-time table of one engine on one machine.
+
+What was measured, what was fitted, how well it predicts.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,11 @@ class TableMachine:
         import torch
 
         found = describe_machine()
-        name = torch.cuda.get_device_name(device) if device.startswith("cuda") else str(found["processor"])
+        name = (
+            torch.cuda.get_device_name(device)
+            if device.startswith("cuda")
+            else str(found["processor"])
+        )
         return cls(processor=name, cores=int(found["cores"]), threads=torch.get_num_threads())
 
 
@@ -91,7 +98,9 @@ class StepTable:
     created_s: float
 
     @classmethod
-    def of(cls, llm: LLM, samples: StepSamples, *, test_features: np.ndarray, test_seconds: np.ndarray) -> StepTable:
+    def of(
+        cls, llm: LLM, samples: StepSamples, *, test_features: np.ndarray, test_seconds: np.ndarray
+    ) -> StepTable:
         """Fit the samples and compare the fit with steps it has not seen.
 
         Args:
@@ -106,7 +115,8 @@ class StepTable:
         weight = next(llm.model.parameters())
         machine, kinds = TableMachine.here(str(weight.device)), _kinds(llm)
         source = (
-            f"fitted on {len(samples.seconds)} steps of {llm.model.architecture.name} on {machine.processor}, {machine.threads} threads"
+            f"fitted on {len(samples.seconds)} steps of {llm.model.architecture.name} on "
+            f"{machine.processor}, {machine.threads} threads"
         )
         step_time = replace(samples.fit(), source=source)
         errors = np.abs(step_time.predict(test_features) / test_seconds - 1)
@@ -148,12 +158,27 @@ class StepTable:
         """
         table = convert(read_json(path), cls, where=str(path))
         rows, width = len(table.seconds), len(FEATURES)
-        columns = len(table.step_time.coefficients) == width and all(len(row) == width for row in table.features)
-        if table.columns != FEATURES or not columns or not len(table.features) == len(table.relative_spread) == rows:
-            message = f"{path}: features, seconds and spreads must be one row per step with the columns {', '.join(FEATURES)}"
+        columns = len(table.step_time.coefficients) == width and all(
+            len(row) == width for row in table.features
+        )
+        if (
+            table.columns != FEATURES
+            or not columns
+            or not len(table.features) == len(table.relative_spread) == rows
+        ):
+            message = (
+                f"{path}: features, seconds and spreads must be one row per step with the "
+                f"columns {', '.join(FEATURES)}"
+            )
             raise ConfigError(message, hint="write the table anew with `steelyard serve profile`")
-        if not all(0 < second < float("inf") for second in table.seconds) or min(table.step_time.coefficients) < 0:
-            raise ConfigError(f"{path}: seconds must be positive and coefficients not negative", hint="write the table anew")
+        if (
+            not all(0 < second < float("inf") for second in table.seconds)
+            or min(table.step_time.coefficients) < 0
+        ):
+            raise ConfigError(
+                f"{path}: seconds must be positive and coefficients not negative",
+                hint="write the table anew",
+            )
         return table
 
     def check(self, llm: LLM | None, *, where: str = "table") -> None:
@@ -164,26 +189,41 @@ class StepTable:
             where: named in the message.
 
         Raises:
-            ConfigError: the table is of another machine, model or limits; `where`, both and what to do are named.
+            ConfigError: the table is of another machine, model or limits; `where`, both and what to
+                do are named.
         """
         hint = "write a table here with `steelyard serve profile`, or accept it with foreign=True"
         device = "cpu" if llm is None else str(next(llm.model.parameters()).device)
         here = TableMachine.here(device)
         if self.machine != here:
-            raise ConfigError(f"{where} is of {_words(self.machine)}, but this is {_words(here)}", hint=hint)
+            raise ConfigError(
+                f"{where} is of {_words(self.machine)}, but this is {_words(here)}", hint=hint
+            )
         if llm is None:
             return
         if _shape(self.model) != _shape(llm.model.architecture):
-            raise ConfigError(f"{where} is of model {self.model.name}, but {llm.model.architecture.name} has another shape", hint=hint)
+            raise ConfigError(
+                f"{where} is of model {self.model.name}, but {llm.model.architecture.name} has "
+                f"another shape",
+                hint=hint,
+            )
         pairs = [(name, getattr(self, name), now) for name, now in _kinds(llm).items()]
-        for name, there, now in (*pairs, ("block_size", self.config.block_size, llm.config.block_size)):
+        for name, there, now in (
+            *pairs,
+            ("block_size", self.config.block_size, llm.config.block_size),
+        ):
             if there != now:
-                raise ConfigError(f"{where} was measured with {name} {there}, but the engine has {now}", hint=hint)
+                raise ConfigError(
+                    f"{where} was measured with {name} {there}, but the engine has {now}", hint=hint
+                )
 
 
 def _kinds(llm: LLM) -> dict[str, str]:
     """Name the types and the kernel of an engine."""
-    weights, cache = (str(item.dtype).removeprefix("torch.") for item in (next(llm.model.parameters()), llm.runner.kv))
+    weights, cache = (
+        str(item.dtype).removeprefix("torch.")
+        for item in (next(llm.model.parameters()), llm.runner.kv)
+    )
     return {"dtype": weights, "kv_dtype": cache, "kernel": llm.runner.kernel}
 
 
@@ -194,4 +234,6 @@ def _words(machine: TableMachine) -> str:
 
 def _shape(arch: Architecture) -> Architecture:
     """Leave out of an architecture what does not change the time of a step."""
-    return replace(arch, name="", source="", confidence="", published_parameters=0.0, max_positions=0)
+    return replace(
+        arch, name="", source="", confidence="", published_parameters=0.0, max_positions=0
+    )

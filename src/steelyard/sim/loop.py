@@ -12,7 +12,8 @@ __all__ = ["EventLoop"]
 class EventLoop:
     """Runs actions in the order of their virtual time.
 
-    Events of one time run by rising priority, and within a priority in the order they were scheduled, so a run repeats exactly.
+    Events of one time run by rising priority, and within a priority in the order they were
+    scheduled, so a run repeats exactly.
 
     Attributes:
         now_s: virtual time of the event that runs, 0 before the first.
@@ -41,7 +42,10 @@ class EventLoop:
             ConfigError: the time is not finite or lies in the past.
         """
         if not math.isfinite(time_s) or time_s < self.now_s:
-            raise ConfigError(f"event at {time_s} s, but the loop stands at {self.now_s} s", hint="events may only be scheduled ahead")
+            raise ConfigError(
+                f"event at {time_s} s, but the loop stands at {self.now_s} s",
+                hint="events may only be scheduled ahead",
+            )
         heapq.heappush(self._heap, (time_s, priority, self._sequence, action))
         self._sequence += 1
 

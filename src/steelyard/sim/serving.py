@@ -16,13 +16,16 @@ _ARRIVE, _COMPLETE, _START = 0, 1, 2
 
 
 class PlanLike(Protocol):
-    """What the simulator needs of a step's plan: its tokens, and the copies between tiers, each with an `id`, that start with it."""
+    """What the simulator needs of a step's plan.
+
+    Its tokens, and the copies between tiers, each with an `id`, that start with it.
+    """
 
     num_tokens: int
     transfers: list[Any]
 
     def blank_output(self) -> Any:
-        """Give what the step yields when only lengths matter."""
+        """Return what the step yields when only lengths matter."""
         ...
 
     def features(self) -> np.ndarray:
@@ -69,7 +72,7 @@ class SimulatedReplay:
     source: str
 
     def summary(self) -> dict[str, float]:
-        """Give the mean of each serving quantity."""
+        """Return the mean of each serving quantity."""
         return self.timeline.summary()
 
 
@@ -110,11 +113,18 @@ class _Server:
         if plan is None:
             return None
         for transfer in plan.transfers:
-            self.loop.after(self.transfer_time_s(transfer), lambda name=transfer.id: self.land(name), priority=_COMPLETE)
+            self.loop.after(
+                self.transfer_time_s(transfer),
+                lambda name=transfer.id: self.land(name),
+                priority=_COMPLETE,
+            )
         return plan if plan.num_tokens else None
 
     def start(self) -> None:
-        """Let the predicted time of the next step pass; an asynchronous engine plans the one after it meanwhile."""
+        """Let the predicted time of the next step pass.
+
+        An asynchronous engine plans the one after it meanwhile.
+        """
         plan, self.ahead = self.ahead or self.plan(), None
         self.busy = plan is not None
         if plan is None:
@@ -152,16 +162,19 @@ def simulate(
 ) -> SimulatedReplay:
     """Replay a trace in virtual time with the scheduler an engine would use.
 
-    Every step takes what the cost model says; each sampled token is 0, so output lengths must be forced by the trace.
+    Every step takes what the cost model says; each sampled token is 0, so output lengths must be
+    forced by the trace.
 
     Args:
         scheduler: a fresh scheduler; it is driven to the end.
         trace: items with an `arrival_s`.
         step_time_s: predicts the seconds of a step from its plan.
         make_request: turns a trace item and its row into the scheduler's request.
-        transfer_time_s: predicts the seconds of a copy between tiers; copies run beside steps and do not slow each other.
+        transfer_time_s: predicts the seconds of a copy between tiers; copies run beside steps and
+            do not slow each other.
         source: name of the step-time model.
-        asynchronous: each step is planned when the one before it starts, as an asynchronous engine does.
+        asynchronous: each step is planned when the one before it starts, as an asynchronous engine
+            does.
 
     Returns:
         Times, steps and plans of the replay.
@@ -182,6 +195,11 @@ def simulate(
     loop.run()
     unfinished = sum(request.finish_reason is None for request in requests)
     if unfinished:
-        raise CapacityError(f"{unfinished} of {len(requests)} requests never finished", hint="enlarge the block pool")
-    timeline = Timeline.of(requests, [plan.features() for plan in server.plans], server.step_s, server.utilization)
+        raise CapacityError(
+            f"{unfinished} of {len(requests)} requests never finished",
+            hint="enlarge the block pool",
+        )
+    timeline = Timeline.of(
+        requests, [plan.features() for plan in server.plans], server.step_s, server.utilization
+    )
     return SimulatedReplay(timeline=timeline, plans=server.plans, source=source)

@@ -11,7 +11,10 @@ __all__ = ["simulate_sessions"]
 
 
 class _Device:
-    """Runs one step at a time: a chunk of the first waiting document, else a token of every answer in progress."""
+    """Runs one step at a time.
+
+    A chunk of the first waiting document, else a token of every answer in progress.
+    """
 
     def __init__(self, point: ServePoint, load: SessionLoad, chunks: int) -> None:
         """Let every user come at time 0."""
@@ -119,9 +122,17 @@ def simulate_sessions(point: ServePoint, load: SessionLoad, *, chunks: int = 8) 
         CapacityError: not even one user fits.
     """
     if point.concurrency < 1:
-        raise CapacityError("weights and one user's cache do not fit", hint=f"it needs at least {point.needs_accelerators} accelerators")
+        raise CapacityError(
+            "weights and one user's cache do not fit",
+            hint=f"it needs at least {point.needs_accelerators} accelerators",
+        )
     device = _Device(point, load, max(chunks, 1))
     device.loop.run()
     total_s = device.answers[-1]
     rate = len(device.answers) / total_s * 3600
-    return SessionOutcome(total_s=total_s, interactions_per_hour=rate, busy_s=device.busy, answers_s=tuple(device.answers))
+    return SessionOutcome(
+        total_s=total_s,
+        interactions_per_hour=rate,
+        busy_s=device.busy,
+        answers_s=tuple(device.answers),
+    )

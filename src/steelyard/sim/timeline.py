@@ -1,4 +1,7 @@
-"""When each request of a trace arrived, got its first token and its last; the serving metrics that follow."""
+"""When each request of a trace arrived, got its first token and its last.
+
+The serving metrics that follow.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +45,11 @@ class Timeline:
 
     @classmethod
     def of(
-        cls, requests: Sequence[RequestLike], step_features: Sequence[np.ndarray], step_s: Sequence[float], kv_utilization: Sequence[float]
+        cls,
+        requests: Sequence[RequestLike],
+        step_features: Sequence[np.ndarray],
+        step_s: Sequence[float],
+        kv_utilization: Sequence[float],
     ) -> "Timeline":
         """Collect what a replay saw.
 
@@ -77,10 +84,11 @@ class Timeline:
         return (self.last_token_s - self.first_token_s)[several] / (self.output_tokens[several] - 1)
 
     def samples(self) -> dict[str, np.ndarray]:
-        """Give each serving quantity with its samples; totals over the trace are single samples.
+        """Return each serving quantity with its samples; totals over the trace are single samples.
 
         Returns:
-            Names of `steelyard.quantity.QUANTITIES` to arrays in SI units; empty when no request finished.
+            Names of `steelyard.quantity.QUANTITIES` to arrays in SI units; empty when no request
+            finished.
         """
         if not len(self.arrival_s):
             return {}
@@ -89,8 +97,12 @@ class Timeline:
             "serve.ttft": self.ttft_s,
             "serve.ttft_p95": np.array([np.percentile(self.ttft_s, 95)]),
             "serve.tpot": self.tpot_s,
-            "serve.throughput": np.array([self.output_tokens.sum() / makespan_s]) if makespan_s > 0 else np.empty(0),
-            "serve.request_rate": np.array([len(self.arrival_s) / makespan_s]) if makespan_s > 0 else np.empty(0),
+            "serve.throughput": np.array([self.output_tokens.sum() / makespan_s])
+            if makespan_s > 0
+            else np.empty(0),
+            "serve.request_rate": np.array([len(self.arrival_s) / makespan_s])
+            if makespan_s > 0
+            else np.empty(0),
             "serve.e2e_latency": self.last_token_s - self.arrival_s,
             "serve.makespan": np.array([makespan_s]),
             "serve.kv_utilization": self.kv_utilization,
@@ -98,5 +110,5 @@ class Timeline:
         return {name: values for name, values in table.items() if values.size}
 
     def summary(self) -> dict[str, float]:
-        """Give the mean of each quantity's samples."""
+        """Return the mean of each quantity's samples."""
         return {name: float(values.mean()) for name, values in self.samples().items()}

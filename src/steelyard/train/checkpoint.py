@@ -1,7 +1,9 @@
-"""Checkpoints that survive a kill at any moment: tensors in safetensors, scalars in JSON with the hash of the tensors.
+"""Checkpoints that survive a kill at any moment.
 
-A checkpoint of step n is two files, `step-0000000n.safetensors` and `step-0000000n.json`. The JSON is written last, so a checkpoint
-without it was never finished and is ignored.
+Tensors in safetensors, scalars in JSON with the hash of the tensors.
+
+A checkpoint of step n is two files, `step-0000000n.safetensors` and `step-0000000n.json`. The JSON
+is written last, so a checkpoint without it was never finished and is ignored.
 """
 
 import contextlib
@@ -55,7 +57,7 @@ class CheckpointStore:
         self.pinned = frozenset(pinned)
 
     def path(self, step: int) -> Path:
-        """Give the tensors file of a step, whether it exists or not."""
+        """Return the tensors file of a step, whether it exists or not."""
         return self.directory / f"step-{step:08d}.safetensors"
 
     def steps(self) -> list[int]:
@@ -63,7 +65,9 @@ class CheckpointStore:
         if not self.directory.is_dir():
             return []
         found = (_NAME.match(item.name) for item in self.directory.iterdir())
-        return sorted(int(match[1]) for match in found if match and self.path(int(match[1])).exists())
+        return sorted(
+            int(match[1]) for match in found if match and self.path(int(match[1])).exists()
+        )
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], scalars: dict[str, Any]) -> Path:
         """Write a checkpoint atomically and remove those no longer kept.
@@ -83,7 +87,9 @@ class CheckpointStore:
         with files.atomic_path(target) as temporary, _disk_full_as_os_error():
             safetensors.torch.save_file(tensors, temporary)
         digest = files.sha256_file(target)
-        files.write_json(target.with_suffix(".json"), {"step": step, "sha256": digest, "scalars": scalars})
+        files.write_json(
+            target.with_suffix(".json"), {"step": step, "sha256": digest, "scalars": scalars}
+        )
         self._remove_old()
         return target
 
@@ -94,18 +100,24 @@ class CheckpointStore:
             The checkpoint, or None when there is none.
 
         Raises:
-            DataError: the newest checkpoint is damaged; the message names the file, the hint what is left without it.
+            DataError: the newest checkpoint is damaged; the message names the file, the hint what
+                is left without it.
         """
         steps = self.steps()
         if not steps:
             return None
         earlier = f"from step {steps[-2]}" if len(steps) > 1 else "from the start"
-        return load_checkpoint(self.path(steps[-1]), hint=f"delete that file and run again: training goes on {earlier}")
+        return load_checkpoint(
+            self.path(steps[-1]), hint=f"delete that file and run again: training goes on {earlier}"
+        )
 
     def _remove_old(self) -> None:
         """Remove all but the newest `keep` and the pinned checkpoints, and what an earlier kill left behind."""
         steps = self.steps()
-        stay = {self.path(step).stem for step in {*steps[-self.keep :], *self.pinned.intersection(steps)}}
+        stay = {
+            self.path(step).stem
+            for step in {*steps[-self.keep :], *self.pinned.intersection(steps)}
+        }
         for item in self.directory.glob("step-*"):
             if item.stem not in stay:
                 item.unlink(missing_ok=True)
@@ -113,7 +125,9 @@ class CheckpointStore:
             item.unlink(missing_ok=True)
 
 
-def load_checkpoint(path: Path, *, hint: str = "use another checkpoint, or train anew") -> Checkpoint:
+def load_checkpoint(
+    path: Path, *, hint: str = "use another checkpoint, or train anew"
+) -> Checkpoint:
     """Read one checkpoint by its tensors file and verify its hash.
 
     Args:
@@ -128,14 +142,21 @@ def load_checkpoint(path: Path, *, hint: str = "use another checkpoint, or train
     """
     record = path.with_suffix(".json")
     if not (path.exists() and record.exists()):
-        raise DataError(f"no checkpoint at {path}", hint="give the .safetensors file of a checkpoint, with its .json beside it")
+        raise DataError(
+            f"no checkpoint at {path}",
+            hint="give the .safetensors file of a checkpoint, with its .json beside it",
+        )
     try:
         meta = files.read_json(record)
         step, digest, scalars = int(meta["step"]), str(meta["sha256"]), dict(meta["scalars"])
     except (DataError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{record} is damaged: it does not describe a checkpoint", hint=hint) from error
+        raise DataError(
+            f"{record} is damaged: it does not describe a checkpoint", hint=hint
+        ) from error
     if files.sha256_file(path) != digest:
-        raise DataError(f"{path} is damaged: its SHA-256 differs from the one in {record.name}", hint=hint)
+        raise DataError(
+            f"{path} is damaged: its SHA-256 differs from the one in {record.name}", hint=hint
+        )
     return Checkpoint(step, safetensors.torch.load_file(path), scalars)
 
 

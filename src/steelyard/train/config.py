@@ -18,11 +18,13 @@ class TrainConfig:
         steps: optimizer steps of the whole run, at least 1.
         batch_size: sequences per optimizer step.
         sequence_length: tokens per sequence, at most the architecture's `max_positions`.
-        accumulation: micro-batches a step is split into; divides `batch_size`. It changes memory and speed, not the data.
+        accumulation: micro-batches a step is split into; divides `batch_size`. It changes memory
+            and speed, not the data.
         learning_rate: peak learning rate.
         warmup_steps: steps of linear warm-up from 0.
         cooldown_steps: last steps in which the rate falls to 0; 0 leaves it constant.
-        schedule: form of the schedule; "1-sqrt" and "linear" are shapes of the cooldown, "cosine" decays over the whole run to 10 %.
+        schedule: form of the schedule; "1-sqrt" and "linear" are shapes of the cooldown, "cosine"
+            decays over the whole run to 10 %.
         weight_decay: decoupled decay of matrices; vectors (norms, biases) have none.
         betas: decay of AdamW's two moments.
         clip: largest global gradient norm; 0 turns clipping off.
@@ -67,17 +69,33 @@ class TrainConfig:
         """
         for name in ("steps", "batch_size", "sequence_length", "accumulation", "eval_tokens"):
             _require(getattr(self, name) >= 1, f"{name} = {getattr(self, name)} must be at least 1")
-        for name in ("warmup_steps", "cooldown_steps", "checkpoint_every", "eval_every", "threads", "weight_decay", "clip"):
-            _require(getattr(self, name) >= 0, f"{name} = {getattr(self, name)} must not be negative")
-        _require(0 < self.learning_rate < 10, f"learning_rate = {self.learning_rate} must lie between 0 and 10")
-        _require(all(0 <= beta < 1 for beta in self.betas), f"betas = {self.betas} must lie in [0, 1)")
+        for name in (
+            "warmup_steps",
+            "cooldown_steps",
+            "checkpoint_every",
+            "eval_every",
+            "threads",
+            "weight_decay",
+            "clip",
+        ):
+            _require(
+                getattr(self, name) >= 0, f"{name} = {getattr(self, name)} must not be negative"
+            )
+        _require(
+            0 < self.learning_rate < 10,
+            f"learning_rate = {self.learning_rate} must lie between 0 and 10",
+        )
+        _require(
+            all(0 <= beta < 1 for beta in self.betas), f"betas = {self.betas} must lie in [0, 1)"
+        )
         _require(
             self.batch_size % self.accumulation == 0,
             f"accumulation = {self.accumulation} must divide batch_size = {self.batch_size}",
         )
         _require(
             self.warmup_steps + self.cooldown_steps <= self.steps,
-            f"warm-up ({self.warmup_steps}) and cooldown ({self.cooldown_steps}) are longer than the run ({self.steps} steps)",
+            f"warm-up ({self.warmup_steps}) and cooldown ({self.cooldown_steps}) are longer than "
+            f"the run ({self.steps} steps)",
             hint="shorten cooldown_steps or raise steps; 20 % of the steps is a good cooldown",
         )
         _require(
@@ -87,11 +105,14 @@ class TrainConfig:
         )
         _require(
             self.sequence_length <= self.architecture.max_positions,
-            f"sequence_length = {self.sequence_length} exceeds the architecture's max_positions = {self.architecture.max_positions}",
+            f"sequence_length = {self.sequence_length} exceeds the architecture's max_positions = "
+            f"{self.architecture.max_positions}",
         )
         _require(
-            list(self.checkpoint_at) == sorted({step for step in self.checkpoint_at if 0 < step <= self.steps}),
-            f"checkpoint_at = {list(self.checkpoint_at)} must be ascending steps from 1 to {self.steps}",
+            list(self.checkpoint_at)
+            == sorted({step for step in self.checkpoint_at if 0 < step <= self.steps}),
+            f"checkpoint_at = {list(self.checkpoint_at)} must be ascending steps from 1 to "
+            f"{self.steps}",
         )
 
     @property
@@ -105,7 +126,9 @@ class TrainConfig:
         return self.batch_size // self.accumulation
 
 
-def _require(condition: bool, message: str, hint: str = "correct the training configuration") -> None:
+def _require(
+    condition: bool, message: str, hint: str = "correct the training configuration"
+) -> None:
     """Raise a ConfigError with the message unless the condition holds."""
     if not condition:
         raise ConfigError(message, hint=hint)

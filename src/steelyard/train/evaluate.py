@@ -1,4 +1,7 @@
-"""Held-out loss: mean nats per token over fixed windows, the same for every model and every step."""
+"""Held-out loss.
+
+Mean nats per token over fixed windows, the same for every model and every step.
+"""
 
 import math
 from collections.abc import Callable
@@ -57,7 +60,9 @@ def evaluate(
             else:
                 with precision():
                     logits = model(tokens[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum")
+            loss = F.cross_entropy(
+                logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum"
+            )
             total += loss.item()
     return total / (windows.shape[0] * (windows.shape[1] - 1))
 

@@ -19,7 +19,8 @@ def exclusive(directory: Path, *, wait_s: float = 10.0) -> Iterator[None]:
         wait_s: how long to wait for another holder, who may be dying.
 
     Yields:
-        Nothing; the folder is held inside the block. Where the system has no `flock`, nothing is locked.
+        Nothing; the folder is held inside the block. Where the system has no `flock`, nothing is
+        locked.
 
     Raises:
         StoreError: another process still holds the folder, or it cannot be written.
@@ -28,7 +29,9 @@ def exclusive(directory: Path, *, wait_s: float = 10.0) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         handle = (directory / ".lock").open("w")
     except OSError as error:
-        raise StoreError(f"cannot write to {directory}: {error.strerror}", hint="choose another --out folder") from error
+        raise StoreError(
+            f"cannot write to {directory}: {error.strerror}", hint="choose another --out folder"
+        ) from error
     with handle:
         _acquire(handle.fileno(), directory, wait_s)
         yield
@@ -48,6 +51,7 @@ def _acquire(descriptor: int, directory: Path, wait_s: float) -> None:
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise StoreError(
-                    f"another process is training in {directory}", hint="wait for it, stop it, or choose another folder"
+                    f"another process is training in {directory}",
+                    hint="wait for it, stop it, or choose another folder",
                 ) from error
         time.sleep(0.05)

@@ -1,12 +1,15 @@
 """Peak memory of a training run, measured.
 
-On Linux the kernel keeps the high-water mark of a process's resident memory (`VmHWM`) and resets it on request
-(`5` into `/proc/self/clear_refs`), so no peak between two samples is missed. File pages (libraries, memory-mapped shards) are not the
-run's memory and are taken out: peak = (high-water mark - file pages at the end) - anonymous pages at the start.
+On Linux the kernel keeps the high-water mark of a process's resident memory (`VmHWM`) and resets it
+on request (`5` into `/proc/self/clear_refs`), so no peak between two samples is missed. File pages
+(libraries, memory-mapped shards) are not the run's memory and are taken out: peak = (high-water
+mark - file pages at the end) - anonymous pages at the start.
 
-The GNU C library keeps freed blocks for later, up to a third of what training needs, which makes steps of small models up to 1.6x
-faster. So the first steps run with that turned off (every block goes back to the system when freed) and give what the run needs; then it
-is turned on again, and `resident_peak_bytes` tells what the process came to hold. On CUDA the allocator's own peak of live blocks is used.
+The GNU C library keeps freed blocks for later, up to a third of what training needs, which makes
+steps of small models up to 1.6x faster. So the first steps run with that turned off (every block
+goes back to the system when freed) and give what the run needs; then it is turned on again, and
+`resident_peak_bytes` tells what the process came to hold. On CUDA the allocator's own peak of live
+blocks is used.
 """
 
 import contextlib
@@ -47,17 +50,20 @@ class PeakMemory:
         self._baseline = _anonymous_now()
 
     def settle(self) -> None:
-        """End the strict phase: note the peak and let the C library keep freed blocks. Later calls do nothing."""
+        """End the strict phase.
+
+        Note the peak and let the C library keep freed blocks. Later calls do nothing.
+        """
         if self._needed is None:
             self._needed = self.resident_peak_bytes()
             _keep_freed_blocks(True)
 
     def peak_bytes(self) -> int:
-        """Give the memory the run needs at its peak, beyond the baseline, in bytes; never negative."""
+        """Return the memory the run needs at its peak, beyond the baseline, in bytes; never negative."""
         return self.resident_peak_bytes() if self._needed is None or self._cuda else self._needed
 
     def resident_peak_bytes(self) -> int:
-        """Give the most memory held since the baseline beyond it, freed blocks that were kept included; never negative."""
+        """Return the most memory held since the baseline beyond it, freed blocks that were kept included; never negative."""
         if self._cuda:
             return max(0, torch.cuda.max_memory_allocated(self._cuda) - self._baseline)
         return max(0, _anonymous_peak() - self._baseline)
@@ -71,7 +77,11 @@ def warm_libraries(device: str) -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(64, 64, generator=generator).to(device).requires_grad_()
     optimizer = torch.optim.AdamW([weight], fused=True)
-    hidden = F.linear(torch.randn(4, 32, 64, generator=generator).to(device), weight).unflatten(-1, (2, 32)).transpose(1, 2)
+    hidden = (
+        F.linear(torch.randn(4, 32, 64, generator=generator).to(device), weight)
+        .unflatten(-1, (2, 32))
+        .transpose(1, 2)
+    )
     logits = F.scaled_dot_product_attention(hidden, hidden, hidden, is_causal=True).flatten(0, 2)
     F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64, device=device)).backward()
     torch.nn.utils.clip_grad_norm_([weight], 1.0)
@@ -89,12 +99,12 @@ def _fields() -> dict[str, int]:
 
 
 def _anonymous_now() -> int:
-    """Give the anonymous resident bytes of this process, or its peak so far where only that is known."""
+    """Return the anonymous resident bytes of this process, or its peak so far where only that is known."""
     return _fields().get("RssAnon") or _peak_rss_portable()
 
 
 def _anonymous_peak() -> int:
-    """Give the peak of anonymous resident bytes since the last reset."""
+    """Return the peak of anonymous resident bytes since the last reset."""
     fields = _fields()
     if "VmHWM" not in fields:
         return _peak_rss_portable()
@@ -102,12 +112,14 @@ def _anonymous_peak() -> int:
 
 
 def _peak_rss_portable() -> int:
-    """Give the peak resident bytes of the process since it began, where the kernel offers nothing better."""
+    """Return the peak resident bytes of the process since it began, where the kernel offers nothing better."""
     try:
         import resource
     except ImportError:
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def _keep_freed_blocks(keep: bool) -> None:

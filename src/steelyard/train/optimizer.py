@@ -12,19 +12,27 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 def adamw(model: torch.nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     """Make the optimizer: decay on matrices (embeddings included), none on vectors, one fused kernel.
 
-    Source: Loshchilov and Hutter 2019 (arXiv 1711.05101); decay by shape as in Brown et al. 2020 code that followed.
+    Source: Loshchilov and Hutter 2019 (arXiv 1711.05101); decay by shape as in Brown et al. 2020
+    code that followed.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [item for item in parameters if item.ndim >= 2], "weight_decay": config.weight_decay},
+        {
+            "params": [item for item in parameters if item.ndim >= 2],
+            "weight_decay": config.weight_decay,
+        },
         {"params": [item for item in parameters if item.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True)
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True
+    )
 
 
-def named_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Give weights and moments under `model.*`, `exp_avg.*` and `exp_avg_sq.*`; tied weights once, no copies."""
+def named_state(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    """Return weights and moments under `model.*`, `exp_avg.*` and `exp_avg_sq.*`; tied weights once, no copies."""
     tensors = {}
     for name, parameter in model.named_parameters():
         tensors[f"model.{name}"] = parameter.detach()
@@ -33,7 +41,12 @@ def named_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dic
     return tensors
 
 
-def load_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], step: int) -> None:
+def load_state(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, torch.Tensor],
+    step: int,
+) -> None:
     """Put named tensors back into a model and its optimizer.
 
     Args:
@@ -49,5 +62,11 @@ def load_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[f"model.{name}"])
-            moments = {moment: torch.empty_like(parameter).copy_(tensors[f"{moment}.{name}"]) for moment in _MOMENTS}
-            optimizer.state[parameter] = {"step": torch.tensor(float(step), device=parameter.device), **moments}
+            moments = {
+                moment: torch.empty_like(parameter).copy_(tensors[f"{moment}.{name}"])
+                for moment in _MOMENTS
+            }
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(step), device=parameter.device),
+                **moments,
+            }

@@ -43,7 +43,8 @@ class Progress:
 class TrainResult:
     """A finished run and what was measured on it.
 
-    Times, tokens and FLOPs cover all `steps`, also those a start checkpoint brought along; `tokens_run` only this folder's own.
+    Times, tokens and FLOPs cover all `steps`, also those a start checkpoint brought along;
+    `tokens_run` only this folder's own.
 
     Attributes:
         eval_loss: held-out loss at the end, nats per token.
@@ -53,9 +54,11 @@ class TrainResult:
         steps: optimizer steps.
         first_step: step this folder's own training began at; 0 unless it started from a checkpoint.
         step_time_s: median wall time of a step, the first steps after a start left out.
-        step_time_spread_s: robust standard deviation of the same steps (interquartile range / 1.349).
+        step_time_spread_s: robust standard deviation of the same steps (interquartile range /
+            1.349).
         total_time_s: wall time of all steps.
-        peak_memory_bytes: largest memory the run needed beyond what the process held before the model was built.
+        peak_memory_bytes: largest memory the run needed beyond what the process held before the
+            model was built.
         resident_peak_bytes: the same with freed blocks that the C library kept for speed.
         tokens: tokens trained on.
         tokens_run: tokens trained on in this folder.
@@ -90,7 +93,7 @@ class TrainResult:
     model: Path
 
     def measurements(self, machine: str = "this-machine", time_s: float = 0.0) -> list[Measurement]:
-        """Give what was measured under the shared quantity names."""
+        """Return what was measured under the shared quantity names."""
         rows = {
             "eval.loss": self.eval_loss,
             "eval.bits_per_byte": self.bits_per_byte,
@@ -107,12 +110,23 @@ class TrainResult:
         for name, value in rows.items():
             if value is not None:
                 spread, count = spreads.get(name, (0.0, 1))
-                found.append(Measurement(quantity=name, value=value, spread=spread, count=count, machine=machine, time_s=time_s))
+                found.append(
+                    Measurement(
+                        quantity=name,
+                        value=value,
+                        spread=spread,
+                        count=count,
+                        machine=machine,
+                        time_s=time_s,
+                    )
+                )
         return found
 
     def to_plain(self) -> dict[str, Any]:
-        """Give scalars and lists that JSON can hold; paths become text."""
-        return {field.name: to_plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        """Return scalars and lists that JSON can hold; paths become text."""
+        return {
+            field.name: to_plain(getattr(self, field.name)) for field in dataclasses.fields(self)
+        }
 
     @classmethod
     def from_plain(cls, value: dict[str, Any]) -> "TrainResult":
@@ -133,7 +147,9 @@ class TrainResult:
             fields |= {name: Path(value[name]) for name in ("checkpoint", "model")}
             return cls(**fields)
         except (TypeError, KeyError, ValueError) as error:
-            raise DataError(f"not a stored training result: {error}", hint="delete result.json and train again") from error
+            raise DataError(
+                f"not a stored training result: {error}", hint="delete result.json and train again"
+            ) from error
 
     def store(self, directory: Path) -> None:
         """Write the result into its run folder; paths are kept relative to it, so the folder may be moved."""
@@ -160,7 +176,9 @@ class TrainResult:
             return None
         plain = files.read_json(path)
         if not isinstance(plain, dict):
-            raise DataError(f"{path} is not a stored training result", hint="delete it and train again")
+            raise DataError(
+                f"{path} is not a stored training result", hint="delete it and train again"
+            )
         for name in ("checkpoint", "model"):
             plain[name] = str(directory / str(plain.get(name, "")))
         return cls.from_plain(plain)

@@ -1,6 +1,7 @@
 """Learning-rate schedules: pure functions from a step to a multiplier of the peak rate.
 
-Step `n` counts from 0; the multiplier of step `n` scales the update that turns the weights after `n` steps into those after `n + 1`.
+Step `n` counts from 0; the multiplier of step `n` scales the update that turns the weights after
+`n` steps into those after `n + 1`.
 """
 
 import math
@@ -20,7 +21,8 @@ def _check(total: int, warmup: int, cooldown: int = 0) -> None:
     if total < 1 or warmup < 0 or cooldown < 0 or warmup + cooldown > total:
         raise ConfigError(
             f"a run of {total} steps cannot hold {warmup} warm-up and {cooldown} cooldown steps",
-            hint="the run needs at least 1 step, and at least as many as warm-up and cooldown together",
+            hint="the run needs at least 1 step, and at least as many as warm-up and cooldown "
+            "together",
         )
 
 
@@ -46,16 +48,20 @@ def constant(total: int, *, warmup: int = 0) -> Schedule:
     return lambda step: _warm(step, warmup)
 
 
-def trapezoid(total: int, *, warmup: int = 0, cooldown: int, shape: Literal["1-sqrt", "linear"] = "1-sqrt") -> Schedule:
+def trapezoid(
+    total: int, *, warmup: int = 0, cooldown: int, shape: Literal["1-sqrt", "linear"] = "1-sqrt"
+) -> Schedule:
     """Warm up, stay at 1, and fall to 0 over the last `cooldown` steps.
 
-    The first cooldown step already runs below 1 and the last one above 0, so no step is wasted on a rate of 0.
+    The first cooldown step already runs below 1 and the last one above 0, so no step is wasted on a
+    rate of 0.
 
     Args:
         total: steps of the run, at least 1.
         warmup: steps of linear warm-up.
         cooldown: steps of the fall; 0 gives a constant rate.
-        shape: "1-sqrt" for 1 - sqrt(x), "linear" for 1 - x, where x runs from 0 to 1 over the cooldown.
+        shape: "1-sqrt" for 1 - sqrt(x), "linear" for 1 - x, where x runs from 0 to 1 over the
+            cooldown.
 
     Returns:
         Multiplier by step, in (0, 1]; 0 beyond the end.
@@ -91,7 +97,8 @@ def cosine(total: int, *, warmup: int = 0, final: float = 0.1) -> Schedule:
     Raises:
         ConfigError: the warm-up is longer than the run, or `final` is outside [0, 1].
 
-    Source: Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5; decay to 10 % as in Hoffmann et al. 2022.
+    Source: Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5; decay to 10 % as in Hoffmann
+        et al. 2022.
     """
     _check(total, warmup)
     if not 0 <= final <= 1:
@@ -107,7 +114,12 @@ def cosine(total: int, *, warmup: int = 0, final: float = 0.1) -> Schedule:
 
 
 def for_config(config: TrainConfig) -> Schedule:
-    """Give the schedule a training configuration asks for."""
+    """Return the schedule a training configuration asks for."""
     if config.schedule == "cosine":
         return cosine(config.steps, warmup=config.warmup_steps)
-    return trapezoid(config.steps, warmup=config.warmup_steps, cooldown=config.cooldown_steps, shape=config.schedule)
+    return trapezoid(
+        config.steps,
+        warmup=config.warmup_steps,
+        cooldown=config.cooldown_steps,
+        shape=config.schedule,
+    )

@@ -31,7 +31,8 @@ class History:
     Attributes:
         losses: training loss by step, nats per token.
         step_times_s: wall time by step.
-        cold: whether a step was among the first after a start, when caches and allocators still settle.
+        cold: whether a step was among the first after a start, when caches and allocators still
+            settle.
         eval_losses: (steps done, held-out loss).
         peak_memory_bytes: what the run needed, over all processes that worked on it.
         resident_peak_bytes: what a process came to hold, likewise.
@@ -47,7 +48,7 @@ class History:
     first_step: int = 0
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Give the columns by step as tensors."""
+        """Return the columns by step as tensors."""
         return {
             "history.losses": torch.tensor(self.losses, dtype=torch.float64),
             "history.step_times_s": torch.tensor(self.step_times_s, dtype=torch.float64),
@@ -55,14 +56,17 @@ class History:
         }
 
     def scalars(self) -> dict[str, object]:
-        """Give the rest as JSON values."""
+        """Return the rest as JSON values."""
         names = ("eval_losses", "peak_memory_bytes", "resident_peak_bytes", "first_step")
         return {name: getattr(self, name) for name in names}
 
     @classmethod
     def restore(cls, checkpoint: Checkpoint) -> "History":
         """Rebuild from a checkpoint."""
-        columns = {name: checkpoint.tensors[f"history.{name}"].tolist() for name in ("losses", "step_times_s", "cold")}
+        columns = {
+            name: checkpoint.tensors[f"history.{name}"].tolist()
+            for name in ("losses", "step_times_s", "cold")
+        }
         scalars = checkpoint.scalars
         pairs = [(int(step), float(loss)) for step, loss in scalars["eval_losses"]]
         return cls(
@@ -85,13 +89,17 @@ class Session:
             source: where batches come from.
         """
         self.config = config
-        self.model = build(config.architecture, dtype=torch.float32, device=config.device, seed=config.seed)
+        self.model = build(
+            config.architecture, dtype=torch.float32, device=config.device, seed=config.seed
+        )
         self.model.train()
         self.optimizer = optimizers.adamw(self.model, config)
         self.history = History()
         self._source = source
         self._schedule = schedules.for_config(config)
-        self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._parameters = [
+            parameter for parameter in self.model.parameters() if parameter.requires_grad
+        ]
         self._steps_here = 0
 
     @property
@@ -112,7 +120,7 @@ class Session:
         return contextlib.nullcontext
 
     def rate(self, step: int) -> float:
-        """Give the learning rate of a step."""
+        """Return the learning rate of a step."""
         return self.config.learning_rate * self._schedule(step)
 
     def step(self) -> tuple[float, float]:
@@ -131,7 +139,8 @@ class Session:
         if not math.isfinite(loss):
             raise ConfigError(
                 f"training diverged: the loss of step {index + 1} is {loss}",
-                hint=f"lower learning_rate = {self.config.learning_rate:g} (a third is a good try), or lengthen the warm-up",
+                hint=f"lower learning_rate = {self.config.learning_rate:g} (a third is a good "
+                f"try), or lengthen the warm-up",
             )
         self.history.losses.append(loss)
         self.history.step_times_s.append(seconds)
@@ -158,13 +167,13 @@ class Session:
         return float(torch.stack(losses).sum().item())
 
     def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Give the mean cross-entropy of tokens [B, T + 1]."""
+        """Return the mean cross-entropy of tokens [B, T + 1]."""
         with self.precision():
             logits = self.model(tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Give everything a checkpoint holds as tensors."""
+        """Return everything a checkpoint holds as tensors."""
         state = optimizers.named_state(self.model, self.optimizer)
         return state | self.history.tensors() | {"random.torch": torch.get_rng_state()}
 
@@ -182,7 +191,8 @@ class Session:
             self.history = History.restore(checkpoint)
         except (KeyError, RuntimeError) as error:
             raise DataError(
-                f"the checkpoint of step {checkpoint.step} does not fit {self.config.architecture.name!r}: {error}",
+                f"the checkpoint of step {checkpoint.step} does not fit "
+                f"{self.config.architecture.name!r}: {error}",
                 hint="start from a checkpoint of the same architecture",
             ) from error
         torch.set_rng_state(checkpoint.tensors["random.torch"])

@@ -12,7 +12,10 @@ __all__ = ["TokenSource", "check_source"]
 
 
 class TokenSource(Protocol):
-    """Tokens in an order that depends on nothing but an index and a seed; `data.shards.TokenShards` is one."""
+    """Tokens in an order that depends on nothing but an index and a seed.
+
+    `data.shards.TokenShards` is one.
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -40,7 +43,7 @@ class TokenSource(Protocol):
         ...
 
     def batch(self, index: int, batch_size: int, sequence_length: int, seed: int, /) -> Any:
-        """Give the int64 tokens [B, T + 1] of batch `index`."""
+        """Return the int64 tokens [B, T + 1] of batch `index`."""
         ...
 
 
@@ -58,13 +61,16 @@ def check_source(config: TrainConfig, source: TokenSource) -> None:
     rows = config.architecture.vocab_size
     if source.vocab_size > rows:
         raise ConfigError(
-            f"the data has a vocabulary of {source.vocab_size} tokens, the architecture {config.architecture.name!r} only {rows}",
-            hint=f"set vocab_size = {source.vocab_size} in the architecture, or prepare the data with --vocab-size {rows}",
+            f"the data has a vocabulary of {source.vocab_size} tokens, the architecture "
+            f"{config.architecture.name!r} only {rows}",
+            hint=f"set vocab_size = {source.vocab_size} in the architecture, or prepare the data "
+            f"with --vocab-size {rows}",
         )
     window = config.sequence_length + 1
     if source.num_tokens < config.batch_size * window:
         raise DataError(
-            f"{source.num_tokens} training tokens are fewer than one batch of {config.batch_size} x {window}",
+            f"{source.num_tokens} training tokens are fewer than one batch of {config.batch_size} "
+            f"x {window}",
             hint="add text, or lower batch_size or sequence_length",
         )
     if len(source.heldout_tokens) < window:

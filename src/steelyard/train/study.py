@@ -1,7 +1,10 @@
-"""One model size of a scaling study: a constant-rate trunk, and a cooled-down branch for each training length.
+"""One model size of a scaling study.
 
-A branch of T steps starts from the trunk's checkpoint at T (1 - c), with its weights, moments and data position, and decays the rate
-over the last c T steps. The trunk goes on undisturbed, so k lengths cost T_k (1 - c) + c (T_1 + ... + T_k) steps instead of their sum.
+A constant-rate trunk, and a cooled-down branch for each training length.
+
+A branch of T steps starts from the trunk's checkpoint at T (1 - c), with its weights, moments and
+data position, and decays the rate over the last c T steps. The trunk goes on undisturbed, so k
+lengths cost T_k (1 - c) + c (T_1 + ... + T_k) steps instead of their sum.
 """
 
 import math
@@ -33,43 +36,55 @@ class Branch:
     start: int
 
 
-def branches(cooldown_at: list[int], *, cooldown_fraction: float = 0.2, warmup_steps: int = 0) -> list[Branch]:
+def branches(
+    cooldown_at: list[int], *, cooldown_fraction: float = 0.2, warmup_steps: int = 0
+) -> list[Branch]:
     """Place the branches of a rung.
 
     Args:
         cooldown_at: training lengths in steps, in any order, repeats dropped.
-        cooldown_fraction: part of each length that cools down, in (0, 1]; at least 10 steps are used where the length has them.
+        cooldown_fraction: part of each length that cools down, in (0, 1]; at least 10 steps are
+            used where the length has them.
         warmup_steps: branches may not start before the warm-up ends.
 
     Returns:
         Branches by ascending length.
 
     Raises:
-        ConfigError: no length, a fraction outside (0, 1], or a length too short for its warm-up and cooldown.
+        ConfigError: no length, a fraction outside (0, 1], or a length too short for its warm-up and
+            cooldown.
     """
     if not cooldown_at or not 0 < cooldown_fraction <= 1:
         raise ConfigError(
-            f"cooldown_at = {cooldown_at} needs at least one length, cooldown_fraction = {cooldown_fraction} must lie in (0, 1]"
+            f"cooldown_at = {cooldown_at} needs at least one length, cooldown_fraction = "
+            f"{cooldown_fraction} must lie in (0, 1]"
         )
     found = []
     for steps in sorted(set(cooldown_at)):
         cooldown = max(round(steps * cooldown_fraction), min(_MIN_COOLDOWN_STEPS, steps))
         if steps - cooldown < warmup_steps or steps < 1:
             raise ConfigError(
-                f"a length of {steps} steps has no room for {warmup_steps} warm-up and {cooldown} cooldown steps",
+                f"a length of {steps} steps has no room for {warmup_steps} warm-up and {cooldown} "
+                f"cooldown steps",
                 hint="lengthen it, or shorten the warm-up or the cooldown",
             )
         found.append(Branch(steps, steps - cooldown))
     return found
 
 
-def ladder_tokens(config: TrainConfig, cooldown_at: list[int], *, cooldown_fraction: float = 0.2) -> int:
+def ladder_tokens(
+    config: TrainConfig, cooldown_at: list[int], *, cooldown_fraction: float = 0.2
+) -> int:
     """Count the tokens a rung trains in all, trunk and branches.
 
     Source: Haegele et al. 2024 (arXiv 2405.18392), section 5 (cost of a study with branches).
     """
-    placed = branches(cooldown_at, cooldown_fraction=cooldown_fraction, warmup_steps=config.warmup_steps)
-    return config.tokens_per_step * (placed[-1].start + sum(branch.steps - branch.start for branch in placed))
+    placed = branches(
+        cooldown_at, cooldown_fraction=cooldown_fraction, warmup_steps=config.warmup_steps
+    )
+    return config.tokens_per_step * (
+        placed[-1].start + sum(branch.steps - branch.start for branch in placed)
+    )
 
 
 def run_ladder_rung(
@@ -82,43 +97,62 @@ def run_ladder_rung(
     on_step: Callable[[Progress], None] | None = None,
     launch: Launch | None = None,
 ) -> list[TrainResult]:
-    """Train one model size at several lengths; call again to go on after a kill, or to get the stored results.
+    """Train one model size at several lengths.
+
+    Call again to go on after a kill, or to get the stored results.
 
     Args:
-        config: the model and optimizer; `steps`, `cooldown_steps`, `schedule` and `checkpoint_at` are set per run.
+        config: the model and optimizer; `steps`, `cooldown_steps`, `schedule` and `checkpoint_at`
+            are set per run.
         cooldown_at: training lengths in steps.
         shards: tokens to train and evaluate on.
         directory: holds `trunk` and one `cooldown-<steps>` folder per length.
         cooldown_fraction: part of each length that cools down.
         on_step: called after each step of any run.
-        launch: trains a configuration into a folder from an optional start checkpoint; None trains in this process,
-            `worker.launcher` makes one that uses fresh processes.
+        launch: trains a configuration into a folder from an optional start checkpoint; None trains
+            in this process, `worker.launcher` makes one that uses fresh processes.
 
     Returns:
-        One result per length, ascending. Their `tokens_run` plus those of the trunk are `ladder_tokens`.
+        One result per length, ascending. Their `tokens_run` plus those of the trunk are
+        `ladder_tokens`.
 
     Raises:
         ConfigError: a length has no room for warm-up and cooldown, or a run diverged.
     """
-    placed = branches(cooldown_at, cooldown_fraction=cooldown_fraction, warmup_steps=config.warmup_steps)
+    placed = branches(
+        cooldown_at, cooldown_fraction=cooldown_fraction, warmup_steps=config.warmup_steps
+    )
     directory = Path(directory)
     run = launch or _in_process(shards, on_step)
     trunk = directory / "trunk"
     starts = tuple(sorted({branch.start for branch in placed if branch.start}))
     if starts:
-        run(replace(config, steps=starts[-1], cooldown_steps=0, schedule="1-sqrt", checkpoint_at=starts), trunk, None)
+        run(
+            replace(
+                config, steps=starts[-1], cooldown_steps=0, schedule="1-sqrt", checkpoint_at=starts
+            ),
+            trunk,
+            None,
+        )
     results = []
     for branch in placed:
         begin = trunk / f"step-{branch.start:08d}.safetensors" if branch.start else None
         cooled = replace(
-            config, steps=branch.steps, cooldown_steps=branch.steps - branch.start, schedule="1-sqrt", checkpoint_at=(), eval_every=0
+            config,
+            steps=branch.steps,
+            cooldown_steps=branch.steps - branch.start,
+            schedule="1-sqrt",
+            checkpoint_at=(),
+            eval_every=0,
         )
-        results.append(run(cooled, directory / f"cooldown-{branch.steps:0{_digits(placed)}d}", begin))
+        results.append(
+            run(cooled, directory / f"cooldown-{branch.steps:0{_digits(placed)}d}", begin)
+        )
     return results
 
 
 def _digits(placed: list[Branch]) -> int:
-    """Give a width that sorts folder names by length; at least 6, so that it does not change with the lengths asked."""
+    """Return a width that sorts folder names by length; at least 6, so that it does not change with the lengths asked."""
     return max(6, math.ceil(math.log10(placed[-1].steps + 1)))
 
 
@@ -126,4 +160,6 @@ def _in_process(shards: TokenSource, on_step: Callable[[Progress], None] | None)
     """Make a launcher that trains here."""
     from steelyard.train.trainer import train
 
-    return lambda config, directory, start_from: train(config, shards, directory, start_from=start_from, on_step=on_step)
+    return lambda config, directory, start_from: train(
+        config, shards, directory, start_from=start_from, on_step=on_step
+    )

@@ -1,7 +1,8 @@
 """The single-process trainer: one folder per run, exact resume after a kill at any moment.
 
-Data order and learning rate are pure functions of the step, and a checkpoint holds weights, moments and history, so a run that was
-killed and called again gives bit for bit the losses of one that was not (same machine, same number of threads).
+Data order and learning rate are pure functions of the step, and a checkpoint holds weights, moments
+and history, so a run that was killed and called again gives bit for bit the losses of one that was
+not (same machine, same number of threads).
 """
 
 import statistics
@@ -39,13 +40,16 @@ def train(
     on_step: Callable[[Progress], None] | None = None,
     peak_flops_per_s: float | None = None,
 ) -> TrainResult:
-    """Train to the end, or go on where an earlier call was killed; a finished folder gives its stored result at once.
+    """Train to the end, or go on where an earlier call was killed.
+
+    A finished folder gives its stored result at once.
 
     Args:
         config: the run.
         shards: tokens to train and evaluate on.
         directory: the run's folder: checkpoints, final model, result.
-        start_from: tensors file of another run's checkpoint to begin with: its weights, moments, history and step.
+        start_from: tensors file of another run's checkpoint to begin with: its weights, moments,
+            history and step.
         on_step: called after each step.
         peak_flops_per_s: peak dense FLOP/s of the dtype on this machine; gives `mfu`.
 
@@ -53,7 +57,8 @@ def train(
         Held-out loss, history and measurements.
 
     Raises:
-        ConfigError: the configuration does not fit the data or the run in the folder, or the loss diverged.
+        ConfigError: the configuration does not fit the data or the run in the folder, or the loss
+            diverged.
         DataError: too little data, or a damaged checkpoint.
         StoreError: another process trains in this folder.
         CapacityError: the disk is full.
@@ -64,16 +69,22 @@ def train(
     _check_device(config.device)
     with exclusive(directory), torch_threads(config.threads):
         _claim(directory, config, shards, start_from)
-        result = TrainResult.load(directory) or _Trainer(config, shards, directory, start_from).run(on_step)
+        result = TrainResult.load(directory) or _Trainer(config, shards, directory, start_from).run(
+            on_step
+        )
     if peak_flops_per_s:
-        result = replace(result, mfu=result.flops / result.tokens * result.tokens_per_s / peak_flops_per_s)
+        result = replace(
+            result, mfu=result.flops / result.tokens * result.tokens_per_s / peak_flops_per_s
+        )
     return result
 
 
 class _Trainer:
     """A run on its way to a result."""
 
-    def __init__(self, config: TrainConfig, source: TokenSource, directory: Path, start_from: Path | None) -> None:
+    def __init__(
+        self, config: TrainConfig, source: TokenSource, directory: Path, start_from: Path | None
+    ) -> None:
         self.config = config
         self.source = source
         self.directory = directory
@@ -83,7 +94,9 @@ class _Trainer:
         warm_libraries(config.device)
         self.memory = PeakMemory(config.device)
         self.session = Session(config, source)
-        self.windows = heldout_windows(source.heldout_tokens, config.sequence_length, config.eval_tokens)
+        self.windows = heldout_windows(
+            source.heldout_tokens, config.sequence_length, config.eval_tokens
+        )
         if checkpoint is not None:
             self.session.restore(checkpoint)
         elif begin is not None:
@@ -93,12 +106,14 @@ class _Trainer:
         """Take over another run's state as this run's beginning."""
         if checkpoint.step >= self.config.steps:
             raise ConfigError(
-                f"the run has {self.config.steps} steps, but its starting checkpoint already stands at step {checkpoint.step}",
+                f"the run has {self.config.steps} steps, but its starting checkpoint already "
+                f"stands at step {checkpoint.step}",
                 hint="raise steps, or start from an earlier checkpoint",
             )
         if checkpoint.scalars.get("tokens_per_step") != self.config.tokens_per_step:
             raise ConfigError(
-                f"the starting checkpoint trained {checkpoint.scalars.get('tokens_per_step')} tokens a step, this run would train "
+                f"the starting checkpoint trained {checkpoint.scalars.get('tokens_per_step')} "
+                f"tokens a step, this run would train "
                 f"{self.config.tokens_per_step}; steps would not be comparable",
                 hint="keep batch_size and sequence_length of the run that made the checkpoint",
             )
@@ -126,15 +141,27 @@ class _Trainer:
         if done == config.steps or (config.eval_every and done % config.eval_every == 0):
             eval_loss = self._evaluate()
             session.history.eval_losses.append((done, eval_loss))
-        if done == config.steps or done in config.checkpoint_at or (config.checkpoint_every and done % config.checkpoint_every == 0):
+        if (
+            done == config.steps
+            or done in config.checkpoint_at
+            or (config.checkpoint_every and done % config.checkpoint_every == 0)
+        ):
             self._save()
-        return Progress(done, config.steps, loss, seconds, config.tokens_per_step / seconds, rate, eval_loss)
+        return Progress(
+            done, config.steps, loss, seconds, config.tokens_per_step / seconds, rate, eval_loss
+        )
 
     def _evaluate(self) -> float:
         """Measure the held-out loss now."""
         session, config = self.session, self.config
         session.model.eval()
-        loss = evaluate(session.model, self.windows, batch_size=config.micro_batch_size, device=config.device, precision=session.precision)
+        loss = evaluate(
+            session.model,
+            self.windows,
+            batch_size=config.micro_batch_size,
+            device=config.device,
+            precision=session.precision,
+        )
         session.model.train()
         return loss
 
@@ -142,7 +169,9 @@ class _Trainer:
         """Write a checkpoint of the current step."""
         history = self.session.history
         history.peak_memory_bytes = max(history.peak_memory_bytes, self.memory.peak_bytes())
-        history.resident_peak_bytes = max(history.resident_peak_bytes, self.memory.resident_peak_bytes())
+        history.resident_peak_bytes = max(
+            history.resident_peak_bytes, self.memory.resident_peak_bytes()
+        )
         scalars = history.scalars() | {"tokens_per_step": self.config.tokens_per_step}
         return self.store.save(self.session.steps_done, self.session.tensors(), scalars)
 
@@ -163,7 +192,11 @@ class _Trainer:
         from steelyard.cost import model_flops_per_token
 
         config, history = self.config, self.session.history
-        warm = [seconds for seconds, cold in zip(history.step_times_s, history.cold, strict=True) if not cold]
+        warm = [
+            seconds
+            for seconds, cold in zip(history.step_times_s, history.cold, strict=True)
+            if not cold
+        ]
         step_time_s = statistics.median(warm or history.step_times_s)
         eval_loss = history.eval_losses[-1][1]
         tokens = config.steps * config.tokens_per_step
@@ -181,7 +214,9 @@ class _Trainer:
             resident_peak_bytes=float(history.resident_peak_bytes),
             tokens=tokens,
             tokens_run=(config.steps - history.first_step) * config.tokens_per_step,
-            flops=float(tokens * model_flops_per_token(config.architecture, config.sequence_length)),
+            flops=float(
+                tokens * model_flops_per_token(config.architecture, config.sequence_length)
+            ),
             tokens_per_s=config.tokens_per_step / step_time_s,
             mfu=None,
             parameters=sum(parameter.numel() for parameter in self.session.model.parameters()),
@@ -191,21 +226,36 @@ class _Trainer:
         )
 
 
-def _claim(directory: Path, config: TrainConfig, source: TokenSource, start_from: Path | None) -> None:
+def _claim(
+    directory: Path, config: TrainConfig, source: TokenSource, start_from: Path | None
+) -> None:
     """Write down what the folder's run is, or refuse a folder that holds another one."""
     path = directory / "config.json"
-    data = {"vocab_size": source.vocab_size, "num_tokens": source.num_tokens, "num_heldout_tokens": len(source.heldout_tokens)}
-    claim = {"config": to_plain(config), "data": data, "start_from": "/".join(start_from.parts[-2:]) if start_from else ""}
+    data = {
+        "vocab_size": source.vocab_size,
+        "num_tokens": source.num_tokens,
+        "num_heldout_tokens": len(source.heldout_tokens),
+    }
+    claim = {
+        "config": to_plain(config),
+        "data": data,
+        "start_from": "/".join(start_from.parts[-2:]) if start_from else "",
+    }
     if not path.exists():
         files.write_json(path, claim)
         return
     stored, wanted = _flat(files.read_json(path)), _flat(claim)
-    changed = [name for name in sorted(stored.keys() | wanted.keys()) if stored.get(name) != wanted.get(name)]
+    changed = [
+        name
+        for name in sorted(stored.keys() | wanted.keys())
+        if stored.get(name) != wanted.get(name)
+    ]
     changed = [name for name in changed if name.rsplit(".", 1)[-1] not in _MAY_CHANGE]
     if changed:
         name = changed[0]
         raise ConfigError(
-            f"{directory} holds another run: its {name} is {stored.get(name)}, now {wanted.get(name)} was asked",
+            f"{directory} holds another run: its {name} is {stored.get(name)}, now "
+            f"{wanted.get(name)} was asked",
             hint="choose another folder, or delete this one to train anew",
         )
 
@@ -225,4 +275,7 @@ def _check_device(device: str) -> None:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise BackendError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}", hint="set device = 'cpu'") from error
+        raise BackendError(
+            f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
+            hint="set device = 'cpu'",
+        ) from error

@@ -1,7 +1,9 @@
-"""Train in a fresh process, so that memory and threads are the run's alone; progress comes back as JSON lines.
+"""Train in a fresh process, so that memory and threads are the run's alone.
 
-`python -m steelyard.train.worker JOB.json` is the child. The parent may be killed at any time: the child dies with it, and the next
-call goes on from the last checkpoint.
+Progress comes back as JSON lines.
+
+`python -m steelyard.train.worker JOB.json` is the child. The parent may be killed at any time: the
+child dies with it, and the next call goes on from the last checkpoint.
 """
 
 import ctypes
@@ -77,23 +79,34 @@ def train_in_subprocess(
         start_from=str(start_from.resolve()) if start_from else "",
         peak_flops_per_s=peak_flops_per_s or 0.0,
     )
-    with tempfile.TemporaryDirectory(prefix="steelyard-train-") as folder, tempfile.TemporaryFile("w+") as complaints:
+    with (
+        tempfile.TemporaryDirectory(prefix="steelyard-train-") as folder,
+        tempfile.TemporaryFile("w+") as complaints,
+    ):
         path = Path(folder) / "job.json"
         configs.dump(job, path)
         command = [sys.executable, "-m", "steelyard.train.worker", str(path)]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, text=True) as child:
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, text=True
+        ) as child:
             try:
                 return _listen(child, on_step, complaints)
             finally:
                 child.kill()
 
 
-def launcher(data: Path, *, on_step: Callable[[Progress], None] | None = None) -> Callable[[TrainConfig, Path, Path | None], TrainResult]:
+def launcher(
+    data: Path, *, on_step: Callable[[Progress], None] | None = None
+) -> Callable[[TrainConfig, Path, Path | None], TrainResult]:
     """Make the `launch` argument of `study.run_ladder_rung` that trains each run in a fresh process."""
-    return lambda config, directory, start_from: train_in_subprocess(config, data, directory, start_from=start_from, on_step=on_step)
+    return lambda config, directory, start_from: train_in_subprocess(
+        config, data, directory, start_from=start_from, on_step=on_step
+    )
 
 
-def _listen(child: "subprocess.Popen[str]", on_step: Callable[[Progress], None] | None, complaints: IO[str]) -> TrainResult:
+def _listen(
+    child: "subprocess.Popen[str]", on_step: Callable[[Progress], None] | None, complaints: IO[str]
+) -> TrainResult:
     """Read the child's lines until it gives a result or an error."""
     assert child.stdout is not None
     for line in child.stdout:
@@ -108,7 +121,10 @@ def _listen(child: "subprocess.Popen[str]", on_step: Callable[[Progress], None] 
     complaints.seek(0)
     last = (complaints.read().strip().splitlines() or ["it left no message"])[-1]
     killed = " (out of memory?)" if code == -signal.SIGKILL else ""
-    raise errors.BackendError(f"the training process ended with code {code}{killed}: {last}", hint="run again: it goes on where it was")
+    raise errors.BackendError(
+        f"the training process ended with code {code}{killed}: {last}",
+        hint="run again: it goes on where it was",
+    )
 
 
 def _rebuild(error: dict[str, str]) -> errors.SteelyardError:
@@ -158,7 +174,10 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies; elsewhere the next progress line fails and ends it."""
+    """Ask Linux to kill this process when its parent dies.
+
+    Elsewhere the next progress line fails and ends it.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -26,10 +26,14 @@ def allocation_for(law: Fit, points: Sequence[RungPoint], flops: float) -> Alloc
         The allocation; its `provenance` and `source` say which law spoke.
     """
     largest = max(6.0 * point.parameters * point.tokens for point in points)
-    return allocate(law if flops <= MAX_EXTRAPOLATION * largest else published[_PUBLISHED].fit(), flops)
+    return allocate(
+        law if flops <= MAX_EXTRAPOLATION * largest else published[_PUBLISHED].fit(), flops
+    )
 
 
-def plan_budget(law: Fit, points: Sequence[RungPoint], flops: float, *, where: tuple[Cluster, Accelerator, Site]) -> Plan:
+def plan_budget(
+    law: Fit, points: Sequence[RungPoint], flops: float, *, where: tuple[Cluster, Accelerator, Site]
+) -> Plan:
     """Plan the compute-optimal run of a budget on a cluster.
 
     Args:
@@ -45,4 +49,6 @@ def plan_budget(law: Fit, points: Sequence[RungPoint], flops: float, *, where: t
         InfeasibleError: memory, batch or time rules every layout out.
     """
     cluster, accelerator, site = where
-    return plan_training(allocation_for(law, points, flops), cluster=cluster, accelerator=accelerator, site=site)
+    return plan_training(
+        allocation_for(law, points, flops), cluster=cluster, accelerator=accelerator, site=site
+    )

@@ -1,4 +1,7 @@
-"""Forecasts of the larger model's run from the ladder: loss by the fitted law, time and memory by corrected cost models."""
+"""Forecasts of the larger model's run from the ladder.
+
+Loss by the fitted law, time and memory by corrected cost models.
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +16,14 @@ from steelyard.laws import Fit, chinchilla, fit, kaplan
 from steelyard.quantity import Forecast
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, rung_architecture
 
-__all__ = ["RungPoint", "fit_laws", "loss_forecast", "predicted_memory_parts_bytes", "predicted_step_parts_s", "training_forecasts"]
+__all__ = [
+    "RungPoint",
+    "fit_laws",
+    "loss_forecast",
+    "predicted_memory_parts_bytes",
+    "predicted_step_parts_s",
+    "training_forecasts",
+]
 
 
 _LIBRARY_BYTES = 4e6
@@ -55,8 +65,8 @@ class RungPoint:
 def fit_laws(points: Sequence[RungPoint], *, seed: int) -> list[Fit]:
     """Fit L(N, D) to the ladder's cooled-down losses in the two published forms.
 
-    They differ where a ladder of small models lies: in Kaplan's form larger models gain more from data, in Chinchilla's sum all gain
-    the same.
+    They differ where a ladder of small models lies: in Kaplan's form larger models gain more from
+    data, in Chinchilla's sum all gain the same.
 
     Args:
         points: of at least two sizes and two token counts.
@@ -70,7 +80,10 @@ def fit_laws(points: Sequence[RungPoint], *, seed: int) -> list[Fit]:
         "tokens": np.array([point.tokens for point in points], dtype=float),
     }
     losses = np.array([point.loss for point in points])
-    return sorted((fit(law, inputs, losses, seed=seed) for law in (chinchilla(), kaplan())), key=lambda found: found.noise)
+    return sorted(
+        (fit(law, inputs, losses, seed=seed) for law in (chinchilla(), kaplan())),
+        key=lambda found: found.noise,
+    )
 
 
 def loss_forecast(laws: Sequence[Fit], parameters: float, tokens: float) -> Forecast:
@@ -86,8 +99,12 @@ def loss_forecast(laws: Sequence[Fit], parameters: float, tokens: float) -> Fore
     """
     inputs = {"parameters": np.array([parameters]), "tokens": np.array([tokens])}
     said = [law.predict(inputs) for law in laws]
-    value, low, high = (np.log([float(getattr(item, end)[0]) for item in said]) for end in ("value", "low", "high"))
-    below, above = (float(np.hypot(width.mean(), np.ptp(value) / 2)) for width in (value - low, high - value))
+    value, low, high = (
+        np.log([float(getattr(item, end)[0]) for item in said]) for end in ("value", "low", "high")
+    )
+    below, above = (
+        float(np.hypot(width.mean(), np.ptp(value) / 2)) for width in (value - low, high - value)
+    )
     middle = float(value.mean())
     names = " and ".join(law.law.name for law in laws)
     count = len(laws[0].target)
@@ -102,29 +119,44 @@ def loss_forecast(laws: Sequence[Fit], parameters: float, tokens: float) -> Fore
 
 
 def predicted_step_parts_s(shape: tuple[int, int], machine: Machine) -> tuple[float, float]:
-    """Give the uncorrected roofline time of one optimizer step of a rung: matrix products and attention, all else."""
-    step = training_step(rung_architecture(*shape), machine=machine, micro_batch=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
+    """Return the uncorrected roofline time of one optimizer step of a rung: matrix products and attention, all else."""
+    step = training_step(
+        rung_architecture(*shape),
+        machine=machine,
+        micro_batch=BATCH_SIZE,
+        sequence_length=SEQUENCE_LENGTH,
+    )
     return float(step.product_s), float(step.time_s - step.product_s)
 
 
 def predicted_memory_parts_bytes(shape: tuple[int, int]) -> tuple[float, float]:
-    """Give the uncorrected peak memory of a rung's trainer: its tensors, and what libraries and the allocator hold besides."""
-    account = eager_training_memory(rung_architecture(*shape), batch=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
+    """Return the uncorrected peak memory of a rung's trainer: its tensors, and what libraries and the allocator hold besides."""
+    account = eager_training_memory(
+        rung_architecture(*shape), batch=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH
+    )
     return account.total, _LIBRARY_BYTES
 
 
 def _by_shape(points: Sequence[RungPoint]) -> dict[tuple[int, int], tuple[float, float]]:
-    """Give each size's median step time over its runs, and the least peak memory: what the process held before only adds to it."""
+    """Return each size's median step time over its runs, and the least peak memory: what the process held before only adds to it."""
     shapes = sorted({point.shape for point in points})
     runs = [[point for point in points if point.shape == shape] for shape in shapes]
     return {
-        shape: (median(run.step_time_s for run in group), min(run.peak_memory_bytes for run in group))
+        shape: (
+            median(run.step_time_s for run in group),
+            min(run.peak_memory_bytes for run in group),
+        )
         for shape, group in zip(shapes, runs, strict=True)
     }
 
 
 def training_forecasts(
-    laws: Sequence[Fit], points: Sequence[RungPoint], *, target: tuple[int, int], steps: int, machine: Machine
+    laws: Sequence[Fit],
+    points: Sequence[RungPoint],
+    *,
+    target: tuple[int, int],
+    steps: int,
+    machine: Machine,
 ) -> list[Forecast]:
     """Forecast the larger run before it starts.
 
@@ -141,10 +173,18 @@ def training_forecasts(
     arch = rung_architecture(*target)
     tokens = steps * BATCH_SIZE * SEQUENCE_LENGTH
     runs = _by_shape(points)
-    time = fit_correction([predicted_step_parts_s(shape, machine) for shape in runs], [step_s for step_s, _ in runs.values()])
-    memory = fit_correction([predicted_memory_parts_bytes(shape) for shape in runs], [peak_bytes for _, peak_bytes in runs.values()])
+    time = fit_correction(
+        [predicted_step_parts_s(shape, machine) for shape in runs],
+        [step_s for step_s, _ in runs.values()],
+    )
+    memory = fit_correction(
+        [predicted_memory_parts_bytes(shape) for shape in runs],
+        [peak_bytes for _, peak_bytes in runs.values()],
+    )
     said = f"corrected on {len(runs)} sizes of the ladder"
-    step = time.forecast("train.step_time", predicted_step_parts_s(target, machine), f"roofline, {said}")
+    step = time.forecast(
+        "train.step_time", predicted_step_parts_s(target, machine), f"roofline, {said}"
+    )
     return [
         loss_forecast(laws, float(count_parameters(arch).total), float(tokens)),
         step,
@@ -156,5 +196,9 @@ def training_forecasts(
             provenance=step.provenance,
             source=step.source,
         ),
-        memory.forecast("train.peak_memory", predicted_memory_parts_bytes(target), f"eager memory account, {said}"),
+        memory.forecast(
+            "train.peak_memory",
+            predicted_memory_parts_bytes(target),
+            f"eager memory account, {said}",
+        ),
     ]

@@ -1,4 +1,7 @@
-"""The ladder: which small models are trained at which token counts, and the larger one they are to forecast."""
+"""The ladder.
+
+Which small models are trained at which token counts, and the larger one they are to forecast.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +36,7 @@ _MIN_STEPS = 120
 
 
 def rung_architecture(hidden_size: int, num_layers: int) -> Architecture:
-    """Give the decoder of one rung: RMSNorm, rotary positions, SwiGLU of 8/3 width, tied embeddings."""
+    """Return the decoder of one rung: RMSNorm, rotary positions, SwiGLU of 8/3 width, tied embeddings."""
     return Architecture(
         name=f"rung-{hidden_size}x{num_layers}",
         hidden_size=hidden_size,
@@ -79,16 +82,21 @@ def _rounded(steps: float) -> int:
     return max(int(steps) // unit * unit, unit)
 
 
-def design(step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, max_tokens: int) -> Ladder:
+def design(
+    step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, max_tokens: int
+) -> Ladder:
     """Choose the largest ladder whose training fits the time.
 
-    Three neighbouring shapes are trained at four token counts each, off one constant-learning-rate trunk; the next
-    shape up is the target, trained on as many tokens as the longest branch. A machine too slow for any ladder gets the
-    smallest one, which then takes longer than asked; `expected_s` says how long.
+    Three neighbouring shapes are trained at four token counts each, off one constant-learning-rate
+    trunk; the next shape up is the target, trained on as many tokens as the longest branch. A
+    machine too slow for any ladder gets the smallest one, which then takes longer than asked;
+    `expected_s` says how long.
 
     Args:
-        step_time_s: probed seconds of one optimizer step, by (hidden_size, num_layers), small to large.
-        budget_s: wall time of the whole quickstart; the ladder may use 35 % of it and the target 30 %.
+        step_time_s: probed seconds of one optimizer step, by (hidden_size, num_layers), small to
+            large.
+        budget_s: wall time of the whole quickstart; the ladder may use 35 % of it and the target 30
+            %.
         max_tokens: tokens at hand; the longest branch repeats none.
 
     Returns:
@@ -101,22 +109,40 @@ def design(step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, max
     if limit < _MIN_STEPS:
         need = _MIN_STEPS * BATCH_SIZE * SEQUENCE_LENGTH
         raise InfeasibleError(
-            f"{max_tokens} training tokens are too few for a ladder: its shortest runs see {need}", hint="give more text with --text"
+            f"{max_tokens} training tokens are too few for a ladder: its shortest runs see {need}",
+            hint="give more text with --text",
         )
     shapes = list(step_time_s)
     windows = [tuple(shapes[first : first + _RUNGS + 1]) for first in range(len(shapes) - _RUNGS)]
     ladders = [_ladder(window, step_time_s, budget_s=budget_s, limit=limit) for window in windows]
-    trained = [item for item in ladders if item.expected_s <= budget_s * (_LADDER_SHARE + _TARGET_SHARE)]
-    enough = [item for item in trained if item.target_steps * BATCH_SIZE * SEQUENCE_LENGTH >= parameters(item.target)]
+    trained = [
+        item for item in ladders if item.expected_s <= budget_s * (_LADDER_SHARE + _TARGET_SHARE)
+    ]
+    enough = [
+        item
+        for item in trained
+        if item.target_steps * BATCH_SIZE * SEQUENCE_LENGTH >= parameters(item.target)
+    ]
     return (enough or ladders[:1])[-1]
 
 
-def _ladder(shapes: tuple[tuple[int, int], ...], step_time_s: Mapping[tuple[int, int], float], *, budget_s: float, limit: int) -> Ladder:
-    """Give neighbouring shapes as many steps as time and text allow, at least the minimum."""
+def _ladder(
+    shapes: tuple[tuple[int, int], ...],
+    step_time_s: Mapping[tuple[int, int], float],
+    *,
+    budget_s: float,
+    limit: int,
+) -> Ladder:
+    """Return neighbouring shapes as many steps as time and text allow, at least the minimum."""
     branches = 1 - COOLDOWN_FRACTION + COOLDOWN_FRACTION * sum(_BRANCH_FRACTIONS)
     rungs_s = sum(step_time_s[shape] for shape in shapes[:-1]) * branches
     target_s = step_time_s[shapes[-1]]
-    longest = max(_rounded(min(budget_s * _LADDER_SHARE / rungs_s, budget_s * _TARGET_SHARE / target_s, limit)), _MIN_STEPS)
+    longest = max(
+        _rounded(
+            min(budget_s * _LADDER_SHARE / rungs_s, budget_s * _TARGET_SHARE / target_s, limit)
+        ),
+        _MIN_STEPS,
+    )
     return Ladder(
         rungs=shapes[:-1],
         target=shapes[-1],
@@ -127,5 +153,5 @@ def _ladder(shapes: tuple[tuple[int, int], ...], step_time_s: Mapping[tuple[int,
 
 
 def probe_shapes(minutes: float) -> tuple[tuple[int, int], ...]:
-    """Give the shapes whose step time is worth probing: the five smallest for a few minutes, more for longer jobs."""
+    """Return the shapes whose step time is worth probing: the five smallest for a few minutes, more for longer jobs."""
     return _SHAPES[: 5 if minutes < 15 else 6 if minutes < 60 else len(_SHAPES)]

@@ -27,8 +27,17 @@ def console_bar(name: str) -> Iterator[Advance]:
 
     console = Console(stderr=True)
     began_s = time.monotonic()
-    columns = (TextColumn("{task.description:<26}"), BarColumn(32), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("[dim]{task.fields[words]}"), console=console, transient=True) as progress:
+    columns = (
+        TextColumn("{task.description:<26}"),
+        BarColumn(32),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, TextColumn("[dim]{task.fields[words]}"), console=console, transient=True
+    ) as progress:
         task = progress.add_task(name, total=1.0, words="")
         yield lambda fraction, words: progress.update(task, completed=fraction, words=words)
-    console.print(f"[green]✓[/] {name:<24} [dim]{time.monotonic() - began_s:6.1f} s[/]", highlight=False)
+    console.print(
+        f"[green]✓[/] {name:<24} [dim]{time.monotonic() - began_s:6.1f} s[/]", highlight=False
+    )

@@ -1,7 +1,9 @@
-"""The main job: calibrate, read, climb the ladder, forecast, train, check, plan, serve, check, report.
+"""The main job.
 
-Every stage's result is a file under `OUT/stages`; training runs keep checkpoints of their own. A killed quickstart goes on where it
-stopped when it is run again with the same options.
+Calibrate, read, climb the ladder, forecast, train, check, plan, serve, check, report.
+
+Every stage's result is a file under `OUT/stages`; training runs keep checkpoints of their own. A
+killed quickstart goes on where it stopped when it is run again with the same options.
 """
 
 import time
@@ -9,7 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steelyard.catalog import Calibration, accelerator, cluster, load_calibration, site, store_calibration
+from steelyard.catalog import (
+    Calibration,
+    accelerator,
+    cluster,
+    load_calibration,
+    site,
+    store_calibration,
+)
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.config import convert, to_plain
 from steelyard.cost import Machine
@@ -127,7 +136,9 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
             result = train_target(ladder, shards, config, advance)
         plan = plan_budget(laws[0], points, config.budget_flops, where=(where, chip, place))
         serving = _serve(stages, config, bar)
-        checks = check(forecasts, result.measurements()) + check(serving.forecasts, serving.measurements)
+        checks = check(forecasts, result.measurements()) + check(
+            serving.forecasts, serving.measurements
+        )
         run_id = _keep(stages, config, ladder, checks)
     return Quickstart(
         config=config,
@@ -163,11 +174,19 @@ def _calibrate(stages: Stages, config: QuickstartConfig, bar: StageBar) -> Calib
 
     def work() -> Calibration:
         stored = load_calibration()
-        fresh = stored is not None and time.time() - stored.time_s < _FRESH_S and config.threads in (0, stored.num_threads)
+        fresh = (
+            stored is not None
+            and time.time() - stored.time_s < _FRESH_S
+            and config.threads in (0, stored.num_threads)
+        )
         if stored is not None and fresh:
             return stored
         with bar("calibrate") as advance:
-            found = calibrate(quick=True, num_threads=config.threads, progress=lambda text, fraction: advance(fraction, text))
+            found = calibrate(
+                quick=True,
+                num_threads=config.threads,
+                progress=lambda text, fraction: advance(fraction, text),
+            )
         store_calibration(found)
         return found
 
@@ -207,39 +226,61 @@ def _text_facts(out: Path, manifest: Any, shards: Any) -> TextFacts:
     )
 
 
-def _design_ladder(stages: Stages, config: QuickstartConfig, shards: Any, text: TextFacts, bar: StageBar) -> Ladder:
+def _design_ladder(
+    stages: Stages, config: QuickstartConfig, shards: Any, text: TextFacts, bar: StageBar
+) -> Ladder:
     """Probe step times and choose the ladder; stored, so that a resumed job climbs the same one."""
 
     def work() -> Ladder:
         shapes = probe_shapes(config.minutes)
         with bar("probe") as advance:
             times = probe_step_times(shapes, shards, config, advance)
-        return design(dict(zip(shapes, times, strict=True)), budget_s=60 * config.minutes, max_tokens=text.tokens)
+        return design(
+            dict(zip(shapes, times, strict=True)),
+            budget_s=60 * config.minutes,
+            max_tokens=text.tokens,
+        )
 
-    return convert(stages.run("ladder", {"config": _inputs(config), "tokens": text.tokens}, work), Ladder)
+    return convert(
+        stages.run("ladder", {"config": _inputs(config), "tokens": text.tokens}, work), Ladder
+    )
 
 
-def _climb(stages: Stages, ladder: Ladder, shards: Any, config: QuickstartConfig, bar: StageBar) -> list[RungPoint]:
+def _climb(
+    stages: Stages, ladder: Ladder, shards: Any, config: QuickstartConfig, bar: StageBar
+) -> list[RungPoint]:
     """Train the rungs."""
 
     def work() -> list[RungPoint]:
         with bar("ladder") as advance:
             return climb(ladder, shards, config, advance)
 
-    points = convert(stages.run("climb", {"ladder": ladder, "seed": config.seed}, work), list[RungPoint])
+    points = convert(
+        stages.run("climb", {"ladder": ladder, "seed": config.seed}, work), list[RungPoint]
+    )
     write_table(points, config.out / "ladder.csv", f"{VOCAB_SIZE} tokens of {config.out.name}")
     return points
 
 
 def _forecast(
-    stages: Stages, laws: list[Fit], points: list[RungPoint], ladder: Ladder, machine: Machine, config: QuickstartConfig
+    stages: Stages,
+    laws: list[Fit],
+    points: list[RungPoint],
+    ladder: Ladder,
+    machine: Machine,
+    config: QuickstartConfig,
 ) -> list[Forecast]:
     """Forecast the larger run; written down before it starts."""
 
     def work() -> list[Forecast]:
-        return training_forecasts(laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine)
+        return training_forecasts(
+            laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine
+        )
 
-    return convert(stages.run("forecast", {"points": points, "ladder": ladder, "seed": config.seed}, work), list[Forecast])
+    return convert(
+        stages.run("forecast", {"points": points, "ladder": ladder, "seed": config.seed}, work),
+        list[Forecast],
+    )
 
 
 def _serve(stages: Stages, config: QuickstartConfig, bar: StageBar) -> ServingOutcome:
@@ -248,7 +289,13 @@ def _serve(stages: Stages, config: QuickstartConfig, bar: StageBar) -> ServingOu
 
     def work() -> ServingOutcome:
         with bar("serve") as advance:
-            return weigh_serving(model_directory(config), seconds=seconds, seed=config.seed, threads=config.threads, advance=advance)
+            return weigh_serving(
+                model_directory(config),
+                seconds=seconds,
+                seed=config.seed,
+                threads=config.threads,
+                advance=advance,
+            )
 
     return convert(stages.run("serve", {"config": _inputs(config)}, work), ServingOutcome)
 
@@ -279,12 +326,16 @@ def _forecasters(checks: list[Check]) -> dict[str, list[Check]]:
     sorted_checks: dict[str, list[Check]] = {}
     for item in checks:
         name = item.forecast.quantity
-        owner = "cost.eager_training_memory" if name == "train.peak_memory" else owners[name.split(".")[0]]
+        owner = (
+            "cost.eager_training_memory"
+            if name == "train.peak_memory"
+            else owners[name.split(".")[0]]
+        )
         sorted_checks.setdefault(owner, []).append(item)
     return sorted_checks
 
 
 def _inputs(config: QuickstartConfig) -> dict[str, Any]:
-    """Give the choices that change what is trained; budget and cluster only change the plan."""
+    """Return the choices that change what is trained; budget and cluster only change the plan."""
     plain = to_plain(config)
     return {name: plain[name] for name in ("text", "minutes", "seed", "threads")}

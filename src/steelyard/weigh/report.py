@@ -1,4 +1,7 @@
-"""The quickstart's report: what was forecast, what was measured, and what a bigger budget would buy."""
+"""The quickstart's report.
+
+What was forecast, what was measured, and what a bigger budget would buy.
+"""
 
 import platform
 import time
@@ -7,7 +10,18 @@ import numpy as np
 
 from steelyard.plan import Plan
 from steelyard.runs.charts import bars, law_fit, loss_curves, matmul_rates, predicted_measured
-from steelyard.runs.report import Cell, Chart, Checks, Column, Facts, Report, Section, Table, Text, fact
+from steelyard.runs.report import (
+    Cell,
+    Chart,
+    Checks,
+    Column,
+    Facts,
+    Report,
+    Section,
+    Table,
+    Text,
+    fact,
+)
 from steelyard.units import pretty
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH
 from steelyard.weigh.quickstart import Quickstart
@@ -30,7 +44,8 @@ def build(found: Quickstart) -> Report:
     machine = found.calibration
     return Report(
         title="This machine, weighed",
-        subtitle=f"{machine.description}, Python {platform.python_version()}, seed {found.config.seed}, {date}",
+        subtitle=f"{machine.description}, Python {platform.python_version()}, seed "
+        f"{found.config.seed}, {date}",
         sections=[_verdict(found), _law(found), _plan(found), _machine(found), _method(found)],
     )
 
@@ -41,8 +56,10 @@ def _verdict(found: Quickstart) -> Section:
     by_name = {item.forecast.quantity: item for item in found.checks}
     loss, step = by_name["eval.loss"], by_name["train.step_time"]
     said = (
-        f"A ladder of {len(found.ladder.rungs)} small models forecast a larger one before it was trained: loss "
-        f"**{loss.forecast.value:.3f} ± {(loss.forecast.high - loss.forecast.low) / 2:.3f}**, measured **{loss.measurement.value:.3f}**. "
+        f"A ladder of {len(found.ladder.rungs)} small models forecast a larger one before it was "
+        f"trained: loss "
+        f"**{loss.forecast.value:.3f} ± {(loss.forecast.high - loss.forecast.low) / 2:.3f}**, "
+        f"measured **{loss.measurement.value:.3f}**. "
         f"{covered} of {len(found.checks)} measured values fell inside their 80 % interval."
     )
     facts = [
@@ -51,13 +68,18 @@ def _verdict(found: Quickstart) -> Section:
         ("Step time forecast", pretty(step.forecast.value, "s"), "fitted"),
         ("Step time measured", pretty(step.measurement.value, "s"), "measured"),
     ]
-    return Section("Forecast against measured", [Text(said), Facts(facts), Checks(found.checks), Chart(predicted_measured(found.checks))])
+    return Section(
+        "Forecast against measured",
+        [Text(said), Facts(facts), Checks(found.checks), Chart(predicted_measured(found.checks))],
+    )
 
 
 def _law(found: Quickstart) -> Section:
     """Show the ladder and the law through it."""
     points, target = found.points, found.ladder.target_steps * BATCH_SIZE * SEQUENCE_LENGTH
-    loss = next(item.measurement.value for item in found.checks if item.forecast.quantity == "eval.loss")
+    loss = next(
+        item.measurement.value for item in found.checks if item.forecast.quantity == "eval.loss"
+    )
     size = _target_parameters(found)
     seen = {
         "parameters": [item.parameters for item in points],
@@ -65,29 +87,45 @@ def _law(found: Quickstart) -> Section:
         "loss": [item.loss for item in points],
     }
     sizes = sorted({item.parameters for item in points} | {size})
-    tokens = np.geomspace(min(seen["tokens"]) * 0.8, max(*seen["tokens"], target) * 1.25, _CURVE_POINTS)
-    grid = {"parameters": np.repeat(sizes, _CURVE_POINTS).astype(float), "tokens": np.tile(tokens, len(sizes))}
+    tokens = np.geomspace(
+        min(seen["tokens"]) * 0.8, max(*seen["tokens"], target) * 1.25, _CURVE_POINTS
+    )
+    grid = {
+        "parameters": np.repeat(sizes, _CURVE_POINTS).astype(float),
+        "tokens": np.tile(tokens, len(sizes)),
+    }
     law = found.laws[0]
     said = law.predict(grid)
     curve = grid | {"loss": said.value, "low": said.low, "high": said.high}
     chart = law_fit(
-        seen, {name: list(column) for name, column in curve.items()}, "Loss over tokens, one curve per model size",
+        seen,
+        {name: list(column) for name, column in curve.items()},
+        "Loss over tokens, one curve per model size",
         target={"parameters": [size], "tokens": [target], "loss": [loss]},
-    )  # fmt: skip
-    rows: list[list[Cell]] = [[name, value, *law.interval(name)] for name, value in law.params.items()]
+    )
+    rows: list[list[Cell]] = [
+        [name, value, *law.interval(name)] for name, value in law.params.items()
+    ]
     columns = [Column("Parameter"), Column("Fitted"), Column("80 % from"), Column("80 % to")]
     flat = "; ".join(map(str, law.flat_directions))
     caption = (
         f"L(N, D) = {law.law.formula} on {len(points)} runs. The forecast is the mean of the forms "
-        f"{' and '.join(item.law.name for item in found.laws)}; shown is {law.law.name}, whose residuals are smaller "
+        f"{' and '.join(item.law.name for item in found.laws)}; shown is {law.law.name}, whose "
+        f"residuals are smaller "
         f"({100 * law.noise:.2f} %). " + (f"Poorly determined: {flat}." if flat else "")
     )
     steps = list(range(1, len(found.losses) + 1))
-    curves = {"larger model": ([step * BATCH_SIZE * SEQUENCE_LENGTH for step in steps], found.losses)}
+    curves = {
+        "larger model": ([step * BATCH_SIZE * SEQUENCE_LENGTH for step in steps], found.losses)
+    }
     return Section(
         "The law behind the forecast",
         [
-            Chart(chart, "Filled: runs the fit saw. Open diamond: the larger model, trained after its forecast was written down."),
+            Chart(
+                chart,
+                "Filled: runs the fit saw. Open diamond: the larger model, trained after its "
+                "forecast was written down.",
+            ),
             Table(columns, [[_rounded(cell) for cell in row] for row in rows], caption.strip()),
             Chart(loss_curves(curves, "Training loss of the larger model")),
         ],
@@ -95,7 +133,7 @@ def _law(found: Quickstart) -> Section:
 
 
 def _rounded(cell: Cell) -> Cell:
-    """Give a number four significant digits."""
+    """Return a number four significant digits."""
     return float(f"{cell:.4g}") if isinstance(cell, float) else cell
 
 
@@ -112,15 +150,23 @@ def _plan(found: Quickstart) -> Section:
     plan, choice = found.plan, found.plan.choice
     said = (
         f"**{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**, split "
-        f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and assumed efficiencies, "
+        f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and "
+        f"assumed efficiencies, "
         "not on a measurement there."
     )
     labels = {
-        "train.total_time": "Wall time", "run.cost": "Money", "run.energy": "Energy", "run.carbon": "CO2e", "eval.loss": "Loss",
-        "plan.num_accelerators": "Accelerators", "train.mfu": "Model FLOPs utilization", 
+        "train.total_time": "Wall time",
+        "run.cost": "Money",
+        "run.energy": "Energy",
+        "run.carbon": "CO2e",
+        "eval.loss": "Loss",
+        "plan.num_accelerators": "Accelerators",
+        "train.mfu": "Model FLOPs utilization",
         "plan.memory_per_accelerator": "Memory per accelerator",
-    }  # fmt: skip
-    facts = [fact(item, labels[item.quantity]) for item in plan.forecasts if item.quantity in labels]
+    }
+    facts = [
+        fact(item, labels[item.quantity]) for item in plan.forecasts if item.quantity in labels
+    ]
     rows: list[list[Cell]] = [
         [
             item.quantity,
@@ -146,7 +192,11 @@ def _plan(found: Quickstart) -> Section:
             Facts(facts),
             Table(columns, rows, f"Binding constraint: {plan.binding_constraint}."),
             Table([Column("Recipe"), Column("Chosen")], _recipe(choice)),
-            Table([Column("Alternative"), Column("Why it lost")], rejected, "The closest alternatives."),
+            Table(
+                [Column("Alternative"), Column("Why it lost")],
+                rejected,
+                "The closest alternatives.",
+            ),
         ],
     )
 
@@ -154,13 +204,23 @@ def _plan(found: Quickstart) -> Section:
 def _law_of(plan: Plan) -> str:
     """Name the law the plan's size and tokens come from."""
     loss = plan.forecast("eval.loss")
-    return "the law above" if loss.provenance == "fitted" else f"a published law, as the budget is far beyond the ladder ({loss.source})"
+    return (
+        "the law above"
+        if loss.provenance == "fitted"
+        else f"a published law, as the budget is far beyond the ladder ({loss.source})"
+    )
 
 
 def _layout(choice: dict) -> str:
     """Print an alternative's layout in a few words."""
-    parts = f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x {choice['pipeline']} pipeline"
-    return f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute {choice['recompute']}"
+    parts = (
+        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
+        f"{choice['pipeline']} pipeline"
+    )
+    return (
+        f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute "
+        f"{choice['recompute']}"
+    )
 
 
 def _recipe(choice: dict) -> list[list[Cell]]:
@@ -169,19 +229,23 @@ def _recipe(choice: dict) -> list[list[Cell]]:
     return [
         [
             "Model",
-            f"{pretty(choice['parameters'], 'parameter')}: {arch['num_layers']} layers of width {arch['hidden_size']:,}, "
-            f"{arch['num_heads']} heads ({arch['num_kv_heads']} for keys and values), MLP {arch['intermediate_size']:,}, "
+            f"{pretty(choice['parameters'], 'parameter')}: {arch['num_layers']} layers of width "
+            f"{arch['hidden_size']:,}, "
+            f"{arch['num_heads']} heads ({arch['num_kv_heads']} for keys and values), MLP "
+            f"{arch['intermediate_size']:,}, "
             f"vocabulary {arch['vocab_size']:,}",
         ],
         [
             "Data",
-            f"{pretty(choice['tokens'], 'token')} in {choice['steps']:,} steps of {choice['global_batch']:,} sequences "
+            f"{pretty(choice['tokens'], 'token')} in {choice['steps']:,} steps of "
+            f"{choice['global_batch']:,} sequences "
             f"of {choice['sequence_length']:,} tokens",
         ],
         ["Optimizer", f"peak learning rate {choice['learning_rate']:.3g}, {choice['dtype']}"],
         [
             "Layout",
-            f"{choice['accelerator']} of {choice['cluster']}: {_layout(choice)}, accumulation {choice['accumulation']}"
+            f"{choice['accelerator']} of {choice['cluster']}: {_layout(choice)}, accumulation "
+            f"{choice['accumulation']}"
             + (", sequence parallel" if choice["sequence_parallel"] else ""),
         ],
     ]
@@ -203,8 +267,20 @@ def _machine(found: Quickstart) -> Section:
         blocks.append(Chart(matmul_rates(rates)))
     runs = {item.shape: item for item in found.points}
     labels = [f"{item.hidden_size} wide, {item.num_layers} layers" for item in runs.values()]
-    blocks.append(Chart(bars(labels, [item.step_time_s for item in runs.values()], title="Measured step time of the ladder", unit="s")))
-    words = f"Noise of the calibration: {100 * machine.noise:.1f} % (median interquartile range over median)."
+    blocks.append(
+        Chart(
+            bars(
+                labels,
+                [item.step_time_s for item in runs.values()],
+                title="Measured step time of the ladder",
+                unit="s",
+            )
+        )
+    )
+    words = (
+        f"Noise of the calibration: {100 * machine.noise:.1f} % (median interquartile range "
+        f"over median)."
+    )
     return Section("This machine", [*blocks, Text(words)])
 
 
@@ -213,14 +289,21 @@ def _method(found: Quickstart) -> Section:
     text, ladder, serving = found.text, found.ladder, found.serving
     rungs = ", ".join(f"{width}x{layers}" for width, layers in ladder.rungs)
     said = (
-        f"- Text: {text.documents:,} documents ({pretty(text.bytes, 'byte')}), {100 * text.duplicate_fraction:.1f} % duplicates dropped, "
-        f"{text.tokens:,} training tokens of {text.bytes_per_token:.2f} bytes; held-out documents were never trained on.\n"
-        f"- Ladder: models {rungs} (width x layers), each one constant-rate run cooled down at {', '.join(map(str, ladder.branch_steps))} "
-        f"steps of {BATCH_SIZE} x {SEQUENCE_LENGTH} tokens; then {ladder.target[0]}x{ladder.target[1]} for {ladder.target_steps} steps.\n"
+        f"- Text: {text.documents:,} documents ({pretty(text.bytes, 'byte')}), "
+        f"{100 * text.duplicate_fraction:.1f} % duplicates dropped, "
+        f"{text.tokens:,} training tokens of {text.bytes_per_token:.2f} bytes; held-out documents "
+        f"were never trained on.\n"
+        f"- Ladder: models {rungs} (width x layers), each one constant-rate run cooled down at "
+        f"{', '.join(map(str, ladder.branch_steps))} "
+        f"steps of {BATCH_SIZE} x {SEQUENCE_LENGTH} tokens; then "
+        f"{ladder.target[0]}x{ladder.target[1]} for {ladder.target_steps} steps.\n"
         "- The forecast of the larger model was stored before its first step.\n"
-        f"- Serving: {serving.num_requests} requests at {serving.rate_per_s:.1f} per second (Poisson arrivals, lognormal lengths), "
-        "simulated first with the engine's own scheduler in virtual time, then replayed for real on the trained model.\n"
+        f"- Serving: {serving.num_requests} requests at {serving.rate_per_s:.1f} per second "
+        f"(Poisson arrivals, lognormal lengths), "
+        "simulated first with the engine's own scheduler in virtual time, then replayed for real "
+        "on the trained model.\n"
         "- Energy and carbon are forecasts from rated power; no power meter was read.\n"
-        f"- Everything took {pretty(found.duration_s, 's')} in this call; run {found.run_id} in the run store keeps it."
+        f"- Everything took {pretty(found.duration_s, 's')} in this call; run {found.run_id} in "
+        f"the run store keeps it."
     )
     return Section("How it was done", [Text(said)])

@@ -1,4 +1,7 @@
-"""Serve the trained model: profile its steps, forecast a trace with the simulator, replay it for real."""
+"""Serve the trained model.
+
+Profile its steps, forecast a trace with the simulator, replay it for real.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +26,8 @@ CHECKED = ("serve.ttft", "serve.tpot", "serve.throughput", "serve.e2e_latency")
 _MAX_LENGTH = 448
 _LOAD = 0.4
 _THREADED_WIDTH = 256
-"""Below it, products of a few rows are shorter than the meeting of two threads: one is as fast, and its times repeat better."""
+"""Below it, products of a few rows are shorter than the meeting of two threads: one is as fast, and
+its times repeat better."""
 _PROFILE_SHARE, _WARM_SHARE = 0.5, 0.25
 _MEAN_PROMPT, _MEAN_OUTPUT = 96.0, 48.0
 
@@ -49,7 +53,9 @@ class ServingOutcome:
     step_spread: float
 
 
-def make_trace(step_time: ServeStepTime, *, seconds: float, vocab_size: int, seed: int) -> tuple[list[TraceRequest], float]:
+def make_trace(
+    step_time: ServeStepTime, *, seconds: float, vocab_size: int, seed: int
+) -> tuple[list[TraceRequest], float]:
     """Draw a trace that keeps the engine at about 40 % of its capacity.
 
     Args:
@@ -62,7 +68,9 @@ def make_trace(step_time: ServeStepTime, *, seconds: float, vocab_size: int, see
         The trace and its rate, requests per second.
     """
     batch, context = 16, _MEAN_PROMPT + _MEAN_OUTPUT / 2
-    decode_s = float(step_time.predict(np.array([1.0, batch, 0.0, 0.0, batch, batch * context, FIRST_TOKENS])))
+    decode_s = float(
+        step_time.predict(np.array([1.0, batch, 0.0, 0.0, batch, batch * context, FIRST_TOKENS]))
+    )
     pairs = _MEAN_PROMPT * (_MEAN_PROMPT + 1) / 2
     prefill_s = float(step_time.predict(np.array([0.0, 1.0, _MEAN_PROMPT, pairs, 0.0, 0.0, 0.0])))
     per_request_s = decode_s / batch * _MEAN_OUTPUT + prefill_s
@@ -82,17 +90,20 @@ def make_trace(step_time: ServeStepTime, *, seconds: float, vocab_size: int, see
     return trace, rate
 
 
-def weigh_serving(model: Path, *, seconds: float, seed: int, threads: int, advance: Advance) -> ServingOutcome:
+def weigh_serving(
+    model: Path, *, seconds: float, seed: int, threads: int, advance: Advance
+) -> ServingOutcome:
     """Forecast how the engine on this machine serves a trace, then let it, and keep both.
 
-    Step times come from a profile of the engine, scaled once to what the steps of a short other trace take: requests that come and go
-    leave caches and threads colder than equal batches do.
+    Step times come from a profile of the engine, scaled once to what the steps of a short other
+    trace take: requests that come and go leave caches and threads colder than equal batches do.
 
     Args:
         model: folder of the weights.
         seconds: length of the trace.
         seed: of the trace.
-        threads: CPU threads for models from width 256 on; 0 leaves torch's choice. Narrower ones are served with one.
+        threads: CPU threads for models from width 256 on; 0 leaves torch's choice. Narrower ones
+            are served with one.
         advance: told the progress.
 
     Returns:
@@ -113,14 +124,24 @@ def _weigh(network: "Transformer", seconds: float, seed: int, advance: Advance) 
 
     llm = LLM(network, default_config(network, pool_bytes=64 * 2**20, max_model_len=_MAX_LENGTH))
     advance(0.05, "timing the engine's steps")
-    step_time = profile(llm, generator=np.random.default_rng(seed), rounds=3, limit_s=_PROFILE_SHARE * seconds).fit()
+    step_time = profile(
+        llm, generator=np.random.default_rng(seed), rounds=3, limit_s=_PROFILE_SHARE * seconds
+    ).fit()
     vocab_size = network.architecture.vocab_size
     advance(0.25, "a short trace under the same load")
-    warm = llm.replay(make_trace(step_time, seconds=_WARM_SHARE * seconds, vocab_size=vocab_size, seed=seed + 2)[0]).timeline
-    step_time = step_time.scaled(float(warm.step_s.sum() / step_time.predict(warm.step_features).sum()))
+    warm = llm.replay(
+        make_trace(step_time, seconds=_WARM_SHARE * seconds, vocab_size=vocab_size, seed=seed + 2)[
+            0
+        ]
+    ).timeline
+    step_time = step_time.scaled(
+        float(warm.step_s.sum() / step_time.predict(warm.step_features).sum())
+    )
     trace, rate = make_trace(step_time, seconds=seconds, vocab_size=vocab_size, seed=seed + 1)
     advance(0.4, f"simulating {len(trace)} requests")
-    forecasts = [item for item in forecast_replay(llm, trace, step_time) if item.quantity in CHECKED]
+    forecasts = [
+        item for item in forecast_replay(llm, trace, step_time) if item.quantity in CHECKED
+    ]
     advance(0.5, f"serving {len(trace)} requests at {rate:.1f} per s")
     measurements = [item for item in llm.replay(trace).measurements() if item.quantity in CHECKED]
     return ServingOutcome(

@@ -1,4 +1,7 @@
-"""What the user may choose about a quickstart; everything else is derived from it and shown in the report."""
+"""What the user may choose about a quickstart.
+
+Everything else is derived from it and shown in the report.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -14,7 +17,8 @@ class QuickstartConfig:
     """Choices of one quickstart.
 
     Attributes:
-        text: files or folders to learn from; empty for the running Python's own library and documentation.
+        text: files or folders to learn from; empty for the running Python's own library and
+            documentation.
         out: folder of everything the job makes.
         budget_flops: training budget of the plan, floating-point operations.
         cluster: catalog name of the cluster the plan is for.
@@ -34,11 +38,22 @@ class QuickstartConfig:
     def __post_init__(self) -> None:
         """Refuse values no quickstart can work with."""
         if not (math.isfinite(self.minutes) and 1.0 <= self.minutes <= 600.0):
-            raise ConfigError(f"minutes: {self.minutes} is outside 1..600", hint="the default, 5, suits a first run")
+            raise ConfigError(
+                f"minutes: {self.minutes} is outside 1..600",
+                hint="the default, 5, suits a first run",
+            )
         if not (math.isfinite(self.budget_flops) and self.budget_flops > 0):
-            raise ConfigError(f"budget: {self.budget_flops} FLOP is not a positive amount", hint="for example --budget 1e21FLOP")
+            raise ConfigError(
+                f"budget: {self.budget_flops} FLOP is not a positive amount",
+                hint="for example --budget 1e21FLOP",
+            )
         if self.seed < 0:
-            raise ConfigError(f"seed: {self.seed} is negative", hint="give 0 or a positive whole number")
+            raise ConfigError(
+                f"seed: {self.seed} is negative", hint="give 0 or a positive whole number"
+            )
         missing = [str(path) for path in self.text if not path.exists()]
         if missing:
-            raise ConfigError(f"text: no such file or folder: {missing[0]}", hint="give the path of a text file or of a folder of them")
+            raise ConfigError(
+                f"text: no such file or folder: {missing[0]}",
+                hint="give the path of a text file or of a folder of them",
+            )

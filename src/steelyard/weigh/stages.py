@@ -31,7 +31,7 @@ class Stages:
     directory: Path
 
     def run(self, name: str, inputs: Any, work: Callable[[], Any]) -> Any:
-        """Give the stored result of a stage, or do its work and store the result atomically.
+        """Return the stored result of a stage, or do its work and store the result atomically.
 
         A stored result counts only when it came from the same inputs and its own hash holds.
 
@@ -41,7 +41,8 @@ class Stages:
             work: makes the result, plain data; called at most once.
 
         Returns:
-            The result as JSON gives it back (tuples become lists), whether it was stored or made now.
+            The result as JSON gives it back (tuples become lists), whether it was stored or made
+            now.
 
         Raises:
             DataError: the stored file is corrupted.
@@ -50,12 +51,18 @@ class Stages:
         key = _digest(inputs)
         if path.exists():
             stored = read_json(path)
-            if not isinstance(stored, dict) or stored.get("sha256") != _digest(stored.get("result")):
-                raise DataError(f"{path} is corrupted (hash mismatch)", hint="delete this file and run again")
+            if not isinstance(stored, dict) or stored.get("sha256") != _digest(
+                stored.get("result")
+            ):
+                raise DataError(
+                    f"{path} is corrupted (hash mismatch)", hint="delete this file and run again"
+                )
             if stored.get("inputs") == key:
                 return stored["result"]
         result = msgspec.json.decode(msgspec.json.encode(to_plain(work())))
-        write_json(path, {"stage": name, "inputs": key, "sha256": _digest(result), "result": result})
+        write_json(
+            path, {"stage": name, "inputs": key, "sha256": _digest(result), "result": result}
+        )
         return result
 
     def is_done(self, name: str) -> bool:

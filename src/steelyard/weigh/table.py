@@ -22,7 +22,22 @@ def write_table(points: Sequence[RungPoint], path: Path, tokenizer: str) -> None
     """
     lines = [_HEAD]
     for point in points:
-        numbers = (point.hidden_size, point.num_layers, point.parameters, point.tokens, 6 * point.parameters * point.tokens, point.loss)
-        rest = (point.steps, BATCH_SIZE * SEQUENCE_LENGTH, point.step_time_s, "total", "nat/token", tokenizer, "finished")
+        numbers = (
+            point.hidden_size,
+            point.num_layers,
+            point.parameters,
+            point.tokens,
+            6 * point.parameters * point.tokens,
+            point.loss,
+        )
+        rest = (
+            point.steps,
+            BATCH_SIZE * SEQUENCE_LENGTH,
+            point.step_time_s,
+            "total",
+            "nat/token",
+            tokenizer,
+            "finished",
+        )
         lines.append(",".join(map(str, (*numbers, *rest))))
     write_bytes(path, ("\n".join(lines) + "\n").encode())

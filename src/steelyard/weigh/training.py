@@ -9,7 +9,13 @@ from steelyard.catalog.parameters import count_parameters
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 from steelyard.weigh.forecast import RungPoint
-from steelyard.weigh.ladder import BATCH_SIZE, COOLDOWN_FRACTION, SEQUENCE_LENGTH, Ladder, rung_architecture
+from steelyard.weigh.ladder import (
+    BATCH_SIZE,
+    COOLDOWN_FRACTION,
+    SEQUENCE_LENGTH,
+    Ladder,
+    rung_architecture,
+)
 from steelyard.weigh.progress import Advance
 from steelyard.weigh.settings import QuickstartConfig
 
@@ -24,10 +30,13 @@ _PROBE_STEPS = 12
 _EVAL_TOKENS = 256 * SEQUENCE_LENGTH
 
 
-def rung_config(shape: tuple[int, int], steps: int, config: QuickstartConfig, *, cooled: bool) -> TrainConfig:
-    """Give the training recipe of one model of the ladder.
+def rung_config(
+    shape: tuple[int, int], steps: int, config: QuickstartConfig, *, cooled: bool
+) -> TrainConfig:
+    """Return the training recipe of one model of the ladder.
 
-    The learning rate is 0.45 / width, near the best of 400-step runs of the default text at widths 32 to 128.
+    The learning rate is 0.45 / width, near the best of 400-step runs of the default text at widths
+    32 to 128.
 
     Args:
         shape: (hidden_size, num_layers).
@@ -53,7 +62,12 @@ def rung_config(shape: tuple[int, int], steps: int, config: QuickstartConfig, *,
     )
 
 
-def probe_step_times(shapes: Sequence[tuple[int, int]], shards: "TokenSource", config: QuickstartConfig, advance: Advance) -> list[float]:
+def probe_step_times(
+    shapes: Sequence[tuple[int, int]],
+    shards: "TokenSource",
+    config: QuickstartConfig,
+    advance: Advance,
+) -> list[float]:
     """Time a few optimizer steps of each shape, seconds each, medians without the first ones."""
     from steelyard.train.session import Session
 
@@ -66,7 +80,9 @@ def probe_step_times(shapes: Sequence[tuple[int, int]], shards: "TokenSource", c
     return times
 
 
-def climb(ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advance: Advance) -> list[RungPoint]:
+def climb(
+    ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advance: Advance
+) -> list[RungPoint]:
     """Train every rung at every token count, or go on where an earlier call was killed."""
     from steelyard.train.study import ladder_tokens, run_ladder_rung
 
@@ -74,20 +90,34 @@ def climb(ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advan
     lengths = list(ladder.branch_steps)
     configs = [rung_config(shape, lengths[-1], config, cooled=False) for shape in ladder.rungs]
     costs = [
-        count_parameters(item.architecture).total * ladder_tokens(item, lengths, cooldown_fraction=COOLDOWN_FRACTION) for item in configs
+        count_parameters(item.architecture).total
+        * ladder_tokens(item, lengths, cooldown_fraction=COOLDOWN_FRACTION)
+        for item in configs
     ]
     for index, (shape, recipe) in enumerate(zip(ladder.rungs, configs, strict=True)):
         tally = _Tally(
-            advance, sum(costs[:index]) / sum(costs), costs[index] / sum(costs), ladder_tokens(recipe, lengths) // recipe.tokens_per_step
+            advance,
+            sum(costs[:index]) / sum(costs),
+            costs[index] / sum(costs),
+            ladder_tokens(recipe, lengths) // recipe.tokens_per_step,
         )
         tally.name = f"{shape[0]} wide, {shape[1]} layers"
         directory = config.out / "ladder" / f"{shape[0]}x{shape[1]}"
-        results = run_ladder_rung(recipe, lengths, shards, directory, cooldown_fraction=COOLDOWN_FRACTION, on_step=tally.step)
+        results = run_ladder_rung(
+            recipe,
+            lengths,
+            shards,
+            directory,
+            cooldown_fraction=COOLDOWN_FRACTION,
+            on_step=tally.step,
+        )
         points += [_point(shape, result) for result in results]
     return points
 
 
-def train_target(ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advance: Advance) -> TrainResult:
+def train_target(
+    ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advance: Advance
+) -> TrainResult:
     """Train the larger model to its end, or go on where an earlier call was killed."""
     from steelyard.train.trainer import train
 
@@ -110,7 +140,9 @@ class _Tally:
     def step(self, progress: Progress) -> None:
         """Count one optimizer step."""
         self.done += 1
-        words = f"{self.name}  loss {progress.loss:.2f}  {progress.tokens_per_s:,.0f} tokens/s".strip()
+        words = (
+            f"{self.name}  loss {progress.loss:.2f}  {progress.tokens_per_s:,.0f} tokens/s".strip()
+        )
         self.advance(self.begin + self.share * min(self.done / self.steps, 1.0), words)
 
 
@@ -130,5 +162,5 @@ def _point(shape: tuple[int, int], result: TrainResult) -> RungPoint:
 
 
 def model_directory(config: QuickstartConfig) -> Path:
-    """Give the folder of the larger model's final weights."""
+    """Return the folder of the larger model's final weights."""
     return config.out / "target" / "model"

@@ -1,1 +1,4 @@
-"""Small measurements of one machine, one resource per module; `steelyard.catalog.calibrate` runs them all."""
+"""Small measurements of one machine, one resource per module.
+
+`steelyard.catalog.calibrate` runs them all.
+"""

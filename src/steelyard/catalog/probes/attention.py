@@ -16,7 +16,8 @@ def attention(*, device: str, quick: bool) -> tuple[Samples, float]:
         quick: fewer repetitions.
 
     Returns:
-        Samples, and the FLOPs of one repetition: the causal half of both products forward, 2.5 times as many backward.
+        Samples, and the FLOPs of one repetition: the causal half of both products forward, 2.5
+        times as many backward.
     """
     import torch
     import torch.nn.functional as F
@@ -32,4 +33,10 @@ def attention(*, device: str, quick: bool) -> tuple[Samples, float]:
         torch.autograd.grad(out, operands, above)
 
     flops = 3.5 * 4.0 * sequences * heads * tokens * (tokens + 1) / 2 * size
-    return repeat(work, clock_of(device), repeats=5 if quick else 9, least_s=0.01, most_s=0.4 if quick else 1.0), flops
+    return repeat(
+        work,
+        clock_of(device),
+        repeats=5 if quick else 9,
+        least_s=0.01,
+        most_s=0.4 if quick else 1.0,
+    ), flops

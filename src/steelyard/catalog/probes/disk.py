@@ -37,8 +37,8 @@ class DiskRates:
 def disk_rates(folder: Path, *, quick: bool) -> DiskRates:
     """Write and read a temporary file in `folder`, which is removed again.
 
-    The file is 32 MiB when quick, else 128 MiB, and at most a twentieth of the free space; with less than 4 MiB of that,
-    or without permission to write, nothing is measured.
+    The file is 32 MiB when quick, else 128 MiB, and at most a twentieth of the free space; with
+    less than 4 MiB of that, or without permission to write, nothing is measured.
 
     Args:
         folder: an existing folder on the disk in question.
@@ -47,10 +47,15 @@ def disk_rates(folder: Path, *, quick: bool) -> DiskRates:
     Returns:
         Samples of both directions.
     """
-    blocks = min((32 if quick else 128) * 2**20, shutil.disk_usage(folder).free // 20) // _BLOCK_BYTES
+    blocks = (
+        min((32 if quick else 128) * 2**20, shutil.disk_usage(folder).free // 20) // _BLOCK_BYTES
+    )
     if blocks == 0 or not os.access(folder, os.W_OK):
         return DiskRates(None, None, 0, False)
-    with tempfile.TemporaryDirectory(prefix=".calibrate-", dir=folder) as temporary, mmap.mmap(-1, _BLOCK_BYTES) as block:
+    with (
+        tempfile.TemporaryDirectory(prefix=".calibrate-", dir=folder) as temporary,
+        mmap.mmap(-1, _BLOCK_BYTES) as block,
+    ):
         block.write(os.urandom(_BLOCK_BYTES))
         path = Path(temporary) / "probe"
         flag = _DIRECT if _DIRECT and _accepts_direct(path, block) else 0

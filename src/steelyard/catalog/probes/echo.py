@@ -1,8 +1,11 @@
-"""The far end of the link probe: a process of its own that answers messages. Run as a file; needs the standard library only.
+"""The far end of the link probe: a process of its own that answers messages. Run as a file.
+
+Needs the standard library only.
 
 Arguments: port of a listening socket on this host, path of a file to map, its size.
-Over the socket each message is an 8-byte length and that many bytes, answered by one byte, until the socket closes.
-Then each byte on standard input is answered by one on standard output: "p" at once, "c" after copying the mapped file.
+Over the socket each message is an 8-byte length and that many bytes, answered by one byte, until
+the socket closes. Then each byte on standard input is answered by one on standard output: "p" at
+once, "c" after copying the mapped file.
 """
 
 import mmap

@@ -1,4 +1,7 @@
-"""Rate of elementwise operators, forward and backward: activation and softmax, which exponentials bound more than memory."""
+"""Rate of elementwise operators, forward and backward.
+
+Activation and softmax, which exponentials bound more than memory.
+"""
 
 from steelyard.catalog.probes.timing import Samples, clock_of, repeat
 
@@ -6,7 +9,8 @@ __all__ = ["elementwise"]
 
 _SHAPES = {"cpu": (1024, 512), "cuda": (8192, 4096)}
 _PASSES = 10
-"""Reads and writes of the tensor: SiLU and log-softmax, each one read and one write forward, two reads and one write backward."""
+"""Reads and writes of the tensor: SiLU and log-softmax, each one read and one write forward, two
+reads and one write backward."""
 
 
 def elementwise(*, device: str, quick: bool) -> tuple[Samples, float]:
@@ -22,11 +26,21 @@ def elementwise(*, device: str, quick: bool) -> tuple[Samples, float]:
     import torch
     import torch.nn.functional as F
 
-    values = torch.randn(_SHAPES[device], generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+    values = (
+        torch.randn(_SHAPES[device], generator=torch.Generator().manual_seed(0))
+        .to(device)
+        .requires_grad_()
+    )
     above = torch.ones_like(values)
 
     def work() -> None:
         torch.autograd.grad(F.log_softmax(F.silu(values), dim=-1), [values], above)
 
     size = float(values.numel() * values.element_size())
-    return repeat(work, clock_of(device), repeats=5 if quick else 9, least_s=0.01, most_s=0.4 if quick else 1.0), _PASSES * size
+    return repeat(
+        work,
+        clock_of(device),
+        repeats=5 if quick else 9,
+        least_s=0.01,
+        most_s=0.4 if quick else 1.0,
+    ), _PASSES * size

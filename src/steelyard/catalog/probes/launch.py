@@ -10,7 +10,9 @@ _OPERATIONS = 300
 
 
 def launch(*, device: str, quick: bool) -> Samples:
-    """Time the dispatch of small additions; on CUDA the queue is drained between repetitions, not inside them.
+    """Time the dispatch of small additions.
+
+    On CUDA the queue is drained between repetitions, not inside them.
 
     Args:
         device: "cpu" or "cuda".

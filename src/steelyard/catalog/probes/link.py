@@ -1,4 +1,7 @@
-"""Latency and bandwidth between two processes of this machine: loopback TCP, pipes, shared memory."""
+"""Latency and bandwidth between two processes of this machine.
+
+Loopback TCP, pipes, shared memory.
+"""
 
 import mmap
 import os
@@ -50,14 +53,18 @@ def link_rates(*, quick: bool) -> LinkRates:
         CalibrationError: the second process does not answer.
     """
     shared_memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="steelyard-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="steelyard-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None
+    ) as folder:
         path = Path(folder) / "link"
         path.write_bytes(bytes(_MESSAGE_BYTES))
         try:
             return _exchange(path, repeats=9 if quick else 31)
         except (OSError, subprocess.SubprocessError) as error:
             hint = "allow processes of this user to connect over 127.0.0.1"
-            raise CalibrationError(f"the second process of the link probe failed: {error}", hint=hint) from error
+            raise CalibrationError(
+                f"the second process of the link probe failed: {error}", hint=hint
+            ) from error
 
 
 def _exchange(path: Path, repeats: int) -> LinkRates:
@@ -65,8 +72,17 @@ def _exchange(path: Path, repeats: int) -> LinkRates:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(_TIMEOUT_S)
         port = server.getsockname()[1]
-        command = [sys.executable, "-I", str(Path(__file__).with_name("echo.py")), str(port), str(path), str(_MESSAGE_BYTES)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as far:
+        command = [
+            sys.executable,
+            "-I",
+            str(Path(__file__).with_name("echo.py")),
+            str(port),
+            str(path),
+            str(_MESSAGE_BYTES),
+        ]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        ) as far:
             try:
                 round_trip, message = _over_tcp(server, repeats)
                 pipe, shared = _over_pipes(far, path, repeats)
@@ -95,7 +111,9 @@ def _over_tcp(server: socket.socket, repeats: int) -> tuple[Samples, Samples]:
                 raise OSError("the link closed")
 
         round_trip = repeat(lambda: send(small), host_clock, repeats=repeats, least_s=0.01)
-        return round_trip, repeat(lambda: send(large), host_clock, repeats=repeats, least_s=0.01, most_s=2.0)
+        return round_trip, repeat(
+            lambda: send(large), host_clock, repeats=repeats, least_s=0.01, most_s=2.0
+        )
 
 
 def _framed(size: int) -> bytes:
@@ -113,7 +131,11 @@ def _over_pipes(far: subprocess.Popen[bytes], path: Path, repeats: int) -> tuple
         if os.read(back, 1) != b"k":
             raise OSError("the pipe closed")
 
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), _MESSAGE_BYTES) as shared, memoryview(shared) as view:
+    with (
+        path.open("r+b") as file,
+        mmap.mmap(file.fileno(), _MESSAGE_BYTES) as shared,
+        memoryview(shared) as view,
+    ):
         message = memoryview(bytearray(_MESSAGE_BYTES))
 
         def hand_over() -> None:

@@ -14,7 +14,8 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 def matmul_shapes(*, device: str, quick: bool) -> list[tuple[int, int, int]]:
     """List the shapes (m, n, k) to time, least work first.
 
-    Rows m are tokens at once, from one decoded token to a training batch; n and k are widths of layers.
+    Rows m are tokens at once, from one decoded token to a training batch; n and k are widths of
+    layers.
 
     Args:
         device: "cpu" or "cuda"; GPUs get larger widths.
@@ -24,12 +25,18 @@ def matmul_shapes(*, device: str, quick: bool) -> list[tuple[int, int, int]]:
         Shapes without repeats.
     """
     if device == "cuda":
-        widths = [(1024, 1024), (4096, 4096), (4096, 16384)] + ([] if quick else [(16384, 4096), (8192, 8192)])
+        widths = [(1024, 1024), (4096, 4096), (4096, 16384)] + (
+            [] if quick else [(16384, 4096), (8192, 8192)]
+        )
         squares = [1024, 2048, 4096, 8192] + ([] if quick else [16384])
         rows = (1, 8, 64, 512, 4096)
     else:
         widths = [(128, 128), (256, 256), (256, 1024), (1024, 256), (512, 512), (1024, 1024)]
-        widths += [] if quick else [(128, 512), (512, 128), (256, 512), (512, 256), (512, 1024), (1024, 512)]
+        widths += (
+            []
+            if quick
+            else [(128, 512), (512, 128), (256, 512), (512, 256), (512, 1024), (1024, 512)]
+        )
         squares = [512, 1024, 2048] + ([] if quick else [4096])
         rows = (1, 8, 64, 512, 2048)
     shapes = {(m, n, k) for m in rows for k, n in widths} | {(size, size, size) for size in squares}
@@ -37,12 +44,19 @@ def matmul_shapes(*, device: str, quick: bool) -> list[tuple[int, int, int]]:
 
 
 def time_matmuls(
-    dtype: str, *, device: str, quick: bool, budget_s: float, seed: int = 0, step: Callable[[float], None] = lambda _: None
+    dtype: str,
+    *,
+    device: str,
+    quick: bool,
+    budget_s: float,
+    seed: int = 0,
+    step: Callable[[float], None] = lambda _: None,
 ) -> dict[tuple[int, int, int], Samples]:
     """Time the matrix products of one dtype.
 
-    A shape whose expected time does not fit what is left of the budget is skipped, so that a dtype that the processor
-    emulates costs seconds, not minutes. The smallest square is timed even when slower shapes before it spent the budget.
+    A shape whose expected time does not fit what is left of the budget is skipped, so that a dtype
+    that the processor emulates costs seconds, not minutes. The smallest square is timed even when
+    slower shapes before it spent the budget.
 
     Args:
         dtype: "fp32", "bf16" or "fp16".
@@ -65,12 +79,16 @@ def time_matmuls(
         left_s = budget_s if (m, n, k) == first_square else deadline - time.perf_counter()
         if rate and 5 * flops / rate > left_s:
             continue
-        timed[m, n, k] = _time_one(dtype, (m, n, k), clock=clock, device=device, quick=quick, seed=seed)
+        timed[m, n, k] = _time_one(
+            dtype, (m, n, k), clock=clock, device=device, quick=quick, seed=seed
+        )
         rate = max(rate, timed[m, n, k].rate(flops))
     return timed
 
 
-def _time_one(dtype: str, shape: tuple[int, int, int], *, clock: Clock, device: str, quick: bool, seed: int) -> Samples:
+def _time_one(
+    dtype: str, shape: tuple[int, int, int], *, clock: Clock, device: str, quick: bool, seed: int
+) -> Samples:
     """Time one product."""
     import torch
 

@@ -1,17 +1,27 @@
-"""Bandwidth of memory: streams beyond and inside the caches, random row gathers, and the host link of a GPU."""
+"""Bandwidth of memory.
+
+Streams beyond and inside the caches, random row gathers, and the host link of a GPU.
+"""
 
 import os
 from pathlib import Path
 
 from steelyard.catalog.probes.timing import Samples, clock_of, host_clock, repeat
 
-__all__ = ["cache_stream", "gather", "host_copy", "last_level_cache_bytes", "memory_bytes", "stream"]
+__all__ = [
+    "cache_stream",
+    "gather",
+    "host_copy",
+    "last_level_cache_bytes",
+    "memory_bytes",
+    "stream",
+]
 
 _ROW_FLOATS = 64
 
 
 def memory_bytes(device: str) -> float:
-    """Give the memory a device lets this process use: installed, or the container's limit when lower."""
+    """Return the memory a device lets this process use: installed, or the container's limit when lower."""
     if device == "cuda":
         import torch
 
@@ -23,13 +33,23 @@ def memory_bytes(device: str) -> float:
 
 
 def last_level_cache_bytes(device: str) -> int:
-    """Give the size of the last-level cache; 32 MiB where the system does not say."""
+    """Return the size of the last-level cache; 32 MiB where the system does not say."""
     if device == "cuda":
         import torch
 
         return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0)) or 32 * 2**20
-    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    return max((int(size[:-1]) * {"K": 2**10, "M": 2**20}[size[-1]] for size in sizes if size[-1:] in "KM"), default=32 * 2**20)
+    sizes = [
+        path.read_text().strip()
+        for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    ]
+    return max(
+        (
+            int(size[:-1]) * {"K": 2**10, "M": 2**20}[size[-1]]
+            for size in sizes
+            if size[-1:] in "KM"
+        ),
+        default=32 * 2**20,
+    )
 
 
 def _triad(floats: int, device: str, repeats: int, most_s: float) -> tuple[Samples, float]:
@@ -38,7 +58,12 @@ def _triad(floats: int, device: str, repeats: int, most_s: float) -> tuple[Sampl
 
     first, second = torch.ones(floats, device=device), torch.ones(floats, device=device)
     out = torch.empty(floats, device=device).zero_()
-    samples = repeat(lambda: torch.add(first, second, alpha=2.0, out=out), clock_of(device), repeats=repeats, most_s=most_s)
+    samples = repeat(
+        lambda: torch.add(first, second, alpha=2.0, out=out),
+        clock_of(device),
+        repeats=repeats,
+        most_s=most_s,
+    )
     return samples, 12.0 * floats
 
 
@@ -69,7 +94,9 @@ def cache_stream(*, device: str, quick: bool) -> tuple[Samples, float]:
     Returns:
         Samples, and the bytes read plus written by one pass.
     """
-    return _triad(last_level_cache_bytes(device) // 8 // 12, device, 9 if quick else 21, 0.3 if quick else 1.0)
+    return _triad(
+        last_level_cache_bytes(device) // 8 // 12, device, 9 if quick else 21, 0.3 if quick else 1.0
+    )
 
 
 def gather(*, device: str, quick: bool, seed: int = 0) -> tuple[Samples, float]:
@@ -91,7 +118,9 @@ def gather(*, device: str, quick: bool, seed: int = 0) -> tuple[Samples, float]:
     picks = torch.randint(rows, (2**16,), generator=torch.Generator().manual_seed(seed)).to(device)
     out = torch.empty(len(picks), _ROW_FLOATS, device=device)
     call = lambda: torch.index_select(table, 0, picks, out=out)  # noqa: E731
-    samples = repeat(call, clock_of(device), repeats=7 if quick else 15, most_s=0.3 if quick else 1.0)
+    samples = repeat(
+        call, clock_of(device), repeats=7 if quick else 15, most_s=0.3 if quick else 1.0
+    )
     return samples, 4.0 * _ROW_FLOATS * len(picks)
 
 

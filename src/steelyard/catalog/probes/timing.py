@@ -56,7 +56,9 @@ class Samples:
         every = np.asarray(self.seconds + self.disturbed)
         value = self.rate(work) if work else self.median_s
         spread = float((work / every if work else every).std())
-        return Measurement(quantity=name, value=value, spread=spread, count=len(every), time_s=time.time())
+        return Measurement(
+            quantity=name, value=value, spread=spread, count=len(every), time_s=time.time()
+        )
 
 
 def quietest(rounds: list[Samples]) -> Samples:
@@ -69,7 +71,9 @@ def quietest(rounds: list[Samples]) -> Samples:
         The fastest round's repetitions, the others kept as `disturbed`.
     """
     best = min(rounds, key=lambda samples: samples.median_s)
-    rest = tuple(seconds for samples in rounds if samples is not best for seconds in samples.seconds)
+    rest = tuple(
+        seconds for samples in rounds if samples is not best for seconds in samples.seconds
+    )
     return Samples(best.seconds, rest)
 
 
@@ -96,11 +100,18 @@ def _cuda_clock(call: Callable[[], Any], loops: int) -> float:
 
 
 def clock_of(device: str) -> Clock:
-    """Give the clock of a device: events on CUDA, the wall clock elsewhere."""
+    """Return the clock of a device: events on CUDA, the wall clock elsewhere."""
     return _cuda_clock if device == "cuda" else host_clock
 
 
-def repeat(call: Callable[[], Any], clock: Clock, *, repeats: int = 7, least_s: float = 0.003, most_s: float = 0.5) -> Samples:
+def repeat(
+    call: Callable[[], Any],
+    clock: Clock,
+    *,
+    repeats: int = 7,
+    least_s: float = 0.003,
+    most_s: float = 0.5,
+) -> Samples:
     """Warm a call up, then time it `repeats` times.
 
     Args:
@@ -119,6 +130,8 @@ def repeat(call: Callable[[], Any], clock: Clock, *, repeats: int = 7, least_s: 
     seconds: list[float] = []
     while len(seconds) < 3 or (len(seconds) < repeats and sum(seconds) * loops < most_s):
         seconds.append(clock(call, loops) / loops)
-        if seconds[-1] * loops > 8 * least_s:  # the first call flattered; do not spend the time of many on one
+        if (
+            seconds[-1] * loops > 8 * least_s
+        ):  # the first call flattered; do not spend the time of many on one
             loops = max(1, loops // 8)
     return Samples(tuple(seconds))

@@ -82,11 +82,24 @@ def allocate(
     options = law or LawOptions()
     asked = options.law()
     bounds = {"max_parameters": (max_parameters, "parameter"), "max_tokens": (max_tokens, "token")}
-    bounds |= {"unique_tokens": (unique_tokens, "token"), "inference_tokens": (inference_tokens, "token")}
-    given = {name: units.parse(text, unit, where=f"--{name.replace('_', '-')}") for name, (text, unit) in bounds.items() if text}
-    recipe = {name: source_fit(text) for name, text in (("batch", batch), ("learning_rate", learning_rate)) if text}
+    bounds |= {
+        "unique_tokens": (unique_tokens, "token"),
+        "inference_tokens": (inference_tokens, "token"),
+    }
+    given = {
+        name: units.parse(text, unit, where=f"--{name.replace('_', '-')}")
+        for name, (text, unit) in bounds.items()
+        if text
+    }
+    recipe = {
+        name: source_fit(text)
+        for name, text in (("batch", batch), ("learning_rate", learning_rate))
+        if text
+    }
     budget = units.parse(flops, "FLOP", where="--flops")
-    chosen = laws.allocate(asked, budget, limits=laws.Limits(**given), recipe=recipe, extrapolate=options.extrapolate)
+    chosen = laws.allocate(
+        asked, budget, limits=laws.Limits(**given), recipe=recipe, extrapolate=options.extrapolate
+    )
     print(dump(asdict(chosen))) if json else _print_allocation(chosen)
 
 
@@ -120,26 +133,56 @@ def next_cell(
     counts = [units.parse(text, "token", where="--tokens") for text in tokens.split(",")]
     grid = np.array(list(itertools.product(sizes, counts)))
     most = units.parse(max_flops, "FLOP", where="--max-flops") if max_flops else np.inf
-    found = laws.next_cell(options.law(), {"parameters": grid[:, 0], "tokens": grid[:, 1]}, numbers(at, "--at"), max_flops=most)
+    found = laws.next_cell(
+        options.law(),
+        {"parameters": grid[:, 0], "tokens": grid[:, 1]},
+        numbers(at, "--at"),
+        max_flops=most,
+    )
     if json:
         width = {"interval_before": found.interval_before, "interval_after": found.interval_after}
-        print(dump({"best": found.best, **found.inputs, "flops": found.flops, **width, "level": found.level}))
+        print(
+            dump(
+                {
+                    "best": found.best,
+                    **found.inputs,
+                    "flops": found.flops,
+                    **width,
+                    "level": found.level,
+                }
+            )
+        )
     else:
         _print_next(found)
 
 
-def _print_prediction(asked: "Fit", run: dict[str, float], said: "Prediction", level: float) -> None:
+def _print_prediction(
+    asked: "Fit", run: dict[str, float], said: "Prediction", level: float
+) -> None:
     """Print the prediction with its interval and how far it lies outside the points."""
     from steelyard.runs.report import Column, Report, Section, Table
 
-    rows: list[list[Any]] = [[f"{said.value[0]:.5g}", f"{said.low[0]:.5g}", f"{said.high[0]:.5g}", asked.provenance]]
-    heads = [*(Column(word, align="right") for word in ("predicted", "low", "high")), Column("provenance")]
+    rows: list[list[Any]] = [
+        [f"{said.value[0]:.5g}", f"{said.low[0]:.5g}", f"{said.high[0]:.5g}", asked.provenance]
+    ]
+    heads = [
+        *(Column(word, align="right") for word in ("predicted", "low", "high")),
+        Column("provenance"),
+    ]
     far = float(asked.distance(run)[0])
     caption = f"{100 * level:.0f} % interval of one run"
     caption += f"; {2.718281828459045**far:.3g}x beyond the fitted points" if far else ""
-    caption += "; no width, because no joint uncertainty was published" if asked.provenance == "published" else ""
+    caption += (
+        "; no width, because no joint uncertainty was published"
+        if asked.provenance == "published"
+        else ""
+    )
     title = ", ".join(f"{name} {value:.4g}" for name, value in run.items())
-    Report(title, f"{asked.law.name}: {asked.source}", [Section("Prediction", [Table(heads, rows, caption)])]).print()
+    Report(
+        title,
+        f"{asked.law.name}: {asked.source}",
+        [Section("Prediction", [Table(heads, rows, caption)])],
+    ).print()
 
 
 def _print_allocation(chosen: "Allocation") -> None:
@@ -148,20 +191,37 @@ def _print_allocation(chosen: "Allocation") -> None:
     from steelyard.runs.report import Column, Report, Section, Table
 
     def row(label: str, item: "Estimate", unit: str) -> list[Any]:
-        words = (units.pretty(value, unit).partition(" ")[0] if unit else f"{value:.4g}" for value in (item.value, item.low, item.high))
+        words = (
+            units.pretty(value, unit).partition(" ")[0] if unit else f"{value:.4g}"
+            for value in (item.value, item.low, item.high)
+        )
         return [label, *words, chosen.provenance]
 
-    rows = [row("parameters", chosen.parameters, "parameter"), row("tokens", chosen.tokens, "token")]
+    rows = [
+        row("parameters", chosen.parameters, "parameter"),
+        row("tokens", chosen.tokens, "token"),
+    ]
     rows += [row("epochs", chosen.epochs, "")] if chosen.epochs else []
-    rows += [row("loss", chosen.loss, ""), *(row(name.replace("_", " "), item, "") for name, item in chosen.recipe.items())]
-    heads = [Column(""), *(Column(word, align="right") for word in ("best", "low", "high")), Column("provenance")]
+    rows += [
+        row("loss", chosen.loss, ""),
+        *(row(name.replace("_", " "), item, "") for name, item in chosen.recipe.items()),
+    ]
+    heads = [
+        Column(""),
+        *(Column(word, align="right") for word in ("best", "low", "high")),
+        Column("provenance"),
+    ]
     ratio = chosen.tokens.value / chosen.parameters.value
     caption = f"{ratio:.3g} tokens per parameter; {100 * chosen.level:.0f} % intervals"
     if chosen.provenance == "published":
         caption += " have no width, because no joint uncertainty was published"
     elif chosen.distance:
         caption += f"; {2.718281828459045**chosen.distance:.3g}x beyond the fitted points"
-    caption += f"; held back by {' and '.join(name.replace('_', ' ') for name in chosen.binding)}" if chosen.binding else ""
+    caption += (
+        f"; held back by {' and '.join(name.replace('_', ' ') for name in chosen.binding)}"
+        if chosen.binding
+        else ""
+    )
     if chosen.training_flops < 0.999 * chosen.flops:
         caption += f"; training spends {units.pretty(chosen.training_flops, 'FLOP')} of it"
     title = f"Best use of {units.pretty(chosen.flops, 'FLOP')}"
@@ -183,5 +243,10 @@ def _print_next(found: "NextCell") -> None:
         for index in range(min(len(found.rows), 12))
     ]
     heads = [Column(word, align="right") for word in ("size", "tokens", "cost", "interval after")]
-    caption = f"Best buy first. The {100 * found.level:.0f} % interval of the law is {100 * found.interval_before:.3g} % wide now."
-    Report("Which run to do next", "", [Section("Candidates", [Table(heads, rows, caption)])]).print()
+    caption = (
+        f"Best buy first. The {100 * found.level:.0f} % interval of the law is "
+        f"{100 * found.interval_before:.3g} % wide now."
+    )
+    Report(
+        "Which run to do next", "", [Section("Candidates", [Table(heads, rows, caption)])]
+    ).print()

@@ -41,7 +41,8 @@ def fit(
         target: what to fit, one of the columns by its new name.
         table: which columns and rows to read.
         fix: parameters to hold, NAME=VALUE.
-        profile: parameters whose profile interval to give, besides those the points leave nearly free; "all" for all.
+        profile: parameters whose profile interval to give, besides those the points leave nearly
+            free; "all" for all.
         bootstraps: resampled fits for the intervals.
         seed: of the resampling.
         delta: where the Huber loss turns linear, in log units.
@@ -58,7 +59,9 @@ def fit(
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
     asked = fitted.law.names if profile == ("all",) else profile
-    profiles = [] if json else [fitted.profile(name) for name in dict.fromkeys((*asked, *_loose(fitted)))]
+    profiles = (
+        [] if json else [fitted.profile(name) for name in dict.fromkeys((*asked, *_loose(fitted)))]
+    )
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
         from steelyard.runs.save import save_chart
@@ -140,7 +143,8 @@ def isoflop(
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
         flops: column with the budgets; the one called flops, else 6 x parameters x tokens.
         at: budget to give the best size for, such as 1e21FLOP.
-        edges: what to do with budgets whose best size lies at the edge of the sizes, drop or extend.
+        edges: what to do with budgets whose best size lies at the edge of the sizes, drop or
+            extend.
         table: which columns and rows to read.
         chart: file for the picture, .html, .svg, .png or .json.
         json: print JSON instead of a table.
@@ -155,7 +159,9 @@ def isoflop(
         raise ConfigError(f"--edges {edges!r} is not known", hint="drop or extend")
     chart_file(chart)
     options = table or TableOptions()
-    points = (replace(options, column=(*options.column, f"flops={flops}")) if flops else options).read(file)
+    points = (
+        replace(options, column=(*options.column, f"flops={flops}")) if flops else options
+    ).read(file)
     found = find(points, edges=edges)
     budget = parse(at, "FLOP", where="--at") if at else 0.0
     if chart is not None:
@@ -164,17 +170,39 @@ def isoflop(
 
         save_chart(isoflop_chart(found, points), chart)
     if json:
-        said = {"parameters": asdict(found.parameters(budget)), "tokens": asdict(found.tokens(budget))} if budget else None
+        said = (
+            {"parameters": asdict(found.parameters(budget)), "tokens": asdict(found.tokens(budget))}
+            if budget
+            else None
+        )
         budgets = [asdict(item) for item in found.budgets]
-        exponents = {"exponent": asdict(found.exponent), "token_exponent": asdict(found.token_exponent)}
-        print(dump({**exponents, "level": found.level, "noise": found.noise, "budgets": budgets, "at": said}))
+        exponents = {
+            "exponent": asdict(found.exponent),
+            "token_exponent": asdict(found.token_exponent),
+        }
+        print(
+            dump(
+                {
+                    **exponents,
+                    "level": found.level,
+                    "noise": found.noise,
+                    "budgets": budgets,
+                    "at": said,
+                }
+            )
+        )
     else:
         _print_isoflop(found, budget)
 
 
 def _loose(fitted: "Fit") -> list[str]:
     """Name parameters that carry a direction the points leave nearly free."""
-    return [name for item in fitted.flat_directions for name, share in item.components.items() if abs(share) >= _LOOSE_SHARE]
+    return [
+        name
+        for item in fitted.flat_directions
+        for name, share in item.components.items()
+        if abs(share) >= _LOOSE_SHARE
+    ]
 
 
 def _print_fit(fitted: "Fit", profiles: "list[Profile]") -> None:
@@ -185,23 +213,44 @@ def _print_fit(fitted: "Fit", profiles: "list[Profile]") -> None:
     flat = {item.name for item in profiles if item.is_flat}
     for name, value in fitted.params.items():
         low, high = fitted.interval(name)
-        note = "at its bound" if name in fitted.at_bounds else "flat, see its profile" if name in flat else ""
+        note = (
+            "at its bound"
+            if name in fitted.at_bounds
+            else "flat, see its profile"
+            if name in flat
+            else ""
+        )
         rows.append([name, f"{value:.5g}", f"{low:.5g}", f"{high:.5g}", note])
-    heads = [Column("parameter"), *(Column(word, align="right") for word in ("fitted", "low", "high")), Column("note")]
+    heads = [
+        Column("parameter"),
+        *(Column(word, align="right") for word in ("fitted", "low", "high")),
+        Column("note"),
+    ]
     outliers = fitted.outliers()
-    shown = "; ".join(map(str, outliers[:5])) + (f" and {len(outliers) - 5} more" if len(outliers) > 5 else "")
+    shown = "; ".join(map(str, outliers[:5])) + (
+        f" and {len(outliers) - 5} more" if len(outliers) > 5 else ""
+    )
     notes = [
-        f"- {fitted.num_points} points, residual noise {100 * fitted.noise:.2g} %, sum of Huber losses {fitted.objective:.6g}",
-        f"- beyond the points the error grows by {100 * fitted.drift:.2g} % per factor e ({fitted.drift_source})",
-        f"- condition number {fitted.condition_number:.3g}; nearly free: {'; '.join(map(str, fitted.flat_directions)) or 'nothing'}",
-        f"- weak priors on {', '.join(fitted.prior)}, because the points are few" if fitted.prior else "- no priors",
+        f"- {fitted.num_points} points, residual noise {100 * fitted.noise:.2g} %, sum of Huber "
+        f"losses {fitted.objective:.6g}",
+        f"- beyond the points the error grows by {100 * fitted.drift:.2g} % per factor e "
+        f"({fitted.drift_source})",
+        f"- condition number {fitted.condition_number:.3g}; nearly free: "
+        f"{'; '.join(map(str, fitted.flat_directions)) or 'nothing'}",
+        f"- weak priors on {', '.join(fitted.prior)}, because the points are few"
+        if fitted.prior
+        else "- no priors",
         f"- far from the law: {shown}" if outliers else "- no outliers",
         *(f"- profile of {item}" for item in profiles),
     ]
-    table = Table(heads, rows, f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})")
+    table = Table(
+        heads, rows, f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})"
+    )
     formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
     Report(
-        f"Law {fitted.law.name}", f"{formula}fitted to {fitted.source}", [Section("Parameters", [table, Text("\n".join(notes))])]
+        f"Law {fitted.law.name}",
+        f"{formula}fitted to {fitted.source}",
+        [Section("Parameters", [table, Text("\n".join(notes))])],
     ).print()
 
 
@@ -219,9 +268,22 @@ def _print_comparison(found: "Comparison", source: str) -> None:
         ]
         for form in found.forms
     ]
-    heads = [Column("law"), *(Column(word, align="right") for word in ("error beyond", "per cut, %", "noise inside", "AIC"))]
-    caption = f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law extrapolates best."
-    Report("Which law to trust", source, [Section("Rolling extrapolation", [Table(heads, rows, caption)])]).print()
+    heads = [
+        Column("law"),
+        *(
+            Column(word, align="right")
+            for word in ("error beyond", "per cut, %", "noise inside", "AIC")
+        ),
+    ]
+    caption = (
+        f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law "
+        f"extrapolates best."
+    )
+    Report(
+        "Which law to trust",
+        source,
+        [Section("Rolling extrapolation", [Table(heads, rows, caption)])],
+    ).print()
 
 
 def _count(value: float, unit: str) -> str:
@@ -239,16 +301,24 @@ def _print_isoflop(found: "IsoFlop", budget: float) -> None:
     rows: list[list[Any]] = [
         [
             units.pretty(item.flops, "FLOP"),
-            *(_count(value, "parameter") for value in (item.parameters.value, item.parameters.low, item.parameters.high)),
+            *(
+                _count(value, "parameter")
+                for value in (item.parameters.value, item.parameters.low, item.parameters.high)
+            ),
             _count(item.tokens, "token"),
             f"{item.loss:.4f}",
             item.reason or item.state,
         ]
         for item in found.budgets
     ]
-    heads = [Column("budget"), *(Column(word, align="right") for word in ("best size", "low", "high", "tokens", "loss")), Column("")]
+    heads = [
+        Column("budget"),
+        *(Column(word, align="right") for word in ("best size", "low", "high", "tokens", "loss")),
+        Column(""),
+    ]
     lines = [
-        f"- best size grows as compute^{item.value:.3f} ({item.low:.3f} to {item.high:.3f}), {100 * found.level:.0f} % interval"
+        f"- best size grows as compute^{item.value:.3f} ({item.low:.3f} to {item.high:.3f}), "
+        f"{100 * found.level:.0f} % interval"
         if what == "size"
         else f"- tokens grow as compute^{item.value:.3f} ({item.low:.3f} to {item.high:.3f})"
         for what, item in (("size", found.exponent), ("tokens", found.token_exponent))
@@ -256,5 +326,10 @@ def _print_isoflop(found: "IsoFlop", budget: float) -> None:
     lines.append(f"- noise of one run {100 * found.noise:.2g} % ({found.noise_source})")
     if budget:
         size, tokens = found.parameters(budget), found.tokens(budget)
-        lines.append(f"- at {units.pretty(budget, 'FLOP')}: {units.pretty(size.value, 'parameter')}, {units.pretty(tokens.value, 'token')}")
-    Report("IsoFLOP", found.source, [Section("Minima", [Table(heads, rows), Text("\n".join(lines))])]).print()
+        lines.append(
+            f"- at {units.pretty(budget, 'FLOP')}: {units.pretty(size.value, 'parameter')}, "
+            f"{units.pretty(tokens.value, 'token')}"
+        )
+    Report(
+        "IsoFLOP", found.source, [Section("Minima", [Table(heads, rows), Text("\n".join(lines))])]
+    ).print()

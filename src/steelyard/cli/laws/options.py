@@ -1,4 +1,7 @@
-"""Options that several verbs share: which columns and rows of a file to read, and which law to ask."""
+"""Options that several verbs share.
+
+Which columns and rows of a file to read, and which law to ask.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +12,17 @@ import cyclopts
 if TYPE_CHECKING:
     from steelyard.laws import Fit, Law, RunTable
 
-__all__ = ["JSON", "LawOptions", "TableOptions", "chart_file", "dump", "law_from", "numbers", "pairs", "source_fit"]
+__all__ = [
+    "JSON",
+    "LawOptions",
+    "TableOptions",
+    "chart_file",
+    "dump",
+    "law_from",
+    "numbers",
+    "pairs",
+    "source_fit",
+]
 
 JSON = cyclopts.Parameter(negative=())
 _FLAG = cyclopts.Parameter(negative=())
@@ -27,7 +40,8 @@ class TableOptions:
         tokens: column with the training tokens; the one called tokens unless given.
         column: further inputs as NAME=COLUMN, such as unique_tokens=unique.
         where: rows to keep as COLUMN=VALUE or COLUMN=LOW..HIGH.
-        counts: which parameters are counted: total, non-embedding, non-embedding+head; or a column that says it per row.
+        counts: which parameters are counted: total, non-embedding, non-embedding+head; or a column
+            that says it per row.
         loss_unit: nat/token, bit/token, bit/byte, nat/byte or "error fraction"; or a column.
         tokenizer: its name, or a column.
         schedule: finished or unfinished learning-rate schedules, or a column.
@@ -62,20 +76,31 @@ class TableOptions:
         """
         from steelyard.laws import RunTable
 
-        named = {"loss": self.loss, "parameters": self.parameters, "tokens": self.tokens, **pairs(self.column, "--column", "NAME=COLUMN")}
+        named = {
+            "loss": self.loss,
+            "parameters": self.parameters,
+            "tokens": self.tokens,
+            **pairs(self.column, "--column", "NAME=COLUMN"),
+        }
         columns: dict[str, Any] = {role: name for role, name in named.items() if name}
-        stated: dict[str, Any] = {name: getattr(self, name) for name in ("counts", "loss_unit", "tokenizer", "schedule")}
+        stated: dict[str, Any] = {
+            name: getattr(self, name) for name in ("counts", "loss_unit", "tokenizer", "schedule")
+        }
         stated = {name: word for name, word in stated.items() if word}
         if file.is_dir():
             from steelyard.runs import RunStore
 
             own = {name: word for name, word in stated.items() if name in ("tokenizer", "schedule")}
-            table = RunTable.from_store(RunStore(file), kind=self.kind, drop_invalid=self.drop_invalid, **own, **columns)
+            table = RunTable.from_store(
+                RunStore(file), kind=self.kind, drop_invalid=self.drop_invalid, **own, **columns
+            )
         else:
             table = RunTable.read(file, drop_invalid=self.drop_invalid, **stated, **columns)
         called = {name: role for role, name in columns.items()}
         conditions = pairs(self.where, "--where", "COLUMN=VALUE")
-        return table.where(**{called.get(name, name): _condition(text) for name, text in conditions.items()})
+        return table.where(
+            **{called.get(name, name): _condition(text) for name, text in conditions.items()}
+        )
 
 
 @cyclopts.Parameter(name="*")
@@ -105,7 +130,9 @@ class LawOptions:
         from steelyard.errors import ConfigError
 
         if bool(self.published) == (self.fit is not None):
-            raise ConfigError("give either --published NAME or --fit FILE", hint="names: steelyard laws registry")
+            raise ConfigError(
+                "give either --published NAME or --fit FILE", hint="names: steelyard laws registry"
+            )
         return source_fit(self.published or str(self.fit), is_file=self.fit is not None)
 
 
@@ -130,13 +157,17 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
     path = Path(name)
     if is_file or (is_file is None and (path.is_file() or path.suffix == ".json")):
         if not path.is_file():
-            raise DataError(f"no such file: {path}", hint="make one with: steelyard laws fit ... --out FILE")
+            raise DataError(
+                f"no such file: {path}", hint="make one with: steelyard laws fit ... --out FILE"
+            )
         return laws.Fit.from_json(path.read_text(encoding="utf-8", errors="replace"))
     if name not in laws.published:
         import difflib
 
         near = difflib.get_close_matches(name, laws.published, n=3, cutoff=0.3)
-        raise CatalogError(f"no published law {name!r}", hint=f"near names: {', '.join(near or laws.published)}")
+        raise CatalogError(
+            f"no published law {name!r}", hint=f"near names: {', '.join(near or laws.published)}"
+        )
     return laws.published[name].fit()
 
 
@@ -180,7 +211,9 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     for text in (part for item in texts for part in item.split(",")):
         name, sign, value = text.partition("=")
         if not (sign and name.strip() and value.strip()):
-            raise ConfigError(f"{option} {text!r} is not of the form {form}", hint=f"write {option} {form}")
+            raise ConfigError(
+                f"{option} {text!r} is not of the form {form}", hint=f"write {option} {form}"
+            )
         found[name.strip()] = value.strip()
     return found
 
@@ -200,9 +233,15 @@ def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
     """
     from steelyard.units import parse
 
-    units = {"parameters": "parameter", "tokens": "token", "unique_tokens": "token", "flops": "FLOP"}
+    units = {
+        "parameters": "parameter",
+        "tokens": "token",
+        "unique_tokens": "token",
+        "flops": "FLOP",
+    }
     return {
-        name: parse(value, units.get(name, ""), where=f"{option} {name}") for name, value in pairs(texts, option, "NAME=NUMBER").items()
+        name: parse(value, units.get(name, ""), where=f"{option} {name}")
+        for name, value in pairs(texts, option, "NAME=NUMBER").items()
     }
 
 
@@ -232,7 +271,10 @@ def chart_file(path: Path | None) -> None:
     from steelyard.runs.save import CHART_ENDINGS
 
     if path is not None and path.suffix.lower() not in CHART_ENDINGS:
-        raise ConfigError(f"--chart {path.name}: unknown ending {path.suffix!r}", hint=f"end it on {', '.join(CHART_ENDINGS)}")
+        raise ConfigError(
+            f"--chart {path.name}: unknown ending {path.suffix!r}",
+            hint=f"end it on {', '.join(CHART_ENDINGS)}",
+        )
 
 
 def dump(value: Any) -> str:

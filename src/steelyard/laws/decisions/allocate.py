@@ -29,8 +29,10 @@ class Limits:
     Attributes:
         max_parameters: largest model that may be trained, such as what fits the serving machine.
         max_tokens: most training tokens, repeats counted.
-        unique_tokens: distinct training tokens at hand; laws of repetition say what more passes over them are worth.
-        inference_tokens: tokens the model will serve; their 2 FLOP per parameter and token come out of the budget too.
+        unique_tokens: distinct training tokens at hand; laws of repetition say what more passes
+            over them are worth.
+        inference_tokens: tokens the model will serve; their 2 FLOP per parameter and token come out
+            of the budget too.
     """
 
     max_parameters: float = np.inf
@@ -40,9 +42,15 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse limits that allow nothing."""
-        if not (self.max_parameters > 0 and self.max_tokens > 0 and self.unique_tokens > 0 and 0 <= self.inference_tokens < np.inf):
+        if not (
+            self.max_parameters > 0
+            and self.max_tokens > 0
+            and self.unique_tokens > 0
+            and 0 <= self.inference_tokens < np.inf
+        ):
             raise FitError(
-                f"limits must be positive, inference tokens 0 or more and finite; given {self}", hint="leave out what is not bounded"
+                f"limits must be positive, inference tokens 0 or more and finite; given {self}",
+                hint="leave out what is not bounded",
             )
 
 
@@ -52,14 +60,18 @@ class Allocation:
 
     Attributes:
         flops: the budget, FLOP.
-        training_flops: what training at the best size spends of it; the rest serves, or is left over where limits bind.
+        training_flops: what training at the best size spends of it; the rest serves, or is left
+            over where limits bind.
         parameters: best model size, counted as the fit's points were.
         tokens: training tokens, repeats counted.
-        epochs: passes over the unique tokens, below 1 when not all are used; None when their number was not given.
+        epochs: passes over the unique tokens, below 1 when not all are used; None when their number
+            was not given.
         loss: predicted loss of that run.
-        recipe: what the laws of the recipe say for that run, such as its batch and learning rate, in their units.
+        recipe: what the laws of the recipe say for that run, such as its batch and learning rate,
+            in their units.
         binding: limits that hold the optimum back: "max_parameters", "max_tokens", both, or none.
-        distance: how far it lies outside the fitted points, in factors of e; 0 inside, and for published laws.
+        distance: how far it lies outside the fitted points, in factors of e; 0 inside, and for
+            published laws.
         level: probability inside the intervals.
         provenance: of the numbers, that of the fit.
         source: of the fit.
@@ -97,18 +109,22 @@ class _Budget:
     def log_range(self) -> tuple[float, float]:
         """Log sizes that spend the budget within the limits; equal ends where only one size is left."""
         served = _INFERENCE_FLOPS * self.limits.inference_tokens
-        least = self.flops / (self.per_token * self.limits.max_tokens + served) if np.isfinite(self.limits.max_tokens) else 1.0
+        least = (
+            self.flops / (self.per_token * self.limits.max_tokens + served)
+            if np.isfinite(self.limits.max_tokens)
+            else 1.0
+        )
         most = self.flops / max(served, self.per_token)
         high = np.log(min(most * (1 - 1e-9), self.limits.max_parameters))
         return min(max(np.log(least), _LOG_RANGE[0]), high), min(high, _LOG_RANGE[1])
 
     def tokens(self, sizes: Array) -> Array:
-        """Give the training tokens that are left at each size."""
+        """Return the training tokens that are left at each size."""
         left = self.flops / sizes - _INFERENCE_FLOPS * self.limits.inference_tokens
         return np.minimum(np.maximum(left, 1e-300) / self.per_token, self.limits.max_tokens)
 
     def runs(self, law: Law, sizes: Array) -> dict[str, Array]:
-        """Give the law's inputs at each size."""
+        """Return the law's inputs at each size."""
         inputs = {"parameters": sizes, "tokens": self.tokens(sizes)}
         if "unique_tokens" in law.inputs:
             inputs["unique_tokens"] = np.minimum(self.limits.unique_tokens, inputs["tokens"])
@@ -128,23 +144,28 @@ def allocate(
     """Split a budget between model size and tokens.
 
     Args:
-        fit: of a law with inputs "parameters" and "tokens", and "unique_tokens" for laws of repetition; fitted or published.
-        flops: budget in FLOP, positive; of training, and of serving where `limits` has inference tokens.
+        fit: of a law with inputs "parameters" and "tokens", and "unique_tokens" for laws of
+            repetition; fitted or published.
+        flops: budget in FLOP, positive; of training, and of serving where `limits` has inference
+            tokens.
         limits: on size and tokens; None for none.
-        recipe: laws by the name of what they predict, such as {"batch": ..., "learning_rate": ...}; each may use parameters,
-            tokens, unique_tokens and what those before it predict.
-        flops_per_parameter_token: FLOP per parameter and token, 6 for a forward and a backward pass.
+        recipe: laws by the name of what they predict, such as {"batch": ..., "learning_rate": ...};
+            each may use parameters, tokens, unique_tokens and what those before it predict.
+        flops_per_parameter_token: FLOP per parameter and token, 6 for a forward and a backward
+            pass.
         level: probability inside the intervals, 0..1.
         extrapolate: allow a run more than two decades beyond the points.
 
     Returns:
-        Size, tokens, epochs and loss with bootstrap intervals; intervals without width for published laws.
+        Size, tokens, epochs and loss with bootstrap intervals; intervals without width for
+        published laws.
 
     Raises:
-        FitError: the law has other inputs, the budget is not positive and finite, a law of the recipe needs what is not known, or
-            the run lies too far beyond the points.
+        FitError: the law has other inputs, the budget is not positive and finite, a law of the
+            recipe needs what is not known, or the run lies too far beyond the points.
 
-    Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; inference in the budget: Sardana et al. 2024 (arXiv 2401.00448).
+    Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; inference in the budget: Sardana
+        et al. 2024 (arXiv 2401.00448).
     """
     limits = limits or Limits()
     _check(fit, flops, flops_per_parameter_token, limits)
@@ -159,7 +180,9 @@ def allocate(
         training_flops=float(flops_per_parameter_token * sizes[0] * tokens[0]),
         parameters=Estimate.of(float(sizes[0]), sizes[1:], level),
         tokens=Estimate.of(float(tokens[0]), tokens[1:], level),
-        epochs=Estimate.of(float(epochs[0]), epochs[1:], level) if np.isfinite(limits.unique_tokens) else None,
+        epochs=Estimate.of(float(epochs[0]), epochs[1:], level)
+        if np.isfinite(limits.unique_tokens)
+        else None,
         loss=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
         recipe=_follow(recipe or {}, best, level, extrapolate),
         binding=_binding(limits, float(sizes[0]), float(tokens[0])),
@@ -173,45 +196,70 @@ def allocate(
 def _check(fit: Fit, flops: float, per_token: float, limits: Limits) -> None:
     """Refuse laws without size and tokens, and budgets that buy nothing."""
     if set(fit.law.inputs) - {"unique_tokens"} != {"parameters", "tokens"}:
-        raise FitError(f"law {fit.law.name} has inputs {', '.join(fit.law.inputs)}; an allocation needs parameters and tokens")
+        raise FitError(
+            f"law {fit.law.name} has inputs {', '.join(fit.law.inputs)}; an allocation needs "
+            f"parameters and tokens"
+        )
     if not (np.isfinite(flops) and flops > per_token > 0):
-        raise FitError(f"a budget of {flops:g} FLOP cannot train one parameter on one token", hint="give the budget like 1e22")
+        raise FitError(
+            f"a budget of {flops:g} FLOP cannot train one parameter on one token",
+            hint="give the budget like 1e22",
+        )
     if flops <= _INFERENCE_FLOPS * limits.inference_tokens:
-        raise FitError(f"{limits.inference_tokens:g} served tokens alone exceed {flops:g} FLOP at one parameter", hint="raise the budget")
+        raise FitError(
+            f"{limits.inference_tokens:g} served tokens alone exceed {flops:g} FLOP at one "
+            f"parameter",
+            hint="raise the budget",
+        )
     if "unique_tokens" in fit.law.inputs and not np.isfinite(limits.unique_tokens):
         raise FitError(
-            f"law {fit.law.name} needs to know the unique tokens at hand", hint="give Limits(unique_tokens=...) (--unique-tokens)"
+            f"law {fit.law.name} needs to know the unique tokens at hand",
+            hint="give Limits(unique_tokens=...) (--unique-tokens)",
         )
 
 
 def _binding(limits: Limits, size: float, tokens: float) -> tuple[str, ...]:
     """Name the limits the best run touches."""
-    touched = {"max_parameters": size / limits.max_parameters, "max_tokens": tokens / limits.max_tokens}
+    touched = {
+        "max_parameters": size / limits.max_parameters,
+        "max_tokens": tokens / limits.max_tokens,
+    }
     return tuple(name for name, share in touched.items() if share > 1 - 1e-6)
 
 
-def _follow(recipe: Mapping[str, Fit], run: Mapping[str, Array], level: float, extrapolate: bool) -> dict[str, Estimate]:
+def _follow(
+    recipe: Mapping[str, Fit], run: Mapping[str, Array], level: float, extrapolate: bool
+) -> dict[str, Estimate]:
     """Ask each law of the recipe about the run; later ones may use what earlier ones said."""
     known, said = dict(run), {}
     for name, law in recipe.items():
-        answer = law.predict({key: known[key] for key in law.law.inputs if key in known}, level, extrapolate=extrapolate)
+        answer = law.predict(
+            {key: known[key] for key in law.law.inputs if key in known},
+            level,
+            extrapolate=extrapolate,
+        )
         known[name] = answer.value
         said[name] = Estimate(float(answer.value[0]), float(answer.low[0]), float(answer.high[0]))
     return said
 
 
 def _best_log_sizes(law: Law, theta: Array, budget: _Budget) -> Array:
-    """Give the log of the best size for each parameter set, [S]."""
+    """Return the log of the best size for each parameter set, [S]."""
     if budget.limits == Limits() and "unique_tokens" not in law.inputs:
-        return optimal_log_parameters(law, theta, budget.flops, flops_per_parameter_token=budget.per_token)
+        return optimal_log_parameters(
+            law, theta, budget.flops, flops_per_parameter_token=budget.per_token
+        )
     return _search(law, theta, budget)
 
 
-def optimal_log_parameters(law: Law, theta: Array, flops: float, *, flops_per_parameter_token: float = 6.0) -> Array:
+def optimal_log_parameters(
+    law: Law, theta: Array, flops: float, *, flops_per_parameter_token: float = 6.0
+) -> Array:
     """Find the model size of least loss under a budget without limits.
 
-    Closed form for sums of a power of parameters and one of tokens: G (C/c)^(beta/(alpha+beta)) with
-    G = (alpha A / (beta B))^(1/(alpha+beta)); a grid and a golden-section search, all parameter sets at once, for other laws.
+    Closed form for sums of a power of parameters and one of tokens: G (C/c)^(beta/(alpha+beta))
+    with G = (alpha A / (beta B))^(1/(alpha+beta)); a grid and a golden-section search, all
+    parameter sets at once, for other laws.
 
     Args:
         law: with inputs "parameters" and "tokens".
@@ -229,7 +277,9 @@ def optimal_log_parameters(law: Law, theta: Array, flops: float, *, flops_per_pa
         alpha = column["alpha"]
         beta = column.get("beta", alpha)
         log_product = np.log(flops) - np.log(flops_per_parameter_token)
-        return (np.log(alpha / beta) + column["A"] - column["B"] + beta * log_product) / (alpha + beta)
+        return (np.log(alpha / beta) + column["A"] - column["B"] + beta * log_product) / (
+            alpha + beta
+        )
     return _search(law, theta, _Budget(flops, flops_per_parameter_token, Limits()))
 
 
@@ -246,6 +296,11 @@ def _search(law: Law, theta: Array, budget: _Budget) -> Array:
 
 
 def _loss(law: Law, theta: Array, log_sizes: Array, budget: _Budget) -> Array:
-    """Give the log loss of parameter set s at its own size s, [S], in parts small enough for memory."""
+    """Return the log loss of parameter set s at its own size s, [S], in parts small enough for memory."""
     parts = [slice(begin, begin + 256) for begin in range(0, len(theta), 256)]
-    return np.concatenate([np.diagonal(law.predict(theta[part], budget.runs(law, np.exp(log_sizes[part])))) for part in parts])
+    return np.concatenate(
+        [
+            np.diagonal(law.predict(theta[part], budget.runs(law, np.exp(log_sizes[part]))))
+            for part in parts
+        ]
+    )

@@ -25,8 +25,10 @@ class BestSchedule:
     Attributes:
         rates: of every step, warm-up included.
         loss: predicted at the end, in the unit of the fitted losses.
-        rivals: predicted final losses of cosine and trapezoid schedules of the same length, peak, warm-up and lowest rate.
-        lowest_fitted: lowest rate after warm-up among the fitted curves; below it the law is extrapolated.
+        rivals: predicted final losses of cosine and trapezoid schedules of the same length, peak,
+            warm-up and lowest rate.
+        lowest_fitted: lowest rate after warm-up among the fitted curves; below it the law is
+            extrapolated.
     """
 
     rates: LearningRates
@@ -45,11 +47,20 @@ class BestSchedule:
         return self.rivals[self.best_rival] - self.loss
 
 
-def best_schedule(fit: Fit, steps: int, peak: float, *, warmup: int = 0, final: float = 0.0, iterations: int = 1000) -> BestSchedule:
+def best_schedule(
+    fit: Fit,
+    steps: int,
+    peak: float,
+    *,
+    warmup: int = 0,
+    final: float = 0.0,
+    iterations: int = 1000,
+) -> BestSchedule:
     """Search the non-increasing schedule of least final loss.
 
-    Projected gradient on the rates of stretches that shorten towards the end: after each accelerated step, isotonic regression
-    and clipping give the nearest non-increasing rates. It starts from the two best rivals and never ends above them.
+    Projected gradient on the rates of stretches that shorten towards the end: after each
+    accelerated step, isotonic regression and clipping give the nearest non-increasing rates. It
+    starts from the two best rivals and never ends above them.
 
     Args:
         fit: of the multi-power law, see `fit_curves`.
@@ -65,11 +76,13 @@ def best_schedule(fit: Fit, steps: int, peak: float, *, warmup: int = 0, final: 
     Raises:
         FitError: the law does not know schedules, or the peak or final is out of range.
 
-    Source: Luo et al. 2025 (Multi-Power Law, ICLR), section 5: the optimized schedule; projected gradient instead of Adam.
+    Source: Luo et al. 2025 (Multi-Power Law, ICLR), section 5: the optimized schedule; projected
+        gradient instead of Adam.
     """
     if fit.law.name != "multi_power" or not (np.isfinite(peak) and peak > 0) or not 0 <= final < 1:
         raise FitError(
-            f"law {fit.law.name}, peak {peak:g}, final {final:g}: a schedule is searched under the multi-power law",
+            f"law {fit.law.name}, peak {peak:g}, final {final:g}: a schedule is searched under "
+            f"the multi-power law",
             hint="fit with fit_curves; the peak is positive, final lies in 0..1",
         )
     params = {**fit.law.fixed, **fit.params}
@@ -78,12 +91,19 @@ def best_schedule(fit: Fit, steps: int, peak: float, *, warmup: int = 0, final: 
     search = _Search.of(params, steps, peak, warmup, final)
     starts = [rivals[name] for name in sorted(losses, key=losses.__getitem__)[:2]]
     found = [starts[0], *(search.run(rates, iterations) for rates in starts)]
-    loss, best = min(((final_loss(params, rates.rates)[0], rates) for rates in found), key=lambda item: item[0])
-    lowest = min(float(item.rates[int(item.rates.argmax()) :].min()) for item in getattr(fit.law.term, "schedules", ()))
+    loss, best = min(
+        ((final_loss(params, rates.rates)[0], rates) for rates in found), key=lambda item: item[0]
+    )
+    lowest = min(
+        float(item.rates[int(item.rates.argmax()) :].min())
+        for item in getattr(fit.law.term, "schedules", ())
+    )
     return BestSchedule(rates=best, loss=loss, rivals=losses, lowest_fitted=lowest)
 
 
-def rival_schedules(steps: int, peak: float, *, warmup: int = 0, final: float = 0.0) -> dict[str, LearningRates]:
+def rival_schedules(
+    steps: int, peak: float, *, warmup: int = 0, final: float = 0.0
+) -> dict[str, LearningRates]:
     """List cosine and trapezoid schedules of one length, peak and lowest rate.
 
     Args:
@@ -99,16 +119,21 @@ def rival_schedules(steps: int, peak: float, *, warmup: int = 0, final: float = 
     for share in _COOLDOWNS:
         if round(share * steps) + warmup < steps:
             for shape in ("1-sqrt", "linear"):
-                rivals[f"{shape} over {share:g}"] = LearningRates.trapezoid(steps, peak, warmup, share, shape, final)
+                rivals[f"{shape} over {share:g}"] = LearningRates.trapezoid(
+                    steps, peak, warmup, share, shape, final
+                )
     return rivals
 
 
-def final_loss(params: Mapping[str, float], rates: Array, width: Array | None = None) -> tuple[float, Array]:
-    """Give the multi-power law's loss at the last step and its gradient by every rate.
+def final_loss(
+    params: Mapping[str, float], rates: Array, width: Array | None = None
+) -> tuple[float, Array]:
+    """Return the multi-power law's loss at the last step and its gradient by every rate.
 
     Args:
         params: L0, A, alpha, B, C, beta and gamma, natural values.
-        rates: of every step, or of the middles of stretches between which the rate changes gradually, [T].
+        rates: of every step, or of the middles of stretches between which the rate changes
+            gradually, [T].
         width: steps per stretch, [T]; None for one.
 
     Returns:
@@ -126,7 +151,11 @@ def final_loss(params: Mapping[str, float], rates: Array, width: Array | None = 
     grown = 1 + scale * since[1:]
     left = grown ** -params["beta"]
     held = drop * params["beta"] * left / grown * scale
-    loss = params["L0"] + params["A"] * total ** -params["alpha"] - params["B"] * float(drop @ (1 - left))
+    loss = (
+        params["L0"]
+        + params["A"] * total ** -params["alpha"]
+        - params["B"] * float(drop @ (1 - left))
+    )
     by_ramp = np.where(ramp >= floored, params["gamma"] * held * since[1:] / floored, 0.0)
     reduced = np.zeros(len(rates))
     reduced[:-1] += 1 - left - upper * by_ramp
@@ -139,7 +168,8 @@ def final_loss(params: Mapping[str, float], rates: Array, width: Array | None = 
 class _Search:
     """A run cut into stretches, single steps at the end and longer ones before.
 
-    The search moves the square roots of the rates as fractions of the peak: near 0 the loss bends less in them.
+    The search moves the square roots of the rates as fractions of the peak: near 0 the loss bends
+    less in them.
     """
 
     params: dict[str, float]
@@ -150,11 +180,25 @@ class _Search:
     """Of each stretch after the warm-up, steps."""
 
     @classmethod
-    def of(cls, params: dict[str, float], steps: int, peak: float, warmup: int, final: float) -> "_Search":
+    def of(
+        cls, params: dict[str, float], steps: int, peak: float, warmup: int, final: float
+    ) -> "_Search":
         body = len(LearningRates.constant(steps, peak, warmup).rates) - warmup
-        far = np.rint(_SINGLE * _GROWTH ** np.arange(1, 1 + max(0, int(np.log(max(body / _SINGLE, 1)) / np.log(_GROWTH)))))
-        ends = np.unique(np.concatenate([np.arange(min(_SINGLE, body) + 1), far[far < body], [body]]))
-        return cls(params, peak, final, np.linspace(0.0, peak, warmup), np.diff(ends)[::-1].astype(np.float64))
+        far = np.rint(
+            _SINGLE
+            * _GROWTH
+            ** np.arange(1, 1 + max(0, int(np.log(max(body / _SINGLE, 1)) / np.log(_GROWTH))))
+        )
+        ends = np.unique(
+            np.concatenate([np.arange(min(_SINGLE, body) + 1), far[far < body], [body]])
+        )
+        return cls(
+            params,
+            peak,
+            final,
+            np.linspace(0.0, peak, warmup),
+            np.diff(ends)[::-1].astype(np.float64),
+        )
 
     def rates(self, heights: Array) -> LearningRates:
         """Draw straight lines between the middles of the stretches, after the warm-up."""
@@ -163,16 +207,21 @@ class _Search:
         return LearningRates(np.concatenate([self.warm, self.peak * body]))
 
     def loss(self, roots: Array) -> tuple[float, Array]:
-        """Give the final loss and its gradient by the roots."""
+        """Return the final loss and its gradient by the roots."""
         width = np.concatenate([np.ones(len(self.warm)), self.width])
-        value, slope = final_loss(self.params, np.concatenate([self.warm, self.peak * roots**2]), width)
+        value, slope = final_loss(
+            self.params, np.concatenate([self.warm, self.peak * roots**2]), width
+        )
         return value, 2 * self.peak * roots * slope[len(self.warm) :]
 
     def run(self, start: LearningRates, iterations: int) -> LearningRates:
         """Descend from a schedule."""
         middles = (np.cumsum(self.width) - 0.5 * (self.width + 1)).astype(np.int64)
         roots = self._nearest(np.sqrt(start.rates[len(self.warm) + middles] / self.peak))
-        return self.rates(_descend(self.loss, roots, self.width / self.width.sum(), self._nearest, iterations) ** 2)
+        return self.rates(
+            _descend(self.loss, roots, self.width / self.width.sum(), self._nearest, iterations)
+            ** 2
+        )
 
     def _nearest(self, roots: Array) -> Array:
         """Project onto non-increasing roots within the bounds."""
@@ -182,7 +231,13 @@ class _Search:
         return np.clip(nearest, max(self.final, 1e-9) ** 0.5, 1.0)
 
 
-def _descend(objective: _Objective, start: Array, mass: Array, project: Callable[[Array], Array], iterations: int) -> Array:
+def _descend(
+    objective: _Objective,
+    start: Array,
+    mass: Array,
+    project: Callable[[Array], Array],
+    iterations: int,
+) -> Array:
     """Run accelerated projected gradient with backtracking, restarting its momentum whenever the loss would rise."""
     best, best_value = start, objective(start)[0]
     ahead, momentum, size, idle = start, 1.0, 1.0, 0

@@ -1,4 +1,7 @@
-"""Which form to trust: several laws on the same points, judged by how well small runs foretell larger ones."""
+"""Which form to trust.
+
+Several laws on the same points, judged by how well small runs foretell larger ones.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,11 +29,12 @@ class Form:
 
     Attributes:
         law: the form.
-        extrapolation_error: mean of the absolute log errors of the points beyond each cut, averaged over the cuts; near the mean
-            relative error.
+        extrapolation_error: mean of the absolute log errors of the points beyond each cut, averaged
+            over the cuts; near the mean relative error.
         errors: the same per cut, rising in size, [K].
         noise: standard deviation of the log residuals when fitted to all points.
-        aic: Akaike's criterion of the fit to all points with Laplace noise, up to a constant all forms share; lower is better.
+        aic: Akaike's criterion of the fit to all points with Laplace noise, up to a constant all
+            forms share; lower is better.
     """
 
     law: Law
@@ -46,9 +50,10 @@ class Comparison:
 
     Attributes:
         forms: by rising extrapolation error.
-        sizes: of the largest point each cut trained on, product of the axes or the chosen input, [K].
-        held: (cut, row) of each held point with the size it has, for a chart: columns "cut", "row", "size", and per law name the
-            log error.
+        sizes: of the largest point each cut trained on, product of the axes or the chosen input,
+            [K].
+        held: (cut, row) of each held point with the size it has, for a chart: columns "cut", "row",
+            "size", and per law name the log error.
     """
 
     forms: tuple[Form, ...]
@@ -72,14 +77,16 @@ def compare(
 ) -> Comparison:
     """Compare laws by rolling extrapolation.
 
-    At several sizes in the upper half the points are cut: every law is fitted to the smaller ones as `fit` would, weak priors of
-    small studies included, and predicts the larger ones. All laws see the same cuts; no fit sees a held point.
+    At several sizes in the upper half the points are cut: every law is fitted to the smaller ones
+    as `fit` would, weak priors of small studies included, and predicts the larger ones. All laws
+    see the same cuts; no fit sees a held point.
 
     Args:
         points: per input its values in natural units, [n].
         target: positive, [n], or the name of a column of `points`.
         laws: at least two with different names; they may use different inputs.
-        along: input that measures size; empty for the product of all axes, which is compute for parameters and tokens.
+        along: input that measures size; empty for the product of all axes, which is compute for
+            parameters and tokens.
         delta: where the Huber loss turns linear, in log units.
         weights: not negative, [n]; none for equal ones.
 
@@ -95,22 +102,39 @@ def compare(
     size = _size(laws, checked, along)
     cuts = _cuts(laws, checked, size)
     errors = [_held_errors(law, data, delta, cuts) for law, data in zip(laws, checked, strict=True)]
-    forms = [_form(Study(law, data, delta), error, cuts) for law, data, error in zip(laws, checked, errors, strict=True)]
+    forms = [
+        _form(Study(law, data, delta), error, cuts)
+        for law, data, error in zip(laws, checked, errors, strict=True)
+    ]
     cut, row = np.nonzero(cuts)
     held = {"cut": cut.astype(float), "row": row.astype(float), "size": np.exp(size[row])}
     held |= {law.name: error[cut, row] for law, error in zip(laws, errors, strict=True)}
     sizes = np.array([float(np.exp(size[~mask].max())) for mask in cuts])
-    return Comparison(forms=tuple(sorted(forms, key=lambda form: form.extrapolation_error)), sizes=sizes, held=held)
+    return Comparison(
+        forms=tuple(sorted(forms, key=lambda form: form.extrapolation_error)),
+        sizes=sizes,
+        held=held,
+    )
 
 
 def _size(laws: Sequence[Law], checked: Sequence[Points], along: str) -> Array:
-    """Give the log size of each point, [n]."""
-    columns = {name: data.inputs[name] for law, data in zip(laws, checked, strict=True) for name in law.axes}
+    """Return the log size of each point, [n]."""
+    columns = {
+        name: data.inputs[name]
+        for law, data in zip(laws, checked, strict=True)
+        for name in law.axes
+    }
     if along and along not in columns:
-        raise FitError(f"cannot cut along {along!r}", hint=f"axes of these laws: {', '.join(columns) or 'none'}")
+        raise FitError(
+            f"cannot cut along {along!r}",
+            hint=f"axes of these laws: {', '.join(columns) or 'none'}",
+        )
     chosen = [columns[along]] if along else list(columns.values())
     if not chosen:
-        raise FitError("these laws have no axis to extrapolate along", hint="give laws whose inputs are not all conditions")
+        raise FitError(
+            "these laws have no axis to extrapolate along",
+            hint="give laws whose inputs are not all conditions",
+        )
     return np.sum([np.log(column) for column in chosen], axis=0)
 
 
@@ -121,17 +145,23 @@ def _cuts(laws: Sequence[Law], checked: Sequence[Points], size: Array) -> NDArra
     fewest = max(max(len(law.parameters) for law in laws) + 2, count // 2)
     if count < fewest + _FEWEST_HELD:
         raise FitError(
-            f"{count} points cannot be cut: {fewest} are needed to fit the largest law, and {_FEWEST_HELD} must be left to predict",
+            f"{count} points cannot be cut: {fewest} are needed to fit the largest law, and "
+            f"{_FEWEST_HELD} must be left to predict",
             hint="add runs, or compare laws with fewer parameters",
         )
     ordered = np.sort(size[used])
     masks: dict[bytes, NDArray[np.bool_]] = {}
     for last in np.linspace(fewest - 1, count - _FEWEST_HELD - 1, _CUTS).round().astype(int):
         held = (size > ordered[last] + 1e-9) & used
-        if held.sum() >= _FEWEST_HELD and all(_can_fit(law, data, used & ~held) for law, data in zip(laws, checked, strict=True)):
+        if held.sum() >= _FEWEST_HELD and all(
+            _can_fit(law, data, used & ~held) for law, data in zip(laws, checked, strict=True)
+        ):
             masks[held.tobytes()] = held
     if not masks:
-        raise FitError("no cut leaves enough spread among the smaller points", hint="add smaller runs that differ in every input")
+        raise FitError(
+            "no cut leaves enough spread among the smaller points",
+            hint="add smaller runs that differ in every input",
+        )
     return np.stack(list(masks.values()))
 
 
@@ -156,8 +186,16 @@ def _held_errors(law: Law, data: Points, delta: float, cuts: NDArray[np.bool_]) 
 
 def _form(study: Study, errors: Array, cuts: NDArray[np.bool_]) -> Form:
     """Summarize one law."""
-    per_cut = np.array([float(np.abs(error[held]).mean()) for error, held in zip(errors, cuts, strict=True)])
+    per_cut = np.array(
+        [float(np.abs(error[held]).mean()) for error, held in zip(errors, cuts, strict=True)]
+    )
     theta, _, _ = study.optimum(study.law.start_grid())
     size = max(float(np.average(np.abs(study.residuals(theta)), weights=study.data.weights)), 1e-12)
     aic = 2 * study.num_used * float(np.log(size)) + 2 * len(study.law.parameters)
-    return Form(law=study.law, extrapolation_error=float(per_cut.mean()), errors=per_cut, noise=study.noise(theta), aic=aic)
+    return Form(
+        law=study.law,
+        extrapolation_error=float(per_cut.mean()),
+        errors=per_cut,
+        noise=study.noise(theta),
+        aic=aic,
+    )

@@ -1,4 +1,7 @@
-"""Which pools of data to train on at a given number of samples: the best choice widens as good data are repeated."""
+"""Which pools of data to train on at a given number of samples.
+
+The best choice widens as good data are repeated.
+"""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,7 +16,15 @@ from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.pools.pool_fit import PoolFit
 
-__all__ = ["Candidates", "Crossing", "Curation", "PoolFrontier", "best_weights", "curate", "pool_frontier"]
+__all__ = [
+    "Candidates",
+    "Crossing",
+    "Curation",
+    "PoolFrontier",
+    "best_weights",
+    "curate",
+    "pool_frontier",
+]
 
 Candidates = Literal["prefixes", "subsets"]
 """The pools in order of utility (the best, the best two, ...), or every subset of them."""
@@ -69,7 +80,8 @@ class Curation:
         error: predicted, with the interval of a new run.
         rejected: the other candidates with the error predicted for each, best first.
         crossings: budgets at which another choice becomes best, as `PoolFrontier`.
-        value_of_more: by pool of the choice, by how much the error would fall with `more` further unique samples of it.
+        value_of_more: by pool of the choice, by how much the error would fall with `more` further
+            unique samples of it.
     """
 
     samples: float
@@ -95,7 +107,8 @@ def pool_frontier(
         fit: of all pools.
         budgets: samples seen in all, at least one pass of the smallest pool, [n].
         pool_sizes: unique samples by pool where they differ from the measured pools.
-        candidates: choices to compare, by rule or as lists of names; each is drawn in proportion to its pools' sizes.
+        candidates: choices to compare, by rule or as lists of names; each is drawn in proportion to
+            its pools' sizes.
         level: probability inside the crossings' intervals.
 
     Returns:
@@ -104,19 +117,30 @@ def pool_frontier(
     Raises:
         FitError: an unknown pool, no candidates, or a budget below one pass of the smallest pool.
 
-    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), section 5: estimating the best pool without training on mixtures.
+    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), section 5: estimating the best pool without
+        training on mixtures.
     """
     sizes = fit.sizes_of(pool_sizes)
     seen = np.unique(np.atleast_1d(np.asarray(budgets, dtype=np.float64)))
     _check_budgets(seen, sizes)
     chosen = _candidates(fit, candidates)
-    shares = np.stack([fit.shares({name: sizes[fit.pools.index(name)] for name in names}, sizes) for names in chosen])
+    shares = np.stack(
+        [
+            fit.shares({name: sizes[fit.pools.index(name)] for name in names}, sizes)
+            for names in chosen
+        ]
+    )
     flat = fit.errors(np.repeat(shares, len(seen), axis=0), sizes, np.tile(seen, len(chosen)))
     errors = flat.reshape(-1, len(chosen), len(seen))
     best = errors[0].argmin(axis=0)
     changes = np.flatnonzero(np.diff(best))
-    crossings = tuple(_crossing(errors, np.log(seen), chosen, int(best[at]), int(best[at + 1]), int(at), level) for at in changes)
-    return PoolFrontier(budgets=seen, candidates=chosen, errors=errors[0], best=best, crossings=crossings)
+    crossings = tuple(
+        _crossing(errors, np.log(seen), chosen, int(best[at]), int(best[at + 1]), int(at), level)
+        for at in changes
+    )
+    return PoolFrontier(
+        budgets=seen, candidates=chosen, errors=errors[0], best=best, crossings=crossings
+    )
 
 
 def curate(
@@ -136,15 +160,18 @@ def curate(
         samples: to be seen in all, at least one pass of the smallest pool.
         pool_sizes: unique samples by pool where they differ from the measured pools.
         candidates: choices to compare, by rule or as lists of names.
-        weights: draw the chosen pools in proportion to their "size", or at the "best" weights that the law knows of.
+        weights: draw the chosen pools in proportion to their "size", or at the "best" weights that
+            the law knows of.
         more: further unique samples that are valued.
         level: probability inside the intervals.
 
     Returns:
-        The choice with its error, the rejected ones, the crossing budgets and what more data would bring.
+        The choice with its error, the rejected ones, the crossing budgets and what more data would
+        bring.
 
     Raises:
-        FitError: an unknown pool, no candidates, or fewer samples than one pass of the smallest pool.
+        FitError: an unknown pool, no candidates, or fewer samples than one pass of the smallest
+            pool.
 
     Example:
         >>> curate(fit, 1.28e8).pools  # doctest: +SKIP
@@ -153,12 +180,20 @@ def curate(
     sizes = fit.sizes_of(pool_sizes)
     _check_budgets(np.array([samples], dtype=np.float64), sizes)
     reach = np.geomspace(sizes.min(), max(_REACH * sizes.sum(), samples), _BUDGETS)
-    frontier = pool_frontier(fit, np.append(reach, samples), pool_sizes=pool_sizes, candidates=candidates, level=level)
+    frontier = pool_frontier(
+        fit, np.append(reach, samples), pool_sizes=pool_sizes, candidates=candidates, level=level
+    )
     errors = frontier.errors[:, np.searchsorted(frontier.budgets, samples)]
     order = np.argsort(errors, kind="stable")
     pools = frontier.candidates[order[0]]
-    drawn = best_weights(fit, samples, pools, pool_sizes) if weights == "best" else _by_size(fit, pools, sizes)
-    said = fit.predict(drawn, samples, level, pool_sizes=dict(zip(fit.pools, sizes.tolist(), strict=True)))
+    drawn = (
+        best_weights(fit, samples, pools, pool_sizes)
+        if weights == "best"
+        else _by_size(fit, pools, sizes)
+    )
+    said = fit.predict(
+        drawn, samples, level, pool_sizes=dict(zip(fit.pools, sizes.tolist(), strict=True))
+    )
     return Curation(
         samples=float(samples),
         pools=pools,
@@ -166,17 +201,23 @@ def curate(
         error=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
         rejected=tuple((frontier.candidates[row], float(errors[row])) for row in order[1:]),
         crossings=frontier.crossings,
-        value_of_more={pool: _value(fit, drawn, pool, samples, sizes, more, weights) for pool in pools},
+        value_of_more={
+            pool: _value(fit, drawn, pool, samples, sizes, more, weights) for pool in pools
+        },
     )
 
 
 def best_weights(
-    fit: PoolFit, samples: float, pools: Sequence[str] | None = None, pool_sizes: Mapping[str, float] | None = None
+    fit: PoolFit,
+    samples: float,
+    pools: Sequence[str] | None = None,
+    pool_sizes: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Find the shares of samples per pool with the least predicted error.
 
-    Starting from draws by size and from each pool alone, share moves from one pool to another in ever smaller steps while the
-    error falls; half-lives stretch by 1 / share, so that the error is a smooth function of the shares.
+    Starting from draws by size and from each pool alone, share moves from one pool to another in
+    ever smaller steps while the error falls; half-lives stretch by 1 / share, so that the error is
+    a smooth function of the shares.
 
     Args:
         fit: of all pools, with `stretch="share"`.
@@ -188,19 +229,31 @@ def best_weights(
         Shares by pool, sum 1; pools that get none are left out.
 
     Raises:
-        FitError: half-lives stretch by size, under which a pool in play but never drawn would make all others last longer.
+        FitError: half-lives stretch by size, under which a pool in play but never drawn would make
+            all others last longer.
     """
     if fit.stretch != "share":
-        raise FitError("weights are optimized only with half-lives that stretch by share", hint='use fit_pools(..., stretch="share")')
+        raise FitError(
+            "weights are optimized only with half-lives that stretch by share",
+            hint='use fit_pools(..., stretch="share")',
+        )
     sizes = fit.sizes_of(pool_sizes)
     names = tuple(pools or fit.pools)
-    starts = [fit.shares(_by_size(fit, names, sizes), sizes), *(fit.shares({name: 1.0}, sizes) for name in names)]
-    found = [_move_shares(fit, start, [fit.pools.index(name) for name in names], sizes, samples) for start in starts]
+    starts = [
+        fit.shares(_by_size(fit, names, sizes), sizes),
+        *(fit.shares({name: 1.0}, sizes) for name in names),
+    ]
+    found = [
+        _move_shares(fit, start, [fit.pools.index(name) for name in names], sizes, samples)
+        for start in starts
+    ]
     best = min(found, key=lambda pair: pair[1])[0]
     return {name: float(share) for name, share in zip(fit.pools, best, strict=True) if share > 0}
 
 
-def _move_shares(fit: PoolFit, shares: Array, rows: list[int], sizes: Array, samples: float) -> tuple[Array, float]:
+def _move_shares(
+    fit: PoolFit, shares: Array, rows: list[int], sizes: Array, samples: float
+) -> tuple[Array, float]:
     """Move share between pairs of pools while the error falls; give the shares and their error."""
     point = _at_optimum(fit)
     error = float(point.errors(shares[None], sizes, np.array([samples]))[0, 0])
@@ -227,18 +280,28 @@ def _at_optimum(fit: PoolFit) -> PoolFit:
     return replace(fit, fit=replace(fit.fit, samples=fit.fit.samples[:0]))
 
 
-def _value(fit: PoolFit, weights: Mapping[str, float], pool: str, samples: float, sizes: Array, more: float, kind: str) -> float:
-    """Give the fall of the error when a pool grows; draws by size follow the new sizes."""
+def _value(
+    fit: PoolFit,
+    weights: Mapping[str, float],
+    pool: str,
+    samples: float,
+    sizes: Array,
+    more: float,
+    kind: str,
+) -> float:
+    """Return the fall of the error when a pool grows; draws by size follow the new sizes."""
     point, grown = _at_optimum(fit), sizes.copy()
     grown[fit.pools.index(pool)] += more
     before = fit.shares(weights, sizes)
     after = before if kind == "best" else fit.shares(_by_size(fit, tuple(weights), grown), grown)
     seen = np.array([samples])
-    return float(point.errors(before[None], sizes, seen)[0, 0] - point.errors(after[None], grown, seen)[0, 0])
+    return float(
+        point.errors(before[None], sizes, seen)[0, 0] - point.errors(after[None], grown, seen)[0, 0]
+    )
 
 
 def _by_size(fit: PoolFit, pools: Sequence[str], sizes: Array) -> dict[str, float]:
-    """Give shares in proportion to size."""
+    """Return shares in proportion to size."""
     own = {name: float(sizes[fit.pools.index(name)]) for name in pools}
     return {name: size / sum(own.values()) for name, size in own.items()}
 
@@ -248,31 +311,55 @@ def _check_budgets(seen: Array, sizes: Array) -> None:
     bad = seen[~(np.isfinite(seen) & (seen >= sizes.min()))]
     if len(bad) or not len(seen):
         given = f"{bad[0]:.4g} samples" if len(bad) else "no budget"
-        raise FitError(f"{given}: at least one pass of the smallest pool is needed, {sizes.min():.4g}", hint="ask for more samples")
+        raise FitError(
+            f"{given}: at least one pass of the smallest pool is needed, {sizes.min():.4g}",
+            hint="ask for more samples",
+        )
 
 
-def _candidates(fit: PoolFit, wanted: Candidates | Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+def _candidates(
+    fit: PoolFit, wanted: Candidates | Sequence[Sequence[str]]
+) -> tuple[tuple[str, ...], ...]:
     """List the choices of pools."""
     order = sorted(fit.pools, key=lambda pool: fit.fit.params[f"b[{pool}]"])
     if wanted == "prefixes":
         return tuple(tuple(order[:count]) for count in range(1, len(order) + 1))
     if wanted == "subsets":
         if len(order) > _MOST_POOLS:
-            raise FitError(f"{len(order)} pools have too many subsets", hint=f"at most {_MOST_POOLS}; use prefixes or list the candidates")
-        return tuple(names for count in range(1, len(order) + 1) for names in itertools.combinations(order, count))
+            raise FitError(
+                f"{len(order)} pools have too many subsets",
+                hint=f"at most {_MOST_POOLS}; use prefixes or list the candidates",
+            )
+        return tuple(
+            names
+            for count in range(1, len(order) + 1)
+            for names in itertools.combinations(order, count)
+        )
     if isinstance(wanted, str) or not len(wanted):
-        raise FitError(f"unknown candidates {wanted!r}", hint="prefixes, subsets, or lists of pool names")
+        raise FitError(
+            f"unknown candidates {wanted!r}", hint="prefixes, subsets, or lists of pool names"
+        )
     return tuple(tuple(names) for names in wanted)
 
 
 def _crossing(
-    errors: Array, logs: Array, candidates: tuple[tuple[str, ...], ...], before: int, after: int, at: int, level: float
+    errors: Array,
+    logs: Array,
+    candidates: tuple[tuple[str, ...], ...],
+    before: int,
+    after: int,
+    at: int,
+    level: float,
 ) -> Crossing:
     """Interpolate where two candidates are equal, at the optimum after budget `at` and over the bootstrap [1 + B, C, n]."""
     ahead = errors[:, after] - errors[:, before]
     own = _zero(ahead[0], logs, at)
     samples = np.array([_first_zero(row, logs) for row in ahead[1:]])
-    return Crossing(Estimate.of(float(np.exp(own)), np.exp(samples), level), candidates[before], candidates[after])
+    return Crossing(
+        Estimate.of(float(np.exp(own)), np.exp(samples), level),
+        candidates[before],
+        candidates[after],
+    )
 
 
 def _zero(ahead: Array, logs: Array, at: int) -> float:

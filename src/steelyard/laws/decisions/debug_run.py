@@ -17,9 +17,12 @@ Hint = Literal["on the line", "capacity", "optimization", "label noise", "leak"]
 
 _ADVICE: dict[Hint, str] = {
     "on the line": "nothing to do: the run does what the curve promises",
-    "capacity": "the model is smaller than the curve asks for at this number of samples: train a larger one",
-    "optimization": "the model is large enough but does not even fit its training data: tune the learning rate, look for a bug",
-    "label noise": "the training data is fitted but does not carry over: look for wrong labels or a shift to the validation data",
+    "capacity": "the model is smaller than the curve asks for at this number of samples: train a "
+    "larger one",
+    "optimization": "the model is large enough but does not even fit its training data: tune the "
+    "learning rate, look for a bug",
+    "label noise": "the training data is fitted but does not carry over: look for wrong labels or "
+    "a shift to the validation data",
     "leak": "better than the curve allows: look for validation examples in the training set",
 }
 
@@ -29,7 +32,8 @@ class Diagnosis:
     """What a run looks like beside the curve.
 
     Attributes:
-        z: log error above the curve in standard deviations of one more run; negative for better than the curve.
+        z: log error above the curve in standard deviations of one more run; negative for better
+            than the curve.
         expected_error: by the curve.
         hint: the likely reason.
         advice: what to do about it.
@@ -42,16 +46,23 @@ class Diagnosis:
 
 
 def debug_run(
-    curve: CurveFit, samples: float, error: float, *, size: float | None = None, training_error: float | None = None
-) -> Diagnosis:  # fmt: skip
+    curve: CurveFit,
+    samples: float,
+    error: float,
+    *,
+    size: float | None = None,
+    training_error: float | None = None,
+) -> Diagnosis:
     """Compare a run with the learning curve.
 
     Args:
         curve: of earlier runs.
         samples: the run was trained on, within two decades of the curve's.
         error: on the validation set, positive.
-        size: its parameters; without them, or without a model-size curve, capacity is not questioned.
-        training_error: on its training set; without it a run above the line with enough capacity counts as badly optimized.
+        size: its parameters; without them, or without a model-size curve, capacity is not
+            questioned.
+        training_error: on its training set; without it a run above the line with enough capacity
+            counts as badly optimized.
 
     Returns:
         The diagnosis; "on the line" within two standard deviations.
@@ -59,10 +70,14 @@ def debug_run(
     Raises:
         FitError: numbers that are not positive, or samples too far from the curve.
 
-    Source: Hestness et al. 2017 (arXiv 1712.00409), section 6.1 (debugging models by their learning curves).
+    Source: Hestness et al. 2017 (arXiv 1712.00409), section 6.1 (debugging models by their learning
+        curves).
     """
     if not (math.isfinite(error) and error > 0 and samples > 0):
-        raise FitError(f"{samples:g} samples with error {error:g}: both must be positive and finite", hint="a diverged run needs no curve")
+        raise FitError(
+            f"{samples:g} samples with error {error:g}: both must be positive and finite",
+            hint="a diverged run needs no curve",
+        )
     said = curve.fit.predict({"samples": float(samples)}, _LEVEL)
     expected, low, high = float(said.value[0]), float(said.low[0]), float(said.high[0])
     above = math.log(error / expected)
@@ -72,7 +87,14 @@ def debug_run(
     return Diagnosis(z=z, expected_error=expected, hint=hint, advice=_ADVICE[hint])
 
 
-def _reason(curve: CurveFit, z: float, samples: float, expected: float, size: float | None, training_error: float | None) -> Hint:
+def _reason(
+    curve: CurveFit,
+    z: float,
+    samples: float,
+    expected: float,
+    size: float | None,
+    training_error: float | None,
+) -> Hint:
     """Choose the hint."""
     if abs(z) <= _OFF:
         return "on the line"
@@ -80,4 +102,8 @@ def _reason(curve: CurveFit, z: float, samples: float, expected: float, size: fl
         return "leak"
     if size is not None and curve.size_fit is not None and size < curve.model_size(samples).low:
         return "capacity"
-    return "label noise" if training_error is not None and training_error < expected else "optimization"
+    return (
+        "label noise"
+        if training_error is not None and training_error < expected
+        else "optimization"
+    )

@@ -1,7 +1,8 @@
 """The lower envelope of a cloud of runs: the best error that each amount of compute has bought.
 
-Runs of all sizes, data sets and lengths are thrown together; only the best of each compute bin shows what compute can buy, the
-others are short of something. A line through all runs is flatter than the envelope.
+Runs of all sizes, data sets and lengths are thrown together; only the best of each compute bin
+shows what compute can buy, the others are short of something. A line through all runs is flatter
+than the envelope.
 """
 
 import warnings
@@ -29,7 +30,8 @@ _ENOUGH_BINS = 3
 _FEW_RUNS = 8
 _REWEIGHTINGS = 30
 _ASSUMED_DRIFT = 0.02
-"""Growth of the log error per factor e beyond the bins, as the engine assumes it where it cannot be measured."""
+"""Growth of the log error per factor e beyond the bins, as the engine assumes it where it cannot be
+measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +40,8 @@ class Envelope:
 
     Attributes:
         fit: of the line, whose points are the bins; predicts, and has a JSON form.
-        stat: what stands for a bin; "line" when all runs were fitted, also where too few bins held runs.
+        stat: what stands for a bin; "line" when all runs were fitted, also where too few bins held
+            runs.
         rows: of the runs that are the best of a bin, first row 0; empty for other statistics.
         num_runs: that were given.
     """
@@ -49,10 +52,12 @@ class Envelope:
     num_runs: int
 
     def exponent(self, level: float = 0.8) -> Estimate:
-        """Give the power of compute, negative, with its bootstrap interval over runs."""
+        """Return the power of compute, negative, with its bootstrap interval over runs."""
         return self.fit.derive(lambda values: -values["alpha"], level)
 
-    def predict(self, total_gmacs: ArrayLike, level: float = 0.8, *, extrapolate: bool = False) -> Prediction:
+    def predict(
+        self, total_gmacs: ArrayLike, level: float = 0.8, *, extrapolate: bool = False
+    ) -> Prediction:
         """Predict the best error an amount of compute can buy.
 
         Args:
@@ -65,7 +70,9 @@ class Envelope:
         """
         return self.fit.predict({"total_gmacs": total_gmacs}, level, extrapolate=extrapolate)
 
-    def predict_run(self, gmacs: ArrayLike, samples: ArrayLike, level: float = 0.8, *, extrapolate: bool = False) -> Prediction:
+    def predict_run(
+        self, gmacs: ArrayLike, samples: ArrayLike, level: float = 0.8, *, extrapolate: bool = False
+    ) -> Prediction:
         """Predict the error of a model that was not trained.
 
         Args:
@@ -77,11 +84,17 @@ class Envelope:
         Returns:
             Errors with low and high, [n].
         """
-        return self.predict(np.asarray(gmacs, dtype=np.float64) * np.asarray(samples, dtype=np.float64), level, extrapolate=extrapolate)
+        return self.predict(
+            np.asarray(gmacs, dtype=np.float64) * np.asarray(samples, dtype=np.float64),
+            level,
+            extrapolate=extrapolate,
+        )
 
     def excess(self, total_gmacs: ArrayLike, error: ArrayLike) -> Array:
         """Say how far runs lie above the envelope: ln(error / predicted); a large one is short of something else than compute, [n]."""
-        return np.log(np.asarray(error, dtype=np.float64) / self.predict(total_gmacs, extrapolate=True).value)
+        return np.log(
+            np.asarray(error, dtype=np.float64) / self.predict(total_gmacs, extrapolate=True).value
+        )
 
 
 def fit_envelope(
@@ -98,19 +111,23 @@ def fit_envelope(
 ) -> Envelope:
     """Fit a power law of compute to the best runs.
 
-    The range of log10 compute, stretched by 0.1 at its upper end, is cut into equal bins; what stands for a bin is paired with
-    its center, and a straight line is fitted by least squares of the logs. Bootstraps draw runs with replacement and keep the
-    bins; a line through fewer than eight runs adds Student's noise of the residuals instead.
+    The range of log10 compute, stretched by 0.1 at its upper end, is cut into equal bins; what
+    stands for a bin is paired with its center, and a straight line is fitted by least squares of
+    the logs. Bootstraps draw runs with replacement and keep the bins; a line through fewer than
+    eight runs adds Student's noise of the residuals instead.
 
     Args:
-        points: columns "total_gmacs", or "gmacs" per sample and "samples", [n]; "metric", when there, must be the same in all rows.
+        points: columns "total_gmacs", or "gmacs" per sample and "samples", [n]; "metric", when
+            there, must be the same in all rows.
         target: errors strictly between 0 and 1, [n], or the name of their column.
         bins: number of bins, at least 3.
-        stat: "min", or with fewer outliers in mind "quantile" of each bin; "expectile" fits an asymmetric line to all runs without
-            bins; "line" fits a plain line to all runs.
-        share: of the runs that lie below a quantile line, or the weight of those above an expectile line, 0..0.5.
-        at: pair the minimum with the "center" of its bin (as published; flattens the slope by about .003, because the last bin
-            ends before its edge) or with the compute of the run itself ("point"), whose intervals hold the truth more often.
+        stat: "min", or with fewer outliers in mind "quantile" of each bin; "expectile" fits an
+            asymmetric line to all runs without bins; "line" fits a plain line to all runs.
+        share: of the runs that lie below a quantile line, or the weight of those above an expectile
+            line, 0..0.5.
+        at: pair the minimum with the "center" of its bin (as published; flattens the slope by about
+            .003, because the last bin ends before its edge) or with the compute of the run itself
+            ("point"), whose intervals hold the truth more often.
         bootstraps: of the runs; 0 for none.
         seed: of the bootstrap.
         source: where the runs come from.
@@ -119,7 +136,8 @@ def fit_envelope(
         The envelope; a plain line, with a warning, when fewer than three bins hold runs.
 
     Raises:
-        FitError: an error of 0 or 1, mixed metrics, missing compute, fewer than three runs or a single amount of compute.
+        FitError: an error of 0 or 1, mixed metrics, missing compute, fewer than three runs or a
+            single amount of compute.
 
     Example:
         >>> fit_envelope({"total_gmacs": gmacs}, 1 - accuracy).exponent().value  # doctest: +SKIP
@@ -128,21 +146,41 @@ def fit_envelope(
     Source: Cherti et al. 2023 (arXiv 2212.07143), section 4 and its published notebook.
     """
     compute, error = envelope_runs(points, target)
-    if bins < _ENOUGH_BINS or not 0 < share < 0.5 or bootstraps < 0 or (at == "point" and stat not in ("min", "line")):
-        raise FitError("bins must be at least 3, share within 0..0.5, bootstraps >= 0, and only minima have a point of their own")
+    if (
+        bins < _ENOUGH_BINS
+        or not 0 < share < 0.5
+        or bootstraps < 0
+        or (at == "point" and stat not in ("min", "line"))
+    ):
+        raise FitError(
+            "bins must be at least 3, share within 0..0.5, bootstraps >= 0, and only minima have "
+            "a point of their own"
+        )
     x, y = np.log10(compute), np.log(error)
     edges = np.linspace(x.min(), x.max() + _RANGE_MARGIN_DECADES, bins + 1)
     held = len(np.unique(np.searchsorted(edges, x, side="right")))
     if stat in ("min", "quantile") and held < _ENOUGH_BINS:
-        warnings.warn(f"only {held} of {bins} compute bins hold runs: a line through all runs instead", SteelyardWarning, stacklevel=2)
+        warnings.warn(
+            f"only {held} of {bins} compute bins hold runs: a line through all runs instead",
+            SteelyardWarning,
+            stacklevel=2,
+        )
         stat = "line"
     reduce = _reducer(stat, edges, share, at)
     line = _expectile(share) if stat == "expectile" else _least_squares
     theta = line(*reduce(x, y))
-    samples = np.clip(_bootstrap(x, y, reduce, line, theta, bootstraps, np.random.default_rng(seed)), *_law().bounds)
+    samples = np.clip(
+        _bootstrap(x, y, reduce, line, theta, bootstraps, np.random.default_rng(seed)),
+        *_law().bounds,
+    )
     rows = _best_rows(x, y, edges) if stat == "min" else np.zeros(0, dtype=np.int64)
     resampling = "none" if not len(samples) else "pairs" if len(x) >= _FEW_RUNS else "noise"
-    return Envelope(fit=_as_fit(theta, samples, reduce(x, y), resampling, seed, source), stat=stat, rows=rows, num_runs=len(x))
+    return Envelope(
+        fit=_as_fit(theta, samples, reduce(x, y), resampling, seed, source),
+        stat=stat,
+        rows=rows,
+        num_runs=len(x),
+    )
 
 
 def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> tuple[Array, Array]:
@@ -160,15 +198,23 @@ def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> t
     """
     if isinstance(target, str) and target not in points:
         raise FitError(f"no column {target!r} to fit", hint=f"given: {', '.join(points)}")
-    error = np.atleast_1d(np.asarray(points[target] if isinstance(target, str) else target, dtype=np.float64))
-    compute = np.broadcast_to(_total_gmacs(points), error.shape) if np.ndim(error) == 1 else error[:0]
+    error = np.atleast_1d(
+        np.asarray(points[target] if isinstance(target, str) else target, dtype=np.float64)
+    )
+    compute = (
+        np.broadcast_to(_total_gmacs(points), error.shape) if np.ndim(error) == 1 else error[:0]
+    )
     if len(error) < _ENOUGH_BINS or compute.shape != error.shape:
-        raise FitError(f"{len(error)} errors and {len(compute)} amounts of compute; at least three runs are needed, one value each")
+        raise FitError(
+            f"{len(error)} errors and {len(compute)} amounts of compute; at least three runs are "
+            f"needed, one value each"
+        )
     _refuse(
         ~((error > 0) & (error < 1)),
         "error must lie strictly between 0 and 1",
         error,
-        "error is 1 - accuracy or 1 - recall, a fraction; a run at 0 or 1 sits on the metric's end and has no place on the line",
+        "error is 1 - accuracy or 1 - recall, a fraction; a run at 0 or 1 sits on the metric's "
+        "end and has no place on the line",
     )
     _refuse(
         ~(np.isfinite(compute) & (compute > 0)),
@@ -176,11 +222,19 @@ def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> t
         compute,
         "fill gmacs from the architecture: laws.contrastive_gmacs",
     )
-    metrics = sorted({str(metric) for metric in np.atleast_1d(np.asarray(points.get("metric", "")))})
+    metrics = sorted(
+        {str(metric) for metric in np.atleast_1d(np.asarray(points.get("metric", "")))}
+    )
     if len(metrics) > 1:
-        raise FitError(f"mixed metrics {', '.join(metrics)}: their errors do not compare", hint="fit the rows of one metric at a time")
+        raise FitError(
+            f"mixed metrics {', '.join(metrics)}: their errors do not compare",
+            hint="fit the rows of one metric at a time",
+        )
     if np.ptp(np.log10(compute)) < 0.01:
-        raise FitError(f"all runs took {compute[0]:.3g} GMAC, so the exponent cannot be fitted", hint="add runs with other compute")
+        raise FitError(
+            f"all runs took {compute[0]:.3g} GMAC, so the exponent cannot be fitted",
+            hint="add runs with other compute",
+        )
     return np.array(compute), error
 
 
@@ -189,10 +243,14 @@ def _total_gmacs(points: Mapping[str, ArrayLike]) -> Array:
     if "total_gmacs" in points:
         return np.atleast_1d(np.asarray(points["total_gmacs"], dtype=np.float64))
     if "gmacs" in points and "samples" in points:
-        return np.atleast_1d(np.asarray(points["gmacs"], dtype=np.float64) * np.asarray(points["samples"], dtype=np.float64))
+        return np.atleast_1d(
+            np.asarray(points["gmacs"], dtype=np.float64)
+            * np.asarray(points["samples"], dtype=np.float64)
+        )
     raise FitError(
         f"no compute among the columns {', '.join(points)}",
-        hint="give total_gmacs, or gmacs per sample (laws.contrastive_gmacs computes them from the architecture) and samples",
+        hint="give total_gmacs, or gmacs per sample (laws.contrastive_gmacs computes them from "
+        "the architecture) and samples",
     )
 
 
@@ -220,7 +278,7 @@ def _reducer(stat: Stat, edges: Array, share: float, at: str) -> Callable[[Array
 
 
 def _best_rows(x: Array, y: Array, edges: Array) -> NDArray[np.int64]:
-    """Give the row of least error in each bin that holds runs."""
+    """Return the row of least error in each bin that holds runs."""
     bins = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, len(edges) - 2)
     rows = np.lexsort((y, bins))
     return rows[np.unique(bins[rows], return_index=True)[1]]
@@ -251,9 +309,14 @@ def _expectile(share: float) -> Callable[[Array, Array], Array]:
 
 
 def _bootstrap(
-    x: Array, y: Array, reduce: Callable[[Array, Array], Line], line: Callable[[Array, Array], Array], theta: Array, count: int,
+    x: Array,
+    y: Array,
+    reduce: Callable[[Array, Array], Line],
+    line: Callable[[Array, Array], Array],
+    theta: Array,
+    count: int,
     generator: np.random.Generator,
-) -> Array:  # fmt: skip
+) -> Array:
     """Fit resampled runs, [B, 2]; draws that fall onto one amount of compute are left out."""
     if len(x) >= _FEW_RUNS:
         draws = (generator.integers(0, len(x), len(x)) for _ in range(count))
@@ -261,21 +324,42 @@ def _bootstrap(
         return found[np.isfinite(found).all(axis=1)]
     said = theta[0] - theta[1] * np.log(10) * x
     freedom = max(len(x) - 2, 1)
-    scale = np.sqrt(((y - said) ** 2).sum() / freedom / (generator.chisquare(freedom, count) / freedom))
+    scale = np.sqrt(
+        ((y - said) ** 2).sum() / freedom / (generator.chisquare(freedom, count) / freedom)
+    )
     noisy = said + scale[:, None] * generator.standard_normal((count, len(x)))
     return np.array([line(*reduce(x, drawn)) for drawn in noisy]).reshape(-1, 2)
 
 
-def _as_fit(theta: Array, samples: Array, line: Line, resampling: Literal["pairs", "noise", "none"], seed: int, source: str) -> Fit:
+def _as_fit(
+    theta: Array,
+    samples: Array,
+    line: Line,
+    resampling: Literal["pairs", "noise", "none"],
+    seed: int,
+    source: str,
+) -> Fit:
     """Keep the line as a fit of the engine, whose points are the bins."""
     x, y = line
     residuals = y - (theta[0] - theta[1] * np.log(10) * x)
     noise = float(np.sqrt((residuals**2).sum() / max(len(x) - 2, 1)))
     return Fit(
-        law=_law(), theta=theta, samples=samples, inputs={"total_gmacs": 10**x}, target=np.exp(y), weights=np.ones(len(x)),
-        clusters=np.arange(len(x)), delta=np.inf, objective=float(0.5 * (residuals**2).sum()), noise=noise,
-        drift=_ASSUMED_DRIFT, drift_source="assumed", resampling=resampling, seed=seed, source=source,
-    )  # fmt: skip
+        law=_law(),
+        theta=theta,
+        samples=samples,
+        inputs={"total_gmacs": 10**x},
+        target=np.exp(y),
+        weights=np.ones(len(x)),
+        clusters=np.arange(len(x)),
+        delta=np.inf,
+        objective=float(0.5 * (residuals**2).sum()),
+        noise=noise,
+        drift=_ASSUMED_DRIFT,
+        drift_source="assumed",
+        resampling=resampling,
+        seed=seed,
+        source=source,
+    )
 
 
 def _law() -> Law:
@@ -284,4 +368,6 @@ def _law() -> Law:
         Parameter(name="A", transform="log", low=-60.0, high=60.0, starts=(1.0,)),
         Parameter(name="alpha", transform="identity", low=-2.0, high=2.0, starts=(0.1,)),
     )
-    return replace(power_law("total_gmacs", "nofloor"), parameters=parameters, formula="A / C^alpha")
+    return replace(
+        power_law("total_gmacs", "nofloor"), parameters=parameters, formula="A / C^alpha"
+    )

@@ -1,4 +1,7 @@
-"""Which models stood at the frontier when they were published: the largest training runs of their day."""
+"""Which models stood at the frontier when they were published.
+
+The largest training runs of their day.
+"""
 
 import datetime
 from collections.abc import Sequence
@@ -13,9 +16,11 @@ __all__ = ["above_trend", "decimal_year", "rank_at_publication", "top_at_publica
 
 
 def decimal_year(date: datetime.date) -> float:
-    """Give a date as a decimal year: 1 July 2024 is 2024.497."""
+    """Return a date as a decimal year: 1 July 2024 is 2024.497."""
     start = datetime.date(date.year, 1, 1).toordinal()
-    return date.year + (date.toordinal() - start) / (datetime.date(date.year + 1, 1, 1).toordinal() - start)
+    return date.year + (date.toordinal() - start) / (
+        datetime.date(date.year + 1, 1, 1).toordinal() - start
+    )
 
 
 def rank_at_publication(year: ArrayLike, compute: ArrayLike) -> NDArray[np.int64]:
@@ -23,7 +28,8 @@ def rank_at_publication(year: ArrayLike, compute: ArrayLike) -> NDArray[np.int64
 
     Args:
         year: of publication, decimal, [n]; models of one date see each other.
-        compute: training compute, any unit, [n]; NaN for unknown, which is neither ranked nor counted.
+        compute: training compute, any unit, [n]; NaN for unknown, which is neither ranked nor
+            counted.
 
     Returns:
         Ranks from 1, [n]; equal compute shares a rank; 0 where compute is unknown.
@@ -31,7 +37,8 @@ def rank_at_publication(year: ArrayLike, compute: ArrayLike) -> NDArray[np.int64
     Raises:
         FitError: the columns differ in length, or hold negative compute or unknown years.
 
-    Source: Cottier et al. 2024 (arXiv 2405.21015), section 2.1: models in the top 10 of training compute at their release.
+    Source: Cottier et al. 2024 (arXiv 2405.21015), section 2.1: models in the top 10 of training
+        compute at their release.
     """
     years, size = _columns(year, compute)
     known = np.isfinite(size)
@@ -57,8 +64,8 @@ def top_at_publication(year: ArrayLike, compute: ArrayLike, count: int = 10) -> 
 def above_trend(year: ArrayLike, compute: ArrayLike, fraction: float = 0.25) -> NDArray[np.bool_]:
     """Mark the models that lie furthest above the trend of training compute over time.
 
-    The other way to find the frontier, with no count in it: a line through the logarithm of all models' compute, and the upper
-    `fraction` of the residuals.
+    The other way to find the frontier, with no count in it: a line through the logarithm of all
+    models' compute, and the upper `fraction` of the residuals.
 
     Args:
         year: of publication, decimal, [n].
@@ -71,28 +78,38 @@ def above_trend(year: ArrayLike, compute: ArrayLike, fraction: float = 0.25) -> 
     Raises:
         FitError: fewer than three known models, or a fraction outside 0..1.
 
-    Source: Cottier et al. 2024 (arXiv 2405.21015), the check of its selection by the residual from the trend of compute.
+    Source: Cottier et al. 2024 (arXiv 2405.21015), the check of its selection by the residual from
+        the trend of compute.
     """
     from steelyard.laws.forms.growth import fit_growth
 
     years, size = _columns(year, compute)
     known = np.flatnonzero(np.isfinite(size))
     if not 0 < fraction < 1:
-        raise FitError(f"a fraction of {fraction} marks nothing or everything", hint="give a fraction between 0 and 1, such as 0.25")
+        raise FitError(
+            f"a fraction of {fraction} marks nothing or everything",
+            hint="give a fraction between 0 and 1, such as 0.25",
+        )
     residuals = fit_growth(years[known], size[known], bootstraps=0).residuals
     marked = np.zeros(len(years), dtype=bool)
     marked[known[residuals > np.quantile(residuals, 1 - fraction)]] = True
     return marked
 
 
-def _columns(year: ArrayLike | Sequence[float], compute: ArrayLike | Sequence[float]) -> tuple[Array, Array]:
+def _columns(
+    year: ArrayLike | Sequence[float], compute: ArrayLike | Sequence[float]
+) -> tuple[Array, Array]:
     """Turn both columns into float64 and refuse what has no rank."""
     years, size = np.asarray(year, dtype=np.float64), np.asarray(compute, dtype=np.float64)
     if years.shape != size.shape or years.ndim != 1:
-        raise FitError(f"years {years.shape} and compute {size.shape} must be columns of one length", hint="give one of each per model")
+        raise FitError(
+            f"years {years.shape} and compute {size.shape} must be columns of one length",
+            hint="give one of each per model",
+        )
     bad = np.flatnonzero(~np.isfinite(years) | (size <= 0))
     if len(bad):
         raise FitError(
-            f"row {bad[0] + 1}: year {years[bad[0]]:g}, compute {size[bad[0]]:g}", hint="years are known, compute positive or NaN"
+            f"row {bad[0] + 1}: year {years[bad[0]]:g}, compute {size[bad[0]]:g}",
+            hint="years are known, compute positive or NaN",
         )
     return years, size

@@ -25,7 +25,8 @@ class NextCell:
         rows: their numbers among the candidates, the first is 0, [m].
         inputs: per input its values, in the same order, [m].
         flops: what each costs, [m].
-        interval_before: relative width of the wanted interval now, (high - low) / value of the law itself, without the noise of a run.
+        interval_before: relative width of the wanted interval now, (high - low) / value of the law
+            itself, without the noise of a run.
         interval_after: the width expected once the candidate is measured, [m].
         level: probability inside these intervals.
     """
@@ -54,8 +55,9 @@ def next_cell(
 ) -> NextCell:
     """Rank candidate runs by how much each narrows the law's interval at a wanted run, per FLOP.
 
-    A run at x with noise s leaves the variance V(w) - C(x, w)^2 / (V(x) + s^2) of the log prediction at w, where V and C are
-    variance and covariance of the log predictions over the bootstrap: what is learned is weighed before anything is trained.
+    A run at x with noise s leaves the variance V(w) - C(x, w)^2 / (V(x) + s^2) of the log
+    prediction at w, where V and C are variance and covariance of the log predictions over the
+    bootstrap: what is learned is weighed before anything is trained.
 
     Args:
         fit: with at least 50 bootstraps.
@@ -69,19 +71,25 @@ def next_cell(
         The candidates by rising cost of a given gain, best buy first.
 
     Raises:
-        FitError: too few bootstraps, no candidate within `max_flops`, several wanted runs, or costs that are not positive.
+        FitError: too few bootstraps, no candidate within `max_flops`, several wanted runs, or costs
+            that are not positive.
 
     Source: MacKay 1992, Information-based objective functions for active data selection, section 3.
     """
     if len(fit.samples) < _SMALLEST_BOOTSTRAP:
-        raise FitError(f"{len(fit.samples)} bootstraps cannot tell what a run would teach", hint=f"fit with {_SMALLEST_BOOTSTRAP} or more")
+        raise FitError(
+            f"{len(fit.samples)} bootstraps cannot tell what a run would teach",
+            hint=f"fit with {_SMALLEST_BOOTSTRAP} or more",
+        )
     columns, goal = check_inputs(fit.law, candidates), check_inputs(fit.law, wanted)
     if len(goal[fit.law.inputs[0]]) != 1:
         raise FitError("give one wanted run, not several", hint="ask once per run")
     cost = _cost(columns, flops)
     rows = np.flatnonzero(cost <= max_flops)
     if not len(rows):
-        raise FitError(f"no candidate costs at most {max_flops:.3g} FLOP; the cheapest costs {cost.min():.3g}")
+        raise FitError(
+            f"no candidate costs at most {max_flops:.3g} FLOP; the cheapest costs {cost.min():.3g}"
+        )
     before, after = _spread(fit, {name: column[rows] for name, column in columns.items()}, goal)
     gain = np.log(before / after) / cost[rows]
     order = np.argsort(-gain, kind="stable")
@@ -97,20 +105,27 @@ def next_cell(
 
 
 def _cost(columns: Mapping[str, Array], flops: ArrayLike | None) -> Array:
-    """Give each candidate's FLOP, [m]."""
+    """Return each candidate's FLOP, [m]."""
     count = len(next(iter(columns.values())))
     if flops is None:
         if not {"parameters", "tokens"} <= set(columns):
-            raise FitError("candidates of this law have no known cost", hint="give flops=, one number per candidate")
+            raise FitError(
+                "candidates of this law have no known cost",
+                hint="give flops=, one number per candidate",
+            )
         return 6.0 * columns["parameters"] * columns["tokens"]
     cost = np.broadcast_to(np.asarray(flops, dtype=np.float64), (count,))
     if not (np.isfinite(cost).all() and (cost > 0).all()):
-        raise FitError("flops must be positive and finite", hint="give the cost of each candidate in FLOP")
+        raise FitError(
+            "flops must be positive and finite", hint="give the cost of each candidate in FLOP"
+        )
     return cost
 
 
-def _spread(fit: Fit, columns: Mapping[str, Array], goal: Mapping[str, Array]) -> tuple[float, Array]:
-    """Give the standard deviation of the log prediction at the goal, now and after each candidate, [m]."""
+def _spread(
+    fit: Fit, columns: Mapping[str, Array], goal: Mapping[str, Array]
+) -> tuple[float, Array]:
+    """Return the standard deviation of the log prediction at the goal, now and after each candidate, [m]."""
     at_goal = fit.law.predict(fit.samples, goal)[:, 0]
     at_cells = fit.law.predict(fit.samples, columns)
     at_goal, at_cells = at_goal - at_goal.mean(), at_cells - at_cells.mean(axis=0)
@@ -121,7 +136,7 @@ def _spread(fit: Fit, columns: Mapping[str, Array], goal: Mapping[str, Array]) -
 
 
 def _width(level: float) -> float:
-    """Give the width of a normal interval in standard deviations."""
+    """Return the width of a normal interval in standard deviations."""
     from scipy.special import ndtri
 
     return 2 * float(ndtri(tails(level)[1]))

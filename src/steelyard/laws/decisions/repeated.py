@@ -1,4 +1,7 @@
-"""How to spend a training budget when unique data are scarce: model size, epochs, and what the usual split would lose."""
+"""How to spend a training budget when unique data are scarce.
+
+Model size, epochs, and what the usual split would lose.
+"""
 
 from dataclasses import dataclass
 
@@ -22,7 +25,8 @@ class RepeatedAllocation:
         best: size, tokens, epochs and loss with intervals.
         unique_tokens: tokens at hand.
         chinchilla_parameters: the size that the base law alone would take.
-        regret_chinchilla: loss that size would add, over the fit's bootstrap; below 0 where a parameter set prefers it.
+        regret_chinchilla: loss that size would add, over the fit's bootstrap; below 0 where a
+            parameter set prefers it.
         regret_single_epoch: loss added by the size that spends the budget in exactly one epoch.
     """
 
@@ -34,15 +38,22 @@ class RepeatedAllocation:
 
 
 def allocate_repeated(
-    fit: Fit, flops: float, unique_tokens: float, *, flops_per_parameter_token: float = 6.0, level: float = 0.8, extrapolate: bool = False
+    fit: Fit,
+    flops: float,
+    unique_tokens: float,
+    *,
+    flops_per_parameter_token: float = 6.0,
+    level: float = 0.8,
+    extrapolate: bool = False,
 ) -> RepeatedAllocation:
     """Split a training budget between model size and epochs over limited data.
 
-    The loss is minimized over the size with tokens = budget / (c size), for the fit and each of its bootstrap optima; the regrets
-    compare fixed runs under each of them.
+    The loss is minimized over the size with tokens = budget / (c size), for the fit and each of its
+    bootstrap optima; the regrets compare fixed runs under each of them.
 
     Args:
-        fit: of a law with inputs "parameters", "tokens" and "unique_tokens", such as `data_constrained`, fitted or published.
+        fit: of a law with inputs "parameters", "tokens" and "unique_tokens", such as
+            `data_constrained`, fitted or published.
         flops: budget in FLOP, positive.
         unique_tokens: tokens at hand, positive.
         flops_per_parameter_token: c in C = c N D, 6 for a forward and a backward pass.
@@ -50,23 +61,33 @@ def allocate_repeated(
         extrapolate: allow a run more than two decades beyond the points.
 
     Returns:
-        Size, tokens, epochs and loss with bootstrap intervals, and the regrets; intervals without width for published laws.
+        Size, tokens, epochs and loss with bootstrap intervals, and the regrets; intervals without
+        width for published laws.
 
     Raises:
-        FitError: the law has other inputs, the budget or the unique tokens are not positive and finite, or the run lies too far
-            beyond the points.
+        FitError: the law has other inputs, the budget or the unique tokens are not positive and
+            finite, or the run lies too far beyond the points.
 
-    Source: Muennighoff et al. 2023 (arXiv 2305.16264), section 5 (allocation under a fixed budget of unique data).
+    Source: Muennighoff et al. 2023 (arXiv 2305.16264), section 5 (allocation under a fixed budget
+        of unique data).
     """
     _check(fit, unique_tokens)
     best = allocate(
-        fit, flops, limits=Limits(unique_tokens=unique_tokens), flops_per_parameter_token=flops_per_parameter_token, level=level,
+        fit,
+        flops,
+        limits=Limits(unique_tokens=unique_tokens),
+        flops_per_parameter_token=flops_per_parameter_token,
+        level=level,
         extrapolate=extrapolate,
-    )  # fmt: skip
+    )
     product = flops / flops_per_parameter_token
     usual = _chinchilla_size(fit, float(np.log(product)))
     sizes = np.array([best.parameters.value, usual, product / unique_tokens])
-    runs = {"parameters": sizes, "tokens": product / sizes, "unique_tokens": np.minimum(unique_tokens, product / sizes)}
+    runs = {
+        "parameters": sizes,
+        "tokens": product / sizes,
+        "unique_tokens": np.minimum(unique_tokens, product / sizes),
+    }
     losses = np.exp(fit.law.predict(np.concatenate([fit.theta[None], fit.samples]), runs))
     regrets = losses[:, 1:] - losses[:, :1]
     return RepeatedAllocation(
@@ -82,15 +103,19 @@ def _check(fit: Fit, unique_tokens: float) -> None:
     """Refuse laws without unique tokens, and amounts that are not positive."""
     if set(fit.law.inputs) != _INPUTS:
         raise FitError(
-            f"law {fit.law.name} has inputs {', '.join(fit.law.inputs)}; needed are parameters, tokens and unique_tokens",
+            f"law {fit.law.name} has inputs {', '.join(fit.law.inputs)}; needed are parameters, "
+            f"tokens and unique_tokens",
             hint="fit data_constrained(), or use allocate() where data do not repeat",
         )
     if not (np.isfinite(unique_tokens) and unique_tokens > 0):
-        raise FitError(f"unique_tokens {unique_tokens:g} must be positive and finite", hint="count the tokens of the deduplicated data")
+        raise FitError(
+            f"unique_tokens {unique_tokens:g} must be positive and finite",
+            hint="count the tokens of the deduplicated data",
+        )
 
 
 def _chinchilla_size(fit: Fit, log_product: float) -> float:
-    """Give the size that E + A / N^alpha + B / D^beta alone would choose, G (C/c)^(beta / (alpha + beta))."""
+    """Return the size that E + A / N^alpha + B / D^beta alone would choose, G (C/c)^(beta / (alpha + beta))."""
     numbers = {**fit.law.fixed, **fit.params}
     alpha = numbers["alpha"]
     beta = numbers.get("beta", alpha)

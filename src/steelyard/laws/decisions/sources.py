@@ -1,4 +1,7 @@
-"""Which training distribution pays more as compute grows: slopes of several sources compared, and where their lines cross."""
+"""Which training distribution pays more as compute grows.
+
+Slopes of several sources compared, and where their lines cross.
+"""
 
 import itertools
 import math
@@ -23,9 +26,12 @@ class SourcePair:
     Attributes:
         first: name of the one.
         second: name of the other.
-        difference: exponent of the first minus that of the second; negative when the first gains more from compute.
-        crossing_gmacs: total GMAC at which their lines meet; from 0 to infinity when the slopes are not told apart.
-        scale: the one to scale up, with the steeper slope; empty when the slopes are not told apart.
+        difference: exponent of the first minus that of the second; negative when the first gains
+            more from compute.
+        crossing_gmacs: total GMAC at which their lines meet; from 0 to infinity when the slopes are
+            not told apart.
+        scale: the one to scale up, with the steeper slope; empty when the slopes are not told
+            apart.
     """
 
     first: str
@@ -84,7 +90,8 @@ def compare_sources(
     Raises:
         FitError: fewer than two sources, or runs that cannot be fitted.
 
-    Source: Cherti et al. 2023 (arXiv 2212.07143), section 4, where LAION's and OpenAI's models have different exponents per task.
+    Source: Cherti et al. 2023 (arXiv 2212.07143), section 4, where LAION's and OpenAI's models have
+        different exponents per task.
     """
     compute, error = envelope_runs(points, target)
     if isinstance(by, str) and by not in points:
@@ -93,15 +100,26 @@ def compare_sources(
     names = list(dict.fromkeys(labels.tolist()))
     if labels.shape != error.shape or len(names) < 2 or bootstraps < 1:
         raise FitError(
-            f"{len(names)} sources in {len(labels)} labels cannot be compared", hint="label every run, with at least two sources"
+            f"{len(names)} sources in {len(labels)} labels cannot be compared",
+            hint="label every run, with at least two sources",
         )
     envelopes = {}
     for index, name in enumerate(names):
         mine = labels == name
         stat = "min" if mine.sum() >= 2 * bins else "line"
         runs = {"total_gmacs": compute[mine]}
-        envelopes[name] = fit_envelope(runs, error[mine], bins=bins, stat=stat, bootstraps=bootstraps, seed=seed + index, source=name)
-    pairs = tuple(_pair(one, other, envelopes, level) for one, other in itertools.combinations(names, 2))
+        envelopes[name] = fit_envelope(
+            runs,
+            error[mine],
+            bins=bins,
+            stat=stat,
+            bootstraps=bootstraps,
+            seed=seed + index,
+            source=name,
+        )
+    pairs = tuple(
+        _pair(one, other, envelopes, level) for one, other in itertools.combinations(names, 2)
+    )
     return SourceComparison(envelopes=envelopes, pairs=pairs, level=level)
 
 
@@ -114,9 +132,12 @@ def _pair(first: str, second: str, envelopes: Mapping[str, Envelope], level: flo
     difference = Estimate.of(-value[1], -drawn[:, 1], level)
     is_told_apart = difference.low > 0 or difference.high < 0
     return SourcePair(
-        first=first, second=second, difference=difference, crossing_gmacs=_crossing(value, drawn, level, is_told_apart),
+        first=first,
+        second=second,
+        difference=difference,
+        crossing_gmacs=_crossing(value, drawn, level, is_told_apart),
         scale=(first if difference.value < 0 else second) if is_told_apart else "",
-    )  # fmt: skip
+    )
 
 
 def _crossing(value: Array, drawn: Array, level: float, is_told_apart: bool) -> Estimate:
@@ -130,5 +151,5 @@ def _crossing(value: Array, drawn: Array, level: float, is_told_apart: bool) -> 
 
 
 def _exp(log: float) -> float:
-    """Give e to a power, infinite when it overflows."""
+    """Return e to a power, infinite when it overflows."""
     return math.exp(log) if log < 700 else math.inf

@@ -39,16 +39,19 @@ class BudgetLaw:
     at_edge: tuple[float, ...]
 
     def utd(self, budget: float) -> float:
-        """Give the line's ratio for a budget, FLOP."""
+        """Return the line's ratio for a budget, FLOP."""
         return float(np.exp(self.log_coefficient + self.exponent.value * np.log(budget)))
 
 
-def budget_law(law: UpdatesLaw, delta: float, *, num_extrapolated: int = 2, level: float = 0.8) -> BudgetLaw:
+def budget_law(
+    law: UpdatesLaw, delta: float, *, num_extrapolated: int = 2, level: float = 0.8
+) -> BudgetLaw:
     """Minimize compute + delta x data over the tested UTDs for every threshold, and fit the best UTD against the budget.
 
     Args:
         law: of data and compute.
-        delta: FLOP that one environment step is worth, such as 1e10 (DeepMind Control) or 4e9 (Gym) in the paper; not negative.
+        delta: FLOP that one environment step is worth, such as 1e10 (DeepMind Control) or 4e9 (Gym)
+            in the paper; not negative.
         num_extrapolated: highest thresholds left out of the line, whose ratios it forecasts.
         level: probability inside the exponent's interval, 0..1.
 
@@ -62,7 +65,10 @@ def budget_law(law: UpdatesLaw, delta: float, *, num_extrapolated: int = 2, leve
     """
     count = len(law.thresholds) - num_extrapolated
     if count < 2 or num_extrapolated < 0 or not delta >= 0:
-        raise FitError(f"{count} thresholds and delta {delta:g}: a budget law needs two thresholds at least and delta >= 0")
+        raise FitError(
+            f"{count} thresholds and delta {delta:g}: a budget law needs two thresholds at least "
+            f"and delta >= 0"
+        )
     ratios = np.geomspace(law.utds[0], law.utds[-1], _GRID)
     price = law.flops_per_step(ratios) + delta
     least = [_least(law.steps(threshold, ratios) * price, ratios) for threshold in law.thresholds]
@@ -71,13 +77,19 @@ def budget_law(law: UpdatesLaw, delta: float, *, num_extrapolated: int = 2, leve
     lines = np.array([_line(budgets[row, :count], utds[row, :count]) for row in range(size)])
     on_edge = (utds[0] <= ratios[0] * 1.0001) | (utds[0] >= ratios[-1] / 1.0001)
     return BudgetLaw(
-        delta=delta, thresholds=law.thresholds, budgets=budgets[0], utds=utds[0], exponent=Estimate.of(lines[0, 0], lines[1:, 0], level),
-        log_coefficient=float(lines[0, 1]), num_fitted=count, at_edge=tuple(law.thresholds[on_edge].tolist()),
-    )  # fmt: skip
+        delta=delta,
+        thresholds=law.thresholds,
+        budgets=budgets[0],
+        utds=utds[0],
+        exponent=Estimate.of(lines[0, 0], lines[1:, 0], level),
+        log_coefficient=float(lines[0, 1]),
+        num_fitted=count,
+        at_edge=tuple(law.thresholds[on_edge].tolist()),
+    )
 
 
 def _least(budgets: Array, ratios: Array) -> tuple[Array, Array]:
-    """Give the least budget and its ratio for each resampling, [1 + B]."""
+    """Return the least budget and its ratio for each resampling, [1 + B]."""
     at = budgets.argmin(axis=1)
     return budgets[np.arange(len(at)), at], ratios[at]
 
@@ -94,7 +106,8 @@ class BestUpdates:
 
     Attributes:
         utd: best ratio, within the tested ones.
-        threshold: highest return the budget reaches; the highest fitted one when it reaches further.
+        threshold: highest return the budget reaches; the highest fitted one when it reaches
+            further.
         data: environment steps to that return.
         flops: training FLOP to that return.
         is_extrapolated: whether the budget exceeds that of the highest fitted return.
@@ -110,7 +123,8 @@ class BestUpdates:
 def best_updates_to_data(law: UpdatesLaw, budget: float, delta: float) -> BestUpdates:
     """Choose the UTD for a total budget of compute and data.
 
-    The ratio is that of the budget law fitted to all thresholds; the return is the highest whose cost at that ratio fits.
+    The ratio is that of the budget law fitted to all thresholds; the return is the highest whose
+    cost at that ratio fits.
 
     Args:
         law: of data and compute.
@@ -128,7 +142,8 @@ def best_updates_to_data(law: UpdatesLaw, budget: float, delta: float) -> BestUp
     line = budget_law(law, delta, num_extrapolated=0)
     if not budget >= line.budgets[0]:
         raise FitError(
-            f"a budget of {budget:.4g} FLOP does not reach return {law.thresholds[0]:g}, which takes {line.budgets[0]:.4g}",
+            f"a budget of {budget:.4g} FLOP does not reach return {law.thresholds[0]:g}, which "
+            f"takes {line.budgets[0]:.4g}",
             hint="raise the budget, or fit lower thresholds",
         )
     utd = float(np.clip(line.utd(budget), law.utds[0], law.utds[-1]))
@@ -138,6 +153,9 @@ def best_updates_to_data(law: UpdatesLaw, budget: float, delta: float) -> BestUp
     reached = np.flatnonzero(steps * (price + delta) <= budget)
     best = int(reached[-1]) if len(reached) else 0
     return BestUpdates(
-        utd=utd, threshold=float(returns[best]), data=float(steps[best]), flops=float(steps[best] * price),
+        utd=utd,
+        threshold=float(returns[best]),
+        data=float(steps[best]),
+        flops=float(steps[best] * price),
         is_extrapolated=bool(budget > line.budgets[-1]),
-    )  # fmt: skip
+    )

@@ -1,8 +1,11 @@
-"""The memory wall: how fast accelerators' peaks outgrow their bandwidths, and what batch keeps a model compute-bound.
+"""The memory wall.
 
-The balance of a device is its peak FLOP/s over a bandwidth in byte/s: the FLOP it can do while a byte arrives. Work with less
-arithmetic per byte waits for memory. A product with weights does 2 FLOP per weight and token, so the number of tokens in a
-pass that keeps it compute-bound is the balance times the bytes per weight over 2.
+How fast accelerators' peaks outgrow their bandwidths, and what batch keeps a model compute-bound.
+
+The balance of a device is its peak FLOP/s over a bandwidth in byte/s: the FLOP it can do while a
+byte arrives. Work with less arithmetic per byte waits for memory. A product with weights does 2
+FLOP per weight and token, so the number of tokens in a pass that keeps it compute-bound is the
+balance times the bytes per weight over 2.
 """
 
 import math
@@ -20,8 +23,18 @@ from steelyard.laws.forms.growth import fit_growth, line_of, student, years_to_g
 
 __all__ = ["Wall", "balance_points", "chip_points", "chip_trend", "wall"]
 
-_QUANTITIES = ("peak_flops_per_s", "memory_bytes_per_s", "scale_up_bytes_per_s", "host_link_bytes_per_s", "memory_bytes")
-_TIERS = {"memory": "memory_bytes_per_s", "scale_up": "scale_up_bytes_per_s", "host": "host_link_bytes_per_s"}
+_QUANTITIES = (
+    "peak_flops_per_s",
+    "memory_bytes_per_s",
+    "scale_up_bytes_per_s",
+    "host_link_bytes_per_s",
+    "memory_bytes",
+)
+_TIERS = {
+    "memory": "memory_bytes_per_s",
+    "scale_up": "scale_up_bytes_per_s",
+    "host": "host_link_bytes_per_s",
+}
 _HALF = ("bf16", "fp16")
 
 
@@ -34,7 +47,8 @@ class Wall:
         balance: FLOP per byte, [m].
         batch: tokens per pass from which products with weights are compute-bound, [m].
         growth_per_year: factor by which the balance grows in a year.
-        doubling_time_years: years in which it doubles; infinite ends where the trends do not settle whether it grows.
+        doubling_time_years: years in which it doubles; infinite ends where the trends do not settle
+            whether it grows.
         year_now: year of the known balance.
         balance_now: the known balance, FLOP per byte.
         bytes_per_weight: of the weights, 2 for 16 bit.
@@ -57,18 +71,24 @@ class Wall:
         """Say after how many years products with this many tokens per pass turn memory-bound.
 
         Args:
-            batch: tokens per pass, positive: sequences of a decode step, or tokens of a prefill chunk.
+            batch: tokens per pass, positive: sequences of a decode step, or tokens of a prefill
+                chunk.
 
         Returns:
-            Years from `year_now`; negative when they are memory-bound already, an infinite end where the trend may be flat.
+            Years from `year_now`; negative when they are memory-bound already, an infinite end
+            where the trend may be flat.
 
         Raises:
             FitError: the batch is not positive.
 
-        Source: Gholami et al. 2024 (arXiv 2403.14123): with the growth per two years, 2 ln(needed / now) / ln(3.0 / 1.6).
+        Source: Gholami et al. 2024 (arXiv 2403.14123): with the growth per two years, 2 ln(needed /
+            now) / ln(3.0 / 1.6).
         """
         if not (math.isfinite(batch) and batch > 0):
-            raise FitError(f"a batch of {batch:g} tokens keeps nothing busy", hint="give a positive number of tokens per pass")
+            raise FitError(
+                f"a batch of {batch:g} tokens keeps nothing busy",
+                hint="give a positive number of tokens per pass",
+            )
         goal = math.log(2 * batch / self.bytes_per_weight / self.balance_now)
         return years_to_gain(goal, self.slope)
 
@@ -89,10 +109,12 @@ def wall(
         compute: growth of peak FLOP/s, in any unit.
         bandwidth: growth of a bandwidth, in any unit.
         years_ahead: years from `year_now`, [m] or a single number.
-        balance_now: FLOP per byte of a device of today, such as `balance_points("H100-SXM5-80GB")["memory"]`.
+        balance_now: FLOP per byte of a device of today, such as
+            `balance_points("H100-SXM5-80GB")["memory"]`.
         year_now: decimal year of that device.
         bytes_per_weight: bytes of a weight as it is read, 2 for 16 bit.
-        level: probability inside the intervals, 0..1. They hold the uncertainty of both slopes, not that a trend bends.
+        level: probability inside the intervals, 0..1. They hold the uncertainty of both slopes, not
+            that a trend bends.
 
     Returns:
         Balances and batches with their growth.
@@ -100,16 +122,28 @@ def wall(
     Raises:
         FitError: the trends are not growth laws, or the balance or the bytes are not positive.
 
-    Source: Gholami et al. 2024 (arXiv 2403.14123). The interval of the difference of two slopes is Welch's.
+    Source: Gholami et al. 2024 (arXiv 2403.14123). The interval of the difference of two slopes is
+        Welch's.
     """
-    if not (balance_now > 0 and bytes_per_weight > 0 and math.isfinite(balance_now * bytes_per_weight)):
-        raise FitError(f"balance {balance_now:g} FLOP/byte and {bytes_per_weight:g} bytes per weight must be positive")
+    if not (
+        balance_now > 0 and bytes_per_weight > 0 and math.isfinite(balance_now * bytes_per_weight)
+    ):
+        raise FitError(
+            f"balance {balance_now:g} FLOP/byte and {bytes_per_weight:g} bytes per weight must be "
+            f"positive"
+        )
     top, bottom = line_of(compute), line_of(bandwidth)
     slope, sd = top.slope - bottom.slope, math.hypot(top.slope_sd, bottom.slope_sd)
-    freedom = sd**4 / (top.slope_sd**4 / top.freedom + bottom.slope_sd**4 / bottom.freedom) if sd > 0 else float(top.freedom)
+    freedom = (
+        sd**4 / (top.slope_sd**4 / top.freedom + bottom.slope_sd**4 / bottom.freedom)
+        if sd > 0
+        else float(top.freedom)
+    )
     half = student(freedom, level) * sd
     ahead = np.atleast_1d(np.asarray(years_ahead, dtype=np.float64))
-    ends = [balance_now * np.exp(ahead * slope + sign * np.abs(ahead) * half) for sign in (0, -1, 1)]
+    ends = [
+        balance_now * np.exp(ahead * slope + sign * np.abs(ahead) * half) for sign in (0, -1, 1)
+    ]
     per_token, rate = bytes_per_weight / 2, Estimate(slope, slope - half, slope + half)
     return Wall(
         year=year_now + ahead,
@@ -126,14 +160,15 @@ def wall(
 
 
 def balance_points(accelerator: str, dtype: str = "") -> dict[str, float]:
-    """Give the balance of a device of the catalog at each tier of its memory.
+    """Return the balance of a device of the catalog at each tier of its memory.
 
     Args:
         accelerator: catalog name.
         dtype: of the arithmetic; empty for bf16, or fp16 where a device has no bf16.
 
     Returns:
-        FLOP per byte by tier: "memory", "scale_up" (peers in the node), "host"; tiers without a known bandwidth are left out.
+        FLOP per byte by tier: "memory", "scale_up" (peers in the node), "host"; tiers without a
+        known bandwidth are left out.
 
     Raises:
         CatalogError: no such device, or it has no peak for the dtype.
@@ -143,22 +178,30 @@ def balance_points(accelerator: str, dtype: str = "") -> dict[str, float]:
     chip = catalog.accelerator(accelerator)
     peak = _peak(chip.peak_flops_per_s, (dtype,) if dtype else _HALF)
     if not peak:
-        raise CatalogError(f"{accelerator} has no {dtype or '16-bit'} peak", hint=f"it has {', '.join(chip.peak_flops_per_s)}")
-    return {tier: peak / getattr(chip, name) for tier, name in _TIERS.items() if getattr(chip, name) > 0}
+        raise CatalogError(
+            f"{accelerator} has no {dtype or '16-bit'} peak",
+            hint=f"it has {', '.join(chip.peak_flops_per_s)}",
+        )
+    return {
+        tier: peak / getattr(chip, name) for tier, name in _TIERS.items() if getattr(chip, name) > 0
+    }
 
 
 def chip_points(
     quantity: str, *, dtypes: Sequence[str] = _HALF, since: int = 2010, scale_up: bool = False
 ) -> tuple[Array, Array, tuple[str, ...]]:
-    """Read one quantity of the catalog's accelerators over their first years of sale; processors are left out.
+    """Read one quantity of the catalog's accelerators over their first years of sale.
+
+    Processors are left out.
 
     Args:
-        quantity: field of `catalog.Accelerator`: "peak_flops_per_s", "memory_bytes_per_s", "scale_up_bytes_per_s",
-            "host_link_bytes_per_s" or "memory_bytes".
-        dtypes: of the peak, the first that a chip has; one precision per series, because their trends differ.
+        quantity: field of `catalog.Accelerator`: "peak_flops_per_s", "memory_bytes_per_s",
+            "scale_up_bytes_per_s", "host_link_bytes_per_s" or "memory_bytes".
+        dtypes: of the peak, the first that a chip has; one precision per series, because their
+            trends differ.
         since: first year.
-        scale_up: whether to keep only chips with a link to peers and a peak in `dtypes`, so that several quantities are read
-            from the same chips.
+        scale_up: whether to keep only chips with a link to peers and a peak in `dtypes`, so that
+            several quantities are read from the same chips.
 
     Returns:
         Years [n], values in SI base units [n], and the chips' names.
@@ -169,7 +212,9 @@ def chip_points(
     from steelyard import catalog
 
     if quantity not in _QUANTITIES:
-        raise CatalogError(f"no trend of {quantity!r}", hint=f"choose from {', '.join(_QUANTITIES)}")
+        raise CatalogError(
+            f"no trend of {quantity!r}", hint=f"choose from {', '.join(_QUANTITIES)}"
+        )
     years, values, names = [], [], []
     for name in catalog.names("accelerators"):
         chip = catalog.accelerator(name)
@@ -185,7 +230,9 @@ def chip_points(
     return np.array(years), np.array(values), tuple(names)
 
 
-def chip_trend(quantity: str, *, dtypes: Sequence[str] = _HALF, since: int = 2010, scale_up: bool = False) -> Fit:
+def chip_trend(
+    quantity: str, *, dtypes: Sequence[str] = _HALF, since: int = 2010, scale_up: bool = False
+) -> Fit:
     """Fit the growth of one quantity of the catalog's accelerators.
 
     Args:
@@ -199,9 +246,14 @@ def chip_trend(quantity: str, *, dtypes: Sequence[str] = _HALF, since: int = 201
     """
     years, values, names = chip_points(quantity, dtypes=dtypes, since=since, scale_up=scale_up)
     words = f"{'/'.join(dtypes)} {quantity}" if quantity == "peak_flops_per_s" else quantity
-    return fit_growth(years, values, period_years=2.0, source=f"{words} of {len(names)} accelerators of the catalog")
+    return fit_growth(
+        years,
+        values,
+        period_years=2.0,
+        source=f"{words} of {len(names)} accelerators of the catalog",
+    )
 
 
 def _peak(peaks: Mapping[str, float], dtypes: Sequence[str]) -> float:
-    """Give the peak of the first dtype that is known, 0 for none."""
+    """Return the peak of the first dtype that is known, 0 for none."""
     return next((peaks[dtype] for dtype in dtypes if peaks.get(dtype)), 0.0)

@@ -1,4 +1,7 @@
-"""Fits in which some runs were stopped before they reached their target: they say "more than this", and that counts."""
+"""Fits in which some runs were stopped before they reached their target.
+
+They say "more than this", and that counts.
+"""
 
 import math
 from collections.abc import Mapping
@@ -26,18 +29,26 @@ _SMALLEST_NOISE = 1e-6
 
 
 def fit_censored(
-    law: Law, points: Mapping[str, ArrayLike], target: ArrayLike, caps: ArrayLike, *, bootstraps: int = 300, seed: int = 0, source: str = ""
+    law: Law,
+    points: Mapping[str, ArrayLike],
+    target: ArrayLike,
+    caps: ArrayLike,
+    *,
+    bootstraps: int = 300,
+    seed: int = 0,
+    source: str = "",
 ) -> Fit:
     """Fit a law by maximum likelihood when targets above a cap were not observed.
 
-    Log targets are normal around the law with one standard deviation. A run that reached its cap contributes the probability of
-    lying above it. The likelihood is climbed by least squares with working targets and weights for the unseen ones, in turn with
-    the noise.
+    Log targets are normal around the law with one standard deviation. A run that reached its cap
+    contributes the probability of lying above it. The likelihood is climbed by least squares with
+    working targets and weights for the unseen ones, in turn with the noise.
 
     Args:
         law: what to fit.
         points: per input its values in natural units, [n].
-        target: positive, [n]; NaN or infinite where the cap was reached, and values at or above their cap count as such.
+        target: positive, [n]; NaN or infinite where the cap was reached, and values at or above
+            their cap count as such.
         caps: positive, [n] or a single number, infinite for runs without one.
         bootstraps: refits of targets redrawn from the fit and cut at the same caps.
         seed: of the redrawing.
@@ -47,7 +58,8 @@ def fit_censored(
         The fit; `target` holds the expected values for censored rows.
 
     Raises:
-        FitError: fewer observed targets than parameters, a censored row without a finite cap, or points that allow no fit.
+        FitError: fewer observed targets than parameters, a censored row without a finite cap, or
+            points that allow no fit.
 
     Source: Tobin 1958, doi 10.2307/1907382 (the likelihood).
     """
@@ -62,19 +74,37 @@ def fit_censored(
     log_cap = np.log(np.where(np.isinf(limit), 1e300, limit))
     theta, noise = _climb(problem, start[None], problem.target[None], censored[None], _TOLERANCE)
     center = law.predict(theta, data.inputs)
-    filled = np.where(censored, center + noise[:, None] * _hazard(problem.target[None], center, noise)[1], problem.target)
+    filled = np.where(
+        censored,
+        center + noise[:, None] * _hazard(problem.target[None], center, noise)[1],
+        problem.target,
+    )
     seen = int((~censored).sum())
     freedom = max(seen - len(law.parameters), 1)
     corrected = float(noise[0] * math.sqrt(seen / freedom))
-    samples = _redraw(problem, theta[0], corrected, freedom, log_cap, bootstraps, np.random.default_rng(seed))
+    samples = _redraw(
+        problem, theta[0], corrected, freedom, log_cap, bootstraps, np.random.default_rng(seed)
+    )
     complete = replace(problem, target=filled[0])
     drift, drift_source = measure_drift(complete, theta, corrected)
     residual = filled[0] - law.predict(theta, data.inputs)[0]
     return Fit(
-        law=law, theta=theta[0], samples=samples, inputs=data.inputs, target=np.exp(filled[0]), weights=data.weights,
-        clusters=data.clusters, delta=math.inf, objective=0.5 * float(residual @ residual), noise=corrected, drift=drift,
-        drift_source=drift_source, resampling="noise" if bootstraps else "none", seed=seed, source=source,
-    )  # fmt: skip
+        law=law,
+        theta=theta[0],
+        samples=samples,
+        inputs=data.inputs,
+        target=np.exp(filled[0]),
+        weights=data.weights,
+        clusters=data.clusters,
+        delta=math.inf,
+        objective=0.5 * float(residual @ residual),
+        noise=corrected,
+        drift=drift,
+        drift_source=drift_source,
+        resampling="noise" if bootstraps else "none",
+        seed=seed,
+        source=source,
+    )
 
 
 def _check(law: Law, limit: Array, censored: NDArray[np.bool_]) -> None:
@@ -83,19 +113,26 @@ def _check(law: Law, limit: Array, censored: NDArray[np.bool_]) -> None:
         raise FitError("caps must be positive", hint="give an infinite cap to runs that had none")
     endless = np.flatnonzero(censored & np.isinf(limit))
     if len(endless):
-        raise FitError(f"row {endless[0] + 1} did not reach its target but has no cap", hint="give the number of steps it was run for")
+        raise FitError(
+            f"row {endless[0] + 1} did not reach its target but has no cap",
+            hint="give the number of steps it was run for",
+        )
     seen = int((~censored).sum())
     if seen < max(len(law.parameters), 2):
         raise FitError(
-            f"{seen} of {len(censored)} runs reached their target; {law.name} has {len(law.parameters)} parameters",
+            f"{seen} of {len(censored)} runs reached their target; {law.name} has "
+            f"{len(law.parameters)} parameters",
             hint="raise the cap, or choose a target that more runs reach",
         )
 
 
-def _climb(problem: Problem, theta: Array, target: Array, censored: NDArray[np.bool_], tolerance: float) -> tuple[Array, Array]:
+def _climb(
+    problem: Problem, theta: Array, target: Array, censored: NDArray[np.bool_], tolerance: float
+) -> tuple[Array, Array]:
     """Alternate between working targets and least squares for S problems at once; give theta [S, P] and noise [S].
 
-    A censored row acts like a target above its cap with a weight below one, those of the likelihood's Newton step.
+    A censored row acts like a target above its cap with a weight below one, those of the
+    likelihood's Newton step.
     """
     theta, noise = theta.copy(), np.full(len(theta), 0.1)
     rows = np.arange(len(theta))
@@ -105,12 +142,19 @@ def _climb(problem: Problem, theta: Array, target: Array, censored: NDArray[np.b
         z, hazard = _hazard(goal, center, size)
         weight = np.where(cut, hazard * (hazard - z), 1.0)
         working = np.where(cut, center + size[:, None] / np.maximum(hazard - z, 1e-9), goal)
-        after = minimize(replace(problem, target=working, weights=weight), theta[rows], far=False, max_iterations=_STEPS).theta
+        after = minimize(
+            replace(problem, target=working, weights=weight),
+            theta[rows],
+            far=False,
+            max_iterations=_STEPS,
+        ).theta
         residual = goal - problem.law.predict(after, problem.inputs)
         z, hazard = _hazard(goal, goal - residual, size)
         seen = (~cut).sum(axis=1)
         count = np.maximum(seen - np.where(cut, z * hazard, 0.0).sum(axis=1), seen / 2)
-        wide = np.maximum(np.sqrt(np.where(cut, 0.0, residual**2).sum(axis=1) / count), _SMALLEST_NOISE)
+        wide = np.maximum(
+            np.sqrt(np.where(cut, 0.0, residual**2).sum(axis=1) / count), _SMALLEST_NOISE
+        )
         moved = np.maximum(np.abs(after - theta[rows]).max(axis=1), np.abs(np.log(wide / size)))
         theta[rows], noise[rows] = after, wide
         rows = rows[moved > tolerance]
@@ -120,7 +164,7 @@ def _climb(problem: Problem, theta: Array, target: Array, censored: NDArray[np.b
 
 
 def _hazard(goal: Array, center: Array, noise: Array) -> tuple[Array, Array]:
-    """Give the normalized distance z of targets above the law, and density over upper tail of the normal there, [S, n] each."""
+    """Return the normalized distance z of targets above the law, and density over upper tail of the normal there, [S, n] each."""
     from scipy.special import log_ndtr
 
     z = (goal - center) / noise[:, None]
@@ -128,7 +172,13 @@ def _hazard(goal: Array, center: Array, noise: Array) -> tuple[Array, Array]:
 
 
 def _redraw(
-    problem: Problem, theta: Array, noise: float, freedom: int, log_cap: Array, count: int, generator: np.random.Generator
+    problem: Problem,
+    theta: Array,
+    noise: float,
+    freedom: int,
+    log_cap: Array,
+    count: int,
+    generator: np.random.Generator,
 ) -> Array:
     """Fit targets drawn from the fit and cut at their caps, [count, P]; draws with fewer seen targets than parameters are left out.
 
@@ -137,7 +187,9 @@ def _redraw(
     if not count:
         return np.zeros((0, len(theta)))
     size = noise * np.sqrt(freedom / generator.chisquare(freedom, count))
-    drawn = problem.law.predict(theta[None], problem.inputs)[0] + size[:, None] * generator.standard_normal((count, len(log_cap)))
+    drawn = problem.law.predict(theta[None], problem.inputs)[0] + size[
+        :, None
+    ] * generator.standard_normal((count, len(log_cap)))
     censored = drawn >= log_cap
     usable = (~censored).sum(axis=1) >= len(theta)
     drawn, censored = np.minimum(drawn, log_cap)[usable], censored[usable]

@@ -12,7 +12,10 @@ __all__ = ["Estimate", "tails"]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with the interval that holds it; the ends equal the value when no uncertainty is known."""
+    """A value with the interval that holds it.
+
+    The ends equal the value when no uncertainty is known.
+    """
 
     value: float
     low: float
@@ -24,7 +27,8 @@ class Estimate:
 
         Args:
             value: the estimate.
-            samples: of its bootstrap, [B]; none give an interval without width, samples that are not a number are left out.
+            samples: of its bootstrap, [B]; none give an interval without width, samples that are
+                not a number are left out.
             level: probability inside, 0..1.
 
         Returns:

@@ -38,24 +38,29 @@ def fit(
 ) -> Fit:
     """Fit a law to measured points.
 
-    Minimizes the sum of Huber losses of the log residuals from many starts at once, then every bootstrap from the best optimum,
-    then the fits that leave the largest points out, whose errors widen the prediction intervals beyond the points.
+    Minimizes the sum of Huber losses of the log residuals from many starts at once, then every
+    bootstrap from the best optimum, then the fits that leave the largest points out, whose errors
+    widen the prediction intervals beyond the points.
 
     Args:
         law: what to fit, such as `chinchilla()`.
-        points: per input of the law its values in natural units, [n], such as a `RunTable`; further columns are ignored.
-        target: positive, [n], such as losses in nats per token, or the name of a column of `points`.
+        points: per input of the law its values in natural units, [n], such as a `RunTable`; further
+            columns are ignored.
+        target: positive, [n], such as losses in nats per token, or the name of a column of
+            `points`.
         starts: fitted coordinates [S, P], or "auto" for the law's own grid.
-        bootstraps: resampled fits for the intervals; with 0 nothing is resampled or held out, and predictions carry the noise of a run
-            and an assumed drift only.
+        bootstraps: resampled fits for the intervals; with 0 nothing is resampled or held out, and
+            predictions carry the noise of a run and an assumed drift only.
         seed: of the resampling.
         delta: where the Huber loss turns linear, in log units; infinite for least squares.
         weights: not negative, [n]; none for equal ones.
-        groups: labels of points that are drawn together in the bootstrap, [n], such as the checkpoints of one run.
-        prior: weak beliefs by parameter in fitted coordinates; "auto" takes the law's own ones when there are fewer than four
-            points per parameter and none otherwise; None for never.
-        resampling: "pairs" draws points with replacement, "noise" adds normal noise of the residuals' size to the fit; "auto"
-            takes pairs from eight points per parameter on, because few points drawn with replacement fall onto one axis.
+        groups: labels of points that are drawn together in the bootstrap, [n], such as the
+            checkpoints of one run.
+        prior: weak beliefs by parameter in fitted coordinates; "auto" takes the law's own ones when
+            there are fewer than four points per parameter and none otherwise; None for never.
+        resampling: "pairs" draws points with replacement, "noise" adds normal noise of the
+            residuals' size to the fit; "auto" takes pairs from eight points per parameter on,
+            because few points drawn with replacement fall onto one axis.
         source: where the points come from, kept in the fit; that of the table when it has one.
 
     Returns:
@@ -68,28 +73,52 @@ def fit(
         >>> fit(chinchilla(), {"parameters": n, "tokens": d}, loss).interval("alpha")  # doctest: +SKIP
         (0.341, 0.355)
 
-    Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3, with the sum and the starts of Besiroglu et al. 2024
+    Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3, with the sum and the starts of
+    Besiroglu et al. 2024
         (arXiv 2404.10102).
     """
     data = Points.checked(law, points, target, weights, groups)
     study = Study(law, data, delta, beliefs(law, prior, int((data.weights > 0).sum())))
     theta, objective, others = study.optimum(_starts(law, starts, delta, bootstraps))
     noise = study.noise(theta)
-    drift, drift_source = measure_drift(study.problem(), others, noise) if bootstraps else (ASSUMED_DRIFT, "assumed")
+    drift, drift_source = (
+        measure_drift(study.problem(), others, noise) if bootstraps else (ASSUMED_DRIFT, "assumed")
+    )
     kind = study.resampling(resampling)
     samples = study.bootstrap(theta, noise, kind, bootstraps, np.random.default_rng(seed))
     return Fit(
-        law=law, theta=theta, samples=samples, inputs=data.inputs, target=data.target, weights=data.weights,
-        clusters=data.clusters, delta=delta, objective=objective, noise=noise, drift=drift, drift_source=drift_source,
-        resampling=kind if bootstraps else "none", prior=dict(study.beliefs), prior_scale=study.scale, seed=seed,
+        law=law,
+        theta=theta,
+        samples=samples,
+        inputs=data.inputs,
+        target=data.target,
+        weights=data.weights,
+        clusters=data.clusters,
+        delta=delta,
+        objective=objective,
+        noise=noise,
+        drift=drift,
+        drift_source=drift_source,
+        resampling=kind if bootstraps else "none",
+        prior=dict(study.beliefs),
+        prior_scale=study.scale,
+        seed=seed,
         source=source or str(getattr(points, "source", "")),
-    )  # fmt: skip
+    )
 
 
 def fit_each(
-    law: Law, points: Mapping[str, ArrayLike], target: ArrayLike | str, by: ArrayLike, *, bootstraps: int = 300, delta: float = 1e-3
+    law: Law,
+    points: Mapping[str, ArrayLike],
+    target: ArrayLike | str,
+    by: ArrayLike,
+    *,
+    bootstraps: int = 300,
+    delta: float = 1e-3,
 ) -> dict[str, Fit]:
-    """Fit a law to each group of points on its own; `Law.grouped` shares parameters between groups instead.
+    """Fit a law to each group of points on its own.
+
+    `Law.grouped` shares parameters between groups instead.
 
     Args:
         law: what to fit.
@@ -112,7 +141,14 @@ def fit_each(
         rows = labels == label
         own = {name: np.asarray(points[name])[rows] for name in law.inputs if name in points}
         try:
-            fits[label] = fit(law, own, goal[rows], bootstraps=bootstraps, delta=delta, source=str(getattr(points, "source", "")))
+            fits[label] = fit(
+                law,
+                own,
+                goal[rows],
+                bootstraps=bootstraps,
+                delta=delta,
+                source=str(getattr(points, "source", "")),
+            )
         except FitError as error:
             raise FitError(f"group {label}: {error}", hint=error.hint) from error
     return fits
@@ -120,9 +156,20 @@ def fit_each(
 
 def _starts(law: Law, starts: Array | Literal["auto"], delta: float, bootstraps: int) -> Array:
     """Resolve and check the starts, [S, P]."""
-    grid = law.start_grid() if isinstance(starts, str) else np.atleast_2d(np.asarray(starts, dtype=np.float64))
-    if grid.shape[1] != len(law.parameters) or not np.isfinite(grid).all() or not delta > 0 or bootstraps < 0:
-        raise FitError(f"starts must be finite [S, {len(law.parameters)}], delta positive and bootstraps >= 0")
+    grid = (
+        law.start_grid()
+        if isinstance(starts, str)
+        else np.atleast_2d(np.asarray(starts, dtype=np.float64))
+    )
+    if (
+        grid.shape[1] != len(law.parameters)
+        or not np.isfinite(grid).all()
+        or not delta > 0
+        or bootstraps < 0
+    ):
+        raise FitError(
+            f"starts must be finite [S, {len(law.parameters)}], delta positive and bootstraps >= 0"
+        )
     return grid
 
 
@@ -144,8 +191,15 @@ def beliefs(law: Law, prior: PriorChoice, count: int) -> dict[str, Prior]:
         return {}
     if isinstance(prior, str):
         few = count < _FEW_POINTS_PER_PARAMETER * len(law.parameters)
-        return {item.name: item.prior for item in law.parameters if item.prior is not None} if few else {}
+        return (
+            {item.name: item.prior for item in law.parameters if item.prior is not None}
+            if few
+            else {}
+        )
     unknown = [name for name in prior if name not in law.names]
     if unknown:
-        raise FitError(f"prior for unknown parameters {', '.join(unknown)}", hint=f"law {law.name} has {', '.join(law.names)}")
+        raise FitError(
+            f"prior for unknown parameters {', '.join(unknown)}",
+            hint=f"law {law.name} has {', '.join(law.names)}",
+        )
     return dict(prior)

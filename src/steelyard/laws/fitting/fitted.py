@@ -51,7 +51,8 @@ class Fit:
         objective: weighted sum of Huber losses at the optimum, the prior's part included.
         noise: standard deviation of the log residuals, corrected for the parameters.
         drift: growth of the log error per factor e beyond the points, standard deviation.
-        drift_source: "holdout" when measured by leaving the largest points out, "assumed" when there were too few.
+        drift_source: "holdout" when measured by leaving the largest points out, "assumed" when
+            there were too few.
         resampling: what the samples come from: "pairs", "noise" or "none".
         prior: beliefs that took part, by parameter; empty for none.
         prior_scale: weight of the beliefs in units of the objective.
@@ -92,7 +93,11 @@ class Fit:
     @property
     def residuals(self) -> Array:
         """Log target minus log prediction, [n]."""
-        return np.log(self.target) - self.law.predict(self.theta[None], self.inputs)[0] if len(self.target) else np.zeros(0)
+        return (
+            np.log(self.target) - self.law.predict(self.theta[None], self.inputs)[0]
+            if len(self.target)
+            else np.zeros(0)
+        )
 
     @property
     def at_bounds(self) -> tuple[str, ...]:
@@ -109,10 +114,12 @@ class Fit:
     @property
     def flat_directions(self) -> tuple[FlatDirection, ...]:
         """Combinations of parameters the points leave nearly free; empty when all are determined."""
-        return flat_directions(self.law, self.theta, self.inputs, self.weights, max(self.noise, 1e-6))
+        return flat_directions(
+            self.law, self.theta, self.inputs, self.weights, max(self.noise, 1e-6)
+        )
 
     def interval(self, name: str, level: float = 0.8) -> tuple[float, float]:
-        """Give the percentile bootstrap interval of a parameter.
+        """Return the percentile bootstrap interval of a parameter.
 
         Args:
             name: of the parameter.
@@ -125,21 +132,28 @@ class Fit:
             FitError: the law has no such parameter, or the level is not between 0 and 1.
         """
         if name not in self.law.names:
-            raise FitError(f"law {self.law.name} has no parameter {name!r}", hint=f"it has {', '.join(self.law.names)}")
+            raise FitError(
+                f"law {self.law.name} has no parameter {name!r}",
+                hint=f"it has {', '.join(self.law.names)}",
+            )
         if not len(self.samples):
             return self.params[name], self.params[name]
-        low, high = np.quantile(self.law.values(self.samples)[:, self.law.names.index(name)], tails(level))
+        low, high = np.quantile(
+            self.law.values(self.samples)[:, self.law.names.index(name)], tails(level)
+        )
         return float(low), float(high)
 
     def derive(self, function: Callable[[dict[str, Array]], Array], level: float = 0.8) -> Estimate:
         """Compute something from the parameters, with its bootstrap interval.
 
         Args:
-            function: given each parameter's natural values [S], fixed ones included, gives the result [S].
+            function: given each parameter's natural values [S], fixed ones included, gives the
+                result [S].
             level: probability inside, 0..1.
 
         Returns:
-            The result at the optimum and the percentiles over the bootstrap; no width for a published set.
+            The result at the optimum and the percentiles over the bootstrap; no width for a
+            published set.
         """
         values = self.law.values(np.concatenate([self.theta[None], self.samples]))
         named = dict(zip(self.law.names, values.T, strict=True))
@@ -148,7 +162,7 @@ class Fit:
         return Estimate.of(float(result[0]), result[1:], level)
 
     def profile(self, name: str, level: float = 0.9) -> "Profile":
-        """Give a parameter's profile interval: all others at their best for each of its values.
+        """Return a parameter's profile interval: all others at their best for each of its values.
 
         Args:
             name: of the parameter.
@@ -191,14 +205,24 @@ class Fit:
         from steelyard.laws.fitting.fit import fit
 
         kept = np.setdiff1d(np.arange(len(self.target)), np.asarray(rows, dtype=np.int64))
-        clusters = self.clusters[kept] if len(np.unique(self.clusters)) < len(self.clusters) else None
+        clusters = (
+            self.clusters[kept] if len(np.unique(self.clusters)) < len(self.clusters) else None
+        )
         return fit(
-            self.law, {name: column[kept] for name, column in self.inputs.items()}, self.target[kept], weights=self.weights[kept],
-            groups=clusters, bootstraps=len(self.samples), seed=self.seed, delta=self.delta, prior=self.prior or None, source=self.source,
-        )  # fmt: skip
+            self.law,
+            {name: column[kept] for name, column in self.inputs.items()},
+            self.target[kept],
+            weights=self.weights[kept],
+            groups=clusters,
+            bootstraps=len(self.samples),
+            seed=self.seed,
+            delta=self.delta,
+            prior=self.prior or None,
+            source=self.source,
+        )
 
     def study(self) -> Study:
-        """Give the points with what is computed from them.
+        """Return the points with what is computed from them.
 
         Returns:
             The study that the fit came from.
@@ -207,15 +231,21 @@ class Fit:
             FitError: a published set, which has no points.
         """
         if not len(self.target):
-            raise FitError(f"the law of {self.source or 'this set'} was published without its points", hint="fit the law to points first")
+            raise FitError(
+                f"the law of {self.source or 'this set'} was published without its points",
+                hint="fit the law to points first",
+            )
         points = Points(self.inputs, self.target, self.weights, self.clusters)
         return Study(self.law, points, self.delta, self.prior, self.prior_scale)
 
-    def predict(self, inputs: Mapping[str, ArrayLike], level: float = 0.8, *, extrapolate: bool = False) -> Prediction:
+    def predict(
+        self, inputs: Mapping[str, ArrayLike], level: float = 0.8, *, extrapolate: bool = False
+    ) -> Prediction:
         """Predict the target of new runs.
 
-        The interval adds three independent parts in log space: the parameters' bootstrap spread, the residual noise of one
-        run, and, beyond the points, the drift seen when the largest points were left out.
+        The interval adds three independent parts in log space: the parameters' bootstrap spread,
+        the residual noise of one run, and, beyond the points, the drift seen when the largest
+        points were left out.
 
         Args:
             inputs: per input values in natural units, [n] or a single number.
@@ -226,8 +256,8 @@ class Fit:
             Values with low and high, [n].
 
         Raises:
-            FitError: an input is missing, not positive, or more than two decades beyond the points without `extrapolate`, or the
-                level is not between 0 and 1.
+            FitError: an input is missing, not positive, or more than two decades beyond the points
+                without `extrapolate`, or the level is not between 0 and 1.
         """
         columns = check_inputs(self.law, inputs)
         if not extrapolate:
@@ -280,7 +310,7 @@ class Fit:
         return read(cls, text, law)
 
     def _outside(self, columns: Mapping[str, Array]) -> Array:
-        """Give the distance of checked inputs from the points, [n]."""
+        """Return the distance of checked inputs from the points, [n]."""
         count = len(columns[self.law.inputs[0]])
         if not self.inputs or not self.law.axes:
             return np.zeros(count)
@@ -293,12 +323,16 @@ class Fit:
             far = columns[name][(columns[name] > _FAR * high) | (columns[name] * _FAR < low)]
             if len(far):
                 raise FitError(
-                    f"{name} {far[0]:.4g} lies more than two decades beyond the fitted points ({low:.4g} to {high:.4g})",
-                    hint="add points nearer to it, or allow it with extrapolate=True (--extrapolate on the command line)",
+                    f"{name} {far[0]:.4g} lies more than two decades beyond the fitted points "
+                    f"({low:.4g} to {high:.4g})",
+                    hint="add points nearer to it, or allow it with extrapolate=True "
+                    "(--extrapolate on the command line)",
                 )
 
-    def _half_widths(self, columns: Mapping[str, Array], center: Array, level: float) -> tuple[Array, Array]:
-        """Give the interval's lower and upper half width in log units, [n] each."""
+    def _half_widths(
+        self, columns: Mapping[str, Array], center: Array, level: float
+    ) -> tuple[Array, Array]:
+        """Return the interval's lower and upper half width in log units, [n] each."""
         from scipy.special import ndtri, stdtrit
 
         ends = tails(level)
@@ -314,7 +348,7 @@ class Fit:
 
 
 def outside(known: Mapping[str, Array], columns: Mapping[str, Array]) -> Array:
-    """Give the Euclidean distance of `columns` from the box of `known`, in factors of e, [n]."""
+    """Return the Euclidean distance of `columns` from the box of `known`, in factors of e, [n]."""
     total: Any = 0.0
     for name, column in columns.items():
         log, box = np.log(column), np.log(known[name])

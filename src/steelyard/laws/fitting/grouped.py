@@ -13,7 +13,9 @@ __all__ = ["Grouped"]
 
 @dataclass(frozen=True)
 class Grouped(Term):
-    """A term some of whose parameters have a value per group; the input "group" holds the group's number, 1..G.
+    """A term some of whose parameters have a value per group.
+
+    The input "group" holds the group's number, 1..G.
 
     Attributes:
         base: the term.
@@ -29,7 +31,9 @@ class Grouped(Term):
     def transforms(self) -> dict[str, Transform]:
         """Shared parameters, and one per group of each that varies."""
         kinds = self.base.transforms
-        joined: dict[str, Transform] = {name: kind for name, kind in kinds.items() if name not in self.vary}
+        joined: dict[str, Transform] = {
+            name: kind for name, kind in kinds.items() if name not in self.vary
+        }
         for name in self.vary:
             joined |= {f"{name}[{group}]": kinds[name] for group in self.groups}
         return joined
@@ -39,14 +43,20 @@ class Grouped(Term):
         """Those of the base, and the group's number."""
         return (*self.base.inputs, "group")
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the base with each point's own parameters, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the base with each point's own parameters, [S, n]; see `Term.evaluate`."""
         number = np.rint(inputs["group"]).astype(np.int64) - 1
         own = dict(theta)
         for name in self.vary:
-            own[name] = np.concatenate([np.atleast_2d(theta[f"{name}[{group}]"]) for group in self.groups], axis=1)[:, number]
+            own[name] = np.concatenate(
+                [np.atleast_2d(theta[f"{name}[{group}]"]) for group in self.groups], axis=1
+            )[:, number]
         log, slopes = self.base.evaluate(own, inputs)
-        derivatives: Derivatives = {name: slope for name, slope in slopes.items() if name not in self.vary}
+        derivatives: Derivatives = {
+            name: slope for name, slope in slopes.items() if name not in self.vary
+        }
         for name in self.vary:
             for index, group in enumerate(self.groups):
                 derivatives[f"{name}[{group}]"] = slopes[name] * (number == index)
@@ -66,9 +76,17 @@ class Grouped(Term):
         """
         known = {group: index + 1.0 for index, group in enumerate(self.groups)}
         try:
-            numbers = [known[str(label)] if str(label) in known else float(label) for label in np.atleast_1d(labels)]
+            numbers = [
+                known[str(label)] if str(label) in known else float(label)
+                for label in np.atleast_1d(labels)
+            ]
         except ValueError as error:
-            raise FitError(f"unknown group ({error})", hint=f"groups: {', '.join(self.groups)}") from error
+            raise FitError(
+                f"unknown group ({error})", hint=f"groups: {', '.join(self.groups)}"
+            ) from error
         if any(number not in known.values() for number in numbers):
-            raise FitError(f"group numbers must lie in 1..{len(self.groups)}", hint=f"groups: {', '.join(self.groups)}")
+            raise FitError(
+                f"group numbers must lie in 1..{len(self.groups)}",
+                hint=f"groups: {', '.join(self.groups)}",
+            )
         return np.array(numbers)

@@ -67,27 +67,44 @@ def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
     from steelyard.laws.fitting.fit import fit as fit_points
 
     if along and along not in fit.inputs:
-        raise FitError(f"cannot hold out along {along!r}", hint=f"inputs of this fit: {', '.join(fit.inputs) or 'none, it has no points'}")
+        raise FitError(
+            f"cannot hold out along {along!r}",
+            hint=f"inputs of this fit: {', '.join(fit.inputs) or 'none, it has no points'}",
+        )
     if not fit.inputs or not 0 < fraction < 1:
         raise FitError("a holdout needs a fit with points and a fraction between 0 and 1")
-    size = np.log(fit.inputs[along]) if along else sum(np.log(fit.inputs[name]) for name in fit.law.axes)
+    size = (
+        np.log(fit.inputs[along])
+        if along
+        else sum(np.log(fit.inputs[name]) for name in fit.law.axes)
+    )
     held = _largest(np.asarray(size), fraction)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
         smaller = fit_points(
-            fit.law, {name: column[~held] for name, column in fit.inputs.items()}, fit.target[~held], weights=fit.weights[~held],
-            bootstraps=len(fit.samples), seed=fit.seed, delta=fit.delta, prior=fit.prior or None, source=fit.source,
-        )  # fmt: skip
+            fit.law,
+            {name: column[~held] for name, column in fit.inputs.items()},
+            fit.target[~held],
+            weights=fit.weights[~held],
+            bootstraps=len(fit.samples),
+            seed=fit.seed,
+            delta=fit.delta,
+            prior=fit.prior or None,
+            source=fit.source,
+        )
     inputs = {name: column[held] for name, column in fit.inputs.items()}
     said = smaller.predict(inputs)
     return Holdout(smaller, inputs, fit.target[held], said.value, said.low, said.high)
 
 
-def measure_drift(problem: Problem, starts: Array, noise: float) -> tuple[float, Literal["holdout", "assumed"]]:
+def measure_drift(
+    problem: Problem, starts: Array, noise: float
+) -> tuple[float, Literal["holdout", "assumed"]]:
     """Measure how fast the log error grows beyond the points, by leaving out the largest ones in several ways.
 
-    All reduced fits advance as one batch; a held point has weight 0. The assumed 2 % counts like one held point a factor e away,
-    so that a lucky holdout of few points does not promise certainty.
+    All reduced fits advance as one batch; a held point has weight 0. The assumed 2 % counts like
+    one held point a factor e away, so that a lucky holdout of few points does not promise
+    certainty.
 
     Args:
         problem: one fit's points, weights [n].
@@ -95,14 +112,19 @@ def measure_drift(problem: Problem, starts: Array, noise: float) -> tuple[float,
         noise: standard deviation of the log residuals inside the points.
 
     Returns:
-        Standard deviation per factor e of distance, and whether it was measured or had to be assumed (2 % per factor e).
+        Standard deviation per factor e of distance, and whether it was measured or had to be
+        assumed (2 % per factor e).
     """
     cuts = _cuts(problem)
     if not cuts:
         return ASSUMED_DRIFT, "assumed"
-    weights = np.repeat(np.stack([np.where(held, 0.0, problem.weights) for held in cuts]), len(starts), axis=0)
+    weights = np.repeat(
+        np.stack([np.where(held, 0.0, problem.weights) for held in cuts]), len(starts), axis=0
+    )
     starts_of_cuts = np.tile(starts, (len(cuts), 1))
-    found = minimize(replace(problem, weights=weights), starts_of_cuts, far=False, max_iterations=_ITERATIONS)
+    found = minimize(
+        replace(problem, weights=weights), starts_of_cuts, far=False, max_iterations=_ITERATIONS
+    )
     squares = distances = 0.0
     for index, held in enumerate(cuts):
         rows = slice(index * len(starts), (index + 1) * len(starts))

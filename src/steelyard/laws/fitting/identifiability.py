@@ -20,7 +20,8 @@ class FlatDirection:
 
     Attributes:
         components: unit vector in fitted coordinates, by parameter; small ones are left out.
-        sd: how far the points let the parameters move along it, standard deviation in fitted coordinates.
+        sd: how far the points let the parameters move along it, standard deviation in fitted
+            coordinates.
     """
 
     components: dict[str, float]
@@ -32,22 +33,26 @@ class FlatDirection:
         return f"{parts} (moves by {self.sd:.2g})"
 
 
-def _spectrum(law: Law, theta: Array, inputs: Mapping[str, Array], weights: Array) -> tuple[Array, Array]:
-    """Give eigenvalues [P], rising, and eigenvectors [P, P] of the weighted squared gradient."""
+def _spectrum(
+    law: Law, theta: Array, inputs: Mapping[str, Array], weights: Array
+) -> tuple[Array, Array]:
+    """Return eigenvalues [P], rising, and eigenvectors [P, P] of the weighted squared gradient."""
     gradient = law.evaluate(theta[None], inputs)[1][0]
     values, vectors = np.linalg.eigh((gradient * weights) @ gradient.T)
     return np.maximum(values, 0.0), vectors
 
 
 def condition_number(law: Law, theta: Array, inputs: Mapping[str, Array], weights: Array) -> float:
-    """Give the root of the ratio of the largest to the smallest eigenvalue; infinite when the smallest is 0, NaN without points."""
+    """Return the root of the ratio of the largest to the smallest eigenvalue; infinite when the smallest is 0, NaN without points."""
     if not len(weights):
         return float("nan")
     values, _ = _spectrum(law, theta, inputs, weights)
     return float(np.sqrt(values[-1] / values[0])) if values[0] > 0 else float("inf")
 
 
-def flat_directions(law: Law, theta: Array, inputs: Mapping[str, Array], weights: Array, noise: float) -> tuple[FlatDirection, ...]:
+def flat_directions(
+    law: Law, theta: Array, inputs: Mapping[str, Array], weights: Array, noise: float
+) -> tuple[FlatDirection, ...]:
     """Find directions along which noise of this size moves the parameters far.
 
     Args:
@@ -58,7 +63,8 @@ def flat_directions(law: Law, theta: Array, inputs: Mapping[str, Array], weights
         noise: standard deviation of the log residuals, positive.
 
     Returns:
-        Directions with a standard deviation above 0.5 (a factor 1.6 of a coefficient), flattest first; empty without points.
+        Directions with a standard deviation above 0.5 (a factor 1.6 of a coefficient), flattest
+        first; empty without points.
     """
     if not len(weights):
         return ()
@@ -69,6 +75,10 @@ def flat_directions(law: Law, theta: Array, inputs: Mapping[str, Array], weights
         if sd > _FREE_SD:
             vector = vector * np.sign(vector[np.abs(vector).argmax()])
             share = np.abs(vector) >= np.minimum(_NAMED_SHARE * np.abs(vector).max(), _NAMED_SHARE)
-            strong = {name: float(part) for name, part, keep in zip(law.names, vector, share, strict=True) if keep}
+            strong = {
+                name: float(part)
+                for name, part, keep in zip(law.names, vector, share, strict=True)
+                if keep
+            }
             found.append(FlatDirection(strong, float(sd)))
     return tuple(found)

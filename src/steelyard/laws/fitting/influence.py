@@ -18,7 +18,8 @@ class Influence:
     Attributes:
         names: of the parameters.
         parameters: without each point, natural units, [n, P].
-        shift: of the fitted coordinates, in standard deviations of the bootstrap, [n, P]; plain differences without a bootstrap.
+        shift: of the fitted coordinates, in standard deviations of the bootstrap, [n, P]; plain
+            differences without a bootstrap.
     """
 
     names: tuple[str, ...]
@@ -31,7 +32,7 @@ class Influence:
         return np.abs(self.shift).max(axis=1)
 
     def strongest(self, count: int = 5) -> list[int]:
-        """Give the rows with the largest shifts, first row 0, strongest first."""
+        """Return the rows with the largest shifts, first row 0, strongest first."""
         return np.argsort(-self.size, kind="stable")[:count].tolist()
 
 
@@ -43,7 +44,8 @@ class Outlier:
         row: its number, the first row is 0.
         measured: target, natural units.
         predicted: by the law, natural units.
-        deviations: log residual in robust standard deviations; positive when the measured value is above the law.
+        deviations: log residual in robust standard deviations; positive when the measured value is
+            above the law.
     """
 
     row: int
@@ -53,7 +55,10 @@ class Outlier:
 
     def __str__(self) -> str:
         """Name the row, counted from 1, and both values."""
-        return f"row {self.row + 1}: measured {self.measured:.4g}, law {self.predicted:.4g} ({self.deviations:+.1f} standard deviations)"
+        return (
+            f"row {self.row + 1}: measured {self.measured:.4g}, law {self.predicted:.4g} "
+            f"({self.deviations:+.1f} standard deviations)"
+        )
 
 
 def influence(study: Study, theta: Array, samples: Array) -> Influence:
@@ -70,9 +75,13 @@ def influence(study: Study, theta: Array, samples: Array) -> Influence:
     count = len(study.data.target)
     weights = np.tile(study.data.weights, (count, 1))
     np.fill_diagonal(weights, 0.0)
-    found = minimize(replace(study.problem(), weights=weights), np.tile(theta, (count, 1)), far=False).theta
+    found = minimize(
+        replace(study.problem(), weights=weights), np.tile(theta, (count, 1)), far=False
+    ).theta
     scale = np.maximum(samples.std(axis=0), 1e-12) if len(samples) > 1 else np.ones(len(theta))
-    return Influence(names=study.law.names, parameters=study.law.values(found), shift=(found - theta) / scale)
+    return Influence(
+        names=study.law.names, parameters=study.law.values(found), shift=(found - theta) / scale
+    )
 
 
 def outliers(study: Study, theta: Array, threshold: float) -> tuple[Outlier, ...]:
@@ -91,5 +100,10 @@ def outliers(study: Study, theta: Array, threshold: float) -> tuple[Outlier, ...
     sd = max(study.robust_sd(theta), 1e-12)
     rows = np.flatnonzero(used & (np.abs(residuals) > threshold * sd))
     said = study.data.target * np.exp(-residuals)
-    found = [Outlier(int(row), float(study.data.target[row]), float(said[row]), float(residuals[row] / sd)) for row in rows]
+    found = [
+        Outlier(
+            int(row), float(study.data.target[row]), float(said[row]), float(residuals[row] / sd)
+        )
+        for row in rows
+    ]
     return tuple(sorted(found, key=lambda item: -abs(item.deviations)))

@@ -15,10 +15,13 @@ _FAR_DECADES = 12.0
 _HALVINGS = 50
 
 
-def input_for(fit: Fit, target: float, level: float = 0.8, *, extrapolate: bool = False) -> Estimate:
+def input_for(
+    fit: Fit, target: float, level: float = 0.8, *, extrapolate: bool = False
+) -> Estimate:
     """Find the input of a falling one-input law at which a target value is reached.
 
-    Both ends of the prediction band are inverted as well, so noise and the drift beyond the points widen the answer.
+    Both ends of the prediction band are inverted as well, so noise and the drift beyond the points
+    widen the answer.
 
     Args:
         fit: of a law with one input, falling with it.
@@ -27,15 +30,17 @@ def input_for(fit: Fit, target: float, level: float = 0.8, *, extrapolate: bool 
         extrapolate: whether the answer may lie more than two decades beyond the points.
 
     Returns:
-        The input; low is where a lucky run reaches the target, high where nearly every run does, infinite when the upper end
-        of the band never gets there.
+        The input; low is where a lucky run reaches the target, high where nearly every run does,
+        infinite when the upper end of the band never gets there.
 
     Raises:
-        FitError: the law has several inputs, or the target lies outside what it reaches in the allowed range.
+        FitError: the law has several inputs, or the target lies outside what it reaches in the
+            allowed range.
     """
     if len(fit.law.inputs) != 1 or not fit.inputs:
         raise FitError(
-            f"law {fit.law.name} with inputs {', '.join(fit.law.inputs)} cannot be inverted: one input and its points are needed"
+            f"law {fit.law.name} with inputs {', '.join(fit.law.inputs)} cannot be inverted: one "
+            f"input and its points are needed"
         )
     if not (math.isfinite(target) and target > 0):
         raise FitError(f"the wanted value {target} must be positive and finite")
@@ -57,20 +62,26 @@ def input_for(fit: Fit, target: float, level: float = 0.8, *, extrapolate: bool 
 
 
 def _band(fit: Fit, log_input: np.ndarray, level: float) -> np.ndarray:
-    """Give the log of low, value and high at each input, [3, n]."""
+    """Return the log of low, value and high at each input, [3, n]."""
     said = fit.predict({fit.law.inputs[0]: np.exp(log_input)}, level, extrapolate=True)
     return np.log(np.stack([said.low, said.value, said.high]))
 
 
-def _refuse(target: float, ends: np.ndarray, name: str, smallest: float, largest: float, extrapolate: bool) -> None:
+def _refuse(
+    target: float, ends: np.ndarray, name: str, smallest: float, largest: float, extrapolate: bool
+) -> None:
     """Say why the target has no answer."""
     best, worst = math.exp(ends[1, 1]), math.exp(ends[1, 0])
     if math.log(target) > ends[1, 0]:
         raise FitError(
-            f"{target:g} is worse than the {worst:.4g} the law expects at {math.exp(smallest):.3g} {name}", hint="no data is needed"
+            f"{target:g} is worse than the {worst:.4g} the law expects at "
+            f"{math.exp(smallest):.3g} {name}",
+            hint="no data is needed",
         )
     raise FitError(
         f"{target:g} is not reached: the law expects {best:.4g} at {math.exp(largest):.3g} {name}"
         + ("" if extrapolate else ", two decades beyond the points"),
-        hint="the floor may be above it; take a better model" if extrapolate else "say extrapolate=True to look further",
+        hint="the floor may be above it; take a better model"
+        if extrapolate
+        else "say extrapolate=True to look further",
     )

@@ -28,7 +28,9 @@ class Prior:
     def __post_init__(self) -> None:
         """Refuse a spread that is not positive."""
         if not (np.isfinite(self.center) and 0 < self.sd < np.inf):
-            raise FitError(f"prior: center {self.center} must be finite and sd {self.sd} positive and finite")
+            raise FitError(
+                f"prior: center {self.center} must be finite and sd {self.sd} positive and finite"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +55,15 @@ class Parameter:
 
     def __post_init__(self) -> None:
         """Refuse empty ranges and starts outside of them."""
-        if not self.low < self.high or not self.starts or any(not self.low <= start <= self.high for start in self.starts):
-            raise FitError(f"parameter {self.name}: starts {self.starts} must lie in a range, given [{self.low}, {self.high}]")
+        if (
+            not self.low < self.high
+            or not self.starts
+            or any(not self.low <= start <= self.high for start in self.starts)
+        ):
+            raise FitError(
+                f"parameter {self.name}: starts {self.starts} must lie in a range, given "
+                f"[{self.low}, {self.high}]"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +76,9 @@ class Law:
         parameters: the P free ones, in the order of the columns of `theta`.
         formula: the prediction in words of the literature, N parameters and D tokens.
         fixed: parameters that are not fitted, natural values; see `fix`.
-        conditions: inputs that may be the same in every row or follow others, such as the number of a group; they take no part in
-            the search for one-axis tables, in holdouts and in distances.
+        conditions: inputs that may be the same in every row or follow others, such as the number of
+            a group; they take no part in the search for one-axis tables, in holdouts and in
+            distances.
     """
 
     name: str
@@ -84,10 +94,19 @@ class Law:
         declared = {item.name: item.transform for item in self.parameters}
         free = {name: kind for name, kind in kinds.items() if name not in self.fixed}
         if declared != free or len(declared) != len(self.parameters) or not self.parameters:
-            raise FitError(f"law {self.name}: declares parameters {declared}, but its term uses {free}")
-        wrong = [name for name, value in self.fixed.items() if name not in kinds or (kinds[name] == "log" and not value > 0)]
+            raise FitError(
+                f"law {self.name}: declares parameters {declared}, but its term uses {free}"
+            )
+        wrong = [
+            name
+            for name, value in self.fixed.items()
+            if name not in kinds or (kinds[name] == "log" and not value > 0)
+        ]
         if wrong:
-            raise FitError(f"law {self.name}: cannot fix {', '.join(wrong)}", hint=f"it has {', '.join(kinds)}; coefficients are positive")
+            raise FitError(
+                f"law {self.name}: cannot fix {', '.join(wrong)}",
+                hint=f"it has {', '.join(kinds)}; coefficients are positive",
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,39 +144,58 @@ class Law:
             The law whose other parameters are free.
 
         Raises:
-            FitError: the law has no such free parameter, a coefficient is not positive, or nothing would be left to fit.
+            FitError: the law has no such free parameter, a coefficient is not positive, or nothing
+                would be left to fit.
         """
         unknown = [name for name in values if name not in self.names]
         if unknown:
-            raise FitError(f"law {self.name} has no free parameter {', '.join(unknown)}", hint=f"free: {', '.join(self.names)}")
+            raise FitError(
+                f"law {self.name} has no free parameter {', '.join(unknown)}",
+                hint=f"free: {', '.join(self.names)}",
+            )
         free = tuple(item for item in self.parameters if item.name not in values)
         return replace(self, parameters=free, fixed={**self.fixed, **values})
 
     def grouped(self, vary: Sequence[str], groups: Sequence[str]) -> "Law":
-        """Give some parameters a value per group of points and share the others.
+        """Return some parameters a value per group of points and share the others.
 
         Args:
             vary: names of free parameters that differ between groups.
             groups: names of the groups, at least one.
 
         Returns:
-            The law with parameters "name[group]" and the further input "group", the name or number (1..G) of each point's group.
+            The law with parameters "name[group]" and the further input "group", the name or number
+            (1..G) of each point's group.
 
         Raises:
             FitError: an unknown parameter, groups that repeat, or a law that has groups already.
         """
-        if self.groups or not groups or len(set(groups)) != len(groups) or any(name not in self.names for name in vary):
+        if (
+            self.groups
+            or not groups
+            or len(set(groups)) != len(groups)
+            or any(name not in self.names for name in vary)
+        ):
             raise FitError(
-                f"law {self.name}: cannot give {', '.join(vary)} a value per group of {', '.join(groups) or 'no groups'}",
-                hint=f"free parameters: {', '.join(self.names)}; groups have different names and are given once",
+                f"law {self.name}: cannot give {', '.join(vary)} a value per group of "
+                f"{', '.join(groups) or 'no groups'}",
+                hint=f"free parameters: {', '.join(self.names)}; groups have different names and "
+                f"are given once",
             )
-        own = [replace(item, name=f"{item.name}[{group}]") for item in self.parameters if item.name in vary for group in groups]
+        own = [
+            replace(item, name=f"{item.name}[{group}]")
+            for item in self.parameters
+            if item.name in vary
+            for group in groups
+        ]
         shared = [item for item in self.parameters if item.name not in vary]
         term = Grouped(self.term, tuple(vary), tuple(groups))
-        return replace(self, term=term, parameters=(*shared, *own), conditions=(*self.conditions, "group"))
+        return replace(
+            self, term=term, parameters=(*shared, *own), conditions=(*self.conditions, "group")
+        )
 
     def start_grid(self) -> Array:
-        """Give every combination of the parameters' starts, [S, P]; the groups of one parameter start together."""
+        """Return every combination of the parameters' starts, [S, P]; the groups of one parameter start together."""
         families = {item.name.partition("[")[0]: item.starts for item in self.parameters}
         order = {family: index for index, family in enumerate(families)}
         grid = np.array(list(itertools.product(*families.values())), dtype=np.float64)
@@ -181,9 +219,19 @@ class Law:
             FitError: a parameter is missing, or a "log" one is not positive.
         """
         missing = [name for name in self.names if not np.isfinite(values.get(name, np.nan))]
-        if missing or any(item.transform == "log" and not values[item.name] > 0 for item in self.parameters):
-            raise FitError(f"law {self.name} needs {', '.join(self.names)}, coefficients positive; given {dict(values)}")
-        return np.array([np.log(values[item.name]) if item.transform == "log" else values[item.name] for item in self.parameters])
+        if missing or any(
+            item.transform == "log" and not values[item.name] > 0 for item in self.parameters
+        ):
+            raise FitError(
+                f"law {self.name} needs {', '.join(self.names)}, coefficients positive; given "
+                f"{dict(values)}"
+            )
+        return np.array(
+            [
+                np.log(values[item.name]) if item.transform == "log" else values[item.name]
+                for item in self.parameters
+            ]
+        )
 
     def predict(self, theta: Array, inputs: Mapping[str, Array]) -> Array:
         """Predict the log of the target.

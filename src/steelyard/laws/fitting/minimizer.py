@@ -1,11 +1,13 @@
 """One batched minimizer: every start and every bootstrap advances together in float64.
 
-The objective of problem s is sum_i w_si Huber_delta(log prediction_si - log target_si) plus half a precision times the squared
-distance to a prior. The sum, not the mean, is minimized: means are so small that optimizers stop where they start.
+The objective of problem s is sum_i w_si Huber_delta(log prediction_si - log target_si) plus half a
+precision times the squared distance to a prior. The sum, not the mean, is minimized: means are so
+small that optimizers stop where they start.
 
-Each step solves a Newton system whose weights are those of the quadratic zone, damped towards the weights of iteratively
-reweighted least squares (which alone descend safely but slowly). Without a linear zone (least squares) these are the same, and
-the diagonal is damped instead (Levenberg-Marquardt). Bounds are kept by projection.
+Each step solves a Newton system whose weights are those of the quadratic zone, damped towards the
+weights of iteratively reweighted least squares (which alone descend safely but slowly). Without a
+linear zone (least squares) these are the same, and the diagonal is damped instead
+(Levenberg-Marquardt). Bounds are kept by projection.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,8 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["Minimum", "Problem", "huber", "minimize"]
 
 _CHUNK_NUMBERS = 100_000
-"""Derivatives that advance together: few enough to stay in the cache, many enough that numpy's calls cost little."""
+"""Derivatives that advance together: few enough to stay in the cache, many enough that numpy's
+calls cost little."""
 _CONTINUATION = 30.0
 
 
@@ -59,7 +62,14 @@ class Problem:
     def take(self, rows: slice | NDArray[np.int64]) -> "Problem":
         """Keep some of the S problems."""
         own = {name: getattr(self, name) for name in ("target", "weights", "center", "low", "high")}
-        return replace(self, **{name: value[rows] for name, value in own.items() if value is not None and value.ndim == 2})
+        return replace(
+            self,
+            **{
+                name: value[rows]
+                for name, value in own.items()
+                if value is not None and value.ndim == 2
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +90,19 @@ class Minimum:
 
 
 def huber(residuals: Array, delta: float) -> Array:
-    """Give residual^2 / 2 within `delta` and delta (|residual| - delta / 2) beyond it, elementwise."""
+    """Return residual^2 / 2 within `delta` and delta (|residual| - delta / 2) beyond it, elementwise."""
     size = np.abs(residuals)
     inside = np.minimum(size, delta)
     return inside * (size - 0.5 * inside)
 
 
-def minimize(problem: Problem, starts: Array, *, far: bool = True, max_iterations: int = 100) -> Minimum:
+def minimize(
+    problem: Problem, starts: Array, *, far: bool = True, max_iterations: int = 100
+) -> Minimum:
     """Minimize S problems, each from its own start.
 
-    Far starts first descend with a wider delta, close to least squares, so that they reach the valley in few steps.
+    Far starts first descend with a wider delta, close to least squares, so that they reach the
+    valley in few steps.
 
     Args:
         problem: with S problems, or one shared by all starts.
@@ -101,14 +114,23 @@ def minimize(problem: Problem, starts: Array, *, far: bool = True, max_iteration
         The S minima; without the wider stage never worse than the objective at their starts.
     """
     parts = []
-    chunk = int(np.clip(_CHUNK_NUMBERS // max(problem.target.shape[-1] * starts.shape[1], 1), 16, 512))
+    chunk = int(
+        np.clip(_CHUNK_NUMBERS // max(problem.target.shape[-1] * starts.shape[1], 1), 16, 512)
+    )
     for begin in range(0, len(starts), chunk):
         part = problem.take(slice(begin, begin + chunk))
         theta = np.clip(starts[begin : begin + chunk], *part.bounds)
         if far and np.isfinite(part.delta):
-            theta = _descend(replace(part, delta=part.delta * _CONTINUATION), theta, max_iterations, tolerance=1e-3).theta
+            theta = _descend(
+                replace(part, delta=part.delta * _CONTINUATION),
+                theta,
+                max_iterations,
+                tolerance=1e-3,
+            ).theta
         parts.append(_descend(part, theta, max_iterations, tolerance=1e-10))
-    return Minimum(*(np.concatenate([getattr(part, name) for part in parts]) for name in Minimum.__slots__))
+    return Minimum(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in Minimum.__slots__)
+    )
 
 
 @dataclass(slots=True)
@@ -130,7 +152,11 @@ class _State:
         size = np.abs(residuals)
         clipped = np.minimum(size, problem.delta)
         offset = theta - problem.center
-        objective = np.einsum("sn,sn->s", clipped * (size - 0.5 * clipped), np.broadcast_to(problem.weights, size.shape))
+        objective = np.einsum(
+            "sn,sn->s",
+            clipped * (size - 0.5 * clipped),
+            np.broadcast_to(problem.weights, size.shape),
+        )
         objective += 0.5 * (offset * offset) @ problem.precision
         influence = np.copysign(clipped, residuals) * problem.weights
         gradient = np.matmul(slopes, influence[:, :, None])[:, :, 0] + offset * problem.precision
@@ -145,7 +171,12 @@ class _State:
 
     def keep(self, rows: NDArray[np.bool_]) -> "_State":
         """Keep the chosen rows only."""
-        return _State(*(getattr(self, name)[rows] for name in ("theta", "objective", "gradient", "slopes", "inside", "reweighted")))
+        return _State(
+            *(
+                getattr(self, name)[rows]
+                for name in ("theta", "objective", "gradient", "slopes", "inside", "reweighted")
+            )
+        )
 
 
 def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array]:
@@ -159,7 +190,9 @@ def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array
     matrix[:, diagonal, diagonal] += problem.precision
     matrix[:, diagonal, diagonal] *= 1 + (damping[:, None] if is_square else 1e-9)
     matrix[:, diagonal, diagonal] += 1e-14
-    blocked = ((state.theta <= low) & (state.gradient > 0)) | ((state.theta >= high) & (state.gradient < 0))
+    blocked = ((state.theta <= low) & (state.gradient > 0)) | (
+        (state.theta >= high) & (state.gradient < 0)
+    )
     free = ~blocked
     matrix *= free[:, :, None] & free[:, None, :]
     matrix[:, diagonal, diagonal] += blocked
@@ -173,7 +206,9 @@ def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array
 def _descend(problem: Problem, theta: Array, max_iterations: int, *, tolerance: float) -> Minimum:
     """Advance a batch until each problem's promised decrease is below `tolerance` of its objective."""
     count = len(theta)
-    result = Minimum(theta.copy(), np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64))
+    result = Minimum(
+        theta.copy(), np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64)
+    )
     rows = np.arange(count)
     state = _State.at(problem, theta.copy())
     damping = np.ones(count)
@@ -182,10 +217,14 @@ def _descend(problem: Problem, theta: Array, max_iterations: int, *, tolerance: 
         trial = _State.at(problem, state.theta + step)
         gained = state.objective - trial.objective
         better = gained > 0
-        done = (np.abs(promised) <= tolerance * state.objective + 1e-300) & ((damping <= 1.0) | (damping > 1e8))
+        done = (np.abs(promised) <= tolerance * state.objective + 1e-300) & (
+            (damping <= 1.0) | (damping > 1e8)
+        )
         state.put(better, trial)
         ratio = gained / np.maximum(promised, 1e-300)
-        damping = np.where(ratio > 0.5, damping / 5, np.where(ratio > 0.1, damping, damping * 4)).clip(1e-6, 1e9)
+        damping = np.where(
+            ratio > 0.5, damping / 5, np.where(ratio > 0.1, damping, damping * 4)
+        ).clip(1e-6, 1e9)
         result.iterations[rows] += 1
         result.converged[rows] = done
         if done.any():

@@ -15,7 +15,8 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["Points", "check_inputs"]
 
 _SAME_AXIS_SD = 0.03
-"""Log inputs that leave less than 3 % of spread beside a straight line do not separate two exponents."""
+"""Log inputs that leave less than 3 % of spread beside a straight line do not separate two
+exponents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Points:
         inputs: per input its values, natural units, [n].
         target: natural units, positive, [n].
         weights: not negative, [n]; ones when none were given.
-        clusters: number of the cluster each point is drawn with in a bootstrap, [n]; its own row when none were given.
+        clusters: number of the cluster each point is drawn with in a bootstrap, [n]; its own row
+            when none were given.
     """
 
     inputs: dict[str, Array]
@@ -50,14 +52,16 @@ class Points:
             inputs: per input values in natural units, [n].
             target: natural units, [n], or the name of a column of `inputs`.
             weights: [n], or None for equal ones.
-            clusters: labels of what is drawn together in a bootstrap, [n], or None for single points.
+            clusters: labels of what is drawn together in a bootstrap, [n], or None for single
+                points.
 
         Returns:
             The points as float64 columns.
 
         Raises:
-            FitError: a column is missing, of another length, or holds values that are not positive and finite; there are
-                fewer points than parameters plus two; one input is a function of another in every row.
+            FitError: a column is missing, of another length, or holds values that are not positive
+                and finite; there are fewer points than parameters plus two; one input is a function
+                of another in every row.
         """
         columns = check_inputs(law, inputs)
         count = len(columns[law.inputs[0]])
@@ -69,7 +73,10 @@ class Points:
             goal = _positive("target", target, count)
         weight = np.ones(count) if weights is None else _column("weights", weights, count)
         if not np.isfinite(weight).all() or (weight < 0).any() or not (weight > 0).any():
-            raise FitError("weights must be finite, not negative and not all zero", hint="drop the rows or give each a weight >= 0")
+            raise FitError(
+                "weights must be finite, not negative and not all zero",
+                hint="drop the rows or give each a weight >= 0",
+            )
         _enough(law, int((weight > 0).sum()))
         _separable(law, {name: column[weight > 0] for name, column in columns.items()})
         return cls(columns, goal, weight, _clusters(clusters, count))
@@ -90,7 +97,10 @@ def check_inputs(law: Law, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
     """
     missing = [name for name in law.inputs if name not in inputs]
     if missing:
-        raise FitError(f"law {law.name} needs {', '.join(law.inputs)}; missing: {', '.join(missing)}", hint=f"given: {', '.join(inputs)}")
+        raise FitError(
+            f"law {law.name} needs {', '.join(law.inputs)}; missing: {', '.join(missing)}",
+            hint=f"given: {', '.join(inputs)}",
+        )
     given = {name: inputs[name] for name in law.inputs}
     if isinstance(law.term, Grouped):
         given["group"] = law.term.numbers(np.asarray(given["group"]))
@@ -104,7 +114,10 @@ def _clusters(labels: ArrayLike | None, count: int) -> NDArray[np.int64]:
         return np.arange(count)
     _, numbers = np.unique(np.asarray(labels), return_inverse=True)
     if numbers.shape != (count,) or numbers.max() < 1:
-        raise FitError(f"groups must be {count} labels, one per point, of at least two groups", hint="leave groups out to resample points")
+        raise FitError(
+            f"groups must be {count} labels, one per point, of at least two groups",
+            hint="leave groups out to resample points",
+        )
     return numbers.astype(np.int64)
 
 
@@ -115,7 +128,10 @@ def _column(name: str, values: ArrayLike, count: int) -> Array:
     except (TypeError, ValueError) as error:
         raise FitError(f"{name}: not a column of numbers ({error})") from error
     if column.ndim != 1 or len(column) not in (1, count):
-        raise FitError(f"{name} has shape {column.shape}, the other columns {count} rows", hint="give one value per point")
+        raise FitError(
+            f"{name} has shape {column.shape}, the other columns {count} rows",
+            hint="give one value per point",
+        )
     return np.array(np.broadcast_to(column, (count,)))
 
 
@@ -128,7 +144,8 @@ def _positive(name: str, values: ArrayLike, count: int) -> Array:
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
         raise FitError(
             f"{name} must be positive and finite; rows {shown}{more} are not (the first row is 1)",
-            hint="drop those rows; a loss of NaN is a diverged run, and one of 0 or less has no logarithm",
+            hint="drop those rows; a loss of NaN is a diverged run, and one of 0 or less has no "
+            "logarithm",
         )
     return column
 
@@ -139,11 +156,15 @@ def _enough(law: Law, count: int) -> None:
     least = size + (2 if size > 2 else 1)
     if count < least:
         raise FitError(
-            f"{count} points cannot fit the {size} parameters of {law.name}; at least {least} are needed",
+            f"{count} points cannot fit the {size} parameters of {law.name}; at least {least} are "
+            f"needed",
             hint="add runs, or choose a law with fewer parameters, such as chinchilla(tied=True)",
         )
     if count < 2 * size:
-        message = f"{count} points for the {size} parameters of {law.name}: fewer than two per parameter, its intervals are rough"
+        message = (
+            f"{count} points for the {size} parameters of {law.name}: fewer than two per "
+            f"parameter, its intervals are rough"
+        )
         warnings.warn(message, SteelyardWarning, stacklevel=5)
 
 
@@ -153,15 +174,19 @@ def _separable(law: Law, columns: Mapping[str, Array]) -> None:
     for name, log in logs.items():
         if np.ptp(log) < _SAME_AXIS_SD:
             raise FitError(
-                f"{name} is {columns[name][0]:g} in every row, so its exponent cannot be fitted", hint=f"add runs with other {name}"
+                f"{name} is {columns[name][0]:g} in every row, so its exponent cannot be fitted",
+                hint=f"add runs with other {name}",
             )
     names = list(logs)
     for index, first in enumerate(names):
         for second in names[index + 1 :]:
             slope, offset = np.polyfit(logs[first], logs[second], 1)
             if np.std(logs[second] - slope * logs[first] - offset) < _SAME_AXIS_SD:
-                relation = f"{np.exp(offset):.3g} x {first}" + ("" if abs(slope - 1) < 0.01 else f"^{slope:.3g}")
+                relation = f"{np.exp(offset):.3g} x {first}" + (
+                    "" if abs(slope - 1) < 0.01 else f"^{slope:.3g}"
+                )
                 raise FitError(
-                    f"one-axis table: {second} = {relation} in every row, so the exponents of {first} and {second} are not separable",
+                    f"one-axis table: {second} = {relation} in every row, so the exponents of "
+                    f"{first} and {second} are not separable",
                     hint=f"add runs with the same {first} and other {second}",
                 )

@@ -1,4 +1,7 @@
-"""Profile intervals: how good the best fit is when one parameter is held, over the whole range of that parameter."""
+"""Profile intervals.
+
+How good the best fit is when one parameter is held, over the whole range of that parameter.
+"""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -26,14 +29,16 @@ class Profile:
     Attributes:
         name: of the parameter.
         value: at the optimum, natural units.
-        low: lower end of the interval, natural units; the bound itself (0 or minus infinity for no bound) when the valley does not end.
+        low: lower end of the interval, natural units; the bound itself (0 or minus infinity for no
+            bound) when the valley does not end.
         high: upper end; infinite when the valley does not end below the parameter's bound.
         level: probability inside the interval.
         values: of the parameter where the objective was minimized, rising, natural units, [m].
-        excess: objective above its minimum there, in units of the threshold: 1 is the interval's end, [m].
+        excess: objective above its minimum there, in units of the threshold: 1 is the interval's
+            end, [m].
         parameters: of the best fit there, natural units, [m, P].
-        is_flat: whether the points leave the parameter nearly free: an end is missing, or for a positive parameter the ends are
-            more than a factor 5 apart.
+        is_flat: whether the points leave the parameter nearly free: an end is missing, or for a
+            positive parameter the ends are more than a factor 5 apart.
     """
 
     name: str
@@ -52,7 +57,9 @@ class Profile:
         return f"{ends}; flat: the points do not determine it" if self.is_flat else ends
 
 
-def profile(study: Study, theta: Array, objective: float, noise: float, name: str, level: float) -> Profile:
+def profile(
+    study: Study, theta: Array, objective: float, noise: float, name: str, level: float
+) -> Profile:
     """Minimize over all other parameters with one held at many values, all values as one batch.
 
     Args:
@@ -69,11 +76,14 @@ def profile(study: Study, theta: Array, objective: float, noise: float, name: st
     Raises:
         FitError: no such parameter, a level outside 0..1, or a law with a single parameter.
 
-    Source: likelihood ratio statistic scaled for M-estimators: twice the excess times E[psi'] / E[psi^2] (Heritier and Ronchetti
-        1994), compared with the F distribution.
+    Source: likelihood ratio statistic scaled for M-estimators: twice the excess times E[psi'] /
+        E[psi^2] (Heritier and Ronchetti 1994), compared with the F distribution.
     """
     if name not in study.law.names or not 0 < level < 1:
-        raise FitError(f"no profile of {name!r} at level {level}", hint=f"parameters: {', '.join(study.law.names)}; levels lie in 0..1")
+        raise FitError(
+            f"no profile of {name!r} at level {level}",
+            hint=f"parameters: {', '.join(study.law.names)}; levels lie in 0..1",
+        )
     index = study.law.names.index(name)
     threshold = _threshold(study, theta, noise, level)
     pins, excess, thetas = _search(study, theta, objective, noise, index, threshold)
@@ -83,20 +93,28 @@ def profile(study: Study, theta: Array, objective: float, noise: float, name: st
     natural = (lambda value: float(np.exp(value))) if is_log else float
     ends = (natural(low), natural(high))
     return Profile(
-        name=name, value=natural(theta[index]), low=ends[0], high=ends[1], level=level, values=np.exp(pins) if is_log else pins,
-        excess=excess, parameters=study.law.values(thetas),
+        name=name,
+        value=natural(theta[index]),
+        low=ends[0],
+        high=ends[1],
+        level=level,
+        values=np.exp(pins) if is_log else pins,
+        excess=excess,
+        parameters=study.law.values(thetas),
         is_flat=bool(np.isinf([low, high]).any() or (is_log and ends[1] > _FLAT_RATIO * ends[0])),
-    )  # fmt: skip
+    )
 
 
 def _threshold(study: Study, theta: Array, noise: float, level: float) -> float:
-    """Give the excess of the objective that ends the interval."""
+    """Return the excess of the objective that ends the interval."""
     from scipy.special import erf, fdtri
 
     sd = noise if study.delta > 3 * noise else min(noise, max(study.robust_sd(theta), 1e-9))
     z = min(study.delta / max(sd, 1e-12), 40.0)
     inside = float(erf(z / np.sqrt(2)))
-    square = sd**2 * (inside - np.sqrt(2 / np.pi) * z * np.exp(-z * z / 2)) + (z * sd) ** 2 * (1 - inside)
+    square = sd**2 * (inside - np.sqrt(2 / np.pi) * z * np.exp(-z * z / 2)) + (z * sd) ** 2 * (
+        1 - inside
+    )
     weight = float(study.data.weights[study.data.weights > 0].mean())
     return 0.5 * weight * square / inside * float(fdtri(1, study.freedom, level))
 
@@ -118,7 +136,9 @@ def _pinned(study: Study, index: int, pins: Array, starts: Array) -> tuple[Array
     return objective.min(axis=0), found.theta.reshape(rounds, count, -1)[best, np.arange(count)]
 
 
-def _search(study: Study, theta: Array, objective: float, noise: float, index: int, threshold: float) -> tuple[Array, Array, Array]:
+def _search(
+    study: Study, theta: Array, objective: float, noise: float, index: int, threshold: float
+) -> tuple[Array, Array, Array]:
     """Pin the parameter in growing steps on both sides; each pin also starts from its neighbors' results."""
     gradient = study.law.evaluate(theta[None], study.data.inputs)[1][0]
     matrix = (gradient * study.data.weights) @ gradient.T + np.diag(study.problem().precision)
@@ -127,7 +147,15 @@ def _search(study: Study, theta: Array, objective: float, noise: float, index: i
     low, high = (bound[index] for bound in study.problem().bounds)
     sd = min(max(noise * float(np.sqrt(inverse[index, index])), 1e-6), (high - low) / 20)
     steps = sd * np.array([0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 18, 27, 40, _SEARCHED])
-    pins = np.unique(np.clip(np.concatenate([theta[index] - steps, [theta[index]], theta[index] + steps, [low, high]]), low, high))
+    pins = np.unique(
+        np.clip(
+            np.concatenate(
+                [theta[index] - steps, [theta[index]], theta[index] + steps, [low, high]]
+            ),
+            low,
+            high,
+        )
+    )
     path = theta + (pins - theta[index])[:, None] * (inverse[index] / inverse[index, index])
     starts = np.stack([np.tile(theta, (len(pins), 1)), np.clip(path, *study.problem().bounds)])
     found, thetas = _pinned(study, index, pins, starts)
@@ -137,7 +165,12 @@ def _search(study: Study, theta: Array, objective: float, noise: float, index: i
 
 
 def _drawn(
-    study: Study, theta: Array, objective: float, found: tuple[Array, Array, Array], index: int, threshold: float
+    study: Study,
+    theta: Array,
+    objective: float,
+    found: tuple[Array, Array, Array],
+    index: int,
+    threshold: float,
 ) -> tuple[Array, Array, Array]:
     """Refine between the ends, so that the interval is exact and a curve can be drawn."""
     pins, excess, thetas = found
@@ -145,7 +178,9 @@ def _drawn(
     first, last = max(inside[0] - 1, 0), min(inside[-1] + 1, len(pins) - 1)
     finer = np.linspace(pins[first], pins[last], _DRAWN)
     near = np.abs(finer[:, None] - pins).argmin(axis=1)
-    starts = np.stack([thetas[near], thetas[np.clip(near + 1, 0, len(pins) - 1)], np.tile(theta, (len(finer), 1))])
+    starts = np.stack(
+        [thetas[near], thetas[np.clip(near + 1, 0, len(pins) - 1)], np.tile(theta, (len(finer), 1))]
+    )
     best, own = _pinned(study, index, finer, starts)
     pins, order = np.unique(np.concatenate([pins[first : last + 1], finer]), return_index=True)
     excess = np.concatenate([excess[first : last + 1], (best - objective) / threshold])[order]

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "write"]
 
-_PLAIN = ("delta", "objective", "noise", "drift", "drift_source", "resampling", "prior_scale", "seed", "provenance", "source")
+_PLAIN = (
+    "delta",
+    "objective",
+    "noise",
+    "drift",
+    "drift_source",
+    "resampling",
+    "prior_scale",
+    "seed",
+    "provenance",
+    "source",
+)
 
 
 def write(fit: "Fit") -> str:
@@ -26,7 +37,9 @@ def write(fit: "Fit") -> str:
     return json.dumps(
         {
             "law": fit.law.name,
-            "groups": {"vary": term.vary, "names": term.groups} if isinstance(term, Grouped) else None,
+            "groups": {"vary": term.vary, "names": term.groups}
+            if isinstance(term, Grouped)
+            else None,
             "fixed": dict(fit.law.fixed),
             "parameters": [_parameter_to_plain(item) for item in fit.law.parameters],
             "theta": fit.theta.tolist(),
@@ -49,7 +62,8 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
     Args:
         kind: the class of fits.
         text: the JSON.
-        law: needed only for a law that is not one of `steelyard.laws.FORMS`, as it was before groups and fixed parameters.
+        law: needed only for a law that is not one of `steelyard.laws.FORMS`, as it was before
+            groups and fixed parameters.
 
     Returns:
         An equal fit.
@@ -60,20 +74,27 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
     try:
         data = json.loads(text)
         declared = tuple(_parameter_from_plain(item) for item in data["parameters"])
-        arrays = {name: np.array(data[name], dtype=np.float64) for name in ("theta", "target", "weights")}
+        arrays = {
+            name: np.array(data[name], dtype=np.float64) for name in ("theta", "target", "weights")
+        }
         values: dict[str, Any] = {
             **{name: data[name] for name in _PLAIN},
             **arrays,
             "law": replace(_law(data, law), parameters=declared),
             "delta": float(data["delta"]),
             "prior": {name: Prior(*pair) for name, pair in data["prior"].items()},
-            "inputs": {name: np.array(column, dtype=np.float64) for name, column in data["inputs"].items()},
+            "inputs": {
+                name: np.array(column, dtype=np.float64) for name, column in data["inputs"].items()
+            },
             "clusters": np.array(data["clusters"], dtype=np.int64),
             "samples": np.array(data["samples"], dtype=np.float64).reshape(-1, len(declared)),
         }
         return kind(**{item.name: values[item.name] for item in fields(kind)})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FitError(f"this is not a stored fit: {error}", hint="give the JSON that `laws fit --json` or Fit.to_json wrote") from error
+        raise FitError(
+            f"this is not a stored fit: {error}",
+            hint="give the JSON that `laws fit --json` or Fit.to_json wrote",
+        ) from error
 
 
 def _law(data: dict[str, Any], law: Law | None) -> Law:
@@ -90,8 +111,13 @@ def _law(data: dict[str, Any], law: Law | None) -> Law:
 def _parameter_to_plain(item: Parameter) -> dict[str, Any]:
     prior = None if item.prior is None else [item.prior.center, item.prior.sd]
     return {
-        "name": item.name, "transform": item.transform, "low": item.low, "high": item.high, "starts": list(item.starts), "prior": prior,
-    }  # fmt: skip
+        "name": item.name,
+        "transform": item.transform,
+        "low": item.low,
+        "high": item.high,
+        "starts": list(item.starts),
+        "prior": prior,
+    }
 
 
 def _parameter_from_plain(data: dict[str, Any]) -> Parameter:

@@ -1,4 +1,7 @@
-"""The points of one fit with everything that is computed from them: optimum, noise, bootstraps, refits."""
+"""The points of one fit with everything that is computed from them.
+
+Optimum, noise, bootstraps, refits.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -40,12 +43,24 @@ class Study:
 
     def problem(self) -> Problem:
         """State the problem all starts share."""
-        center = np.array([self.beliefs[name].center if name in self.beliefs else 0.0 for name in self.law.names])
-        precision = np.array([self.scale / self.beliefs[name].sd ** 2 if name in self.beliefs else 0.0 for name in self.law.names])
+        center = np.array(
+            [self.beliefs[name].center if name in self.beliefs else 0.0 for name in self.law.names]
+        )
+        precision = np.array(
+            [
+                self.scale / self.beliefs[name].sd ** 2 if name in self.beliefs else 0.0
+                for name in self.law.names
+            ]
+        )
         return Problem(
-            law=self.law, inputs=self.data.inputs, target=np.log(self.data.target), weights=self.data.weights, delta=self.delta,
-            center=center, precision=precision,
-        )  # fmt: skip
+            law=self.law,
+            inputs=self.data.inputs,
+            target=np.log(self.data.target),
+            weights=self.data.weights,
+            delta=self.delta,
+            center=center,
+            precision=precision,
+        )
 
     @property
     def num_used(self) -> int:
@@ -58,10 +73,10 @@ class Study:
         return max(self.num_used - len(self.law.parameters), 1)
 
     def optimum(self, starts: Array) -> tuple[Array, float, Array]:
-        """Give the best optimum, its objective, and the best few distinct ones, [K, P].
+        """Return the best optimum, its objective, and the best few distinct ones, [K, P].
 
-        The prior's weight follows from the noise a fit without it leaves: with Laplace noise of mean size b the objective is
-        b * delta times the negative log likelihood.
+        The prior's weight follows from the noise a fit without it leaves: with Laplace noise of
+        mean size b the objective is b * delta times the negative log likelihood.
 
         Args:
             starts: fitted coordinates, [S, P].
@@ -72,7 +87,11 @@ class Study:
         theta, objective, others = self._best(starts)
         if self.beliefs:
             weights = self.data.weights
-            size = max(float((np.abs(self.residuals(theta)) * weights).sum() / weights.mean()) / self.freedom, 1e-6)
+            size = max(
+                float((np.abs(self.residuals(theta)) * weights).sum() / weights.mean())
+                / self.freedom,
+                1e-6,
+            )
             self.scale = float(size * min(size, self.delta) * weights.mean())
             theta, objective, others = self._best(np.concatenate([others, starts]))
         return theta, objective, others
@@ -87,16 +106,16 @@ class Study:
         return polished.theta[best], float(polished.objective[best]), polished.theta
 
     def residuals(self, theta: Array) -> Array:
-        """Give log target minus log prediction, [n]."""
+        """Return log target minus log prediction, [n]."""
         return np.log(self.data.target) - self.law.predict(theta[None], self.data.inputs)[0]
 
     def noise(self, theta: Array) -> float:
-        """Give the weighted standard deviation of the log residuals, corrected for the parameters."""
+        """Return the weighted standard deviation of the log residuals, corrected for the parameters."""
         weights = self.data.weights / self.data.weights[self.data.weights > 0].mean()
         return float(np.sqrt((weights * self.residuals(theta) ** 2).sum() / self.freedom))
 
     def robust_sd(self, theta: Array) -> float:
-        """Give 1.4826 times the median absolute log residual, without the P smallest, which a fit may pass through."""
+        """Return 1.4826 times the median absolute log residual, without the P smallest, which a fit may pass through."""
         sizes = np.sort(np.abs(self.residuals(theta)[self.data.weights > 0]))
         return 1.4826 * float(np.median(sizes[min(len(theta), len(sizes) - 1) :]))
 
@@ -104,15 +123,22 @@ class Study:
         """Resolve "auto" by the number of points."""
         if wanted != "auto":
             return wanted
-        return "pairs" if self.num_used >= _PAIRS_POINTS_PER_PARAMETER * len(self.law.parameters) else "noise"
+        return (
+            "pairs"
+            if self.num_used >= _PAIRS_POINTS_PER_PARAMETER * len(self.law.parameters)
+            else "noise"
+        )
 
-    def bootstrap(self, theta: Array, noise: float, kind: str, count: int, generator: np.random.Generator) -> Array:
+    def bootstrap(
+        self, theta: Array, noise: float, kind: str, count: int, generator: np.random.Generator
+    ) -> Array:
         """Fit resampled problems from the optimum; priors are redrawn with the data.
 
         Args:
             theta: the optimum, [P].
             noise: standard deviation of the log residuals.
-            kind: "pairs" draws clusters of points with replacement, "noise" adds normal noise, shared within a cluster.
+            kind: "pairs" draws clusters of points with replacement, "noise" adds normal noise,
+                shared within a cluster.
             count: of resampled problems.
             generator: of random numbers.
 
@@ -124,12 +150,20 @@ class Study:
         problem, clusters = self.problem(), self.data.clusters
         size = int(clusters.max()) + 1
         if kind == "pairs":
-            weights = generator.multinomial(size, np.full(size, 1 / size), count)[:, clusters] * self.data.weights
+            weights = (
+                generator.multinomial(size, np.full(size, 1 / size), count)[:, clusters]
+                * self.data.weights
+            )
             target = problem.target
         else:
             weights = problem.weights
-            target = self.law.predict(theta[None], self.data.inputs)[0] + noise * generator.standard_normal((count, size))[:, clusters]
-        spread = np.array([self.beliefs[name].sd if name in self.beliefs else 0.0 for name in self.law.names])
+            target = (
+                self.law.predict(theta[None], self.data.inputs)[0]
+                + noise * generator.standard_normal((count, size))[:, clusters]
+            )
+        spread = np.array(
+            [self.beliefs[name].sd if name in self.beliefs else 0.0 for name in self.law.names]
+        )
         center = problem.center + spread * generator.standard_normal((count, len(spread)))
         resampled = replace(problem, target=target, weights=weights, center=center)
         return minimize(resampled, np.tile(theta, (count, 1)), far=False).theta

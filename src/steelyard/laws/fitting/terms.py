@@ -1,7 +1,10 @@
-"""The building blocks of a law: positive quantities, handled by their logarithm, with analytic derivatives.
+"""The building blocks of a law.
 
-A `Term` gives the log of a positive quantity for S parameter sets and n points at once. A sum of terms is taken with
-log-sum-exp, so a prediction never underflows and never turns negative. A new kind of term is one small class.
+Positive quantities, handled by their logarithm, with analytic derivatives.
+
+A `Term` gives the log of a positive quantity for S parameter sets and n points at once. A sum of
+terms is taken with log-sum-exp, so a prediction never underflows and never turns negative. A new
+kind of term is one small class.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +15,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Constant", "Derivatives", "Input", "Minimum", "Power", "Product", "Raised", "Sum", "Term", "Transform"]
+__all__ = [
+    "Array",
+    "Constant",
+    "Derivatives",
+    "Input",
+    "Minimum",
+    "Power",
+    "Product",
+    "Raised",
+    "Sum",
+    "Term",
+    "Transform",
+]
 
 Transform = Literal["log", "identity"]
 Array = NDArray[np.float64]
@@ -22,7 +37,8 @@ Derivatives = dict[str, "Array | float"]
 class Term(ABC):
     """The log of a positive quantity as a function of parameters and inputs.
 
-    Parameters arrive in fitted coordinates: the natural log of a "log" parameter, the value of an "identity" one.
+    Parameters arrive in fitted coordinates: the natural log of a "log" parameter, the value of an
+    "identity" one.
     """
 
     @property
@@ -36,15 +52,19 @@ class Term(ABC):
         """Names of the inputs it reads, positive numbers."""
 
     @abstractmethod
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log of the quantity and its derivative by each parameter.
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log of the quantity and its derivative by each parameter.
 
         Args:
-            theta: per parameter its fitted coordinate, [S, 1]; [S, n] when groups of points have values of their own.
+            theta: per parameter its fitted coordinate, [S, 1]; [S, n] when groups of points have
+                values of their own.
             inputs: per input its values in natural units, [n].
 
         Returns:
-            The log value, broadcastable to [S, n], and per parameter the derivative, broadcastable to [S, n].
+            The log value, broadcastable to [S, n], and per parameter the derivative, broadcastable
+            to [S, n].
         """
 
 
@@ -68,8 +88,10 @@ class Constant(Term):
         """None."""
         return ()
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log constant, [S, 1]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log constant, [S, 1]; see `Term.evaluate`."""
         return theta[self.name], {self.name: 1.0}
 
 
@@ -93,8 +115,10 @@ class Input(Term):
         """The input itself."""
         return (self.name,)
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log input, [n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log input, [n]; see `Term.evaluate`."""
         return np.log(inputs[self.name]), {}
 
 
@@ -105,7 +129,8 @@ class Power(Term):
     Attributes:
         coefficient: name of the "log" parameter.
         exponent: name of the "identity" parameter; terms that name the same exponent share it.
-        of: name of an input, or a term that gives an effective quantity, such as what repeated tokens are worth.
+        of: name of an input, or a term that gives an effective quantity, such as what repeated
+            tokens are worth.
     """
 
     coefficient: str
@@ -127,8 +152,10 @@ class Power(Term):
         """Those of the quantity."""
         return self.base.inputs
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give ln coefficient - exponent * ln quantity, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return ln coefficient - exponent * ln quantity, [S, n]; see `Term.evaluate`."""
         log, slopes = self.base.evaluate(theta, inputs)
         power = theta[self.exponent]
         derivatives: Derivatives = {name: -power * slope for name, slope in slopes.items()}
@@ -165,8 +192,10 @@ class _Several(Term):
 class Product(_Several):
     """The product of terms."""
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the sum of the logs, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the sum of the logs, [S, n]; see `Term.evaluate`."""
         total, first = self.terms[0].evaluate(theta, inputs)
         derivatives: Derivatives = dict(first)
         for term in self.terms[1:]:
@@ -181,14 +210,19 @@ class Product(_Several):
 class Minimum(_Several):
     """The smallest of terms, such as a cap; its derivative is that of the smallest one."""
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the smallest log, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the smallest log, [S, n]; see `Term.evaluate`."""
         least, first = self.terms[0].evaluate(theta, inputs)
         derivatives: Derivatives = dict(first)
         for term in self.terms[1:]:
             log, slopes = term.evaluate(theta, inputs)
             is_less = log < least
-            derivatives = {name: np.where(is_less, slopes.get(name, 0.0), derivatives.get(name, 0.0)) for name in {**derivatives, **slopes}}
+            derivatives = {
+                name: np.where(is_less, slopes.get(name, 0.0), derivatives.get(name, 0.0))
+                for name in {**derivatives, **slopes}
+            }
             least = np.where(is_less, log, least)
         return least, derivatives
 
@@ -197,8 +231,10 @@ class Minimum(_Several):
 class Sum(_Several):
     """The sum of terms, by log-sum-exp."""
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log of the sum, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log of the sum, [S, n]; see `Term.evaluate`."""
         logs, slopes = zip(*(term.evaluate(theta, inputs) for term in self.terms), strict=True)
         largest = logs[0]
         for log in logs[1:]:
@@ -236,8 +272,10 @@ class Raised(Term):
         """Those of the base."""
         return self.base.inputs
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give exponent * log base, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return exponent * log base, [S, n]; see `Term.evaluate`."""
         log, slopes = self.base.evaluate(theta, inputs)
         power = theta[self.exponent]
         derivatives: Derivatives = {name: power * slope for name, slope in slopes.items()}

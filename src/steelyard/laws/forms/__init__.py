@@ -58,7 +58,8 @@ def law_named(name: str) -> Law:
     """Make the law that a stored fit or a user names.
 
     Args:
-        name: of a form, with its arguments after colons, such as "chinchilla" or "power_law:tokens".
+        name: of a form, with its arguments after colons, such as "chinchilla" or
+            "power_law:tokens".
 
     Returns:
         The law.
@@ -68,5 +69,8 @@ def law_named(name: str) -> Law:
     """
     head, *arguments = name.split(":")
     if head not in FORMS:
-        raise FitError(f"unknown law {name!r}", hint=f"known: {', '.join(FORMS)}; for a law of your own pass law=")
+        raise FitError(
+            f"unknown law {name!r}",
+            hint=f"known: {', '.join(FORMS)}; for a law of your own pass law=",
+        )
     return FORMS[head](*arguments)

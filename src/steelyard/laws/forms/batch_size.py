@@ -27,14 +27,16 @@ __all__ = [
 _LOG_REACH = 30.0
 _BISECTIONS = 60
 _KAPLAN = (2e8, 0.21)
-"""Critical batch in tokens at a loss of 1 nat per token, and alpha_B: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size."""
+"""Critical batch in tokens at a loss of 1 nat per token, and alpha_B: Kaplan et al. 2020 (arXiv
+2001.08361), critical batch size."""
 
 
 def steps_to_target() -> Law:
     """Fewest steps to a target loss = a + b / batch^alpha, every other setting tuned per batch.
 
     Returns:
-        The law of a number of steps with input "batch", in examples, sequences or tokens, 3 parameters.
+        The law of a number of steps with input "batch", in examples, sequences or tokens, 3
+        parameters.
 
     Source: Zhang et al. 2024 (arXiv 2410.21676), section 2.
     """
@@ -44,10 +46,19 @@ def steps_to_target() -> Law:
         Parameter(name="alpha", transform="identity", low=0.2, high=3.0, starts=(0.7, 1.0, 1.4)),
     )
     term = Sum((Constant("a"), Power("b", "alpha", "batch")))
-    return Law(name="steps_to_target", term=term, parameters=parameters, formula="a + b / batch^alpha")
+    return Law(
+        name="steps_to_target", term=term, parameters=parameters, formula="a + b / batch^alpha"
+    )
 
 
-def fit_steps(batch: ArrayLike, steps: ArrayLike, caps: ArrayLike = math.inf, *, bootstraps: int = 300, seed: int = 0) -> Fit:
+def fit_steps(
+    batch: ArrayLike,
+    steps: ArrayLike,
+    caps: ArrayLike = math.inf,
+    *,
+    bootstraps: int = 300,
+    seed: int = 0,
+) -> Fit:
     """Fit the steps to a target; runs that reached their cap first count as "more than the cap".
 
     Args:
@@ -61,9 +72,17 @@ def fit_steps(batch: ArrayLike, steps: ArrayLike, caps: ArrayLike = math.inf, *,
         The fit of `steps_to_target`.
 
     Raises:
-        FitError: a single batch, too few runs that reached the target, or numbers that are not positive.
+        FitError: a single batch, too few runs that reached the target, or numbers that are not
+            positive.
     """
-    return fit_censored(steps_to_target(), {"batch": np.asarray(batch)}, steps, caps, bootstraps=bootstraps, seed=seed)
+    return fit_censored(
+        steps_to_target(),
+        {"batch": np.asarray(batch)},
+        steps,
+        caps,
+        bootstraps=bootstraps,
+        seed=seed,
+    )
 
 
 def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
@@ -75,13 +94,19 @@ def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
         target: loss to reach.
 
     Returns:
-        The step; infinite when the curve never gets there, to be given a cap; the first step when it starts below.
+        The step; infinite when the curve never gets there, to be given a cap; the first step when
+        it starts below.
 
     Raises:
         FitError: no measurements, or steps that do not rise.
     """
     step, value = np.asarray(steps, dtype=np.float64), np.asarray(loss, dtype=np.float64)
-    if step.shape != value.shape or not len(step) or not (np.diff(step) > 0).all() or not step[0] > 0:
+    if (
+        step.shape != value.shape
+        or not len(step)
+        or not (np.diff(step) > 0).all()
+        or not step[0] > 0
+    ):
         raise FitError("a loss curve needs one loss per step and positive, rising steps")
     reached = np.flatnonzero(value <= target)
     if not len(reached):
@@ -98,8 +123,8 @@ class CriticalBatch:
     """The largest batch that still pays.
 
     Attributes:
-        batch: largest batch whose examples to the target exceed those of the reference by at most the overhead; infinite when
-            the fit saw no end of perfect scaling.
+        batch: largest batch whose examples to the target exceed those of the reference by at most
+            the overhead; infinite when the fit saw no end of perfect scaling.
         reference: batch compared with, in the unit of the fit.
         overhead: allowed excess of examples, a fraction.
         level: probability inside the interval.
@@ -111,15 +136,19 @@ class CriticalBatch:
     level: float
 
 
-def critical_batch(fitted: Fit, *, overhead: float = 0.2, reference: float | None = None, level: float = 0.8) -> CriticalBatch:
+def critical_batch(
+    fitted: Fit, *, overhead: float = 0.2, reference: float | None = None, level: float = 0.8
+) -> CriticalBatch:
     """Find the batch up to which more data parallelism saves steps almost in proportion.
 
-    B* = max {B: f(B) B <= (1 + overhead) f(reference) reference}, by bisection for the fit and each of its bootstraps.
+    B* = max {B: f(B) B <= (1 + overhead) f(reference) reference}, by bisection for the fit and each
+    of its bootstraps.
 
     Args:
         fitted: of `steps_to_target`, or another law of steps with the one input "batch".
         overhead: allowed excess of examples, positive; .2 is the convention.
-        reference: batch compared with; None for the fitted batch of fewest examples within the points.
+        reference: batch compared with; None for the fitted batch of fewest examples within the
+            points.
         level: probability inside the interval, 0..1.
 
     Returns:
@@ -130,18 +159,30 @@ def critical_batch(fitted: Fit, *, overhead: float = 0.2, reference: float | Non
 
     Source: Zhang et al. 2024 (arXiv 2410.21676), definition of the critical batch size.
     """
-    if fitted.law.inputs != ("batch",) or not overhead > 0 or (reference is not None and not reference > 0):
-        raise FitError(f"law {fitted.law.name} with overhead {overhead:g}: needs a law of batch and positive overhead and reference")
+    if (
+        fitted.law.inputs != ("batch",)
+        or not overhead > 0
+        or (reference is not None and not reference > 0)
+    ):
+        raise FitError(
+            f"law {fitted.law.name} with overhead {overhead:g}: needs a law of batch and positive "
+            f"overhead and reference"
+        )
     base = reference if reference is not None else _fewest_examples(fitted)
     theta = np.concatenate([fitted.theta[None], fitted.samples])
     found = np.exp(_log_critical(fitted.law, theta, math.log(base), math.log1p(overhead)))
     ordered = np.sort(found[1:]) if len(found) > 1 else found
     low, high = (float(ordered[round(tail * (len(ordered) - 1))]) for tail in tails(level))
-    return CriticalBatch(Estimate(float(found[0]), min(low, float(found[0])), max(high, float(found[0]))), base, overhead, level)
+    return CriticalBatch(
+        Estimate(float(found[0]), min(low, float(found[0])), max(high, float(found[0]))),
+        base,
+        overhead,
+        level,
+    )
 
 
 def _fewest_examples(fitted: Fit) -> float:
-    """Give the batch within the points at which the fit needs fewest examples."""
+    """Return the batch within the points at which the fit needs fewest examples."""
     batches = np.geomspace(fitted.inputs["batch"].min(), fitted.inputs["batch"].max(), 400)
     examples = fitted.law.predict(fitted.theta[None], {"batch": batches})[0] + np.log(batches)
     return float(batches[examples.argmin()])
@@ -180,12 +221,22 @@ def batch_law(*of: str) -> Law:
     exponents = {"parameters": "p", "tokens": "q"}
     names = of or tuple(exponents)
     if any(name not in exponents for name in names) or len(set(names)) != len(names):
-        raise FitError(f"batch law of {', '.join(names)}", hint="its inputs are parameters, tokens or both")
+        raise FitError(
+            f"batch law of {', '.join(names)}", hint="its inputs are parameters, tokens or both"
+        )
     constant = Parameter(name="c", transform="log", low=-80.0, high=80.0, starts=(0.0,))
-    powers = [Parameter(name=exponents[name], transform="identity", low=-2.0, high=3.0, starts=(0.3,)) for name in names]
+    powers = [
+        Parameter(name=exponents[name], transform="identity", low=-2.0, high=3.0, starts=(0.3,))
+        for name in names
+    ]
     term = Product((Constant("c"), *(Raised(Input(name), exponents[name]) for name in names)))
     formula = "c " + " ".join(f"{name}^{exponents[name]}" for name in names)
-    return Law(name=":".join(("batch_law", *of)), term=term, parameters=(constant, *powers), formula=formula)
+    return Law(
+        name=":".join(("batch_law", *of)),
+        term=term,
+        parameters=(constant, *powers),
+        formula=formula,
+    )
 
 
 def batch_of_loss() -> Law:
@@ -200,11 +251,18 @@ def batch_of_loss() -> Law:
         Parameter(name="B_star", transform="log", low=-10.0, high=60.0, starts=(10.0, 20.0)),
         Parameter(name="exponent", transform="identity", low=0.1, high=20.0, starts=(2.0, 5.0)),
     )
-    return Law(name="batch_of_loss", term=Power("B_star", "exponent", "loss"), parameters=parameters, formula="B_star / L^exponent")
+    return Law(
+        name="batch_of_loss",
+        term=Power("B_star", "exponent", "loss"),
+        parameters=parameters,
+        formula="B_star / L^exponent",
+    )
 
 
 def critical_batch_at_loss(loss: ArrayLike) -> Array:
-    """Give the critical batch of language models at a loss, as published: 2e8 / loss^(1 / .21) tokens.
+    """Return the critical batch of language models at a loss, as published.
+
+    2e8 / loss^(1 / .21) tokens.
 
     Args:
         loss: nats per token of the paper's tokenizer, positive, [n].

@@ -1,7 +1,7 @@
 """The laws of the literature as declarations.
 
-Bounds and priors are for losses of language models in nats or bits; they are wide, and a fit names a parameter that ends at
-a bound. Coefficients are fitted by their natural log.
+Bounds and priors are for losses of language models in nats or bits; they are wide, and a fit names
+a parameter that ends at a bound. Coefficients are fitted by their natural log.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,8 @@ __all__ = ["chinchilla", "chinchilla_tied", "kaplan", "power_law"]
 
 _EXPONENT = (0.05, 1.5)
 _EXPONENT_PRIOR = Prior(0.37, 0.2)
-"""Published exponents of language models lie between .28 and .45 (Hoffmann 2022, Besiroglu 2024, Muennighoff 2023); wider here."""
+"""Published exponents of language models lie between .28 and .45 (Hoffmann 2022, Besiroglu 2024,
+Muennighoff 2023); wider here."""
 
 
 def _coefficient(name: str, *starts: float) -> Parameter:
@@ -24,17 +25,27 @@ def _coefficient(name: str, *starts: float) -> Parameter:
 
 
 def _exponent(name: str, *starts: float) -> Parameter:
-    return Parameter(name=name, transform="identity", low=_EXPONENT[0], high=_EXPONENT[1], starts=starts, prior=_EXPONENT_PRIOR)
+    return Parameter(
+        name=name,
+        transform="identity",
+        low=_EXPONENT[0],
+        high=_EXPONENT[1],
+        starts=starts,
+        prior=_EXPONENT_PRIOR,
+    )
 
 
 def _floor(name: str, *starts: float) -> Parameter:
-    return Parameter(name=name, transform="log", low=-7.0, high=5.0, starts=starts, prior=Prior(0.3, 1.5))
+    return Parameter(
+        name=name, transform="log", low=-7.0, high=5.0, starts=starts, prior=Prior(0.3, 1.5)
+    )
 
 
 def chinchilla(*, tied: bool = False) -> Law:
     """Loss = E + A / parameters^alpha + B / tokens^beta.
 
-    72 starts: ln A in {3, 6, 10}, ln B in {5, 8, 12}, ln E in {-.5, .5}, alpha and beta in {.3, .6}.
+    72 starts: ln A in {3, 6, 10}, ln B in {5, 8, 12}, ln E in {-.5, .5}, alpha and beta in {.3,
+    .6}.
 
     Args:
         tied: use one exponent for both (alpha = beta); it is then called alpha.
@@ -42,7 +53,8 @@ def chinchilla(*, tied: bool = False) -> Law:
     Returns:
         The law with inputs "parameters" and "tokens", 5 parameters (4 when tied).
 
-    Source: Hoffmann et al. 2022 (arXiv 2203.15556), equation 10; starts after Besiroglu et al. 2024 (arXiv 2404.10102).
+    Source: Hoffmann et al. 2022 (arXiv 2203.15556), equation 10; starts after Besiroglu et al. 2024
+    (arXiv 2404.10102).
     """
     beta = "alpha" if tied else "beta"
     parameters = [
@@ -79,9 +91,19 @@ def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
     power = Power("A", "alpha", of)
     parameters = (_coefficient("A", 1.0, 4.0, 8.0), _exponent("alpha", 0.1, 0.3, 0.6))
     if floor in (False, "nofloor"):
-        return Law(name=f"power_law:{of}:nofloor", term=power, parameters=parameters, formula=f"A / {of}^alpha")
+        return Law(
+            name=f"power_law:{of}:nofloor",
+            term=power,
+            parameters=parameters,
+            formula=f"A / {of}^alpha",
+        )
     law = Sum((power, Constant("E")))
-    return Law(name=f"power_law:{of}", term=law, parameters=(*parameters, _floor("E", -2.0, 0.5)), formula=f"A / {of}^alpha + E")
+    return Law(
+        name=f"power_law:{of}",
+        term=law,
+        parameters=(*parameters, _floor("E", -2.0, 0.5)),
+        formula=f"A / {of}^alpha + E",
+    )
 
 
 @dataclass(frozen=True)
@@ -98,9 +120,14 @@ class _KaplanTerm(Term):
         """Parameters and tokens."""
         return ("parameters", "tokens")
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log loss, [S, n]; see `Term.evaluate`."""
-        size, data = theta["Nc"] - np.log(inputs["parameters"]), theta["Dc"] - np.log(inputs["tokens"])
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log loss, [S, n]; see `Term.evaluate`."""
+        size, data = (
+            theta["Nc"] - np.log(inputs["parameters"]),
+            theta["Dc"] - np.log(inputs["tokens"]),
+        )
         power, ratio = theta["alpha_D"], theta["alpha_N"] / theta["alpha_D"]
         total = np.logaddexp(ratio * size, data)
         share = np.exp(ratio * size - total)
@@ -125,8 +152,22 @@ def kaplan() -> Law:
     parameters = (
         Parameter(name="Nc", transform="log", low=-20.0, high=150.0, starts=scale),
         Parameter(name="Dc", transform="log", low=-20.0, high=150.0, starts=scale),
-        Parameter(name="alpha_N", transform="identity", low=0.01, high=1.5, starts=(0.08, 0.25), prior=Prior(0.1, 0.1)),
-        Parameter(name="alpha_D", transform="identity", low=0.01, high=1.5, starts=(0.08, 0.25), prior=Prior(0.1, 0.1)),
+        Parameter(
+            name="alpha_N",
+            transform="identity",
+            low=0.01,
+            high=1.5,
+            starts=(0.08, 0.25),
+            prior=Prior(0.1, 0.1),
+        ),
+        Parameter(
+            name="alpha_D",
+            transform="identity",
+            low=0.01,
+            high=1.5,
+            starts=(0.08, 0.25),
+            prior=Prior(0.1, 0.1),
+        ),
     )
     formula = "[(Nc / N)^(alpha_N / alpha_D) + Dc / D]^alpha_D"
     return Law(name="kaplan", term=_KaplanTerm(), parameters=parameters, formula=formula)

@@ -1,4 +1,7 @@
-"""Contrastive language-image models: error as the sum of what model, data and samples seen each leave over, and which one binds."""
+"""Contrastive language-image models.
+
+Error as the sum of what model, data and samples seen each leave over, and which one binds.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,30 +17,44 @@ from steelyard.laws.fitting.terms import Array, Constant, Power, Sum
 
 __all__ = ["Bottleneck", "bottleneck", "contrastive", "contrastive_gmacs"]
 
-_PARTS = {"model": ("gmacs", "A", "alpha"), "data": ("unique_samples", "B", "beta"), "samples": ("samples", "C", "gamma")}
+_PARTS = {
+    "model": ("gmacs", "A", "alpha"),
+    "data": ("unique_samples", "B", "beta"),
+    "samples": ("samples", "C", "gamma"),
+}
 
 
 def contrastive() -> Law:
     """Error = E + A / gmacs^alpha + B / unique_samples^beta + C / samples^gamma.
 
-    Model size is compute per sample, because parameters do not tell a large patch from a small one. Data is what is unique,
-    samples is what was seen, repeats included.
+    Model size is compute per sample, because parameters do not tell a large patch from a small one.
+    Data is what is unique, samples is what was seen, repeats included.
 
     Returns:
-        The law with inputs "gmacs" (per sample, both towers), "unique_samples" and "samples", 7 parameters.
+        The law with inputs "gmacs" (per sample, both towers), "unique_samples" and "samples", 7
+        parameters.
 
     Example:
         >>> fit(contrastive(), table, "error", delta=math.inf)  # doctest: +SKIP
 
-    Source: the parametric form of Hoffmann et al. 2022 (arXiv 2203.15556), equation 10, with one part per resource of
+    Source: the parametric form of Hoffmann et al. 2022 (arXiv 2203.15556), equation 10, with one
+    part per resource of
         Cherti et al. 2023 (arXiv 2212.07143), section 4.
     """
     parameters = [Parameter(name="E", transform="log", low=-9.0, high=0.0, starts=(-3.0, -1.5))]
     starts = {"A": (-1.0, 0.5), "B": (4.0, 12.0, 28.0), "C": (3.0, 10.0)}
     slopes = {"alpha": (0.2, 0.6), "beta": (0.3, 0.8, 1.5), "gamma": (0.3, 0.6)}
     for _, coefficient, exponent in _PARTS.values():
-        parameters.append(Parameter(name=coefficient, transform="log", low=-20.0, high=80.0, starts=starts[coefficient]))
-        parameters.append(Parameter(name=exponent, transform="identity", low=0.02, high=3.0, starts=slopes[exponent]))
+        parameters.append(
+            Parameter(
+                name=coefficient, transform="log", low=-20.0, high=80.0, starts=starts[coefficient]
+            )
+        )
+        parameters.append(
+            Parameter(
+                name=exponent, transform="identity", low=0.02, high=3.0, starts=slopes[exponent]
+            )
+        )
     powers = [Power(coefficient, exponent, name) for name, coefficient, exponent in _PARTS.values()]
     return Law(
         name="contrastive",
@@ -52,8 +69,8 @@ class Bottleneck:
     """What a run is short of.
 
     Attributes:
-        shares: by "model", "data" and "samples", the part of the whole gain that growing only this resource by a small factor
-            brings, 0..1; they sum to 1.
+        shares: by "model", "data" and "samples", the part of the whole gain that growing only this
+            resource by a small factor brings, 0..1; they sum to 1.
         gains: by resource, the relative fall of the error when it alone doubles, 0..1.
         limiting: the resource with the largest share.
         confidence: fraction of the bootstraps that name the same one; 1 without bootstraps.
@@ -82,24 +99,40 @@ def bottleneck(fit: Fit, point: Mapping[str, Any], level: float = 0.8) -> Bottle
         FitError: another law, or an input that is missing or not positive.
     """
     if fit.law.name != "contrastive":
-        raise FitError(f"law {fit.law.name} does not tell model, data and samples apart", hint="fit laws.contrastive() to the runs")
+        raise FitError(
+            f"law {fit.law.name} does not tell model, data and samples apart",
+            hint="fit laws.contrastive() to the runs",
+        )
     error = float(fit.predict(point, level, extrapolate=True).value[0])
     values = _values(fit)
-    parts = {name: values[a] / float(point[column]) ** values[slope] for name, (column, a, slope) in _PARTS.items()}
+    parts = {
+        name: values[a] / float(point[column]) ** values[slope]
+        for name, (column, a, slope) in _PARTS.items()
+    }
     slopes = {name: values[_PARTS[name][2]] * part for name, part in parts.items()}
     falls = {name: part * (1 - 0.5 ** values[_PARTS[name][2]]) for name, part in parts.items()}
     steepness, whole = sum(slopes.values()), values["E"] + sum(parts.values())
-    shares = {name: Estimate.of(slope[0], slope[1:], level) for name, slope in ((name, slopes[name] / steepness) for name in slopes)}
-    gains = {name: Estimate.of(fall[0], fall[1:], level) for name, fall in ((name, falls[name] / whole) for name in falls)}
+    shares = {
+        name: Estimate.of(slope[0], slope[1:], level)
+        for name, slope in ((name, slopes[name] / steepness) for name in slopes)
+    }
+    gains = {
+        name: Estimate.of(fall[0], fall[1:], level)
+        for name, fall in ((name, falls[name] / whole) for name in falls)
+    }
     order = np.stack(list(slopes.values())).argmax(axis=0)
     agreed = order[1:] == order[0]
     return Bottleneck(
-        shares=shares, gains=gains, limiting=list(_PARTS)[order[0]], confidence=float(agreed.mean()) if len(agreed) else 1.0, error=error
+        shares=shares,
+        gains=gains,
+        limiting=list(_PARTS)[order[0]],
+        confidence=float(agreed.mean()) if len(agreed) else 1.0,
+        error=error,
     )
 
 
 def _values(fit: Fit) -> dict[str, Array]:
-    """Give the optimum and the bootstraps as natural values, [1 + B] each."""
+    """Return the optimum and the bootstraps as natural values, [1 + B] each."""
     values = fit.law.values(np.concatenate([fit.theta[None], fit.samples]))
     fixed = {name: np.full(len(values), value) for name, value in fit.law.fixed.items()}
     return dict(zip(fit.law.names, values.T, strict=True)) | fixed
@@ -118,8 +151,9 @@ def contrastive_gmacs(
 ) -> float:
     """Count the multiply-adds of both towers for one image-text pair.
 
-    Counts the patch embedding, and per layer 4 w^2 + 2 r w^2 per token for projections and MLP and 2 t w per token for attention;
-    norms, embeddings and the two final projections are left out, so it is within 0.3 % of profiled counts.
+    Counts the patch embedding, and per layer 4 w^2 + 2 r w^2 per token for projections and MLP and
+    2 t w per token for attention; norms, embeddings and the two final projections are left out, so
+    it is within 0.3 % of profiled counts.
 
     Args:
         image_size: side of the square image, pixels.
@@ -137,15 +171,29 @@ def contrastive_gmacs(
     Raises:
         FitError: sizes that are not positive, or a patch that does not divide the image.
 
-    Source: Dosovitskiy et al. 2021 (arXiv 2010.11929), section 3.1; Radford et al. 2021 (arXiv 2103.00020), section 2.4.
+    Source: Dosovitskiy et al. 2021 (arXiv 2010.11929), section 3.1; Radford et al. 2021 (arXiv
+        2103.00020), section 2.4.
     """
-    sizes = (image_size, patch_size, image_width, image_layers, text_width, text_layers, context_tokens, mlp_ratio)
+    sizes = (
+        image_size,
+        patch_size,
+        image_width,
+        image_layers,
+        text_width,
+        text_layers,
+        context_tokens,
+        mlp_ratio,
+    )
     if not all(np.isfinite(size) and size > 0 for size in sizes) or image_size % patch_size:
-        raise FitError(f"towers of sizes {sizes}: all must be positive and the patch must divide the image")
+        raise FitError(
+            f"towers of sizes {sizes}: all must be positive and the patch must divide the image"
+        )
     patches = (image_size // patch_size) ** 2
     embedding = patches * 3 * patch_size**2 * image_width
     return (
-        embedding + _tower(patches + 1, image_width, image_layers, mlp_ratio) + _tower(context_tokens, text_width, text_layers, 4.0)
+        embedding
+        + _tower(patches + 1, image_width, image_layers, mlp_ratio)
+        + _tower(context_tokens, text_width, text_layers, 4.0)
     ) / 1e9
 
 

@@ -1,7 +1,10 @@
-"""Exponential growth over the years: how fast something doubles, when it crosses a threshold, and how far to trust the line.
+"""Exponential growth over the years.
 
-The law is a straight line of the logarithm over time, fitted by least squares on the common engine. Intervals are Student's t
-by default, exact for normal noise and good down to three points; "bootstrap" takes the percentiles of the resampled fits.
+How fast something doubles, when it crosses a threshold, and how far to trust the line.
+
+The law is a straight line of the logarithm over time, fitted by least squares on the common engine.
+Intervals are Student's t by default, exact for normal noise and good down to three points;
+"bootstrap" takes the percentiles of the resampled fits.
 """
 
 import math
@@ -63,8 +66,10 @@ class Growth(Term):
         """The calendar year as a decimal number, such as 2024.5."""
         return ("year",)
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log value, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log value, [S, n]; see `Term.evaluate`."""
         periods = (inputs["year"] - self.year0) / self.period_years
         return theta["c"] + theta["g"] * periods, {"c": 1.0, "g": periods}
 
@@ -73,30 +78,49 @@ def growth(year0: float | str = 2020.0, period_years: float | str = 1.0) -> Law:
     """Value = c * g^((year - year0) / period).
 
     Args:
-        year0: year at which the value is c; near the middle of the points c and g are determined independently.
+        year0: year at which the value is c; near the middle of the points c and g are determined
+            independently.
         period_years: years per factor g, such as 2 for growth per two years.
 
     Returns:
-        The law with input "year" and 2 parameters. It is linear in its logarithm, so one start is enough.
+        The law with input "year" and 2 parameters. It is linear in its logarithm, so one start is
+        enough.
 
     Raises:
         FitError: the year is not a number or the period not positive.
 
-    Source: Gholami et al. 2024 (arXiv 2403.14123), figure 1; Cottier et al. 2024 (arXiv 2405.21015), section 3.
+    Source: Gholami et al. 2024 (arXiv 2403.14123), figure 1; Cottier et al. 2024 (arXiv
+        2405.21015), section 3.
     """
     try:
         term = Growth(float(year0), float(period_years))
     except ValueError as error:
-        raise FitError(f"growth needs numbers: {error}", hint="write it as growth:YEAR0:PERIOD, such as growth:2020:2") from error
+        raise FitError(
+            f"growth needs numbers: {error}",
+            hint="write it as growth:YEAR0:PERIOD, such as growth:2020:2",
+        ) from error
     if not (np.isfinite(term.year0) and 0 < term.period_years < np.inf):
-        raise FitError(f"growth: year0 {term.year0:g} must be finite and the period {term.period_years:g} positive")
+        raise FitError(
+            f"growth: year0 {term.year0:g} must be finite and the period {term.period_years:g} "
+            f"positive"
+        )
     parameters = (
         Parameter(name="c", transform="log", low=-700.0, high=700.0, starts=(0.0,)),
         Parameter(name="g", transform="log", low=-50.0, high=50.0, starts=(0.0,)),
     )
-    exponent = f"year - {term.year0:.10g}" if term.period_years == 1 else f"(year - {term.year0:.10g}) / {term.period_years:.10g}"
+    exponent = (
+        f"year - {term.year0:.10g}"
+        if term.period_years == 1
+        else f"(year - {term.year0:.10g}) / {term.period_years:.10g}"
+    )
     name = f"growth:{term.year0:.17g}:{term.period_years:.17g}"
-    return Law(name=name, term=term, parameters=parameters, formula=f"c * g^({exponent})", conditions=("year",))
+    return Law(
+        name=name,
+        term=term,
+        parameters=parameters,
+        formula=f"c * g^({exponent})",
+        conditions=("year",),
+    )
 
 
 def fit_growth(
@@ -130,12 +154,23 @@ def fit_growth(
     """
     years = np.atleast_1d(np.asarray(year, dtype=np.float64))
     if len(years) < _LEAST_POINTS:
-        raise FitError(f"{len(years)} points make no trend; at least {_LEAST_POINTS} are needed", hint="add dated values")
+        raise FitError(
+            f"{len(years)} points make no trend; at least {_LEAST_POINTS} are needed",
+            hint="add dated values",
+        )
     if np.ptp(years) == 0:
         raise FitError(f"every value is of the year {years[0]:g}", hint="add values of other years")
     law = growth(round(float(years.mean())) if year0 is None else year0, period_years)
     return fit(
-        law, {"year": years}, value, weights=weights, delta=float("inf"), prior=None, bootstraps=bootstraps, seed=seed, source=source
+        law,
+        {"year": years},
+        value,
+        weights=weights,
+        delta=float("inf"),
+        prior=None,
+        bootstraps=bootstraps,
+        seed=seed,
+        source=source,
     )
 
 
@@ -166,19 +201,19 @@ class Line:
     last: float
 
     def quantile(self, level: float) -> float:
-        """Give Student's t that holds `level` of the probability between its negative and itself."""
+        """Return Student's t that holds `level` of the probability between its negative and itself."""
         return student(self.freedom, level)
 
 
 def student(freedom: float, level: float) -> float:
-    """Give Student's t that holds `level` of the probability between its negative and itself."""
+    """Return Student's t that holds `level` of the probability between its negative and itself."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, tails(level)[1]))
 
 
 def line_of(fit: Fit) -> Line:
-    """Give the straight line behind a fit of `growth`.
+    """Return the straight line behind a fit of `growth`.
 
     Args:
         fit: of `growth`, with its points.
@@ -193,7 +228,9 @@ def line_of(fit: Fit) -> Line:
     weights = fit.weights / fit.weights[fit.weights > 0].mean() if len(fit.weights) else np.zeros(0)
     freedom = int((weights > 0).sum()) - 2
     if freedom < 1:
-        raise FitError("this growth has no points to take intervals from", hint="fit it with laws.fit_growth")
+        raise FitError(
+            "this growth has no points to take intervals from", hint="fit it with laws.fit_growth"
+        )
     years = fit.inputs["year"]
     total = float(weights.sum())
     center = float(weights @ years) / total
@@ -203,12 +240,20 @@ def line_of(fit: Fit) -> Line:
     level = float(fit.theta[0]) + slope * (center - term.year0)
     used = years[weights > 0]
     return Line(
-        slope, center, level, noise, noise / math.sqrt(spread), noise / math.sqrt(total), freedom, float(used.min()), float(used.max())
+        slope,
+        center,
+        level,
+        noise,
+        noise / math.sqrt(spread),
+        noise / math.sqrt(total),
+        freedom,
+        float(used.min()),
+        float(used.max()),
     )
 
 
 def growth_per_year(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Give the factor by which the value grows in a year.
+    """Return the factor by which the value grows in a year.
 
     Args:
         fit: of `growth`.
@@ -222,12 +267,12 @@ def growth_per_year(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -
 
 
 def growth_per_two_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Give the factor by which the value grows in two years; see `growth_per_year`."""
+    """Return the factor by which the value grows in two years; see `growth_per_year`."""
     return growth_in(fit, 2.0, level, intervals)
 
 
 def doubling_time_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Give the years in which the value doubles.
+    """Return the years in which the value doubles.
 
     Args:
         fit: of `growth`.
@@ -235,26 +280,32 @@ def doubling_time_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t
         intervals: "t" or "bootstrap".
 
     Returns:
-        Years; negative for halving. An interval of growth that holds 1 (no growth) gives an open, infinite end.
+        Years; negative for halving. An interval of growth that holds 1 (no growth) gives an open,
+        infinite end.
     """
     return years_to_gain(math.log(2), _slope(fit, level, intervals))
 
 
 def years_to_gain(gain: float, slope: Estimate) -> Estimate:
-    """Give the years in which a log value grows by `gain` at a slope per year; an end is infinite where the slope may be 0."""
+    """Return the years in which a log value grows by `gain` at a slope per year; an end is infinite where the slope may be 0."""
     if slope.value == 0:
         return Estimate(math.inf, -math.inf, math.inf)
     value = gain / slope.value
     if not slope.low <= 0 <= slope.high:
         return Estimate(value, *sorted((gain / slope.low, gain / slope.high)))
     steepest = gain / (slope.high if slope.value > 0 else slope.low)
-    return Estimate(value, steepest, math.inf) if value > 0 else Estimate(value, -math.inf, steepest)
+    return (
+        Estimate(value, steepest, math.inf) if value > 0 else Estimate(value, -math.inf, steepest)
+    )
 
 
-def crossing_year(fit: Fit, threshold: float, level: float = 0.8, intervals: Intervals = "t") -> Estimate:
+def crossing_year(
+    fit: Fit, threshold: float, level: float = 0.8, intervals: Intervals = "t"
+) -> Estimate:
     """Say when the trend line crosses a threshold.
 
-    The t interval is exact (Fieller): the years at which the threshold lies inside the confidence band of the line.
+    The t interval is exact (Fieller): the years at which the threshold lies inside the confidence
+    band of the line.
 
     Args:
         fit: of `growth`.
@@ -263,14 +314,18 @@ def crossing_year(fit: Fit, threshold: float, level: float = 0.8, intervals: Int
         intervals: "t" or "bootstrap".
 
     Returns:
-        Decimal years; an end that the points do not bound is infinite. Warns when the crossing is far, see `is_far`.
+        Decimal years; an end that the points do not bound is infinite. Warns when the crossing is
+        far, see `is_far`.
 
     Raises:
         FitError: the threshold is not positive, or the trend is flat.
     """
     line = line_of(fit)
     if not (np.isfinite(threshold) and threshold > 0) or line.slope == 0:
-        raise FitError(f"threshold {threshold:g} must be positive and finite, and the trend not flat", hint="give it in the values' unit")
+        raise FitError(
+            f"threshold {threshold:g} must be positive and finite, and the trend not flat",
+            hint="give it in the values' unit",
+        )
     goal = float(np.log(threshold))
     value = line.center + (goal - line.level) / line.slope
     _warn_if_far(fit, value)
@@ -282,14 +337,16 @@ def crossing_year(fit: Fit, threshold: float, level: float = 0.8, intervals: Int
 
 
 def _fieller(line: Line, goal: float, level: float) -> tuple[float, float]:
-    """Give the years between which `goal` lies inside the confidence band of the line."""
+    """Return the years between which `goal` lies inside the confidence band of the line."""
     t = line.quantile(level)
     gap = goal - line.level
     square = line.slope**2 - (t * line.slope_sd) ** 2
     inside = (line.slope * gap) ** 2 - square * (gap**2 - (t * line.level_sd) ** 2)
     if inside < 0 or square == 0:
         return -np.inf, np.inf
-    first, last = sorted(line.center + (line.slope * gap + sign * np.sqrt(inside)) / square for sign in (-1, 1))
+    first, last = sorted(
+        line.center + (line.slope * gap + sign * np.sqrt(inside)) / square for sign in (-1, 1)
+    )
     if square > 0:
         return float(first), float(last)
     return (float(last), np.inf) if gap / line.slope > 0 else (-np.inf, float(first))
@@ -298,8 +355,9 @@ def _fieller(line: Line, goal: float, level: float) -> tuple[float, float]:
 def forecast_growth(fit: Fit, year: ArrayLike, level: float = 0.8) -> Prediction:
     """Forecast the next value at given years.
 
-    The interval is Student's for a new value: it holds the noise of one value and the uncertainty of the line, which widens away
-    from the points. It knows nothing of a trend that bends; warns when a year is far, see `is_far`.
+    The interval is Student's for a new value: it holds the noise of one value and the uncertainty
+    of the line, which widens away from the points. It knows nothing of a trend that bends; warns
+    when a year is far, see `is_far`.
 
     Args:
         fit: of `growth`.
@@ -330,7 +388,8 @@ def last_residual(fit: Fit) -> Estimate:
         fit: of `growth`.
 
     Returns:
-        The ratio, with the 95 % range of ratios that the noise of one value explains; outside of it the trend may be bending.
+        The ratio, with the 95 % range of ratios that the noise of one value explains; outside of it
+        the trend may be bending.
     """
     line = line_of(fit)
     last = int(np.argmax(np.where(fit.weights > 0, fit.inputs["year"], -np.inf)))
@@ -339,13 +398,13 @@ def last_residual(fit: Fit) -> Estimate:
 
 
 def growth_in(fit: Fit, years: float, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Give the factor by which the value grows in some years; see `growth_per_year`."""
+    """Return the factor by which the value grows in some years; see `growth_per_year`."""
     slope = _slope(fit, level, intervals)
     return Estimate(*(float(np.exp(years * end)) for end in (slope.value, slope.low, slope.high)))
 
 
 def _slope(fit: Fit, level: float, intervals: Intervals) -> Estimate:
-    """Give the slope of ln value per year with its interval."""
+    """Return the slope of ln value per year with its interval."""
     line = line_of(fit)
     if intervals == "bootstrap":
         return _percentiles(line.slope, fit.samples[:, 1] / _term(fit).period_years, level)
@@ -354,16 +413,21 @@ def _slope(fit: Fit, level: float, intervals: Intervals) -> Estimate:
 
 
 def _percentiles(value: float, samples: Array, level: float) -> Estimate:
-    """Give the percentile interval of bootstrap samples."""
+    """Return the percentile interval of bootstrap samples."""
     if not len(samples):
-        raise FitError("this growth has no resampled fits to take intervals from", hint='fit it with bootstraps, or use intervals="t"')
+        raise FitError(
+            "this growth has no resampled fits to take intervals from",
+            hint='fit it with bootstraps, or use intervals="t"',
+        )
     return Estimate.of(value, samples, level)
 
 
 def _term(fit: Fit) -> Growth:
-    """Give the growth term of a fit, or refuse another law."""
+    """Return the growth term of a fit, or refuse another law."""
     if not isinstance(fit.law.term, Growth) or fit.law.names != ("c", "g"):
-        raise FitError(f"law {fit.law.name} is not exponential growth", hint="fit it with laws.fit_growth")
+        raise FitError(
+            f"law {fit.law.name} is not exponential growth", hint="fit it with laws.fit_growth"
+        )
     return fit.law.term
 
 
@@ -372,7 +436,8 @@ def _warn_if_far(fit: Fit, year: float) -> None:
     if is_far(fit, year):
         line = line_of(fit)
         warnings.warn(
-            f"year {year:.1f} lies more than twice the observed span ({line.first:.1f} to {line.last:.1f}) beyond the points",
+            f"year {year:.1f} lies more than twice the observed span ({line.first:.1f} to "
+            f"{line.last:.1f}) beyond the points",
             SteelyardWarning,
             stacklevel=3,
         )

@@ -11,7 +11,16 @@ from steelyard.laws.decisions.optima.sweeps import Optima
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Input, Product, Raised, Term, Transform
+from steelyard.laws.fitting.terms import (
+    Array,
+    Constant,
+    Derivatives,
+    Input,
+    Product,
+    Raised,
+    Term,
+    Transform,
+)
 
 __all__ = [
     "LEARNING_RATE_LAWS",
@@ -55,8 +64,10 @@ class _BatchCurve(Term):
         """Tokens and batch."""
         return ("tokens", "batch_tokens")
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the exponent, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the exponent, [S, n]; see `Term.evaluate`."""
         log_tokens = np.log(inputs["tokens"])
         u = np.log(inputs["batch_tokens"]) - math.log(self.coefficient) - self.exponent * log_tokens
         v = log_tokens - math.log(_PIVOT_TOKENS)
@@ -66,12 +77,17 @@ class _BatchCurve(Term):
         return sum(parts[1:], parts[0]), slopes
 
 
-def learning_rate(kind: str = "smooth", coefficient: float | str = PUBLISHED_BATCH[0], exponent: float | str = PUBLISHED_BATCH[1]) -> Law:
+def learning_rate(
+    kind: str = "smooth",
+    coefficient: float | str = PUBLISHED_BATCH[0],
+    exponent: float | str = PUBLISHED_BATCH[1],
+) -> Law:
     """Best peak learning rate; the laws are nested.
 
-    "horizon" C D^slope_tokens, "size" adds N^slope_parameters, "batch" adds B^slope_batch_tokens; "square", "cube" and "smooth"
-    multiply by exp(square u^2), exp(cube u^3), exp(tilt u v); "curved" by exp(bend v^2). u = ln(B / best batch(D)) and
-    v = ln(D / 1e10). The slope by tokens at a fixed batch changes its sign with u, which no product of powers can follow.
+    "horizon" C D^slope_tokens, "size" adds N^slope_parameters, "batch" adds B^slope_batch_tokens;
+    "square", "cube" and "smooth" multiply by exp(square u^2), exp(cube u^3), exp(tilt u v);
+    "curved" by exp(bend v^2). u = ln(B / best batch(D)) and v = ln(D / 1e10). The slope by tokens
+    at a fixed batch changes its sign with u, which no product of powers can follow.
 
     Args:
         kind: one of `LEARNING_RATE_LAWS`.
@@ -79,40 +95,61 @@ def learning_rate(kind: str = "smooth", coefficient: float | str = PUBLISHED_BAT
         exponent: of the best batch.
 
     Returns:
-        The law of a learning rate with inputs "tokens", then "parameters", then "batch_tokens", in tokens, 2 to 8 parameters.
+        The law of a learning rate with inputs "tokens", then "parameters", then "batch_tokens", in
+        tokens, 2 to 8 parameters.
 
     Raises:
         FitError: no such kind, or a best batch that is not positive.
 
-    Source: Bjorck et al. 2024 (arXiv 2409.19913), the laws for one and for all model sizes; the defaults of the best batch from
-        Li et al. 2025 (arXiv 2503.04715).
+    Source: Bjorck et al. 2024 (arXiv 2409.19913), the laws for one and for all model sizes; the
+        defaults of the best batch from Li et al. 2025 (arXiv 2503.04715).
     """
     if kind not in LEARNING_RATE_LAWS:
-        raise FitError(f"unknown learning-rate law {kind!r}", hint=f"known: {', '.join(LEARNING_RATE_LAWS)}")
+        raise FitError(
+            f"unknown learning-rate law {kind!r}", hint=f"known: {', '.join(LEARNING_RATE_LAWS)}"
+        )
     best = (float(coefficient), float(exponent))
     if not (best[0] > 0 and math.isfinite(best[0]) and math.isfinite(best[1])):
-        raise FitError(f"best batch {best[0]:g} x tokens^{best[1]:g}: the coefficient must be positive")
+        raise FitError(
+            f"best batch {best[0]:g} x tokens^{best[1]:g}: the coefficient must be positive"
+        )
     inputs = _LOG_LINEAR.get(kind, _LOG_LINEAR["batch"])
     extra = _SMOOTH_TERMS[: max(LEARNING_RATE_LAWS.index(kind) - 2, 0)]
     terms: list[Term] = [Constant("C"), *(Raised(Input(name), f"slope_{name}") for name in inputs)]
     if extra:
         terms.append(_BatchCurve(extra, *best))
-    slopes = [Parameter(name=f"slope_{name}", transform="identity", low=-4.0, high=4.0, starts=(0.0,)) for name in inputs]
-    bends = [Parameter(name=name, transform="identity", low=-4.0, high=4.0, starts=(0.0,)) for name in extra]
+    slopes = [
+        Parameter(name=f"slope_{name}", transform="identity", low=-4.0, high=4.0, starts=(0.0,))
+        for name in inputs
+    ]
+    bends = [
+        Parameter(name=name, transform="identity", low=-4.0, high=4.0, starts=(0.0,))
+        for name in extra
+    ]
     constant = Parameter(name="C", transform="log", low=-150.0, high=150.0, starts=(0.0,))
     suffix = f":{best[0]!r}:{best[1]!r}" if extra and best != PUBLISHED_BATCH else ""
-    formula = "C " + " ".join(f"{name}^slope_{name}" for name in inputs) + (f" exp({', '.join(extra)})" if extra else "")
+    formula = (
+        "C "
+        + " ".join(f"{name}^slope_{name}" for name in inputs)
+        + (f" exp({', '.join(extra)})" if extra else "")
+    )
     return Law(
-        name=f"learning_rate:{kind}{suffix}", term=Product(tuple(terms)), parameters=(constant, *slopes, *bends), formula=formula,
+        name=f"learning_rate:{kind}{suffix}",
+        term=Product(tuple(terms)),
+        parameters=(constant, *slopes, *bends),
+        formula=formula,
         conditions=tuple(name for name in inputs if name == "batch_tokens"),
-    )  # fmt: skip
+    )
 
 
-def fit_learning_rate(optima: Optima, law: Law | None = None, *, bootstraps: int = 300, seed: int = 0) -> Fit:
+def fit_learning_rate(
+    optima: Optima, law: Law | None = None, *, bootstraps: int = 300, seed: int = 0
+) -> Fit:
     """Fit a learning-rate law to the optima of a sweep, by weighted least squares of the log.
 
     Args:
-        optima: of "learning_rate" by "tokens", and as the law needs "parameters" and "batch_tokens".
+        optima: of "learning_rate" by "tokens", and as the law needs "parameters" and
+            "batch_tokens".
         law: from `learning_rate`; None for the smooth one.
         bootstraps: resampled fits.
         seed: of the resampling.
@@ -126,7 +163,15 @@ def fit_learning_rate(optima: Optima, law: Law | None = None, *, bootstraps: int
     law, columns = law or learning_rate(), optima.columns
     if "batch_tokens" in law.inputs and "batch_tokens" in columns:
         _check_batches(columns)
-    return fit(law, columns, optima.x, weights=optima.weights(), delta=math.inf, bootstraps=bootstraps, seed=seed)
+    return fit(
+        law,
+        columns,
+        optima.x,
+        weights=optima.weights(),
+        delta=math.inf,
+        bootstraps=bootstraps,
+        seed=seed,
+    )
 
 
 def _check_batches(columns: Mapping[str, Array]) -> None:
@@ -135,7 +180,8 @@ def _check_batches(columns: Mapping[str, Array]) -> None:
     own = log_batch - np.polyval(np.polyfit(log_tokens, log_batch, 1), log_tokens)
     if own.std() < _SAME_AXIS_SD:
         raise FitError(
-            "batch_tokens is constant or follows tokens in every cell, so its effect cannot be told apart",
+            "batch_tokens is constant or follows tokens in every cell, so its effect cannot be "
+            "told apart",
             hint='sweep several batches per training length, or fit learning_rate("size")',
         )
 
@@ -173,7 +219,10 @@ def leave_one_horizon_out(optima: Optima, laws: Sequence[Law]) -> tuple[HorizonE
     columns = optima.columns
     horizons = np.unique(columns["tokens"])
     if len(horizons) < 3:
-        raise FitError(f"{len(horizons)} training lengths cannot be left out in turn", hint="sweep at least three, each a factor 2 apart")
+        raise FitError(
+            f"{len(horizons)} training lengths cannot be left out in turn",
+            hint="sweep at least three, each a factor 2 apart",
+        )
     goal = np.log(columns[optima.x])
     found = []
     for law in laws:
@@ -184,5 +233,7 @@ def leave_one_horizon_out(optima: Optima, laws: Sequence[Law]) -> tuple[HorizonE
             inputs = {name: columns[name][held] for name in law.inputs}
             error[held] = goal[held] - law.predict(known.theta[None], inputs)[0]
         r2 = 1 - float((error**2).sum() / ((goal - goal.mean()) ** 2).sum())
-        found.append(HorizonError(law.name, float(np.sqrt((error**2).mean())), r2, len(law.parameters)))
+        found.append(
+            HorizonError(law.name, float(np.sqrt((error**2).mean())), r2, len(law.parameters))
+        )
     return tuple(sorted(found, key=lambda item: item.rms))

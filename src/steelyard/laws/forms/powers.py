@@ -19,20 +19,40 @@ def powers(*of: str) -> Law:
     Raises:
         FitError: no inputs, or one twice.
 
-    Source: Kaplan et al. 2020 (arXiv 2001.08361), equation 1.6, for parameters and steps without floor.
+    Source: Kaplan et al. 2020 (arXiv 2001.08361), equation 1.6, for parameters and steps without
+        floor.
     """
     has_floor = "nofloor" not in of
     names = _distinct(tuple(name for name in of if name != "nofloor"))
     terms: list[Term] = [Power(f"A_{name}", f"alpha_{name}", name) for name in names]
     parameters: list[Parameter] = []
     for name in names:
-        parameters.append(Parameter(name=f"A_{name}", transform="log", low=-60.0, high=150.0, starts=(1.0, 5.0, 10.0)))
-        parameters.append(Parameter(name=f"alpha_{name}", transform="identity", low=-1.0, high=4.0, starts=(0.1, 0.3, 0.7)))
+        parameters.append(
+            Parameter(
+                name=f"A_{name}", transform="log", low=-60.0, high=150.0, starts=(1.0, 5.0, 10.0)
+            )
+        )
+        parameters.append(
+            Parameter(
+                name=f"alpha_{name}",
+                transform="identity",
+                low=-1.0,
+                high=4.0,
+                starts=(0.1, 0.3, 0.7),
+            )
+        )
     if has_floor:
         terms.append(Constant("E"))
-        parameters.append(Parameter(name="E", transform="log", low=-20.0, high=60.0, starts=(-1.0, 0.5)))
+        parameters.append(
+            Parameter(name="E", transform="log", low=-20.0, high=60.0, starts=(-1.0, 0.5))
+        )
     formula = " + ".join(["E"] * has_floor + [f"A_{name} / {name}^alpha_{name}" for name in names])
-    return Law(name=":".join(("powers", *of)), term=Sum(tuple(terms)), parameters=tuple(parameters), formula=formula)
+    return Law(
+        name=":".join(("powers", *of)),
+        term=Sum(tuple(terms)),
+        parameters=tuple(parameters),
+        formula=formula,
+    )
 
 
 def monomial(*of: str) -> Law:
@@ -49,14 +69,22 @@ def monomial(*of: str) -> Law:
     """
     names = _distinct(of)
     constant = Parameter(name="c", transform="log", low=-150.0, high=150.0, starts=(0.0,))
-    slopes = [Parameter(name=f"p_{name}", transform="identity", low=-5.0, high=5.0, starts=(0.0,)) for name in names]
+    slopes = [
+        Parameter(name=f"p_{name}", transform="identity", low=-5.0, high=5.0, starts=(0.0,))
+        for name in names
+    ]
     term = Product((Constant("c"), *(Raised(Input(name), f"p_{name}") for name in names)))
     formula = "c " + " ".join(f"{name}^p_{name}" for name in names)
-    return Law(name=":".join(("monomial", *of)), term=term, parameters=(constant, *slopes), formula=formula)
+    return Law(
+        name=":".join(("monomial", *of)), term=term, parameters=(constant, *slopes), formula=formula
+    )
 
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse no names and repeated ones."""
     if not names or len(set(names)) != len(names):
-        raise FitError(f"a law of the inputs {', '.join(names) or 'none'}", hint="name each input once, at least one")
+        raise FitError(
+            f"a law of the inputs {', '.join(names) or 'none'}",
+            hint="name each input once, at least one",
+        )
     return names

@@ -1,4 +1,7 @@
-"""Fine-tuning loss over data size: flat while the examples add less than the model already knows, then a power law with a floor."""
+"""Fine-tuning loss over data size.
+
+Flat while the examples add less than the model already knows, then a power law with a floor.
+"""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +19,15 @@ from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
 from steelyard.laws.forms.learning_curves.curve_starts import NO_TRANSITION, curve_starts
 
-__all__ = ["fit_rectified", "fit_vanilla", "rectified", "rectified_starts", "required_data", "transition", "vanilla"]
+__all__ = [
+    "fit_rectified",
+    "fit_vanilla",
+    "rectified",
+    "rectified_starts",
+    "required_data",
+    "transition",
+    "vanilla",
+]
 
 _ZERO_SHOT_EXAMPLES = 1e-10
 _LOG_NONE = -7.0
@@ -27,9 +38,12 @@ _LOG_TRANSITIONS = np.concatenate([NO_TRANSITION, np.linspace(0.0, math.log(1e6)
 
 @dataclass(frozen=True)
 class _Rectified(Term):
-    """B / (D_l + examples^beta) + E: flat until examples^beta reaches the pre-learned data size D_l, then a power, then the floor.
+    """B / (D_l + examples^beta) + E.
 
-    One class rather than a sum of terms, because fits of whole families of curves spend their time here.
+    Flat until examples^beta reaches the pre-learned data size D_l, then a power, then the floor.
+
+    One class rather than a sum of terms, because fits of whole families of curves spend their time
+    here.
 
     Attributes:
         of: name of the input.
@@ -47,23 +61,34 @@ class _Rectified(Term):
         """The one input."""
         return (self.of,)
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log loss, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log loss, [S, n]; see `Term.evaluate`."""
         log_input = np.log(inputs[self.of])
         learned = np.logaddexp(theta["D_l"], theta["beta"] * log_input)
         falling = theta["B"] - learned
         total = np.logaddexp(falling, theta["E"])
         share, known = np.exp(falling - total), np.exp(theta["D_l"] - learned)
         slope = -share * known
-        return total, {"B": share, "D_l": slope, "beta": -(share + slope) * log_input, "E": 1 - share}
+        return total, {
+            "B": share,
+            "D_l": slope,
+            "beta": -(share + slope) * log_input,
+            "E": 1 - share,
+        }
 
 
 def _parameters(*names: str) -> tuple[Parameter, ...]:
     """Declare the parameters; D_l of e^-7 is none at all, E of e^-7 no floor."""
     known = {
         "B": Parameter(name="B", transform="log", low=-20.0, high=60.0, starts=(1.0, 4.0, 7.0)),
-        "D_l": Parameter(name="D_l", transform="log", low=_LOG_NONE, high=60.0, starts=(0.0, 2.5, 5.0)),
-        "beta": Parameter(name="beta", transform="identity", low=0.01, high=4.0, starts=(0.2, 0.5, 0.8)),
+        "D_l": Parameter(
+            name="D_l", transform="log", low=_LOG_NONE, high=60.0, starts=(0.0, 2.5, 5.0)
+        ),
+        "beta": Parameter(
+            name="beta", transform="identity", low=0.01, high=4.0, starts=(0.2, 0.5, 0.8)
+        ),
         "E": Parameter(name="E", transform="log", low=_LOG_NONE, high=5.0, starts=(-1.5, 0.0)),
     }
     return tuple(known[name] for name in names)
@@ -76,12 +101,18 @@ def rectified(of: str = "examples") -> Law:
         of: name of the input, positive; a loss before any tuning may stand at 1e-10 examples.
 
     Returns:
-        The law with one input and 4 parameters; D_l is the pre-learned data size in units of examples^beta, E the floor.
+        The law with one input and 4 parameters; D_l is the pre-learned data size in units of
+        examples^beta, E the floor.
 
     Source: Lin et al. 2024 (arXiv 2402.02314), equation 4.
     """
     term = _Rectified(of)
-    return Law(name=f"rectified:{of}", term=term, parameters=_parameters("B", "D_l", "beta", "E"), formula="B / (D_l + D^beta) + E")
+    return Law(
+        name=f"rectified:{of}",
+        term=term,
+        parameters=_parameters("B", "D_l", "beta", "E"),
+        formula="B / (D_l + D^beta) + E",
+    )
 
 
 def vanilla(of: str = "examples") -> Law:
@@ -96,14 +127,22 @@ def vanilla(of: str = "examples") -> Law:
     Source: Hestness et al. 2017 (arXiv 1712.00409); Lin et al. 2024 (arXiv 2402.02314), equation 1.
     """
     term = Sum((Power("B", "beta", of), Constant("E")))
-    return Law(name=f"vanilla:{of}", term=term, parameters=_parameters("B", "beta", "E"), formula="B / D^beta + E")
+    return Law(
+        name=f"vanilla:{of}",
+        term=term,
+        parameters=_parameters("B", "beta", "E"),
+        formula="B / D^beta + E",
+    )
 
 
 def rectified_starts(examples: Array, loss: Array) -> Array:
-    """Give starts near the optimum: the best of a grid of exponents and transitions, each with the B and E that suit it.
+    """Return starts near the optimum.
 
-    For a given exponent and transition the law is linear in B and E, so these follow from least squares of the relative errors.
-    The grid holds exponents from .05 to 2 and transitions from 1 to 1e6 examples, and no transition at all.
+    The best of a grid of exponents and transitions, each with the B and E that suit it.
+
+    For a given exponent and transition the law is linear in B and E, so these follow from least
+    squares of the relative errors. The grid holds exponents from .05 to 2 and transitions from 1 to
+    1e6 examples, and no transition at all.
 
     Args:
         examples: data sizes, [n], positive.
@@ -130,15 +169,16 @@ def fit_rectified(
     Args:
         examples: data sizes, [n]; 0 stands for the model before tuning and is taken as 1e-10.
         loss: after tuning on each, [n], natural units.
-        delta: where the Huber loss turns linear, log units; infinite for least squares, as published.
+        delta: where the Huber loss turns linear, log units; infinite for least squares, as
+            published.
         bootstraps: resampled fits for the intervals; 0 for none.
         seed: of the resampling.
         prior: beliefs; see `steelyard.laws.fit`.
         source: where the points come from.
 
     Returns:
-        The fit of `rectified("examples")`. Where `at_bounds` names E the floor is not reached; where it names D_l there is no flat
-        phase.
+        The fit of `rectified("examples")`. Where `at_bounds` names E the floor is not reached;
+        where it names D_l there is no flat phase.
 
     Raises:
         FitError: sizes or losses that cannot be fitted; rows are named.
@@ -147,19 +187,34 @@ def fit_rectified(
         >>> transition(fit_rectified([200, 400, 800, 1600, 3200, 6400], loss)).value  # doctest: +SKIP
         2150.0
 
-    Source: Lin et al. 2024 (arXiv 2402.02314), sections 3.3 and appendix on the fit; starts are ours.
+    Source: Lin et al. 2024 (arXiv 2402.02314), sections 3.3 and appendix on the fit; starts are
+    ours.
     """
     sizes = np.atleast_1d(np.asarray(examples, dtype=np.float64))
     sizes = np.where(sizes == 0, _ZERO_SHOT_EXAMPLES, sizes)
     values = np.atleast_1d(np.asarray(loss, dtype=np.float64))
     starts = rectified_starts(sizes, values) if _is_usable(sizes, values) else "auto"
     return fit(
-        rectified(), {"examples": sizes}, values, starts=starts, bootstraps=bootstraps, seed=seed, delta=delta, prior=prior, source=source
-    )  # fmt: skip
+        rectified(),
+        {"examples": sizes},
+        values,
+        starts=starts,
+        bootstraps=bootstraps,
+        seed=seed,
+        delta=delta,
+        prior=prior,
+        source=source,
+    )
 
 
 def fit_vanilla(
-    examples: ArrayLike, loss: ArrayLike, *, delta: float = math.inf, bootstraps: int = 300, seed: int = 0, source: str = ""
+    examples: ArrayLike,
+    loss: ArrayLike,
+    *,
+    delta: float = math.inf,
+    bootstraps: int = 300,
+    seed: int = 0,
+    source: str = "",
 ) -> Fit:
     """Fit the vanilla law, to compare with `fit_rectified`.
 
@@ -177,20 +232,41 @@ def fit_vanilla(
     Raises:
         FitError: sizes or losses that cannot be fitted; rows are named.
     """
-    sizes, values = np.atleast_1d(np.asarray(examples, dtype=np.float64)), np.atleast_1d(np.asarray(loss, dtype=np.float64))
-    starts = curve_starts(sizes, values, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]] if _is_usable(sizes, values) else "auto"
+    sizes, values = (
+        np.atleast_1d(np.asarray(examples, dtype=np.float64)),
+        np.atleast_1d(np.asarray(loss, dtype=np.float64)),
+    )
+    starts = (
+        curve_starts(sizes, values, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
+        if _is_usable(sizes, values)
+        else "auto"
+    )
     return fit(
-        vanilla(), {"examples": sizes}, values, starts=starts, bootstraps=bootstraps, seed=seed, delta=delta, prior=None, source=source
+        vanilla(),
+        {"examples": sizes},
+        values,
+        starts=starts,
+        bootstraps=bootstraps,
+        seed=seed,
+        delta=delta,
+        prior=None,
+        source=source,
     )
 
 
 def _is_usable(sizes: Array, values: Array) -> bool:
     """Say whether starts can be derived; if not, `fit` says what is wrong."""
-    return bool(sizes.shape == values.shape and sizes.size and np.isfinite(values).all() and (values > 0).all() and (sizes > 0).all())
+    return bool(
+        sizes.shape == values.shape
+        and sizes.size
+        and np.isfinite(values).all()
+        and (values > 0).all()
+        and (sizes > 0).all()
+    )
 
 
 def transition(fit: Fit, level: float = 0.8) -> Estimate:
-    """Give the data size where the flat phase turns into the power law: examples^beta = D_l.
+    """Return the data size where the flat phase turns into the power law: examples^beta = D_l.
 
     Args:
         fit: of `rectified`.
@@ -208,8 +284,10 @@ def transition(fit: Fit, level: float = 0.8) -> Estimate:
     return fit.derive(lambda params: params["D_l"] ** (1 / params["beta"]), level)
 
 
-def required_data(fit: Fit, loss: float, level: float = 0.8, *, extrapolate: bool = False) -> Estimate:
-    """Give the data size that reaches a loss.
+def required_data(
+    fit: Fit, loss: float, level: float = 0.8, *, extrapolate: bool = False
+) -> Estimate:
+    """Return the data size that reaches a loss.
 
     Args:
         fit: of `rectified` or `vanilla`.
@@ -218,8 +296,8 @@ def required_data(fit: Fit, loss: float, level: float = 0.8, *, extrapolate: boo
         extrapolate: whether an answer more than two decades beyond the points is allowed.
 
     Returns:
-        Examples; low is where a lucky run gets there, high where a run reaches it almost surely (infinite when the floor's
-        interval holds the loss).
+        Examples; low is where a lucky run gets there, high where a run reaches it almost surely
+        (infinite when the floor's interval holds the loss).
 
     Raises:
         FitError: the law's floor or the largest allowed size does not reach the loss.
@@ -231,4 +309,6 @@ def required_data(fit: Fit, loss: float, level: float = 0.8, *, extrapolate: boo
 def _require(fit: Fit, parameter: str) -> None:
     """Refuse fits of other laws."""
     if parameter not in fit.law.names or len(fit.law.inputs) != 1:
-        raise FitError(f"law {fit.law.name} has no {parameter}", hint="fit `rectified()` to the curve first")
+        raise FitError(
+            f"law {fit.law.name} has no {parameter}", hint="fit `rectified()` to the curve first"
+        )

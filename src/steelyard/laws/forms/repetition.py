@@ -1,7 +1,8 @@
 """Laws for training when unique data run out: what repeated tokens and excess parameters are worth.
 
-Repeats and excess parameters enter through the effective quantities of `steelyard.laws.forms.effective`. The constants of
-repetition are poorly determined by most tables; `repetition_constants` says how poorly.
+Repeats and excess parameters enter through the effective quantities of
+`steelyard.laws.forms.effective`. The constants of repetition are poorly determined by most tables;
+`repetition_constants` says how poorly.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +15,24 @@ from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.profile import Profile
-from steelyard.laws.fitting.terms import Array, Constant, Input, Minimum, Power, Product, Raised, Sum
-from steelyard.laws.forms.effective import Decay, OptimalSize, Quotient, Repeated, Repetitions, saturation
+from steelyard.laws.fitting.terms import (
+    Array,
+    Constant,
+    Input,
+    Minimum,
+    Power,
+    Product,
+    Raised,
+    Sum,
+)
+from steelyard.laws.forms.effective import (
+    Decay,
+    OptimalSize,
+    Quotient,
+    Repeated,
+    Repetitions,
+    saturation,
+)
 
 __all__ = [
     "RepetitionConstants",
@@ -29,23 +46,31 @@ __all__ = [
 Base = Mapping[str, float] | str | Fit | None
 
 
-def data_constrained(decay: Decay = "exponential", tied: bool | str = False, *, base: Base = None) -> Law:
+def data_constrained(
+    decay: Decay = "exponential", tied: bool | str = False, *, base: Base = None
+) -> Law:
     """Loss = E + A / N'^alpha + B / D'^beta with the worth D' of repeated tokens and N' of excess parameters.
 
-    D' = U + U R_D (1 - exp(-r / R_D)) with r = D / U - 1, and N' likewise with R_N over U_N, the smaller of N and the size for
-    which U tokens are compute-optimal. Without repetition and excess it is the base law.
+    D' = U + U R_D (1 - exp(-r / R_D)) with r = D / U - 1, and N' likewise with R_N over U_N, the
+    smaller of N and the size for which U tokens are compute-optimal. Without repetition and excess
+    it is the base law.
 
     Args:
-        decay: of the worth of a further pass; "geometric" loses a fixed share, 1 / (1 + R), with each.
-        tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when that is given.
-        base: known numbers for A, B, E, alpha and beta, which are then fixed: a mapping in natural units, a fit of the base law, or
-            the name of a published set. None fits them together with R_D and R_N.
+        decay: of the worth of a further pass; "geometric" loses a fixed share, 1 / (1 + R), with
+            each.
+        tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when
+            that is given.
+        base: known numbers for A, B, E, alpha and beta, which are then fixed: a mapping in natural
+            units, a fit of the base law, or the name of a published set. None fits them together
+            with R_D and R_N.
 
     Returns:
-        The law with inputs "parameters", "tokens" and "unique_tokens"; R_D and R_N are free, and the base unless given.
+        The law with inputs "parameters", "tokens" and "unique_tokens"; R_D and R_N are free, and
+        the base unless given.
 
     Raises:
-        FitError: the decay or the base is unknown, or the base is not of the form E + A / N^alpha + B / D^beta.
+        FitError: the decay or the base is unknown, or the base is not of the form E + A / N^alpha +
+            B / D^beta.
 
     Source: Muennighoff et al. 2023 (arXiv 2305.16264), equations 5 and 6.
     """
@@ -61,23 +86,31 @@ def data_constrained(decay: Decay = "exponential", tied: bool | str = False, *, 
     law = Law(
         name=f"data_constrained:{decay}" + (":tied" if one else ""),
         term=Sum((Power("A", "alpha", size), Power("B", beta, tokens), Constant("E"))),
-        parameters=(*_base_parameters(one), _constant("R_D", 1.0, 15.0, 200.0), _constant("R_N", 1.0, 5.0, 50.0)),
+        parameters=(
+            *_base_parameters(one),
+            _constant("R_D", 1.0, 15.0, 200.0),
+            _constant("R_N", 1.0, 5.0, 50.0),
+        ),
         formula=f"E + A / N'^alpha + B / D'^{beta}",
     )
     return law.fix(**known) if known else law
 
 
 def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
-    """Loss = E + A / N^alpha + B / D^beta + P r^delta (N / U)^kappa: repeated tokens count in full, overfitting costs.
+    """Loss = E + A / N^alpha + B / D^beta + P r^delta (N / U)^kappa.
+
+    Repeated tokens count in full, overfitting costs.
 
     Unlike `data_constrained` it can rise with further epochs.
 
     Args:
-        tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when that is given.
+        tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when
+            that is given.
         base: as in `data_constrained`.
 
     Returns:
-        The law with inputs "parameters", "tokens" and "unique_tokens"; P, delta and kappa are free, and the base unless given.
+        The law with inputs "parameters", "tokens" and "unique_tokens"; P, delta and kappa are free,
+        and the base unless given.
 
     Raises:
         FitError: the base is unknown or of another form.
@@ -87,11 +120,16 @@ def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
     known = _known(base)
     one = "beta" not in known if known else tied in (True, "tied")
     beta = "alpha" if one else "beta"
-    repeats, capacity = Repetitions("tokens", "unique_tokens"), Quotient("parameters", "unique_tokens")
+    repeats, capacity = (
+        Repetitions("tokens", "unique_tokens"),
+        Quotient("parameters", "unique_tokens"),
+    )
     penalty = Product((Constant("P"), Raised(repeats, "delta"), Raised(capacity, "kappa")))
     law = Law(
         name="overfitting_penalty" + (":tied" if one else ""),
-        term=Sum((Power("A", "alpha", "parameters"), Power("B", beta, "tokens"), Constant("E"), penalty)),
+        term=Sum(
+            (Power("A", "alpha", "parameters"), Power("B", beta, "tokens"), Constant("E"), penalty)
+        ),
         parameters=(
             *_base_parameters(one),
             Parameter(name="P", transform="log", low=-30.0, high=10.0, starts=(-6.0, -3.0)),
@@ -121,7 +159,7 @@ class RepetitionConstants:
         return self.repeats.is_flat or self.excess.is_flat
 
     def __str__(self) -> str:
-        """Give both intervals, and say what is flat."""
+        """Return both intervals, and say what is flat."""
         return f"{self.repeats}\n{self.excess}"
 
 
@@ -140,7 +178,10 @@ def repetition_constants(fit: Fit, level: float = 0.9) -> RepetitionConstants:
     """
     missing = [name for name in ("R_D", "R_N") if name not in fit.law.names]
     if missing or not fit.inputs:
-        raise FitError(f"law {fit.law.name} has no fitted {' and '.join(missing) or 'points'}", hint="fit data_constrained() to points")
+        raise FitError(
+            f"law {fit.law.name} has no fitted {' and '.join(missing) or 'points'}",
+            hint="fit data_constrained() to points",
+        )
     return RepetitionConstants(fit.profile("R_D", level), fit.profile("R_N", level))
 
 
@@ -161,9 +202,16 @@ def effective_tokens(fit: Fit, unique_tokens: float, epochs: float, level: float
 
     Source: Muennighoff et al. 2023 (arXiv 2305.16264), equation 5.
     """
-    if not (np.isfinite(unique_tokens) and unique_tokens > 0 and np.isfinite(epochs) and epochs > 0):
-        raise FitError(f"{unique_tokens:g} unique tokens and {epochs:g} epochs: both must be positive and finite")
-    return _derived(fit, lambda constant, decay: unique_tokens * _passes(epochs, constant, decay), level)
+    if not (
+        np.isfinite(unique_tokens) and unique_tokens > 0 and np.isfinite(epochs) and epochs > 0
+    ):
+        raise FitError(
+            f"{unique_tokens:g} unique tokens and {epochs:g} epochs: both must be positive and "
+            f"finite"
+        )
+    return _derived(
+        fit, lambda constant, decay: unique_tokens * _passes(epochs, constant, decay), level
+    )
 
 
 def value_of_next_epoch(fit: Fit, epochs: float, level: float = 0.8) -> Estimate:
@@ -182,11 +230,17 @@ def value_of_next_epoch(fit: Fit, epochs: float, level: float = 0.8) -> Estimate
     """
     if not (np.isfinite(epochs) and epochs >= 0):
         raise FitError(f"epochs {epochs:g} must be 0 or more and finite")
-    return _derived(fit, lambda constant, decay: _passes(epochs + 1, constant, decay) - _passes(epochs, constant, decay), level)
+    return _derived(
+        fit,
+        lambda constant, decay: (
+            _passes(epochs + 1, constant, decay) - _passes(epochs, constant, decay)
+        ),
+        level,
+    )
 
 
 def _passes(epochs: float, constant: Array, decay: Decay) -> Array:
-    """Give the worth of so many passes in units of one, [S]."""
+    """Return the worth of so many passes in units of one, [S]."""
     if epochs <= 1:
         return np.full_like(constant, epochs)
     return saturation(np.array(epochs - 1.0), constant, decay)[0]
@@ -199,7 +253,10 @@ def _derived(fit: Fit, function: Callable[[Array, Decay], Array], level: float) 
         value = float(function(np.array([fit.law.fixed["R_D"]]), decay)[0])
         return Estimate(value, value, value)
     if "R_D" not in fit.law.names:
-        raise FitError(f"law {fit.law.name} has no R_D", hint="fit data_constrained() to runs with repeated tokens")
+        raise FitError(
+            f"law {fit.law.name} has no R_D",
+            hint="fit data_constrained() to runs with repeated tokens",
+        )
     return fit.derive(lambda params: function(params["R_D"], decay), level)
 
 
@@ -216,8 +273,10 @@ def _known(base: Base) -> dict[str, float]:
     numbers = {**base.law.fixed, **base.params} if isinstance(base, Fit) else dict(base)
     if set(numbers) not in ({"A", "B", "E", "alpha"}, {"A", "B", "E", "alpha", "beta"}):
         raise FitError(
-            f"the base gives {', '.join(numbers) or 'nothing'}; needed are A, B, E, alpha and, unless tied, beta",
-            hint="give a fit of chinchilla() or chinchilla(tied=True) to single-epoch runs of the same tokenizer and parameter count",
+            f"the base gives {', '.join(numbers) or 'nothing'}; needed are A, B, E, alpha and, "
+            f"unless tied, beta",
+            hint="give a fit of chinchilla() or chinchilla(tied=True) to single-epoch runs of the "
+            "same tokenizer and parameter count",
         )
     return numbers
 
@@ -227,10 +286,19 @@ def _base_parameters(tied: bool) -> tuple[Parameter, ...]:
     coefficients = [
         Parameter(name="A", transform="log", low=-20.0, high=60.0, starts=(6.0,)),
         Parameter(name="B", transform="log", low=-20.0, high=60.0, starts=(7.5,)),
-        Parameter(name="E", transform="log", low=-7.0, high=5.0, starts=(0.5,), prior=Prior(0.3, 1.5)),
+        Parameter(
+            name="E", transform="log", low=-7.0, high=5.0, starts=(0.5,), prior=Prior(0.3, 1.5)
+        ),
     ]
     exponents = [
-        Parameter(name=name, transform="identity", low=0.05, high=1.5, starts=(0.3, 0.5), prior=Prior(0.37, 0.2))
+        Parameter(
+            name=name,
+            transform="identity",
+            low=0.05,
+            high=1.5,
+            starts=(0.3, 0.5),
+            prior=Prior(0.37, 0.2),
+        )
         for name in (("alpha",) if tied else ("alpha", "beta"))
     ]
     return (*coefficients, *exponents)
@@ -239,4 +307,10 @@ def _base_parameters(tied: bool) -> tuple[Parameter, ...]:
 def _constant(name: str, *starts: float) -> Parameter:
     """Declare a constant of repetition: 0.01 to 1e6 passes, by its log."""
     low, high = np.log(0.01), np.log(1e6)
-    return Parameter(name=name, transform="log", low=float(low), high=float(high), starts=tuple(np.log(starts).tolist()))
+    return Parameter(
+        name=name,
+        transform="log",
+        low=float(low),
+        high=float(high),
+        starts=tuple(np.log(starts).tolist()),
+    )

@@ -1,8 +1,11 @@
-"""Routed (mixture-of-experts) language models: loss bilinear in log size and log experts, with saturation at both ends.
+"""Routed (mixture-of-experts) language models.
 
-All logarithms of these laws have base 10, as in the paper: log10 L = a log10 N + b log10 Eh + c log10 N log10 Eh + d, where Eh
-is the number of experts E after saturation, 1/Eh = 1/(E - 1 + 1/(1/E_start - 1/E_max)) + 1/E_max. So Eh(1) = E_start and
-Eh(inf) = E_max. The law holds at one number of training tokens; it says nothing about others.
+Loss bilinear in log size and log experts, with saturation at both ends.
+
+All logarithms of these laws have base 10, as in the paper: log10 L = a log10 N + b log10 Eh + c
+log10 N log10 Eh + d, where Eh is the number of experts E after saturation, 1/Eh = 1/(E - 1 +
+1/(1/E_start - 1/E_max)) + 1/E_max. So Eh(1) = E_start and Eh(inf) = E_max. The law holds at one
+number of training tokens; it says nothing about others.
 """
 
 import math
@@ -18,10 +21,20 @@ from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
 
-__all__ = ["cutoff", "effective_parameters", "level_curve", "routed", "routed_coefficients", "routed_points"]
+__all__ = [
+    "cutoff",
+    "effective_parameters",
+    "level_curve",
+    "routed",
+    "routed_coefficients",
+    "routed_points",
+]
 
 _LN10 = math.log(10.0)
-_SHARES = {"experts": ("parameters", "experts"), "utilization": ("forward_parameters", "utilization")}
+_SHARES = {
+    "experts": ("parameters", "experts"),
+    "utilization": ("forward_parameters", "utilization"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,12 @@ class _Bilinear(Term):
     @property
     def transforms(self) -> dict[str, Transform]:
         """Four coefficients; the two ends of the saturation by their log."""
-        plain: dict[str, Transform] = {"a": "identity", "b": "identity", "c": "identity", "d": "identity"}
+        plain: dict[str, Transform] = {
+            "a": "identity",
+            "b": "identity",
+            "c": "identity",
+            "d": "identity",
+        }
         return {**plain, "E_start": "log", "E_max": "log"} if self.is_saturating else plain
 
     @property
@@ -43,8 +61,10 @@ class _Bilinear(Term):
         """Size and spread."""
         return (self.size, self.spread)
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log loss, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log loss, [S, n]; see `Term.evaluate`."""
         u = np.log10(inputs[self.size])
         log_spread, slopes = self._log_spread(theta, inputs[self.spread])
         along = theta["b"] + theta["c"] * u
@@ -53,7 +73,7 @@ class _Bilinear(Term):
         return log, {"a": _LN10 * u, "b": log_spread, "c": u * log_spread, "d": _LN10, **ends}
 
     def _log_spread(self, theta: Mapping[str, Array], spread: Array) -> tuple[Array, Derivatives]:
-        """Give ln Eh and its derivatives by ln E_start and ln E_max."""
+        """Return ln Eh and its derivatives by ln E_start and ln E_max."""
         if not self.is_saturating:
             return np.log(spread)[None], {}
         start, top = np.exp(theta["E_start"]), np.exp(theta["E_max"])
@@ -61,18 +81,23 @@ class _Bilinear(Term):
         shifted = spread - 1 + offset
         total = shifted * (shifted + top)
         log = np.log(shifted) + theta["E_max"] - np.log(shifted + top)
-        return log, {"E_start": top * offset**2 / start / total, "E_max": (shifted**2 - offset**2) / total}
+        return log, {
+            "E_start": top * offset**2 / start / total,
+            "E_max": (shifted**2 - offset**2) / total,
+        }
 
 
 def routed(by: str = "experts", saturation: bool | str = True) -> Law:
     """Log10 loss = a log10 N + b log10 Eh + c log10 N log10 Eh + d, for models that route each token to experts.
 
-    With by = "utilization" the same form in F, the dense parameters that cost the same forward FLOP, and B, total parameters
-    per F: runs with more experts per token or another share of routed layers fall onto it as well.
+    With by = "utilization" the same form in F, the dense parameters that cost the same forward
+    FLOP, and B, total parameters per F: runs with more experts per token or another share of routed
+    layers fall onto it as well.
 
     Args:
-        by: "experts" (inputs "parameters" of the dense model and "experts", dense runs as 1 expert), or "utilization" (inputs
-            "forward_parameters" and "utilization", dense runs as 1).
+        by: "experts" (inputs "parameters" of the dense model and "experts", dense runs as 1
+            expert), or "utilization" (inputs "forward_parameters" and "utilization", dense runs as
+            1).
         saturation: whether few and very many experts count less; "unsaturated" says no.
 
     Returns:
@@ -84,7 +109,8 @@ def routed(by: str = "experts", saturation: bool | str = True) -> Law:
     Example:
         >>> fit(routed(), {"parameters": n, "experts": e}, loss, delta=math.inf)  # doctest: +SKIP
 
-    Source: Clark et al. 2022 (arXiv 2202.01169), equations 1, 5 and 8; starts and bounds around its table 3.
+    Source: Clark et al. 2022 (arXiv 2202.01169), equations 1, 5 and 8; starts and bounds around its
+    table 3.
     """
     if by not in _SHARES:
         raise FitError(f"a routed law by {by!r}", hint=f"known: {', '.join(_SHARES)}")
@@ -96,8 +122,12 @@ def routed(by: str = "experts", saturation: bool | str = True) -> Law:
         Parameter(name="d", transform="identity", low=-10.0, high=10.0, starts=(1.0,)),
     ]
     if is_saturating:
-        parameters.append(Parameter(name="E_start", transform="log", low=0.0, high=3.0, starts=(0.5, 1.5)))
-        parameters.append(Parameter(name="E_max", transform="log", low=3.2, high=12.0, starts=(4.5, 6.0, 8.0)))
+        parameters.append(
+            Parameter(name="E_start", transform="log", low=0.0, high=3.0, starts=(0.5, 1.5))
+        )
+        parameters.append(
+            Parameter(name="E_max", transform="log", low=3.2, high=12.0, starts=(4.5, 6.0, 8.0))
+        )
     return Law(
         name=f"routed:{by}" + ("" if is_saturating else ":unsaturated"),
         term=_Bilinear(*_SHARES[by], is_saturating),
@@ -106,7 +136,9 @@ def routed(by: str = "experts", saturation: bool | str = True) -> Law:
     )
 
 
-def routed_coefficients(*, a: float, b: float, c: float, d: float, E_start: float, E_max: float, log_base: float) -> dict[str, float]:
+def routed_coefficients(
+    *, a: float, b: float, c: float, d: float, E_start: float, E_max: float, log_base: float
+) -> dict[str, float]:
     """Bring coefficients of the bilinear law to base 10, the base of `routed`.
 
     Args:
@@ -116,7 +148,8 @@ def routed_coefficients(*, a: float, b: float, c: float, d: float, E_start: floa
         d: the constant.
         E_start: experts that one expert counts as.
         E_max: experts that infinitely many count as.
-        log_base: of the logarithms the coefficients belong to, 10 or e; it cannot be guessed from the numbers.
+        log_base: of the logarithms the coefficients belong to, 10 or e; it cannot be guessed from
+            the numbers.
 
     Returns:
         Values by parameter for `Law.coordinates`.
@@ -124,12 +157,19 @@ def routed_coefficients(*, a: float, b: float, c: float, d: float, E_start: floa
     Raises:
         FitError: the base is not above 1, or the saturation is not 0 < E_start < E_max.
 
-    Source: from log_B x = log10 x / log10 B, a and b stay, c becomes c / log10 B and d becomes d log10 B.
+    Source: from log_B x = log10 x / log10 B, a and b stay, c becomes c / log10 B and d becomes d
+        log10 B.
     """
     if not (math.isfinite(log_base) and log_base > 1):
-        raise FitError(f"logarithms of base {log_base} do not exist here", hint="log_base=10 for the paper's, math.e for natural ones")
+        raise FitError(
+            f"logarithms of base {log_base} do not exist here",
+            hint="log_base=10 for the paper's, math.e for natural ones",
+        )
     if not 0 < E_start < E_max:
-        raise FitError(f"E_start {E_start} must lie between 0 and E_max {E_max}", hint="both are counts of experts, not logarithms")
+        raise FitError(
+            f"E_start {E_start} must lie between 0 and E_max {E_max}",
+            hint="both are counts of experts, not logarithms",
+        )
     scale = math.log10(log_base)
     return {"a": a, "b": b, "c": c / scale, "d": d * scale, "E_start": E_start, "E_max": E_max}
 
@@ -147,41 +187,65 @@ def routed_points(
     Args:
         parameters: of the dense model with the same layers, what one token meets, [n].
         experts: per routed layer, at least 1; dense runs enter every router's fit as 1, [n].
-        experts_per_token: how many a token is sent to, at most `experts` unless the run is dense, [n] or one for all.
-        total_parameters: of the whole model; None leaves the columns of the utilization form out, [n].
+        experts_per_token: how many a token is sent to, at most `experts` unless the run is dense,
+            [n] or one for all.
+        total_parameters: of the whole model; None leaves the columns of the utilization form out,
+            [n].
         flop_ratio: forward FLOP over those of the dense model, [n] or one for all.
 
     Returns:
-        Columns "parameters" and "experts", and with `total_parameters` also "forward_parameters" and "utilization", [n] each.
+        Columns "parameters" and "experts", and with `total_parameters` also "forward_parameters"
+        and "utilization", [n] each.
 
     Raises:
-        FitError: experts below 1 or not whole, more experts per token than experts, or other values that are not positive.
+        FitError: experts below 1 or not whole, more experts per token than experts, or other values
+            that are not positive.
     """
     size, count, chosen, ratio = np.broadcast_arrays(
-        *(np.asarray(column, dtype=np.float64) for column in (np.atleast_1d(parameters), experts, experts_per_token, flop_ratio))
+        *(
+            np.asarray(column, dtype=np.float64)
+            for column in (np.atleast_1d(parameters), experts, experts_per_token, flop_ratio)
+        )
     )
-    _refuse(~(np.isfinite(count) & (count >= 1) & (count == np.round(count))), "experts", count, "a dense run has 1 expert, not 0")
-    _refuse(~(chosen >= 1) | ((chosen > count) & (count > 1)), "experts_per_token", chosen, "a token meets at most all experts")
+    _refuse(
+        ~(np.isfinite(count) & (count >= 1) & (count == np.round(count))),
+        "experts",
+        count,
+        "a dense run has 1 expert, not 0",
+    )
+    _refuse(
+        ~(chosen >= 1) | ((chosen > count) & (count > 1)),
+        "experts_per_token",
+        chosen,
+        "a token meets at most all experts",
+    )
     for name, column in (("parameters", size), ("flop_ratio", ratio)):
         _refuse(~(np.isfinite(column) & (column > 0)), name, column, "give positive numbers")
     columns = {"parameters": np.array(size), "experts": np.array(count)}
     if total_parameters is not None:
         total = np.broadcast_to(np.asarray(total_parameters, dtype=np.float64), size.shape)
-        _refuse(~(np.isfinite(total) & (total > 0)), "total_parameters", total, "give positive numbers")
+        _refuse(
+            ~(np.isfinite(total) & (total > 0)), "total_parameters", total, "give positive numbers"
+        )
         columns |= {"forward_parameters": size * ratio, "utilization": total / (size * ratio)}
     return columns
 
 
-def effective_parameters(fit: Fit, parameters: ArrayLike, experts: ArrayLike, level: float = 0.8) -> Prediction:
+def effective_parameters(
+    fit: Fit, parameters: ArrayLike, experts: ArrayLike, level: float = 0.8
+) -> Prediction:
     """Say how large a dense model reaches the loss of a routed one.
 
-    It puts dense and routed models onto one line: loss = 10^(d + b log10 E_start) * effective^(a + c log10 E_start).
+    It puts dense and routed models onto one line: loss = 10^(d + b log10 E_start) * effective^(a +
+    c log10 E_start).
 
     Args:
-        fit: of a `routed` law with saturation; for the utilization form sizes and spread are its two inputs.
+        fit: of a `routed` law with saturation; for the utilization form sizes and spread are its
+            two inputs.
         parameters: what one token meets, [n] or a number.
         experts: [n] or a number.
-        level: probability inside the interval, which holds the spread of the coefficients only, 0..1.
+        level: probability inside the interval, which holds the spread of the coefficients only,
+            0..1.
 
     Returns:
         Dense parameters with low and high, [n].
@@ -192,18 +256,22 @@ def effective_parameters(fit: Fit, parameters: ArrayLike, experts: ArrayLike, le
     values = _values(fit)
     dense = values["a"] + values["c"] * np.log10(values["E_start"])
     spread = _log10_spread(values, count)
-    log = ((values["a"] + values["c"] * spread) * np.log10(size) + values["b"] * (spread - np.log10(values["E_start"]))) / dense
+    log = (
+        (values["a"] + values["c"] * spread) * np.log10(size)
+        + values["b"] * (spread - np.log10(values["E_start"]))
+    ) / dense
     return _interval(10**log, level)
 
 
 def level_curve(fit: Fit, loss: float, experts: ArrayLike, level: float = 0.8) -> Prediction:
-    """Give the model size that reaches a loss at each number of experts.
+    """Return the model size that reaches a loss at each number of experts.
 
     Args:
         fit: of a `routed` law with saturation.
         loss: wanted, in the unit of the fit's targets, positive.
         experts: [n] or a number.
-        level: probability inside the interval, which holds the spread of the coefficients only, 0..1.
+        level: probability inside the interval, which holds the spread of the coefficients only,
+            0..1.
 
     Returns:
         Parameters one token meets with low and high, [n].
@@ -214,43 +282,55 @@ def level_curve(fit: Fit, loss: float, experts: ArrayLike, level: float = 0.8) -
     Source: Clark et al. 2022 (arXiv 2202.01169), equation 5, solved for N.
     """
     if not (math.isfinite(loss) and loss > 0):
-        raise FitError(f"a loss of {loss} cannot be reached", hint="give a positive loss in the unit of the points")
+        raise FitError(
+            f"a loss of {loss} cannot be reached",
+            hint="give a positive loss in the unit of the points",
+        )
     values = _values(fit)
     spread = _log10_spread(values, _columns(1.0, experts)[1])
     with np.errstate(over="ignore"):
-        sizes = 10 ** ((math.log10(loss) - values["d"] - values["b"] * spread) / (values["a"] + values["c"] * spread))
+        sizes = 10 ** (
+            (math.log10(loss) - values["d"] - values["b"] * spread)
+            / (values["a"] + values["c"] * spread)
+        )
     return _interval(sizes, level)
 
 
 def cutoff(fit: Fit, level: float = 0.8) -> Estimate:
     """Estimate the model size beyond which more experts stop lowering the loss.
 
-    It is 10^(-b / c), so small changes of either move it by factors: read the interval, not the value. It belongs to one
-    router, one number of tokens and one set-up.
+    It is 10^(-b / c), so small changes of either move it by factors: read the interval, not the
+    value. It belongs to one router, one number of tokens and one set-up.
 
     Args:
         fit: of a `routed` law.
         level: probability inside the interval, 0..1.
 
     Returns:
-        Parameters with interval; infinite where c is not positive, which means the points show no such size.
+        Parameters with interval; infinite where c is not positive, which means the points show no
+        such size.
 
     Source: Clark et al. 2022 (arXiv 2202.01169), section 5.2.
     """
     _check_routed(fit)
     inverse = fit.derive(lambda values: -values["c"] / values["b"], level)
-    return Estimate(_power_of_ten(inverse.value), _power_of_ten(inverse.high), _power_of_ten(inverse.low))
+    return Estimate(
+        _power_of_ten(inverse.value), _power_of_ten(inverse.high), _power_of_ten(inverse.low)
+    )
 
 
 def _power_of_ten(inverse: float) -> float:
-    """Give 10^(1 / inverse); infinite when that overflows or has no meaning."""
+    """Return 10^(1 / inverse); infinite when that overflows or has no meaning."""
     return 10 ** (1 / inverse) if inverse > 1 / 300 else math.inf
 
 
 def _check_routed(fit: Fit) -> None:
     """Refuse fits of other laws."""
     if fit.law.name.split(":")[0] != "routed":
-        raise FitError(f"law {fit.law.name} is not a routed law", hint="fit routed() of steelyard.laws.forms.routed")
+        raise FitError(
+            f"law {fit.law.name} is not a routed law",
+            hint="fit routed() of steelyard.laws.forms.routed",
+        )
 
 
 def _refuse(is_bad: NDArray[np.bool_], name: str, column: Array, hint: str) -> None:
@@ -263,24 +343,29 @@ def _refuse(is_bad: NDArray[np.bool_], name: str, column: Array, hint: str) -> N
 
 def _columns(parameters: ArrayLike, experts: ArrayLike) -> tuple[Array, Array]:
     """Check the two inputs of a question; [n] each."""
-    size, count = np.broadcast_arrays(np.atleast_1d(np.asarray(parameters, float)), np.atleast_1d(np.asarray(experts, float)))
+    size, count = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(parameters, float)), np.atleast_1d(np.asarray(experts, float))
+    )
     _refuse(~(np.isfinite(size) & (size > 0)), "parameters", size, "give positive numbers")
     _refuse(~(np.isfinite(count) & (count >= 1)), "experts", count, "a dense model has 1 expert")
     return size, count
 
 
 def _values(fit: Fit) -> dict[str, Array]:
-    """Give the optimum and the bootstraps as natural values, [1 + B, 1] each."""
+    """Return the optimum and the bootstraps as natural values, [1 + B, 1] each."""
     _check_routed(fit)
     if fit.law.name.endswith(":unsaturated"):
-        raise FitError(f"law {fit.law.name} has no saturation, so one expert counts for nothing", hint="fit routed() with saturation")
+        raise FitError(
+            f"law {fit.law.name} has no saturation, so one expert counts for nothing",
+            hint="fit routed() with saturation",
+        )
     values = fit.law.values(np.concatenate([fit.theta[None], fit.samples]))
     fixed = {name: np.full((1, 1), value) for name, value in fit.law.fixed.items()}
     return {name: values[:, index : index + 1] for index, name in enumerate(fit.law.names)} | fixed
 
 
 def _log10_spread(values: Mapping[str, Array], experts: Array) -> Array:
-    """Give log10 Eh, [1 + B, n]."""
+    """Return log10 Eh, [1 + B, n]."""
     start, top = values["E_start"], values["E_max"]
     return -np.log10(1 / (experts - 1 + 1 / (1 / start - 1 / top)) + 1 / top)
 

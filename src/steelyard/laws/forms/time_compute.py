@@ -1,4 +1,7 @@
-"""The trade-off between steps and examples: a hyperbola whose knee is the critical batch, and the batch that costs least."""
+"""The trade-off between steps and examples.
+
+A hyperbola whose knee is the critical batch, and the batch that costs least.
+"""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +17,14 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
 
-__all__ = ["CostOptimalBatch", "Tradeoff", "batch_for_exchange_rate", "cost_optimal_batch", "time_compute", "tradeoff"]
+__all__ = [
+    "CostOptimalBatch",
+    "Tradeoff",
+    "batch_for_exchange_rate",
+    "cost_optimal_batch",
+    "time_compute",
+    "tradeoff",
+]
 
 
 @dataclass(frozen=True)
@@ -31,15 +41,19 @@ class _Hyperbola(Term):
         """The batch."""
         return ("batch",)
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give log steps, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return log steps, [S, n]; see `Term.evaluate`."""
         ratio = theta["B_crit"] - np.log(inputs["batch"])
         total = np.logaddexp(0.0, ratio)
         return theta["S_min"] + total, {"S_min": 1.0, "B_crit": np.exp(ratio - total)}
 
 
 def time_compute() -> Law:
-    """Steps = S_min (1 + B_crit / batch), which is (S / S_min - 1) (E / E_min - 1) = 1 with E = S batch and E_min = S_min B_crit.
+    """Steps = S_min (1 + B_crit / batch), which is (S / S_min - 1) (E / E_min.
+
+    1) = 1 with E = S batch and E_min = S_min B_crit.
 
     Returns:
         The law of a number of steps with input "batch", in examples, 2 parameters.
@@ -50,7 +64,12 @@ def time_compute() -> Law:
         Parameter(name="S_min", transform="log", low=-5.0, high=40.0, starts=(2.0, 6.0, 10.0)),
         Parameter(name="B_crit", transform="log", low=-10.0, high=40.0, starts=(2.0, 5.0, 10.0)),
     )
-    return Law(name="time_compute", term=_Hyperbola(), parameters=parameters, formula="S_min (1 + B_crit / batch)")
+    return Law(
+        name="time_compute",
+        term=_Hyperbola(),
+        parameters=parameters,
+        formula="S_min (1 + B_crit / batch)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +80,8 @@ class Tradeoff:
         steps_min: fewest steps, at an endless batch.
         examples_min: fewest examples, at the smallest batch.
         batch_critical: their ratio; there both are twice their least.
-        r2: explained share of the variance, the lesser of that of ln steps and of ln examples over the batches.
+        r2: explained share of the variance, the lesser of that of ln steps and of ln examples over
+            the batches.
         level: probability inside the intervals.
         fit: of `time_compute`.
     """
@@ -74,16 +94,24 @@ class Tradeoff:
     fit: Fit
 
     def steps(self, batch: ArrayLike) -> Array:
-        """Give steps to the target at batches, [n]."""
-        return self.steps_min.value * (1 + self.batch_critical.value / np.asarray(batch, dtype=np.float64))
+        """Return steps to the target at batches, [n]."""
+        return self.steps_min.value * (
+            1 + self.batch_critical.value / np.asarray(batch, dtype=np.float64)
+        )
 
     def examples(self, batch: ArrayLike) -> Array:
-        """Give examples to the target at batches, [n]."""
+        """Return examples to the target at batches, [n]."""
         return self.steps(batch) * np.asarray(batch, dtype=np.float64)
 
 
 def tradeoff(
-    steps: ArrayLike, examples: ArrayLike, *, caps: ArrayLike = math.inf, level: float = 0.8, bootstraps: int = 300, seed: int = 0
+    steps: ArrayLike,
+    examples: ArrayLike,
+    *,
+    caps: ArrayLike = math.inf,
+    level: float = 0.8,
+    bootstraps: int = 300,
+    seed: int = 0,
 ) -> Tradeoff:
     """Fit the trade-off to runs of several batches that reached one target.
 
@@ -107,11 +135,19 @@ def tradeoff(
     if step.shape != example.shape or step.ndim != 1:
         raise FitError(f"steps {step.shape} and examples {example.shape}: give one of each per run")
     if not (np.isfinite(step) & np.isfinite(example) & (step > 0) & (example > 0)).all():
-        raise FitError("steps and examples must be positive and finite", hint="give a run that missed the target its cap as steps")
-    fitted = fit_censored(time_compute(), {"batch": example / step}, step, caps, bootstraps=bootstraps, seed=seed)
+        raise FitError(
+            "steps and examples must be positive and finite",
+            hint="give a run that missed the target its cap as steps",
+        )
+    fitted = fit_censored(
+        time_compute(), {"batch": example / step}, step, caps, bootstraps=bootstraps, seed=seed
+    )
     seen = step < np.broadcast_to(np.asarray(caps, dtype=np.float64), step.shape)
     unexplained = float((fitted.residuals[seen] ** 2).sum())
-    spread = [float(((column - column.mean()) ** 2).sum()) for column in (np.log(step[seen]), np.log(example[seen]))]
+    spread = [
+        float(((column - column.mean()) ** 2).sum())
+        for column in (np.log(step[seen]), np.log(example[seen]))
+    ]
     return Tradeoff(
         steps_min=fitted.derive(lambda params: params["S_min"], level),
         examples_min=fitted.derive(lambda params: params["S_min"] * params["B_crit"], level),
@@ -139,7 +175,9 @@ class CostOptimalBatch:
     cost: float
 
 
-def cost_optimal_batch(curve: Tradeoff, *, cost_per_step: float, cost_per_example: float) -> CostOptimalBatch:
+def cost_optimal_batch(
+    curve: Tradeoff, *, cost_per_step: float, cost_per_example: float
+) -> CostOptimalBatch:
     """Weigh time against compute: minimize cost per step x steps + cost per example x examples.
 
     Args:
@@ -156,14 +194,21 @@ def cost_optimal_batch(curve: Tradeoff, *, cost_per_step: float, cost_per_exampl
     Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.3, with a price on both axes.
     """
     if not (cost_per_step > 0 and cost_per_example > 0):
-        raise FitError(f"costs per step {cost_per_step:g} and per example {cost_per_example:g} must be positive")
-    batch = float(batch_for_exchange_rate(curve.batch_critical.value, cost_per_step / cost_per_example))
+        raise FitError(
+            f"costs per step {cost_per_step:g} and per example {cost_per_example:g} must be "
+            f"positive"
+        )
+    batch = float(
+        batch_for_exchange_rate(curve.batch_critical.value, cost_per_step / cost_per_example)
+    )
     steps = float(curve.steps(batch))
-    return CostOptimalBatch(batch, steps, steps * batch, cost_per_step * steps + cost_per_example * steps * batch)
+    return CostOptimalBatch(
+        batch, steps, steps * batch, cost_per_step * steps + cost_per_example * steps * batch
+    )
 
 
 def batch_for_exchange_rate(noise_scale: ArrayLike, examples_per_step: float) -> Array:
-    """Give the batch to use now when a step is worth so many examples: sqrt(rate x noise scale).
+    """Return the batch to use now when a step is worth so many examples: sqrt(rate x noise scale).
 
     Args:
         noise_scale: gradient noise scale or critical batch, in examples, positive, [n].

@@ -15,7 +15,9 @@ __all__ = ["profile_chart"]
 
 
 def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
-    """Draw profiles: how much worse the best fit gets when one parameter is held; a flat valley stays below the line.
+    """Draw profiles: how much worse the best fit gets when one parameter is held.
+
+    A flat valley stays below the line.
 
     Args:
         *profiles: one panel each, three or four to a row.
@@ -31,16 +33,21 @@ def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
     width = PLOT_WIDTH if alone else (PLOT_WIDTH - 48 * across) // across
     panels = [_profile_panel(item, width, 300 if alone else 200, not alone) for item in profiles]
     heading = title or ("Profile of the objective" if alone else "Profiles of the objective")
-    words = f"All other parameters at their best; the {100 * profiles[0].level:.0f} % interval is where the curve stays below the line"
+    words = (
+        f"All other parameters at their best; the {100 * profiles[0].level:.0f} % interval is "
+        f"where the curve stays below the line"
+    )
     head = alt.TitleParams(heading, subtitle=words)
     if alone:
-        return finish(panels[0].properties(title=alt.TitleParams(heading, subtitle=[words, str(profiles[0])])))
+        return finish(
+            panels[0].properties(title=alt.TitleParams(heading, subtitle=[words, str(profiles[0])]))
+        )
     chart = finish(alt.concat(*panels, columns=across, spacing=26).properties(title=head))
     return chart | {"autosize": {"type": "pad"}}
 
 
 def _across(count: int) -> int:
-    """Give the panels per row: three, or four where that leaves fewer alone."""
+    """Return the panels per row: three, or four where that leaves fewer alone."""
     return count if count <= 3 else 4 if count in (4, 7, 8) else 3
 
 
@@ -49,7 +56,10 @@ def _profile_panel(item: Profile, width: float, height: float, many: bool) -> An
     import altair as alt
 
     shown = _shown(item)
-    rows = [{"x": float(x), "y": min(float(y), 2.4)} for x, y in zip(item.values, item.excess, strict=True)]
+    rows = [
+        {"x": float(x), "y": min(float(y), 2.4)}
+        for x, y in zip(item.values, item.excess, strict=True)
+    ]
     x_scale = Scale.over(
         item.values[shown],
         title="" if many else greek(item.name),
@@ -57,21 +67,40 @@ def _profile_panel(item: Profile, width: float, height: float, many: bool) -> An
         margin=0.02,
         most_ticks=max(int(width) // 50, 3),
     )
-    y_scale = Scale(-0.1, 2.0, False, (0.0, 0.5, 1.0, 1.5, 2.0), "1", "" if many else "Objective above its least")
+    y_scale = Scale(
+        -0.1,
+        2.0,
+        False,
+        (0.0, 0.5, 1.0, 1.5, 2.0),
+        "1",
+        "" if many else "Objective above its least",
+    )
     rows = [row for row in rows if x_scale.low <= row["x"] <= x_scale.high]
     colour = LIGHT["bad"] if item.is_flat else SERIES[0][0]
     title = alt.TitleParams(
-        f"{greek(item.name)}: flat" if item.is_flat else greek(item.name), subtitle=_ends(item), fontSize=12.5, offset=8
+        f"{greek(item.name)}: flat" if item.is_flat else greek(item.name),
+        subtitle=_ends(item),
+        fontSize=12.5,
+        offset=8,
     )
     x, y = x_of("x", x_scale), y_of("y", y_scale)
-    low, high = (x_scale.clip(end) if np.isfinite(end) else x_scale.low if end < 0 else x_scale.high for end in (item.low, item.high))
+    low, high = (
+        x_scale.clip(end) if np.isfinite(end) else x_scale.low if end < 0 else x_scale.high
+        for end in (item.low, item.high)
+    )
     base = alt.Chart(values(rows)).encode(x=x)
-    ends = alt.Chart(values([{"low": low, "high": high, "line": 1.0, "x": x_scale.clip(item.value), "y": 0.0}]))
+    ends = alt.Chart(
+        values([{"low": low, "high": high, "line": 1.0, "x": x_scale.clip(item.value), "y": 0.0}])
+    )
     layers = [
         ends.mark_rect(color=LIGHT["wash"]).encode(x=x_of("low", x_scale), x2="high:Q"),
-        ends.mark_rule(strokeDash=[4, 3], strokeWidth=1.2, color=LIGHT["faint"]).encode(y=y_of("line", y_scale)),
+        ends.mark_rule(strokeDash=[4, 3], strokeWidth=1.2, color=LIGHT["faint"]).encode(
+            y=y_of("line", y_scale)
+        ),
         base.mark_line(strokeWidth=2, clip=True, color=colour).encode(y=y),
-        ends.mark_point(filled=True, size=70, color=colour, stroke=LIGHT["card"], strokeWidth=1).encode(x=x, y=y),
+        ends.mark_point(
+            filled=True, size=70, color=colour, stroke=LIGHT["card"], strokeWidth=1
+        ).encode(x=x, y=y),
     ]
     return alt.layer(*layers).properties(width=width, height=height, title=title)
 
@@ -86,12 +115,15 @@ def _shown(item: Profile) -> NDArray[np.bool_]:
 
 def _is_wide(item: Profile, shown: NDArray[np.bool_]) -> bool:
     """Say whether the values need a logarithmic axis."""
-    return bool((item.values[shown] > 0).all() and item.values[shown].max() > 4 * item.values[shown].min())
+    return bool(
+        (item.values[shown] > 0).all() and item.values[shown].max() > 4 * item.values[shown].min()
+    )
 
 
 def _ends(item: Profile) -> str:
     """Write the interval, open where the valley does not end."""
     value, low, high = (
-        tick_text(float(f"{end:.3g}")) if np.isfinite(end) else "∞" if end > 0 else "−∞" for end in (item.value, item.low, item.high)
+        tick_text(float(f"{end:.3g}")) if np.isfinite(end) else "∞" if end > 0 else "−∞"
+        for end in (item.value, item.low, item.high)
     )
     return f"{value}, {100 * item.level:.0f} % {low} to {high}"

@@ -1,4 +1,8 @@
-"""The report of a fit: the law, its parameters with two kinds of intervals, what the points leave free, and how it extrapolates."""
+"""The report of a fit.
+
+The law, its parameters with two kinds of intervals, what the points leave free, and how it
+extrapolates.
+"""
 
 import math
 from collections.abc import Mapping
@@ -59,7 +63,10 @@ def fit_report(
         FitError: a published set, which has no points.
     """
     if not len(fit.target):
-        raise FitError(f"the law of {fit.source or 'this set'} was published without its points", hint="fit the law to points first")
+        raise FitError(
+            f"the law of {fit.source or 'this set'} was published without its points",
+            hint="fit the law to points first",
+        )
     found = _profiles(fit, profile_level) if profiles else {}
     held = _hold_out(fit) if holdout else "The largest points were not left out."
     sections = [
@@ -89,23 +96,49 @@ def _hold_out(fit: Fit) -> Holdout | str:
         return f"The largest points cannot be left out: {error}."
 
 
-def _law(fit: Fit, target: str, unseen: Mapping[str, ArrayLike] | None, level: float, held: Holdout | str) -> Section:
+def _law(
+    fit: Fit, target: str, unseen: Mapping[str, ArrayLike] | None, level: float, held: Holdout | str
+) -> Section:
     """Lead with the formula, the few numbers that judge it, and the picture."""
     facts = [
         ("Points", f"{fit.num_points}", "measured"),
         ("Residual noise", f"{100 * fit.noise:.2g} %", "fitted"),
-        ("Error beyond the points, per factor e", f"{100 * fit.drift:.2g} %", "assumed" if fit.drift_source == "assumed" else "fitted"),
+        (
+            "Error beyond the points, per factor e",
+            f"{100 * fit.drift:.2g} %",
+            "assumed" if fit.drift_source == "assumed" else "fitted",
+        ),
     ]
     if isinstance(held, Holdout):
-        facts.append(("Mean error on the largest, left out", f"{100 * held.mean_relative_error:.2g} %", "measured"))
-    said = f"**{target} = {formula_words(fit.law.formula)}**" if fit.law.formula else f"**{fit.law.name}** of {', '.join(fit.law.inputs)}"
+        facts.append(
+            (
+                "Mean error on the largest, left out",
+                f"{100 * held.mean_relative_error:.2g} %",
+                "measured",
+            )
+        )
+    said = (
+        f"**{target} = {formula_words(fit.law.formula)}**"
+        if fit.law.formula
+        else f"**{fit.law.name}** of {', '.join(fit.law.inputs)}"
+    )
     return Section(
         "The law",
-        [Text(said), Facts(facts), Chart(fit_chart(fit, title=f"{target} and the law", target=target, unseen=unseen, level=level))],
+        [
+            Text(said),
+            Facts(facts),
+            Chart(
+                fit_chart(
+                    fit, title=f"{target} and the law", target=target, unseen=unseen, level=level
+                )
+            ),
+        ],
     )
 
 
-def _parameters(fit: Fit, found: Mapping[str, Profile], level: float, profile_level: float) -> Section:
+def _parameters(
+    fit: Fit, found: Mapping[str, Profile], level: float, profile_level: float
+) -> Section:
     """List the parameters with both intervals and a note where one needs care."""
     columns = [Column("Parameter"), Column("Fitted", align="right")]
     columns += [Column(f"Bootstrap {100 * level:.0f} %", align="right")] if len(fit.samples) else []
@@ -115,12 +148,24 @@ def _parameters(fit: Fit, found: Mapping[str, Profile], level: float, profile_le
     for name, value in fit.params.items():
         row: list[Cell] = [greek(name), number_text(value)]
         row += [_interval(*fit.interval(name, level))] if len(fit.samples) else []
-        row += [_interval(found[name].low, found[name].high) if name in found else None] if found else []
+        row += (
+            [_interval(found[name].low, found[name].high) if name in found else None]
+            if found
+            else []
+        )
         rows.append([*row, _note(fit, found.get(name), name)])
     for name, value in fit.law.fixed.items():
-        rows.append([greek(name), number_text(value), *([""] * (len(columns) - 3)), "held at this value"])
-    caption = "Natural values. " + (f"Bootstrap: {len(fit.samples)} resampled fits ({fit.resampling}). " if len(fit.samples) else "")
-    caption += "Profile: all other parameters at their best for each value of this one." if found else ""
+        rows.append(
+            [greek(name), number_text(value), *([""] * (len(columns) - 3)), "held at this value"]
+        )
+    caption = "Natural values. " + (
+        f"Bootstrap: {len(fit.samples)} resampled fits ({fit.resampling}). "
+        if len(fit.samples)
+        else ""
+    )
+    caption += (
+        "Profile: all other parameters at their best for each value of this one." if found else ""
+    )
     return Section("Parameters", [Table(columns, rows, caption.strip())])
 
 
@@ -132,7 +177,9 @@ def _interval(low: float, high: float) -> str:
 def _note(fit: Fit, profile: Profile | None, name: str) -> str:
     """Say what the reader should know about a parameter."""
     notes = ["at its bound"] if name in fit.at_bounds else []
-    notes += ["flat: the points do not determine it"] if profile is not None and profile.is_flat else []
+    notes += (
+        ["flat: the points do not determine it"] if profile is not None and profile.is_flat else []
+    )
     notes += ["weak prior"] if name in fit.prior else []
     return "; ".join(notes)
 
@@ -141,7 +188,9 @@ def _freedom(fit: Fit, found: Mapping[str, Profile]) -> Section:
     """Say which combinations the points leave free, and show the profiles."""
     directions = [f"- {greek(str(direction))}" for direction in fit.flat_directions]
     flat = [greek(name) for name, profile in found.items() if profile.is_flat]
-    lead = f"Condition number **{number_text(float(f'{fit.condition_number:.3g}'))}** (1 is ideal). "
+    lead = (
+        f"Condition number **{number_text(float(f'{fit.condition_number:.3g}'))}** (1 is ideal). "
+    )
     lead += (
         "These move together while the predictions hardly change:"
         if directions
@@ -149,9 +198,19 @@ def _freedom(fit: Fit, found: Mapping[str, Profile]) -> Section:
     )
     blocks: list[Block] = [Text("\n".join([lead, *directions]))]
     if flat:
-        blocks.append(Text(f"Flat valleys: **{', '.join(flat)}**. Quote an interval for these, never the fitted value alone."))
+        blocks.append(
+            Text(
+                f"Flat valleys: **{', '.join(flat)}**. Quote an interval for these, never the "
+                f"fitted value alone."
+            )
+        )
     if found:
-        blocks.append(Chart(profile_chart(*found.values()), "1 is where an interval ends; a curve that stays below it does not end."))
+        blocks.append(
+            Chart(
+                profile_chart(*found.values()),
+                "1 is where an interval ends; a curve that stays below it does not end.",
+            )
+        )
     return Section("What the points determine", blocks)
 
 
@@ -161,7 +220,12 @@ def _points(fit: Fit) -> Section:
     outliers = fit.outliers()
     if outliers:
         rows: list[list[Cell]] = [
-            [item.row + 1, number_text(item.measured), number_text(item.predicted), f"{item.deviations:+.1f}"]
+            [
+                item.row + 1,
+                number_text(item.measured),
+                number_text(item.predicted),
+                f"{item.deviations:+.1f}",
+            ]
             for item in outliers[:_MOST_OUTLIERS]
         ]
         heads = [
@@ -174,7 +238,8 @@ def _points(fit: Fit) -> Section:
             Table(
                 heads,
                 rows,
-                f"Outliers: {len(outliers)} point{'s' * (len(outliers) > 1)} more than four robust standard deviations from the law.",
+                f"Outliers: {len(outliers)} point{'s' * (len(outliers) > 1)} more than four "
+                f"robust standard deviations from the law.",
             )
         )
     influence = fit.influence()
@@ -183,14 +248,28 @@ def _points(fit: Fit) -> Section:
         index = int(np.abs(influence.shift[row]).argmax())
         name = influence.names[index]
         without = number_text(float(influence.parameters[row, index]))
-        rows.append([row + 1, greek(name), number_text(fit.params[name]), without, f"{influence.shift[row, index]:+.2f}"])
+        rows.append(
+            [
+                row + 1,
+                greek(name),
+                number_text(fit.params[name]),
+                without,
+                f"{influence.shift[row, index]:+.2f}",
+            ]
+        )
     heads = [
         Column("Row", align="left"),
         Column("Moves most"),
         *(Column(word, align="right") for word in ("Fitted", "Without the row", "Shift")),
     ]
     unit = "standard deviations of the bootstrap" if len(fit.samples) > 1 else "fitted coordinates"
-    blocks.append(Table(heads, rows, f"The points that decide the fit: what leaving each out does, shift in {unit}."))
+    blocks.append(
+        Table(
+            heads,
+            rows,
+            f"The points that decide the fit: what leaving each out does, shift in {unit}.",
+        )
+    )
     return Section("The points", blocks)
 
 
@@ -201,14 +280,25 @@ def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -
     blocks: list[Block] = []
     if isinstance(held, Holdout):
         said = (
-            f"Fitted to the {held.fit.num_points} smaller points, the law predicts the {len(held.measured)} largest with a mean error of "
-            f"**{100 * held.mean_relative_error:.2g} %**; {100 * held.coverage:.0f} % of them lie inside their 80 % interval."
+            f"Fitted to the {held.fit.num_points} smaller points, the law predicts the "
+            f"{len(held.measured)} largest with a mean error of "
+            f"**{100 * held.mean_relative_error:.2g} %**; {100 * held.coverage:.0f} % of them lie "
+            f"inside their 80 % interval."
         )
-        blocks += [Text(said), Chart(fit_chart(held, title="The largest points, left out and predicted", target=target))]
+        blocks += [
+            Text(said),
+            Chart(
+                fit_chart(held, title="The largest points, left out and predicted", target=target)
+            ),
+        ]
     else:
         blocks.append(Text(held))
     if comparison is not None:
-        blocks.append(Chart(compare_chart(comparison), "All laws see the same points; none sees a larger one."))
+        blocks.append(
+            Chart(
+                compare_chart(comparison), "All laws see the same points; none sees a larger one."
+            )
+        )
     return Section("Beyond the points", blocks)
 
 
@@ -217,9 +307,15 @@ def _method(fit: Fit) -> Section:
     loss = "Least squares" if math.isinf(fit.delta) else f"Sum of Huber losses (δ = {fit.delta:g})"
     starts = len(fit.law.start_grid())
     lines = [
-        f"- {loss} of the log residuals: {fit.objective:.6g} at the optimum; {starts} starts in float64.",
-        f"- Intervals: {len(fit.samples)} bootstraps, resampling {fit.resampling}, seed {fit.seed}.",
-        f"- Beyond the points the error grows by {100 * fit.drift:.2g} % per factor e ({fit.drift_source}).",
-        f"- Weak priors on {', '.join(greek(name) for name in fit.prior)}, because the points are few." if fit.prior else "- No priors.",
+        f"- {loss} of the log residuals: {fit.objective:.6g} at the optimum; {starts} starts in "
+        f"float64.",
+        f"- Intervals: {len(fit.samples)} bootstraps, resampling {fit.resampling}, seed "
+        f"{fit.seed}.",
+        f"- Beyond the points the error grows by {100 * fit.drift:.2g} % per factor e "
+        f"({fit.drift_source}).",
+        f"- Weak priors on {', '.join(greek(name) for name in fit.prior)}, because the points are "
+        f"few."
+        if fit.prior
+        else "- No priors.",
     ]
     return Section("How it was fitted", [Text("\n".join(lines))])

@@ -1,7 +1,10 @@
-"""Points and curves of a fit as the series of a chart: one input along the axis, one by colour, the rest held.
+"""Points and curves of a fit as the series of a chart.
 
-Where a curve holds other inputs than a point has, the point is moved along the law to the curve's inputs and keeps its residual,
-so that its distance from the curve is still how wrong the law is there.
+One input along the axis, one by colour, the rest held.
+
+Where a curve holds other inputs than a point has, the point is moved along the law to the curve's
+inputs and keeps its residual, so that its distance from the curve is still how wrong the law is
+there.
 """
 
 import re
@@ -19,16 +22,39 @@ from steelyard.runs.axes import tick_text
 __all__ = ["Series", "Split", "axis_words", "formula_words", "greek", "split", "unit_of"]
 
 _GREEK = {
-    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eta": "η", "theta": "θ", "kappa": "κ", "lambda": "λ",
-    "mu": "μ", "rho": "ρ", "sigma": "σ", "tau": "τ", "omega": "ω",
-}  # fmt: skip
+    "alpha": "α",
+    "beta": "β",
+    "gamma": "γ",
+    "delta": "δ",
+    "epsilon": "ε",
+    "eta": "η",
+    "theta": "θ",
+    "kappa": "κ",
+    "lambda": "λ",
+    "mu": "μ",
+    "rho": "ρ",
+    "sigma": "σ",
+    "tau": "τ",
+    "omega": "ω",
+}
 _TRAINING = ("tokens", "samples", "examples", "steps")
 _MOST = 9
 _BINS = 6
 _SAME = 0.03
 _NO_DATA = 1e-6
 _MOVED = 1e-3
-_COUNTS = ("parameters", "tokens", "unique_tokens", "batch_tokens", "samples", "unique_samples", "examples", "pool_size", "batch", "steps")
+_COUNTS = (
+    "parameters",
+    "tokens",
+    "unique_tokens",
+    "batch_tokens",
+    "samples",
+    "unique_samples",
+    "examples",
+    "pool_size",
+    "batch",
+    "steps",
+)
 _UNITS = dict.fromkeys(_COUNTS, "token") | {"flops": "FLOP", "year": "year"}
 _WORDS = {
     "parameters": "Parameters",
@@ -64,8 +90,8 @@ class Split:
         by: input that colours tell apart, empty for one colour.
         series: by rising value of `by`.
         is_moved: whether points had to be moved along the law to their curve.
-        x: of the points, [n]; the input along the axis, but for points of no data (a millionth of the next one or less), which stand
-            a decade below the others.
+        x: of the points, [n]; the input along the axis, but for points of no data (a millionth of
+            the next one or less), which stand a decade below the others.
         zero: where those stand, None for none.
     """
 
@@ -81,7 +107,9 @@ class Split:
         """Whether the series stand in an order, as sizes do and names of groups do not."""
         return self.by != "group"
 
-    def on_curve(self, fit: Fit, inputs: Mapping[str, Array], target: Array, series: Series) -> Array:
+    def on_curve(
+        self, fit: Fit, inputs: Mapping[str, Array], target: Array, series: Series
+    ) -> Array:
         """Move points along the law to the inputs of a series' curve.
 
         Args:
@@ -93,18 +121,21 @@ class Split:
         Returns:
             Targets on the curve's inputs with the points' own residuals, [m].
         """
-        moved = {name: np.full(len(target), series.held[name]) if name in series.held else inputs[name] for name in fit.law.inputs}
+        moved = {
+            name: np.full(len(target), series.held[name]) if name in series.held else inputs[name]
+            for name in fit.law.inputs
+        }
         theta = fit.theta[None]
         return target * np.exp(fit.law.predict(theta, moved)[0] - fit.law.predict(theta, inputs)[0])
 
 
 def unit_of(name: str) -> str:
-    """Give the unit in which an input is written, "1" when nothing is known of it."""
+    """Return the unit in which an input is written, "1" when nothing is known of it."""
     return _UNITS.get(name, "1")
 
 
 def axis_words(name: str) -> str:
-    """Give what stands beside the axis of an input or a target."""
+    """Return what stands beside the axis of an input or a target."""
     plain = name.replace("_", " ")
     return _WORDS.get(name, plain[:1].upper() + plain[1:])
 
@@ -116,7 +147,9 @@ def formula_words(formula: str) -> str:
 
 def greek(words: str) -> str:
     """Write alpha as α, and so on, where it stands as a name or the head of one."""
-    return re.sub(f"(?<![A-Za-z])({'|'.join(_GREEK)})(?![a-z])", lambda match: _GREEK[match.group()], words)
+    return re.sub(
+        f"(?<![A-Za-z])({'|'.join(_GREEK)})(?![a-z])", lambda match: _GREEK[match.group()], words
+    )
 
 
 def split(fit: Fit, along: str = "", by: str = "") -> Split:
@@ -124,8 +157,8 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
 
     Args:
         fit: with its points.
-        along: input along the axis; empty for training tokens, samples, examples or steps where the law has one, else for the input with
-            the most different values.
+        along: input along the axis; empty for training tokens, samples, examples or steps where the
+            law has one, else for the input with the most different values.
         by: input that colours tell apart; empty for groups, else the input that moves the law most.
 
     Returns:
@@ -135,14 +168,24 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
         FitError: a fit without points, or no such input.
     """
     if not len(fit.target):
-        raise FitError(f"the law of {fit.source or 'this set'} was published without its points", hint="fit it to points to draw it")
+        raise FitError(
+            f"the law of {fit.source or 'this set'} was published without its points",
+            hint="fit it to points to draw it",
+        )
     unknown = [name for name in (along, by) if name and name not in fit.law.inputs]
     if unknown or (along and along == by):
-        raise FitError(f"cannot draw along {along!r} by {by!r}", hint=f"inputs of this law: {', '.join(fit.law.inputs)}")
+        raise FitError(
+            f"cannot draw along {along!r} by {by!r}",
+            hint=f"inputs of this law: {', '.join(fit.law.inputs)}",
+        )
     chosen = along or _main(fit, by)
     others = [name for name in fit.law.inputs if name != chosen]
     varied = [name for name in others if np.ptp(np.log(fit.inputs[name])) > _SAME]
-    colour = by or ("group" if "group" in varied else max(varied, key=lambda name: _effect(fit, name), default=""))
+    colour = by or (
+        "group"
+        if "group" in varied
+        else max(varied, key=lambda name: _effect(fit, name), default="")
+    )
     series = _series(fit, chosen, colour)
     moved = max((_distance(fit, chosen, item) for item in series), default=0.0)
     return Split(chosen, colour, series, moved > _MOVED, *_without_zero(fit.inputs[chosen]))
@@ -158,17 +201,29 @@ def _without_zero(column: Array) -> tuple[Array, float | None]:
 
 
 def _main(fit: Fit, by: str) -> str:
-    """Give the input that counts training where it varies, else the axis with the most different values, the wider one of two alike."""
-    axes = [name for name in fit.law.axes or fit.law.inputs if name not in (by, "group")] or [fit.law.inputs[0]]
-    counts = [name for name in _TRAINING if name in axes and len(_clusters(np.log(fit.inputs[name]))) > 2]
+    """Return the input that counts training where it varies, else the axis with the most different values, the wider one of two alike."""
+    axes = [name for name in fit.law.axes or fit.law.inputs if name not in (by, "group")] or [
+        fit.law.inputs[0]
+    ]
+    counts = [
+        name for name in _TRAINING if name in axes and len(_clusters(np.log(fit.inputs[name]))) > 2
+    ]
     if counts:
         return counts[0]
-    return max(axes, key=lambda name: (len(_clusters(np.log(fit.inputs[name]))), float(np.ptp(np.log(fit.inputs[name])))))
+    return max(
+        axes,
+        key=lambda name: (
+            len(_clusters(np.log(fit.inputs[name]))),
+            float(np.ptp(np.log(fit.inputs[name]))),
+        ),
+    )
 
 
 def _effect(fit: Fit, name: str) -> float:
     """Say how far the log prediction moves from the smallest to the largest value of an input."""
-    middle = {key: np.full(2, np.exp(np.median(np.log(column)))) for key, column in fit.inputs.items()}
+    middle = {
+        key: np.full(2, np.exp(np.median(np.log(column)))) for key, column in fit.inputs.items()
+    }
     middle[name] = np.array([fit.inputs[name].min(), fit.inputs[name].max()])
     if "group" in middle and name != "group":
         middle["group"] = np.ones(2)
@@ -189,16 +244,30 @@ def _series(fit: Fit, along: str, by: str) -> tuple[Series, ...]:
     clusters = _clusters(np.log(fit.inputs[by]))
     if by == "group":
         names = fit.law.groups
-        return tuple(_one(fit, along, by, rows, names[round(float(fit.inputs[by][rows[0]])) - 1]) for rows in clusters)
+        return tuple(
+            _one(fit, along, by, rows, names[round(float(fit.inputs[by][rows[0]])) - 1])
+            for rows in clusters
+        )
     if len(clusters) > _MOST:
-        clusters = [part for part in np.array_split(np.argsort(fit.inputs[by], kind="stable"), _BINS) if len(part)]
+        clusters = [
+            part
+            for part in np.array_split(np.argsort(fit.inputs[by], kind="stable"), _BINS)
+            if len(part)
+        ]
     found = [_one(fit, along, by, rows, "") for rows in clusters]
-    return tuple(Series(label, item.rows, item.held) for label, item in zip(_labels(found, by), found, strict=True))
+    return tuple(
+        Series(label, item.rows, item.held)
+        for label, item in zip(_labels(found, by), found, strict=True)
+    )
 
 
 def _one(fit: Fit, along: str, by: str, rows: NDArray[np.int64], label: str) -> Series:
-    """Give the series of some rows, whose curve holds the geometric mean of their other inputs."""
-    held = {name: float(np.exp(np.log(column[rows]).mean())) for name, column in fit.inputs.items() if name != along}
+    """Return the series of some rows, whose curve holds the geometric mean of their other inputs."""
+    held = {
+        name: float(np.exp(np.log(column[rows]).mean()))
+        for name, column in fit.inputs.items()
+        if name != along
+    }
     if "group" in held:
         held["group"] = float(round(float(np.median(fit.inputs["group"][rows]))))
     return Series(label, rows, held)
@@ -216,5 +285,12 @@ def _labels(series: Sequence[Series], by: str) -> list[str]:
 def _distance(fit: Fit, along: str, series: Series) -> float:
     """Say how far the law moves the points of a series to reach its curve, largest log difference."""
     inputs = {name: column[series.rows] for name, column in fit.inputs.items()}
-    held = {name: inputs[name] if name == along else np.full(len(series.rows), series.held[name]) for name in fit.law.inputs}
-    return float(np.abs(fit.law.predict(fit.theta[None], held)[0] - fit.law.predict(fit.theta[None], inputs)[0]).max())
+    held = {
+        name: inputs[name] if name == along else np.full(len(series.rows), series.held[name])
+        for name in fit.law.inputs
+    }
+    return float(
+        np.abs(
+            fit.law.predict(fit.theta[None], held)[0] - fit.law.predict(fit.theta[None], inputs)[0]
+        ).max()
+    )

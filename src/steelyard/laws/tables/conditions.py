@@ -11,8 +11,17 @@ from steelyard.laws.tables.conventions import Words
 
 __all__ = ["Condition", "labels", "meets", "range_of"]
 
-Condition = str | float | bool | tuple[float | None, float | None] | Sequence[str] | Sequence[float] | Callable[[Any], Any]
-"""A value, a pair (low, high) of numbers, a sequence of values, or a function of the column that gives a mask."""
+Condition = (
+    str
+    | float
+    | bool
+    | tuple[float | None, float | None]
+    | Sequence[str]
+    | Sequence[float]
+    | Callable[[Any], Any]
+)
+"""A value, a pair (low, high) of numbers, a sequence of values, or a function of the column that
+gives a mask."""
 
 
 def meets(values: Array | Words, condition: Condition) -> NDArray[np.bool_]:
@@ -20,8 +29,9 @@ def meets(values: Array | Words, condition: Condition) -> NDArray[np.bool_]:
 
     Args:
         values: numbers or words, [n].
-        condition: a value; a pair (low, high) of numbers that holds both ends, None for an open one; a sequence of values; or a
-            function of the whole column. A sequence of exactly two numbers to choose from is a list, not a tuple.
+        condition: a value; a pair (low, high) of numbers that holds both ends, None for an open
+            one; a sequence of values; or a function of the whole column. A sequence of exactly two
+            numbers to choose from is a list, not a tuple.
 
     Returns:
         The rows that do, [n].
@@ -32,7 +42,9 @@ def meets(values: Array | Words, condition: Condition) -> NDArray[np.bool_]:
     if isinstance(condition, tuple) and len(condition) == 2 and is_number:
         low, high = (None if end is None else float(end) for end in condition)
         numbers = np.asarray(values, dtype=np.float64)
-        return (numbers >= (-np.inf if low is None else low)) & (numbers <= (np.inf if high is None else high))
+        return (numbers >= (-np.inf if low is None else low)) & (
+            numbers <= (np.inf if high is None else high)
+        )
     wanted = [condition] if isinstance(condition, str | int | float) else list(condition)
     return np.isin(values, np.asarray(wanted, dtype=np.float64 if is_number else np.str_))
 

@@ -1,7 +1,10 @@
-"""What the numbers of a table of runs mean: which parameters are counted, the unit of the loss, the tokenizer, the schedule.
+"""What the numbers of a table of runs mean.
 
-A convention that nobody stated is "unstated"; it never turns into a default. Published laws of language models differ by more
-through these conventions than through their data: counting parameters without embeddings bends every curve at small sizes.
+Which parameters are counted, the unit of the loss, the tokenizer, the schedule.
+
+A convention that nobody stated is "unstated"; it never turns into a default. Published laws of
+language models differ by more through these conventions than through their data: counting
+parameters without embeddings bends every curve at small sizes.
 """
 
 import difflib
@@ -23,20 +26,25 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tokenizer": (),
     "schedule": ("finished", "unfinished"),
 }
-"""Values of each convention; a tokenizer may have any name. "finished" losses were taken at the end of their learning-rate schedule."""
+"""Values of each convention; a tokenizer may have any name. "finished" losses were taken at the end
+of their learning-rate schedule."""
 
 _COLUMN_OF = {"counts": "parameters", "loss_unit": "loss", "tokenizer": "loss", "schedule": "loss"}
 _SPELLINGS = {
     "schedule": dict.fromkeys(("true", "1", "1.0", "yes", "done"), "finished")
     | dict.fromkeys(("false", "0", "0.0", "no"), "unfinished"),
-    "loss_unit": {f"{unit}s/{per}": f"{unit}/{per}" for unit in ("nat", "bit") for per in ("token", "byte")},
-}  # fmt: skip
+    "loss_unit": {
+        f"{unit}s/{per}": f"{unit}/{per}" for unit in ("nat", "bit") for per in ("token", "byte")
+    },
+}
 
 
 def name_rows(rows: Sequence[int] | NDArray[np.int64]) -> str:
     """Name up to five rows for a message, such as "rows 3, 7 and 12 more"."""
     shown = ", ".join(str(row) for row in rows[:5])
-    return f"row{'s' if len(rows) > 1 else ''} {shown}" + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+    return f"row{'s' if len(rows) > 1 else ''} {shown}" + (
+        f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +64,9 @@ class Conventions:
     schedule: Words
 
     @classmethod
-    def checked(cls, count: int, given: Mapping[str, str | Words], rows: NDArray[np.int64]) -> "Conventions":
+    def checked(
+        cls, count: int, given: Mapping[str, str | Words], rows: NDArray[np.int64]
+    ) -> "Conventions":
         """Repeat single words, unify spellings and refuse words that are not allowed.
 
         Args:
@@ -72,10 +82,22 @@ class Conventions:
         """
         columns = {}
         for name, allowed in ALLOWED.items():
-            words = np.array(np.broadcast_to(np.asarray(given.get(name, UNSTATED), dtype=np.str_), (count,)))
-            plain = [word.strip() if name == "tokenizer" else word.strip().lower() for word in words.tolist()]
-            columns[name] = np.array([_SPELLINGS.get(name, {}).get(word, word) or UNSTATED for word in plain], dtype=np.str_)
-            wrong = [index for index, word in enumerate(columns[name]) if allowed and word not in (*allowed, UNSTATED)]
+            words = np.array(
+                np.broadcast_to(np.asarray(given.get(name, UNSTATED), dtype=np.str_), (count,))
+            )
+            plain = [
+                word.strip() if name == "tokenizer" else word.strip().lower()
+                for word in words.tolist()
+            ]
+            columns[name] = np.array(
+                [_SPELLINGS.get(name, {}).get(word, word) or UNSTATED for word in plain],
+                dtype=np.str_,
+            )
+            wrong = [
+                index
+                for index, word in enumerate(columns[name])
+                if allowed and word not in (*allowed, UNSTATED)
+            ]
             if wrong:
                 word = str(columns[name][wrong[0]])
                 near = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
@@ -95,7 +117,7 @@ class Conventions:
         return Conventions(**{**words, name: np.full(len(self.counts), word)})
 
     def one(self, name: str, rows: NDArray[np.int64]) -> str:
-        """Give the word that all rows share.
+        """Return the word that all rows share.
 
         Args:
             name: of the convention.
@@ -107,18 +129,24 @@ class Conventions:
         Raises:
             FitError: rows differ; the column and the rows of the rarest word are named.
         """
-        words, place, counts = np.unique(getattr(self, name), return_inverse=True, return_counts=True)
+        words, place, counts = np.unique(
+            getattr(self, name), return_inverse=True, return_counts=True
+        )
         if len(words) == 1:
             return str(words[0])
         rare = int(counts.argmin())
         hints = {
-            "counts": "convert with table.to_counts('total', ...), or keep one kind with table.where(counts=...)",
+            "counts": "convert with table.to_counts('total', ...), or keep one kind with "
+            "table.where(counts=...)",
             "loss_unit": "convert with table.to_loss_unit('bit/byte', ...)",
-            "tokenizer": "losses per token of two tokenizers do not compare: table.to_loss_unit('bit/byte', bytes_per_token={...})",
-            "schedule": "a loss in mid-schedule is not a final one: keep table.where(schedule='finished')",
+            "tokenizer": "losses per token of two tokenizers do not compare: "
+            "table.to_loss_unit('bit/byte', bytes_per_token={...})",
+            "schedule": "a loss in mid-schedule is not a final one: keep "
+            "table.where(schedule='finished')",
         }
         raise FitError(
-            f"column {_COLUMN_OF[name]} mixes {name} {' and '.join(words.tolist())}: {name_rows(rows[place == rare])} "
+            f"column {_COLUMN_OF[name]} mixes {name} {' and '.join(words.tolist())}: "
+            f"{name_rows(rows[place == rare])} "
             f"{'has' if counts[rare] == 1 else 'have'} {words[rare]}",
             hint=hints[name],
         )
@@ -126,9 +154,16 @@ class Conventions:
     def refuse_mixed(self, column: str, rows: NDArray[np.int64]) -> None:
         """Refuse a column whose rows do not compare; tokenizers matter only to losses per token or of unstated unit."""
         for name in (name for name, owner in _COLUMN_OF.items() if owner == column):
-            if name != "tokenizer" or self.one("loss_unit", rows) in ("nat/token", "bit/token", UNSTATED):
+            if name != "tokenizer" or self.one("loss_unit", rows) in (
+                "nat/token",
+                "bit/token",
+                UNSTATED,
+            ):
                 self.one(name, rows)
 
     def described(self) -> dict[str, str]:
         """Name each convention's words, joined when there are several."""
-        return {item.name: " and ".join(np.unique(getattr(self, item.name)).tolist()) for item in fields(self)}
+        return {
+            item.name: " and ".join(np.unique(getattr(self, item.name)).tolist())
+            for item in fields(self)
+        }

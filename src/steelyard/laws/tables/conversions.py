@@ -24,7 +24,8 @@ def convert_loss(loss: Array, source: str, target: str, bytes_per_token: Array |
         loss: in units of `source`, [n].
         source: "nat/token", "bit/token", "nat/byte" or "bit/byte".
         target: one of the same.
-        bytes_per_token: mean UTF-8 bytes per token of the evaluation text, [n]; needed between per token and per byte.
+        bytes_per_token: mean UTF-8 bytes per token of the evaluation text, [n]; needed between per
+            token and per byte.
 
     Returns:
         Losses in units of `target`, [n].
@@ -34,24 +35,31 @@ def convert_loss(loss: Array, source: str, target: str, bytes_per_token: Array |
     """
     able = ("nat/token", "bit/token", "nat/byte", "bit/byte")
     if source not in able or target not in able:
-        raise FitError(f"cannot turn a loss in {source} into {target}", hint=f"convertible: {', '.join(able)}")
+        raise FitError(
+            f"cannot turn a loss in {source} into {target}", hint=f"convertible: {', '.join(able)}"
+        )
     (number, per), (wanted, wanted_per) = source.split("/"), target.split("/")
     nats = loss * (np.log(2) if number == "bit" else 1.0)
     if per != wanted_per:
         if bytes_per_token is None:
-            raise FitError(f"{source} into {target} needs the bytes per token of the evaluation text", hint="pass bytes_per_token=4.3")
+            raise FitError(
+                f"{source} into {target} needs the bytes per token of the evaluation text",
+                hint="pass bytes_per_token=4.3",
+            )
         nats = nats / bytes_per_token if per == "token" else nats * bytes_per_token
     return nats / (np.log(2) if wanted == "bit" else 1.0)
 
 
-def to_loss_unit(table: "RunTable", loss_unit: str, bytes_per_token: float | str | Mapping[str, float] | None) -> "RunTable":
-    """Give a table's losses in another unit.
+def to_loss_unit(
+    table: "RunTable", loss_unit: str, bytes_per_token: float | str | Mapping[str, float] | None
+) -> "RunTable":
+    """Return a table's losses in another unit.
 
     Args:
         table: that states its unit in every row.
         loss_unit: "nat/token", "bit/token", "nat/byte" or "bit/byte".
-        bytes_per_token: of the evaluation text: one number, a column of the table, a number per tokenizer, or None where per
-            token and per byte do not meet.
+        bytes_per_token: of the evaluation text: one number, a column of the table, a number per
+            tokenizer, or None where per token and per byte do not meet.
 
     Returns:
         The table with converted losses.
@@ -62,16 +70,27 @@ def to_loss_unit(table: "RunTable", loss_unit: str, bytes_per_token: float | str
     units = table.conventions.loss_unit
     silent = table.rows[units == UNSTATED]
     if len(silent):
-        raise FitError(f"{table.origin}: {name_rows(silent)} do not state the unit of their loss", hint="state it: loss_unit='nat/token'")
+        raise FitError(
+            f"{table.origin}: {name_rows(silent)} do not state the unit of their loss",
+            hint="state it: loss_unit='nat/token'",
+        )
     ratio = _bytes_per_token(table, bytes_per_token)
     converted = table.numbers["loss"].copy()
     for source in np.unique(units):
         rows = units == source
-        converted[rows] = convert_loss(converted[rows], str(source), loss_unit, None if ratio is None else ratio[rows])
-    return replace(table, numbers={**table.numbers, "loss": converted}, conventions=table.conventions.with_word("loss_unit", loss_unit))
+        converted[rows] = convert_loss(
+            converted[rows], str(source), loss_unit, None if ratio is None else ratio[rows]
+        )
+    return replace(
+        table,
+        numbers={**table.numbers, "loss": converted},
+        conventions=table.conventions.with_word("loss_unit", loss_unit),
+    )
 
 
-def _bytes_per_token(table: "RunTable", given: float | str | Mapping[str, float] | None) -> Array | None:
+def _bytes_per_token(
+    table: "RunTable", given: float | str | Mapping[str, float] | None
+) -> Array | None:
     """Resolve bytes per token to one number per row."""
     if given is None:
         return None
@@ -79,7 +98,10 @@ def _bytes_per_token(table: "RunTable", given: float | str | Mapping[str, float]
         words = table.conventions.tokenizer.tolist()
         missing = [word for word in dict.fromkeys(words) if word not in given]
         if missing:
-            raise FitError(f"no bytes per token for tokenizer {', '.join(missing)}", hint=f"given: {', '.join(given)}")
+            raise FitError(
+                f"no bytes per token for tokenizer {', '.join(missing)}",
+                hint=f"given: {', '.join(given)}",
+            )
         ratio = np.array([given[word] for word in words], dtype=np.float64)
     else:
         ratio = table[given] if isinstance(given, str) else np.full(table.num_runs, float(given))
@@ -107,13 +129,22 @@ def concat(tables: "Sequence[RunTable]") -> "RunTable":
     numbers = [name for name in first.numbers if all(name in table.numbers for table in tables)]
     words = [name for name in first.words if all(name in table.words for table in tables)]
     return replace(
-        first, numbers={name: np.concatenate([table.numbers[name] for table in tables]) for name in numbers},
+        first,
+        numbers={
+            name: np.concatenate([table.numbers[name] for table in tables]) for name in numbers
+        },
         words={name: np.concatenate([table.words[name] for table in tables]) for name in words},
-        conventions=Conventions(**{name: np.concatenate([getattr(table.conventions, name) for table in tables]) for name in ALLOWED}),
-        origin="; ".join(table.origin for table in tables), rows=np.arange(1, 1 + sum(table.num_runs for table in tables)),
+        conventions=Conventions(
+            **{
+                name: np.concatenate([getattr(table.conventions, name) for table in tables])
+                for name in ALLOWED
+            }
+        ),
+        origin="; ".join(table.origin for table in tables),
+        rows=np.arange(1, 1 + sum(table.num_runs for table in tables)),
         estimated=tuple(dict.fromkeys(name for table in tables for name in table.estimated)),
         num_dropped=sum(table.num_dropped for table in tables),
-    )  # fmt: skip
+    )
 
 
 def _refuse_different(tables: "Sequence[RunTable]") -> None:
@@ -125,10 +156,13 @@ def _refuse_different(tables: "Sequence[RunTable]") -> None:
         if name == "tokenizer" and all(table.unit("loss").endswith("/byte") for table in holders):
             continue
         if len(said) > 1 and (UNSTATED in said or len(set(said)) > 1):
-            shown = ", ".join(f"{word} ({table.origin})" for word, table in zip(said, holders, strict=True))
+            shown = ", ".join(
+                f"{word} ({table.origin})" for word, table in zip(said, holders, strict=True)
+            )
             raise FitError(
                 f"tables with different or unstated {name} cannot be put together: {shown}",
-                hint=f"state {name}= when reading each; convert with to_counts or to_loss_unit where they differ",
+                hint=f"state {name}= when reading each; convert with to_counts or to_loss_unit "
+                f"where they differ",
             )
 
 
@@ -145,8 +179,18 @@ def refuse_other_conventions(table: "RunTable", law: "PublishedLaw") -> None:
     tokenizer = law.tokenizer if law.loss_unit.endswith("/token") else ""
     for name, wanted, owner, hint in (
         ("counts", law.counts, "parameters", f"convert with table.to_counts({law.counts!r}, ...)"),
-        ("loss_unit", law.loss_unit, "loss", f"convert with table.to_loss_unit({law.loss_unit!r}, ...)"),
-        ("tokenizer", tokenizer, "loss", "losses per token of two tokenizers do not compare; fit a law of your own"),
+        (
+            "loss_unit",
+            law.loss_unit,
+            "loss",
+            f"convert with table.to_loss_unit({law.loss_unit!r}, ...)",
+        ),
+        (
+            "tokenizer",
+            tokenizer,
+            "loss",
+            "losses per token of two tokenizers do not compare; fit a law of your own",
+        ),
     ):
         word = table.conventions.one(name, table.rows) if wanted and owner in table else wanted
         if word != wanted:

@@ -1,4 +1,7 @@
-"""Which parameters are counted: conversions between conventions, exact by the catalog or estimated from the size alone."""
+"""Which parameters are counted.
+
+Conversions between conventions, exact by the catalog or estimated from the size alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +29,8 @@ __all__ = [
 ]
 
 CHINCHILLA_EMBEDDING_SCALE = 47_491.0
-"""h in N_emb = h N^(1/3), N non-embedding, fitted to the Chinchilla models. Source: Pearce and Song 2024 (arXiv 2406.12907), section 3."""
+"""h in N_emb = h N^(1/3), N non-embedding, fitted to the Chinchilla models. Source: Pearce and Song
+2024 (arXiv 2406.12907), section 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,14 @@ class EmbeddingParts:
         return EmbeddingParts(self.embedding[rows], self.head[rows], self.is_tied[rows])
 
     def beyond_layers(self, counts: str) -> Array:
-        """Give what a convention counts beyond the layers, [n]."""
+        """Return what a convention counts beyond the layers, [n]."""
         if counts == "non-embedding":
             return np.zeros_like(self.embedding)
-        return self.head if counts == "non-embedding+head" else self.embedding + np.where(self.is_tied, 0.0, self.head)
+        return (
+            self.head
+            if counts == "non-embedding+head"
+            else self.embedding + np.where(self.is_tied, 0.0, self.head)
+        )
 
 
 def embedding_parts(architectures: "Sequence[Architecture | str]") -> EmbeddingParts:
@@ -79,11 +87,14 @@ def embedding_parts(architectures: "Sequence[Architecture | str]") -> EmbeddingP
 
 
 def estimated_embedding(non_embedding: Array, scale: float) -> Array:
-    """Estimate embedding parameters from the size alone: h N^(1/3), because width grows with the cube root of N.
+    """Estimate embedding parameters from the size alone.
+
+    H N^(1/3), because width grows with the cube root of N.
 
     Args:
         non_embedding: parameters of the layers, [n].
-        scale: h; `CHINCHILLA_EMBEDDING_SCALE` for a vocabulary of 32 000 and the shapes of Chinchilla.
+        scale: h; `CHINCHILLA_EMBEDDING_SCALE` for a vocabulary of 32 000 and the shapes of
+            Chinchilla.
 
     Returns:
         Embedding parameters, [n]; an estimate.
@@ -93,29 +104,44 @@ def estimated_embedding(non_embedding: Array, scale: float) -> Array:
     return scale * np.cbrt(non_embedding)
 
 
-def convert_counts(parameters: Array, source: str, target: str, parts: EmbeddingParts | float) -> Array:
+def convert_counts(
+    parameters: Array, source: str, target: str, parts: EmbeddingParts | float
+) -> Array:
     """Turn parameter counts of one convention into another.
 
     Args:
         parameters: counts under `source`, [n].
         source: "total", "non-embedding" or "non-embedding+head".
         target: one of the same.
-        parts: exact parts, or the scale h of the estimate h N^(1/3), which knows "total" and "non-embedding" only.
+        parts: exact parts, or the scale h of the estimate h N^(1/3), which knows "total" and
+            "non-embedding" only.
 
     Returns:
-        Counts under `target`, [n]; values of 0 or less say that parts and counts contradict each other.
+        Counts under `target`, [n]; values of 0 or less say that parts and counts contradict each
+        other.
 
     Raises:
         FitError: a convention that cannot be converted.
     """
-    able = ("total", "non-embedding", "non-embedding+head") if isinstance(parts, EmbeddingParts) else ("total", "non-embedding")
+    able = (
+        ("total", "non-embedding", "non-embedding+head")
+        if isinstance(parts, EmbeddingParts)
+        else ("total", "non-embedding")
+    )
     if source not in able or target not in able:
-        raise FitError(f"cannot turn {source} parameters into {target} ones", hint=f"convertible: {', '.join(able)}")
+        raise FitError(
+            f"cannot turn {source} parameters into {target} ones",
+            hint=f"convertible: {', '.join(able)}",
+        )
     if isinstance(parts, EmbeddingParts):
         return parameters - parts.beyond_layers(source) + parts.beyond_layers(target)
     if source == target:
         return parameters
-    return parameters + estimated_embedding(parameters, parts) if target == "total" else _without_embedding(parameters, parts)
+    return (
+        parameters + estimated_embedding(parameters, parts)
+        if target == "total"
+        else _without_embedding(parameters, parts)
+    )
 
 
 def _without_embedding(total: Array, scale: float) -> Array:
@@ -138,22 +164,33 @@ def _parts_of_widths(hidden_size: Array, vocab_size: Array, tied: bool) -> Embed
         The parts.
 
     Raises:
-        FitError: a width or vocabulary is not a positive whole number; the row of the table is not known here.
+        FitError: a width or vocabulary is not a positive whole number; the row of the table is not
+            known here.
     """
     from steelyard.catalog import Architecture
 
     shapes = np.stack([hidden_size, vocab_size])
     if not (np.isfinite(shapes) & (shapes > 0) & (shapes == np.round(shapes))).all():
-        raise FitError("hidden_size and vocab_size must be positive whole numbers", hint="vocab_size=50257, or the column that holds it")
+        raise FitError(
+            "hidden_size and vocab_size must be positive whole numbers",
+            hint="vocab_size=50257, or the column that holds it",
+        )
     return embedding_parts(
         [
             Architecture(
-                name="shape", hidden_size=int(width), num_layers=1, num_heads=1, num_kv_heads=1, head_dim=int(width),
-                intermediate_size=4 * int(width), vocab_size=int(vocabulary), tied_embeddings=tied,
+                name="shape",
+                hidden_size=int(width),
+                num_layers=1,
+                num_heads=1,
+                num_kv_heads=1,
+                head_dim=int(width),
+                intermediate_size=4 * int(width),
+                vocab_size=int(vocabulary),
+                tied_embeddings=tied,
             )
             for width, vocabulary in shapes.T
         ]
-    )  # fmt: skip
+    )
 
 
 def parts_for(
@@ -166,14 +203,22 @@ def parts_for(
 ) -> EmbeddingParts | float:
     """Resolve the one way to convert that was given; see `RunTable.to_counts` for the arguments."""
     if (architectures is not None) + bool(hidden_size) + (embedding_scale is not None) != 1:
-        raise FitError("give exactly one of architectures, hidden_size with vocab_size, and embedding_scale")
+        raise FitError(
+            "give exactly one of architectures, hidden_size with vocab_size, and embedding_scale"
+        )
     if embedding_scale is not None:
         return float(embedding_scale)
     if architectures is None:
-        rows = table[vocab_size] if isinstance(vocab_size, str) else np.full(table.num_runs, float(vocab_size))
+        rows = (
+            table[vocab_size]
+            if isinstance(vocab_size, str)
+            else np.full(table.num_runs, float(vocab_size))
+        )
         return _parts_of_widths(table[hidden_size], rows, tied)
     if len(architectures) != table.num_runs:
-        raise FitError(f"{len(architectures)} architectures for {table.num_runs} runs", hint="give one per row")
+        raise FitError(
+            f"{len(architectures)} architectures for {table.num_runs} runs", hint="give one per row"
+        )
     return embedding_parts(architectures)
 
 
@@ -183,19 +228,22 @@ def to_counts(table: "RunTable", counts: str, parts: EmbeddingParts | float) -> 
     Args:
         table: that states what it counts in every row.
         counts: "total", "non-embedding" or "non-embedding+head".
-        parts: exact parts [n], or the scale h of the estimate, which marks "parameters" as estimated.
+        parts: exact parts [n], or the scale h of the estimate, which marks "parameters" as
+            estimated.
 
     Returns:
         The table with converted parameters; its FLOPs stay as they were measured.
 
     Raises:
-        FitError: a row does not state what it counts, or its count would not be positive; rows are named.
+        FitError: a row does not state what it counts, or its count would not be positive; rows are
+            named.
     """
     stated = table.conventions.counts
     silent = table.rows[stated == UNSTATED]
     if len(silent):
         raise FitError(
-            f"{table.origin}: {name_rows(silent)} do not state which parameters they count, so they cannot be converted",
+            f"{table.origin}: {name_rows(silent)} do not state which parameters they count, so "
+            f"they cannot be converted",
             hint="state it when reading: counts='total' or counts='non-embedding'",
         )
     before = table.numbers["parameters"]
@@ -203,14 +251,27 @@ def to_counts(table: "RunTable", counts: str, parts: EmbeddingParts | float) -> 
     for source in np.unique(stated):
         rows = stated == source
         converted[rows] = convert_counts(
-            before[rows], str(source), counts, parts.take(rows) if isinstance(parts, EmbeddingParts) else parts
+            before[rows],
+            str(source),
+            counts,
+            parts.take(rows) if isinstance(parts, EmbeddingParts) else parts,
         )
     bad = np.flatnonzero(~(converted > 0))
     if len(bad):
         raise FitError(
-            f"{table.origin}: embeddings hold more than the {before[bad[0]]:g} parameters stated in {name_rows(table.rows[bad])}",
+            f"{table.origin}: embeddings hold more than the {before[bad[0]]:g} parameters stated "
+            f"in {name_rows(table.rows[bad])}",
             hint="check the shapes, or which parameters the table counts",
         )
-    estimated = table.estimated if isinstance(parts, EmbeddingParts) else tuple(dict.fromkeys((*table.estimated, "parameters")))
+    estimated = (
+        table.estimated
+        if isinstance(parts, EmbeddingParts)
+        else tuple(dict.fromkeys((*table.estimated, "parameters")))
+    )
     conventions = table.conventions.with_word("counts", counts)
-    return replace(table, numbers={**table.numbers, "parameters": converted}, conventions=conventions, estimated=estimated)
+    return replace(
+        table,
+        numbers={**table.numbers, "parameters": converted},
+        conventions=conventions,
+        estimated=estimated,
+    )

@@ -20,12 +20,26 @@ if TYPE_CHECKING:
     from steelyard.runs import RunStore
     from steelyard.runs.record import RunRecord
 
-__all__ = ["POSITIVE", "number_columns", "pick", "positive_rows", "read_frame", "refuse_flops", "store_frame", "word_columns"]
+__all__ = [
+    "POSITIVE",
+    "number_columns",
+    "pick",
+    "positive_rows",
+    "read_frame",
+    "refuse_flops",
+    "store_frame",
+    "word_columns",
+]
 
 POSITIVE = ("parameters", "tokens", "samples", "bytes", "loss", "flops")
 """Columns that hold positive numbers."""
 
-_STORE_COLUMNS = {"parameters": "model.parameters", "tokens": "train.tokens", "loss": "eval.loss", "flops": "train.flops"}
+_STORE_COLUMNS = {
+    "parameters": "model.parameters",
+    "tokens": "train.tokens",
+    "loss": "eval.loss",
+    "flops": "train.flops",
+}
 
 
 def pick(wanted: str, names: Iterable[str], where: str) -> str:
@@ -46,23 +60,31 @@ def pick(wanted: str, names: Iterable[str], where: str) -> str:
     if wanted in known:
         return wanted
     lower = {name.lower(): name for name in known}
-    near = [lower[name] for name in difflib.get_close_matches(wanted.lower(), lower, n=3, cutoff=0.5)]
+    near = [
+        lower[name] for name in difflib.get_close_matches(wanted.lower(), lower, n=3, cutoff=0.5)
+    ]
     shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
-    raise DataError(f"{where} has no column {wanted!r}", hint=f"did you mean {' or '.join(near)}?" if near else f"it has {shown or 'none'}")
+    raise DataError(
+        f"{where} has no column {wanted!r}",
+        hint=f"did you mean {' or '.join(near)}?" if near else f"it has {shown or 'none'}",
+    )
 
 
-def read_frame(data: "Path | str | Mapping[str, ArrayLike] | polars.DataFrame") -> "polars.DataFrame":
+def read_frame(
+    data: "Path | str | Mapping[str, ArrayLike] | polars.DataFrame",
+) -> "polars.DataFrame":
     """Read a table of one run per row.
 
     Args:
-        data: a file of CSV, Parquet or JSON lines (.jsonl, .ndjson), CSV and JSON lines also gzipped (.gz); or columns, [n] each;
-            or a frame.
+        data: a file of CSV, Parquet or JSON lines (.jsonl, .ndjson), CSV and JSON lines also
+            gzipped (.gz); or columns, [n] each; or a frame.
 
     Returns:
         The table as Polars reads it, with types inferred from all rows.
 
     Raises:
-        DataError: no such file, another kind of file, one that cannot be read, or columns of different lengths.
+        DataError: no such file, another kind of file, one that cannot be read, or columns of
+            different lengths.
     """
     import polars
 
@@ -72,7 +94,9 @@ def read_frame(data: "Path | str | Mapping[str, ArrayLike] | polars.DataFrame") 
         try:
             return polars.DataFrame({name: np.asarray(data[name]) for name in data})
         except (polars.exceptions.PolarsError, TypeError, ValueError) as error:
-            raise DataError(f"not columns of one length: {error}", hint="give one value per run in each column") from error
+            raise DataError(
+                f"not columns of one length: {error}", hint="give one value per run in each column"
+            ) from error
     return _read_file(Path(data))
 
 
@@ -81,7 +105,10 @@ def _read_file(path: Path) -> "polars.DataFrame":
     import polars
 
     if not path.is_file():
-        raise DataError(f"no such file: {path}", hint="give a CSV, Parquet or JSON-lines file with one run per row")
+        raise DataError(
+            f"no such file: {path}",
+            hint="give a CSV, Parquet or JSON-lines file with one run per row",
+        )
     kind = "".join(path.suffixes[-2:]).removesuffix(".gz").rsplit(".", 1)[-1].lower()
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -90,33 +117,52 @@ def _read_file(path: Path) -> "polars.DataFrame":
         if kind in ("jsonl", "ndjson"):
             return polars.read_ndjson(io.BytesIO(content), infer_schema_length=None)
         if kind in ("csv", "tsv"):
-            return polars.read_csv(io.BytesIO(content), infer_schema_length=None, separator="\t" if kind == "tsv" else ",")
+            return polars.read_csv(
+                io.BytesIO(content),
+                infer_schema_length=None,
+                separator="\t" if kind == "tsv" else ",",
+            )
     except (polars.exceptions.PolarsError, UnicodeDecodeError, OSError, EOFError) as error:
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"{path} cannot be read as {kind}: {message}", hint="check that the file is whole and its ending tells its kind"
+            f"{path} cannot be read as {kind}: {message}",
+            hint="check that the file is whole and its ending tells its kind",
         ) from error
-    raise DataError(f"{path}: unknown kind of table {kind!r}", hint="endings: .csv, .csv.gz, .tsv, .parquet, .jsonl, .jsonl.gz")
+    raise DataError(
+        f"{path}: unknown kind of table {kind!r}",
+        hint="endings: .csv, .csv.gz, .tsv, .parquet, .jsonl, .jsonl.gz",
+    )
 
 
-def number_columns(frame: "polars.DataFrame", roles: Mapping[str, str], where: str) -> dict[str, Array]:
+def number_columns(
+    frame: "polars.DataFrame", roles: Mapping[str, str], where: str
+) -> dict[str, Array]:
     """Take the columns of numbers as float64.
 
     Args:
         frame: the table.
-        roles: name of a column here, by the name it is to have; these must hold numbers in every row.
+        roles: name of a column here, by the name it is to have; these must hold numbers in every
+            row.
         where: what the table is, for messages.
 
     Returns:
-        The columns of `roles`, then all other numeric ones under their own names; a missing number there is NaN.
+        The columns of `roles`, then all other numeric ones under their own names; a missing number
+        there is NaN.
 
     Raises:
         DataError: a column of `roles` is missing, or holds text or nothing in some row.
     """
-    found = {role: _numbers(frame, pick(name, frame.columns, where), role, where) for role, name in roles.items()}
+    found = {
+        role: _numbers(frame, pick(name, frame.columns, where), role, where)
+        for role, name in roles.items()
+    }
     taken = set(roles.values())
     for name in frame.columns:
-        if name not in taken and name not in found and (frame[name].dtype.is_numeric() or str(frame[name].dtype) == "Boolean"):
+        if (
+            name not in taken
+            and name not in found
+            and (frame[name].dtype.is_numeric() or str(frame[name].dtype) == "Boolean")
+        ):
             found[name] = _plain(frame, name)
     return found
 
@@ -133,8 +179,15 @@ def word_columns(frame: "polars.DataFrame", numbers: Mapping[str, Array]) -> dic
     """
     import polars
 
-    names = [name for name in frame.columns if name not in numbers and frame[name].dtype in (polars.String, polars.Categorical)]
-    return {name: np.array(frame[name].cast(polars.String).fill_null("").to_list(), dtype=np.str_) for name in names}
+    names = [
+        name
+        for name in frame.columns
+        if name not in numbers and frame[name].dtype in (polars.String, polars.Categorical)
+    ]
+    return {
+        name: np.array(frame[name].cast(polars.String).fill_null("").to_list(), dtype=np.str_)
+        for name in names
+    }
 
 
 def _numbers(frame: "polars.DataFrame", name: str, role: str, where: str) -> Array:
@@ -148,16 +201,23 @@ def _numbers(frame: "polars.DataFrame", name: str, role: str, where: str) -> Arr
         bad = np.flatnonzero((numbers.is_null() & column.is_not_null()).to_numpy())
         if len(bad):
             raise DataError(
-                f"{where}: column {called} holds text in {name_rows(bad + 1)} (first: {column[int(bad[0])]!r}; the first row is 1)",
+                f"{where}: column {called} holds text in {name_rows(bad + 1)} (first: "
+                f"{column[int(bad[0])]!r}; the first row is 1)",
                 hint="remove units and words from it",
             )
         frame = frame.with_columns(numbers.alias(name))
     elif not column.dtype.is_numeric():
-        raise DataError(f"{where}: column {called} holds {column.dtype}, not numbers", hint="choose another column")
+        raise DataError(
+            f"{where}: column {called} holds {column.dtype}, not numbers",
+            hint="choose another column",
+        )
     values = _plain(frame, name)
     empty = np.flatnonzero(frame[name].is_null().to_numpy())
     if len(empty):
-        raise DataError(f"{where}: column {called} is empty in {name_rows(empty + 1)} (the first row is 1)", hint="fill or drop these rows")
+        raise DataError(
+            f"{where}: column {called} is empty in {name_rows(empty + 1)} (the first row is 1)",
+            hint="fill or drop these rows",
+        )
     return values
 
 
@@ -165,16 +225,21 @@ def _plain(frame: "polars.DataFrame", name: str) -> Array:
     """Turn a numeric or boolean column into float64, missing as NaN."""
     import polars
 
-    return np.array(frame[name].cast(polars.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+    return np.array(
+        frame[name].cast(polars.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64
+    )
 
 
-def store_frame(store: "RunStore", columns: Mapping[str, str], *, kind: str, status: str) -> tuple["polars.DataFrame", dict[str, str]]:
+def store_frame(
+    store: "RunStore", columns: Mapping[str, str], *, kind: str, status: str
+) -> tuple["polars.DataFrame", dict[str, str]]:
     """Make a table of a run store, one row per run, oldest first.
 
     Args:
         store: holds the runs.
-        columns: by the name a column is to have, a measured quantity ("eval.loss") or a place in the recipe ("recipe.data.tokens");
-            parameters, tokens, loss and flops are their quantities unless given.
+        columns: by the name a column is to have, a measured quantity ("eval.loss") or a place in
+            the recipe ("recipe.data.tokens"); parameters, tokens, loss and flops are their
+            quantities unless given.
         kind: of the runs; empty for all.
         status: such as "done"; empty for all.
 
@@ -182,25 +247,34 @@ def store_frame(store: "RunStore", columns: Mapping[str, str], *, kind: str, sta
         The table with run, name, seed and the columns, and by column what it was taken from.
 
     Raises:
-        DataError: no run matches, or a run lacks a value that was asked for; run and column are named.
+        DataError: no run matches, or a run lacks a value that was asked for; run and column are
+            named.
     """
     import polars
 
     runs = [run for run in reversed(store.list(kind=kind)) if not status or run.status == status]
     if not runs:
-        raise DataError(f"the store holds no {kind or 'run'} with status {status or 'any'}", hint="see: steelyard runs list")
+        raise DataError(
+            f"the store holds no {kind or 'run'} with status {status or 'any'}",
+            hint="see: steelyard runs list",
+        )
     places = {**_STORE_COLUMNS, **columns}
     rows = [[_value(run, place) for place in places.values()] for run in runs]
     for index, (name, place) in enumerate(list(places.items())):
         missing = [run.id for run, row in zip(runs, rows, strict=True) if row[index] is None]
         if missing and (name in columns or (len(missing) < len(runs) and name != "flops")):
             raise DataError(
-                f"run {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''} has no {place} for column {name}",
+                f"run {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''} "
+                f"has no {place} for column {name}",
                 hint="choose runs with kind= that all measured it, or name another quantity",
             )
         if missing:
             del places[name]
-    head = {"run": [run.id for run in runs], "name": [run.name for run in runs], "seed": [run.seed for run in runs]}
+    head = {
+        "run": [run.id for run in runs],
+        "name": [run.name for run in runs],
+        "seed": [run.seed for run in runs],
+    }
     body = {name: [_value(run, place) for run in runs] for name, place in places.items()}
     return polars.DataFrame({**head, **body}, strict=False), places
 
@@ -219,7 +293,11 @@ def _value(run: "RunRecord", place: str) -> Any:
 
 
 def positive_rows(
-    numbers: Mapping[str, Array], called: Mapping[str, str], rows: NDArray[np.int64], where: str, drop: bool
+    numbers: Mapping[str, Array],
+    called: Mapping[str, str],
+    rows: NDArray[np.int64],
+    where: str,
+    drop: bool,
 ) -> NDArray[np.bool_]:
     """Say which rows have positive sizes and losses.
 
@@ -243,17 +321,24 @@ def positive_rows(
         bad = np.flatnonzero(~good)
         if len(bad) and not drop:
             raise FitError(
-                f"{where}: {called.get(name, name)} must be positive and finite; it is not in {name_rows(rows[bad])} "
+                f"{where}: {called.get(name, name)} must be positive and finite; it is not in "
+                f"{name_rows(rows[bad])} "
                 f"(first: {numbers[name][bad[0]]:g}; the first row is 1)",
-                hint="a loss of NaN is a diverged run: drop_invalid=True leaves such rows out and counts them",
+                hint="a loss of NaN is a diverged run: drop_invalid=True leaves such rows out and "
+                "counts them",
             )
         keep &= good
     if not keep.any():
-        raise DataError(f"{where} holds no run with positive sizes and losses", hint="a table needs one run per row below its heads")
+        raise DataError(
+            f"{where} holds no run with positive sizes and losses",
+            hint="a table needs one run per row below its heads",
+        )
     return keep
 
 
-def refuse_flops(numbers: Mapping[str, Array], rows: NDArray[np.int64], where: str, factor: float) -> None:
+def refuse_flops(
+    numbers: Mapping[str, Array], rows: NDArray[np.int64], where: str, factor: float
+) -> None:
     """Refuse FLOPs far from 6 parameters * tokens.
 
     Args:
@@ -271,7 +356,9 @@ def refuse_flops(numbers: Mapping[str, Array], rows: NDArray[np.int64], where: s
     bad = np.flatnonzero(np.abs(np.log(ratio)) > np.log(factor) + 1e-9)
     if len(bad):
         raise FitError(
-            f"{where}: flops is not within a factor {factor:g} of 6 parameters * tokens in {name_rows(rows[bad])} "
+            f"{where}: flops is not within a factor {factor:g} of 6 parameters * tokens in "
+            f"{name_rows(rows[bad])} "
             f"(first: {ratio[bad[0]]:.3g} times)",
-            hint="check units (FLOP, tokens, not billions) and which parameters are counted, or pass flops_factor=math.inf",
+            hint="check units (FLOP, tokens, not billions) and which parameters are counted, or "
+            "pass flops_factor=math.inf",
         )

@@ -14,7 +14,16 @@ from steelyard.laws.tables import conversions
 from steelyard.laws.tables import counts as counting
 from steelyard.laws.tables.conditions import Condition, labels, meets, range_of
 from steelyard.laws.tables.conventions import ALLOWED, UNSTATED, Conventions, Words
-from steelyard.laws.tables.frames import POSITIVE, number_columns, pick, positive_rows, read_frame, refuse_flops, store_frame, word_columns
+from steelyard.laws.tables.frames import (
+    POSITIVE,
+    number_columns,
+    pick,
+    positive_rows,
+    read_frame,
+    refuse_flops,
+    store_frame,
+    word_columns,
+)
 
 if TYPE_CHECKING:
     import polars
@@ -25,7 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RunTable", "UnknownColumnError"]
 
-_UNITS = {"parameters": "parameter", "tokens": "token", "samples": "sample", "bytes": "byte", "flops": "FLOP"}
+_UNITS = {
+    "parameters": "parameter",
+    "tokens": "token",
+    "samples": "sample",
+    "bytes": "byte",
+    "flops": "FLOP",
+}
 _QUANTITY_CONVENTIONS = {
     "model.parameters": ("counts", "total"),
     "model.parameters_non_embedding": ("counts", "non-embedding"),
@@ -43,14 +58,17 @@ class UnknownColumnError(DataError, KeyError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunTable(Mapping[str, Array]):
-    """Runs, one per row; a mapping from column to float64 values [n] that `fit` and the decisions take as it is.
+    """Runs, one per row.
 
-    Taking a column out refuses rows that do not compare: parameters counted in different ways, losses of different units, of
-    different tokenizers per token, or finished ones mixed with unfinished ones.
+    A mapping from column to float64 values [n] that `fit` and the decisions take as it is.
+
+    Taking a column out refuses rows that do not compare: parameters counted in different ways,
+    losses of different units, of different tokenizers per token, or finished ones mixed with
+    unfinished ones.
 
     Attributes:
-        numbers: columns, [n] each; "parameters", "tokens", "samples", "bytes", "loss" and "flops" are positive. The name of a data
-            column is its unit.
+        numbers: columns, [n] each; "parameters", "tokens", "samples", "bytes", "loss" and "flops"
+            are positive. The name of a data column is its unit.
         words: columns of text, [n] each, for `where` and `groups`.
         conventions: what the numbers mean.
         origin: file or other place the runs come from.
@@ -85,31 +103,45 @@ class RunTable(Mapping[str, Array]):
         """Read runs, one per row, from a file or from columns in memory.
 
         Args:
-            data: a CSV, Parquet or JSON-lines file (.jsonl), CSV and JSON lines also gzipped; or columns, [n] each; or a Polars frame.
-            counts: which parameters are counted: "total", "non-embedding", "non-embedding+head", "active",
-                "active-non-embedding"; here and below the name of a column in the data says that each row states its own.
+            data: a CSV, Parquet or JSON-lines file (.jsonl), CSV and JSON lines also gzipped; or
+                columns, [n] each; or a Polars frame.
+            counts: which parameters are counted: "total", "non-embedding", "non-embedding+head",
+                "active", "active-non-embedding"; here and below the name of a column in the data
+                says that each row states its own.
             loss_unit: "nat/token", "bit/token", "bit/byte", "nat/byte" or "error fraction".
             tokenizer: any name.
-            schedule: "finished" or "unfinished" learning-rate schedules; a column may also hold true and false. A column of words
-                that is called like one of these four needs no mention.
+            schedule: "finished" or "unfinished" learning-rate schedules; a column may also hold
+                true and false. A column of words that is called like one of these four needs no
+                mention.
             flops_factor: how far flops may lie from 6 parameters * tokens; `math.inf` never minds.
-            drop_invalid: leave out rows whose loss or size is not a positive number, such as diverged runs, and count them.
+            drop_invalid: leave out rows whose loss or size is not a positive number, such as
+                diverged runs, and count them.
             source: where the runs come from; the file's name unless given.
-            **columns: name in the data by the name it is to have, such as `parameters="params"`; a column already called
-                parameters, tokens, samples, bytes, loss or flops needs no mention.
+            **columns: name in the data by the name it is to have, such as `parameters="params"`; a
+                column already called parameters, tokens, samples, bytes, loss or flops needs no
+                mention.
 
         Returns:
             The table.
 
         Raises:
-            DataError: the file cannot be read, a column is missing (near names are given) or holds text; rows are named.
-            FitError: numbers that are not positive, contradicting FLOPs, or an unknown convention; rows are named.
+            DataError: the file cannot be read, a column is missing (near names are given) or holds
+                text; rows are named.
+            FitError: numbers that are not positive, contradicting FLOPs, or an unknown convention;
+                rows are named.
 
         Example:
             >>> RunTable.read("runs.csv", parameters="params", loss="val_loss", counts="total")  # doctest: +SKIP
         """
-        stated = {"counts": counts, "loss_unit": loss_unit, "tokenizer": tokenizer, "schedule": schedule}
-        source = source or (Path(data).name if isinstance(data, Path | str) else "columns in memory")
+        stated = {
+            "counts": counts,
+            "loss_unit": loss_unit,
+            "tokenizer": tokenizer,
+            "schedule": schedule,
+        }
+        source = source or (
+            Path(data).name if isinstance(data, Path | str) else "columns in memory"
+        )
         return cls._of_frame(read_frame(data), columns, stated, source, flops_factor, drop_invalid)
 
     @classmethod
@@ -125,18 +157,22 @@ class RunTable(Mapping[str, Array]):
         drop_invalid: bool = False,
         **columns: str,
     ) -> "RunTable":
-        """Make a table of the runs in a store; counting and loss unit follow from the quantities that were measured.
+        """Make a table of the runs in a store.
+
+        Counting and loss unit follow from the quantities that were measured.
 
         Args:
             store: holds the runs.
             kind: of the runs to take; empty for all.
             status: of the runs to take; empty for all.
             tokenizer: one name, or the name of one of `columns`.
-            schedule: as in `read`; a run that is done need not have finished its learning-rate schedule.
+            schedule: as in `read`; a run that is done need not have finished its learning-rate
+                schedule.
             flops_factor: as in `read`.
             drop_invalid: as in `read`.
-            **columns: quantity ("eval.bits_per_byte") or place in the recipe ("recipe.model.hidden_size") by the name it is to
-                have; parameters, tokens, loss and flops are model.parameters, train.tokens, eval.loss and train.flops.
+            **columns: quantity ("eval.bits_per_byte") or place in the recipe
+                ("recipe.model.hidden_size") by the name it is to have; parameters, tokens, loss and
+                flops are model.parameters, train.tokens, eval.loss and train.flops.
 
         Returns:
             The table, with the words "run" and "name" and the number "seed".
@@ -147,8 +183,14 @@ class RunTable(Mapping[str, Array]):
         """
         frame, places = store_frame(store, columns, kind=kind, status=status)
         stated = {"tokenizer": tokenizer, "schedule": schedule}
-        stated |= dict(_QUANTITY_CONVENTIONS[place] for place in places.values() if place in _QUANTITY_CONVENTIONS)
-        return cls._of_frame(frame, {}, stated, f"run store {store.folder}", flops_factor, drop_invalid)
+        stated |= dict(
+            _QUANTITY_CONVENTIONS[place]
+            for place in places.values()
+            if place in _QUANTITY_CONVENTIONS
+        )
+        return cls._of_frame(
+            frame, {}, stated, f"run store {store.folder}", flops_factor, drop_invalid
+        )
 
     @classmethod
     def _of_frame(
@@ -164,33 +206,56 @@ class RunTable(Mapping[str, Array]):
         for role, name in columns.items():
             if name not in frame.columns and any(name in allowed for allowed in ALLOWED.values()):
                 near = next(key for key, allowed in ALLOWED.items() if name in allowed)
-                raise DataError(f"{source} has no column {name!r} for {role}", hint=f"to state a convention write {near}={name!r}")
-        roles = {name: name for name in POSITIVE if name in frame.columns and name not in columns} | dict(columns)
+                raise DataError(
+                    f"{source} has no column {name!r} for {role}",
+                    hint=f"to state a convention write {near}={name!r}",
+                )
+        roles = {
+            name: name for name in POSITIVE if name in frame.columns and name not in columns
+        } | dict(columns)
         numbers = number_columns(frame, roles, source)
         words = word_columns(frame, numbers)
         rows = np.arange(1, frame.height + 1)
-        stated = {**stated, **{name: name for name in ALLOWED if name in words and stated.get(name, UNSTATED) == UNSTATED}}
+        stated = {
+            **stated,
+            **{
+                name: name
+                for name in ALLOWED
+                if name in words and stated.get(name, UNSTATED) == UNSTATED
+            },
+        }
         given = {
-            name: words.get(value, np.array(numbers[value], dtype=np.str_) if value in numbers else value) for name, value in stated.items()
+            name: words.get(
+                value, np.array(numbers[value], dtype=np.str_) if value in numbers else value
+            )
+            for name, value in stated.items()
         }
         table = cls(
-            numbers=numbers, words=words, conventions=Conventions.checked(len(rows), given, rows), origin=source, rows=rows,
+            numbers=numbers,
+            words=words,
+            conventions=Conventions.checked(len(rows), given, rows),
+            origin=source,
+            rows=rows,
             _names={role: name for role, name in roles.items() if role != name},
-        )  # fmt: skip
+        )
         keep = positive_rows(numbers, table._names, rows, source, drop_invalid)
         table = table if keep.all() else replace(table._take(keep), num_dropped=int((~keep).sum()))
         refuse_flops(table.numbers, table.rows, source, flops_factor)
         return table
 
     def __getitem__(self, name: str) -> Array:
-        """Give a column, [n]; `UnknownColumnError` names near columns, `FitError` the rows that do not compare."""
+        """Return a column, [n]; `UnknownColumnError` names near columns, `FitError` the rows that do not compare."""
         if name not in self.numbers:
             renamed = {old: new for new, old in self._names.items()}
             if name in renamed:
-                raise UnknownColumnError(f"{self.origin}: column {name!r} is called {renamed[name]!r} here", hint=f"use {renamed[name]!r}")
+                raise UnknownColumnError(
+                    f"{self.origin}: column {name!r} is called {renamed[name]!r} here",
+                    hint=f"use {renamed[name]!r}",
+                )
             if name in self.words:
                 raise UnknownColumnError(
-                    f"{self.origin}: column {name!r} holds words, not numbers", hint="see table.words, where() and groups()"
+                    f"{self.origin}: column {name!r} holds words, not numbers",
+                    hint="see table.words, where() and groups()",
                 )
             try:
                 pick(name, self.numbers, self.origin)
@@ -231,9 +296,17 @@ class RunTable(Mapping[str, Array]):
         Returns:
             Pairs of name and value in words.
         """
-        found = [("origin", self.origin), ("runs", str(self.num_runs)), *self.conventions.described().items()]
+        found = [
+            ("origin", self.origin),
+            ("runs", str(self.num_runs)),
+            *self.conventions.described().items(),
+        ]
         found += [("estimated", ", ".join(self.estimated))] if self.estimated else []
-        return [*found, ("dropped", f"{self.num_dropped} runs without a positive number")] if self.num_dropped else found
+        return (
+            [*found, ("dropped", f"{self.num_dropped} runs without a positive number")]
+            if self.num_dropped
+            else found
+        )
 
     def unit(self, name: str) -> str:
         """Name the unit of a column; empty for columns without a known one.
@@ -244,15 +317,18 @@ class RunTable(Mapping[str, Array]):
         Returns:
             Such as "token" or "nat/token", "unstated" for a loss nobody described.
         """
-        return self.conventions.one("loss_unit", self.rows) if name == "loss" else _UNITS.get(name, "")
+        return (
+            self.conventions.one("loss_unit", self.rows) if name == "loss" else _UNITS.get(name, "")
+        )
 
     def where(self, mask: NDArray[np.bool_] | None = None, **conditions: Condition) -> "RunTable":
         """Keep the rows that meet all conditions.
 
         Args:
             mask: rows to keep, [n]; None for all.
-            **conditions: per column or convention a value, a sequence of values, a pair (low, high) that holds both ends and may
-                leave one open with None, or a function of the whole column that gives a mask.
+            **conditions: per column or convention a value, a sequence of values, a pair (low, high)
+                that holds both ends and may leave one open with None, or a function of the whole
+                column that gives a mask.
 
         Returns:
             The rows kept, with their numbers in the source.
@@ -260,9 +336,16 @@ class RunTable(Mapping[str, Array]):
         Raises:
             DataError: no such column, or no row is left.
         """
-        keep = np.ones(self.num_runs, dtype=np.bool_) if mask is None else np.array(mask, dtype=np.bool_)
+        keep = (
+            np.ones(self.num_runs, dtype=np.bool_)
+            if mask is None
+            else np.array(mask, dtype=np.bool_)
+        )
         if keep.shape != self.rows.shape:
-            raise DataError(f"mask has shape {keep.shape}, the table {self.num_runs} rows", hint="give one truth value per run")
+            raise DataError(
+                f"mask has shape {keep.shape}, the table {self.num_runs} rows",
+                hint="give one truth value per run",
+            )
         for name, condition in conditions.items():
             keep &= meets(self._any_column(name), condition)
         if not keep.any():
@@ -288,7 +371,10 @@ class RunTable(Mapping[str, Array]):
         """
         values = np.asarray(self._any_column(column), dtype=np.float64)
         if not values.min() <= at < values.max():
-            raise DataError(f"{column} runs from {values.min():g} to {values.max():g}; a split at {at:g} leaves one side empty")
+            raise DataError(
+                f"{column} runs from {values.min():g} to {values.max():g}; a split at {at:g} "
+                f"leaves one side empty"
+            )
         return self._take(values <= at), self._take(values > at)
 
     def groups(self, column: str) -> dict[str, "RunTable"]:
@@ -305,7 +391,10 @@ class RunTable(Mapping[str, Array]):
         """
         values = self._any_column(column)
         found = labels(values)
-        return {label: self._take(np.array([item == label for item in found])) for label in dict.fromkeys(found)}
+        return {
+            label: self._take(np.array([item == label for item in found]))
+            for label in dict.fromkeys(found)
+        }
 
     def to_counts(
         self,
@@ -321,37 +410,51 @@ class RunTable(Mapping[str, Array]):
 
         Args:
             counts: "total", "non-embedding" or "non-embedding+head".
-            architectures: a catalog name or record per row, or the column of words that names them; exact.
-            hidden_size: in place of it the column of widths; exact up to position tables, which it does not know.
+            architectures: a catalog name or record per row, or the column of words that names them;
+                exact.
+            hidden_size: in place of it the column of widths; exact up to position tables, which it
+                does not know.
             vocab_size: rows of the token table, or the column that holds them.
             tied: whether the head is the token table again, with `hidden_size`.
-            embedding_scale: in place of both h of the estimate h N^(1/3), such as `CHINCHILLA_EMBEDDING_SCALE`; the table then
-                lists "parameters" as estimated.
+            embedding_scale: in place of both h of the estimate h N^(1/3), such as
+                `CHINCHILLA_EMBEDDING_SCALE`; the table then lists "parameters" as estimated.
 
         Returns:
             The table with converted parameters.
 
         Raises:
-            FitError: a row does not state what it counts, not exactly one way to convert was given, or a count would not be
-                positive (rows are named).
+            FitError: a row does not state what it counts, not exactly one way to convert was given,
+                or a count would not be positive (rows are named).
             CatalogError: an architecture is not in the catalog.
         """
-        named = self._any_column(architectures).tolist() if isinstance(architectures, str) else architectures
-        return counting.to_counts(self, counts, counting.parts_for(self, named, hidden_size, vocab_size, tied, embedding_scale))
+        named = (
+            self._any_column(architectures).tolist()
+            if isinstance(architectures, str)
+            else architectures
+        )
+        return counting.to_counts(
+            self,
+            counts,
+            counting.parts_for(self, named, hidden_size, vocab_size, tied, embedding_scale),
+        )
 
-    def to_loss_unit(self, loss_unit: str, *, bytes_per_token: float | str | Mapping[str, float] | None = None) -> "RunTable":
-        """Give losses in another unit.
+    def to_loss_unit(
+        self, loss_unit: str, *, bytes_per_token: float | str | Mapping[str, float] | None = None
+    ) -> "RunTable":
+        """Return losses in another unit.
 
         Args:
-            loss_unit: "nat/token", "bit/token", "nat/byte" or "bit/byte"; per byte, losses of different tokenizers compare.
-            bytes_per_token: mean UTF-8 bytes per token of the evaluation text: one number, a column, or a number per tokenizer;
-                needed between per token and per byte.
+            loss_unit: "nat/token", "bit/token", "nat/byte" or "bit/byte"; per byte, losses of
+                different tokenizers compare.
+            bytes_per_token: mean UTF-8 bytes per token of the evaluation text: one number, a
+                column, or a number per tokenizer; needed between per token and per byte.
 
         Returns:
             The table with converted losses.
 
         Raises:
-            FitError: a row does not state its unit, a tokenizer has no number, or the units do not convert.
+            FitError: a row does not state its unit, a tokenizer has no number, or the units do not
+                convert.
         """
         return conversions.to_loss_unit(self, loss_unit, bytes_per_token)
 
@@ -361,7 +464,9 @@ class RunTable(Mapping[str, Array]):
         return conversions.concat(tables)
 
     def for_published(self, law: "PublishedLaw") -> "RunTable":
-        """Give the table if it may be compared with a published law: same parameters counted, unit of loss and, per token, tokenizer.
+        """Return the table if it may be compared with a published law.
+
+        Same parameters counted, unit of loss and, per token, tokenizer.
 
         Args:
             law: of `published`.
@@ -379,7 +484,11 @@ class RunTable(Mapping[str, Array]):
         """Find a column of numbers, of words, or a convention; FLOPs that are not given are 6 N D."""
         if name in self.words:
             return self.words[name]
-        if name == "flops" and name not in self.numbers and {"parameters", "tokens"} <= set(self.numbers):
+        if (
+            name == "flops"
+            and name not in self.numbers
+            and {"parameters", "tokens"} <= set(self.numbers)
+        ):
             return 6.0 * self["parameters"] * self["tokens"]
         return (
             getattr(self.conventions, name)
@@ -392,7 +501,9 @@ class RunTable(Mapping[str, Array]):
 
     def _take(self, keep: NDArray[np.bool_]) -> "RunTable":
         return replace(
-            self, numbers={name: column[keep] for name, column in self.numbers.items()},
-            words={name: column[keep] for name, column in self.words.items()}, conventions=self.conventions.take(keep),
+            self,
+            numbers={name: column[keep] for name, column in self.numbers.items()},
+            words={name: column[keep] for name, column in self.words.items()},
+            conventions=self.conventions.take(keep),
             rows=self.rows[keep],
-        )  # fmt: skip
+        )

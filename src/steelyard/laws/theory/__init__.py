@@ -2,9 +2,21 @@
 
 from steelyard.laws.theory.coverage import Coverage, coverage
 from steelyard.laws.theory.generators import GeneratedRuns, draw, random_feature_runs
-from steelyard.laws.theory.grids import chinchilla_grid, crossed, isoflop_grid, learning_curve_grid, repeated_data_grid, routed_grid
+from steelyard.laws.theory.grids import (
+    chinchilla_grid,
+    crossed,
+    isoflop_grid,
+    learning_curve_grid,
+    repeated_data_grid,
+    routed_grid,
+)
 from steelyard.laws.theory.kernel import from_kernel
-from steelyard.laws.theory.mean_field.answers import Bottleneck, ComputeOptimal, LearningCurve, TheoryExponents
+from steelyard.laws.theory.mean_field.answers import (
+    Bottleneck,
+    ComputeOptimal,
+    LearningCurve,
+    TheoryExponents,
+)
 from steelyard.laws.theory.random_features import RandomFeatureModel
 from steelyard.laws.theory.spectrum import Spectrum
 

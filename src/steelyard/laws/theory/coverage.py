@@ -1,4 +1,7 @@
-"""How often intervals hold the truth: repeated tables of a known truth, fitted by whatever is on trial."""
+"""How often intervals hold the truth.
+
+Repeated tables of a known truth, fitted by whatever is on trial.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,15 +39,15 @@ class Coverage:
     refused: int
 
     def fraction(self, name: str) -> float:
-        """Give the share of intervals that held the truth, 0..1."""
+        """Return the share of intervals that held the truth, 0..1."""
         return self.held[name] / self.repeats
 
     def binomial_error(self) -> float:
-        """Give the standard deviation of `fraction` if the intervals held as often as they claim."""
+        """Return the standard deviation of `fraction` if the intervals held as often as they claim."""
         return float(np.sqrt(self.level * (1 - self.level) / self.repeats))
 
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
-        """Give the Wilson interval of the true probability that an interval holds.
+        """Return the Wilson interval of the true probability that an interval holds.
 
         Args:
             name: of the parameter.
@@ -81,7 +84,8 @@ def coverage(
     Args:
         tables: makes one table from a generator; each repeat gets a generator of its own.
         fit_function: gives low and high by parameter from a table, such as
-            `lambda runs: {name: fit(law, runs, "loss").interval(name, 0.8) for name in truth}`; a FitError is counted as refused.
+            `lambda runs: {name: fit(law, runs, "loss").interval(name, 0.8) for name in truth}`; a
+            FitError is counted as refused.
         truth: by parameter, in the units of the intervals.
         repeats: tables, at least 1.
         level: probability the intervals claim, 0..1; only compared with.
@@ -91,11 +95,15 @@ def coverage(
         Counts by parameter of `truth`.
 
     Raises:
-        ConfigError: no repeats, a level outside 0..1, no truth, or a fit function that leaves out a parameter of the truth.
+        ConfigError: no repeats, a level outside 0..1, no truth, or a fit function that leaves out a
+            parameter of the truth.
         FitError: every table was refused.
     """
     if repeats < 1 or not 0 < level < 1 or not truth:
-        raise ConfigError(f"coverage needs at least 1 repeat, a level in 0..1 and a truth; given {repeats}, {level:g} and {dict(truth)}")
+        raise ConfigError(
+            f"coverage needs at least 1 repeat, a level in 0..1 and a truth; given {repeats}, "
+            f"{level:g} and {dict(truth)}"
+        )
     found, refusal = [], None
     for child in np.random.SeedSequence(seed).spawn(repeats):
         table = tables(np.random.default_rng(child))
@@ -104,13 +112,22 @@ def coverage(
         except FitError as error:
             refusal = error
     if not found:
-        raise FitError(f"all {repeats} tables were refused, the last one with: {refusal}", hint="test the fit on one table first")
+        raise FitError(
+            f"all {repeats} tables were refused, the last one with: {refusal}",
+            hint="test the fit on one table first",
+        )
     low, high = np.moveaxis(np.array(found), 2, 0)
     goal = np.array(list(truth.values()))
     with np.errstate(invalid="ignore"):
         width = np.median(high - low, axis=0)
-    counts = {"held": ((low <= goal) & (goal <= high)).sum(axis=0), "low": (high < goal).sum(axis=0)}
-    by_name = {key: {name: int(count) for name, count in zip(truth, values, strict=True)} for key, values in counts.items()}
+    counts = {
+        "held": ((low <= goal) & (goal <= high)).sum(axis=0),
+        "low": (high < goal).sum(axis=0),
+    }
+    by_name = {
+        key: {name: int(count) for name, count in zip(truth, values, strict=True)}
+        for key, values in counts.items()
+    }
     return Coverage(
         level=level,
         held=by_name["held"],
@@ -122,8 +139,11 @@ def coverage(
 
 
 def _ends(intervals: Intervals, truth: Mapping[str, float]) -> Array:
-    """Give the ends of the truth's intervals, [parameters, 2]."""
+    """Return the ends of the truth's intervals, [parameters, 2]."""
     missing = [name for name in truth if name not in intervals]
     if missing:
-        raise ConfigError(f"the fit function gives no interval for {', '.join(missing)}", hint=f"it gives {', '.join(intervals)}")
+        raise ConfigError(
+            f"the fit function gives no interval for {', '.join(missing)}",
+            hint=f"it gives {', '.join(intervals)}",
+        )
     return np.array([intervals[name] for name in truth], dtype=np.float64)

@@ -42,7 +42,7 @@ class GeneratedRuns(Mapping[str, Array]):
     source: str
 
     def __getitem__(self, name: str) -> Array:
-        """Give a column, [n]."""
+        """Return a column, [n]."""
         return self.columns[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -75,18 +75,21 @@ def draw(
     Args:
         law: any one.
         params: its parameters in natural units.
-        inputs: per input of the law its values, [n], such as a grid of `steelyard.laws.theory.grids`.
+        inputs: per input of the law its values, [n], such as a grid of
+            `steelyard.laws.theory.grids`.
         noise: standard deviation of the log target; 0.01 is about one percent.
         generator: draws the noise.
         target: name of the column made.
-        outliers: probability that a run lies a further 20 % of log target (one standard deviation) off, either way, 0..1.
+        outliers: probability that a run lies a further 20 % of log target (one standard deviation)
+            off, either way, 0..1.
         diverged: probability that a run ends at 2 to 10 times its target, 0..1.
 
     Returns:
         The runs with what was planted.
 
     Raises:
-        ConfigError: noise is negative, a probability not in 0..1, or the target's name that of an input.
+        ConfigError: noise is negative, a probability not in 0..1, or the target's name that of an
+            input.
         FitError: an input or a parameter of the law is missing or not positive.
 
     Example:
@@ -95,9 +98,14 @@ def draw(
         >>> laws.fit(law, runs, "loss").params  # doctest: +SKIP
     """
     if not 0 <= noise < np.inf or not all(0 <= share <= 1 for share in (outliers, diverged)):
-        raise ConfigError(f"noise {noise:g} must not be negative, and outliers {outliers:g} and diverged {diverged:g} lie in 0..1")
+        raise ConfigError(
+            f"noise {noise:g} must not be negative, and outliers {outliers:g} and diverged "
+            f"{diverged:g} lie in 0..1"
+        )
     if target in law.inputs:
-        raise ConfigError(f"the target {target!r} is an input of law {law.name}", hint="name the target otherwise")
+        raise ConfigError(
+            f"the target {target!r} is an input of law {law.name}", hint="name the target otherwise"
+        )
     columns = check_inputs(law, inputs)
     log = np.array(law.predict(law.coordinates(params)[None], columns)[0])
     clean, count = np.exp(log), len(log)
@@ -106,8 +114,18 @@ def draw(
     log += np.where(is_outlier, _OUTLIER_LOG_SIZE * generator.standard_normal(count), 0.0)
     is_diverged = generator.random(count) < diverged
     log += np.where(is_diverged, generator.uniform(*_DIVERGED_LOG_RANGE, count), 0.0)
-    source = f"drawn from {law.name}, log noise {noise:g}, outliers {outliers:g}, diverged {diverged:g}"
-    return GeneratedRuns(MappingProxyType({**columns, target: np.exp(log)}), target, clean, dict(params), is_outlier, is_diverged, source)
+    source = (
+        f"drawn from {law.name}, log noise {noise:g}, outliers {outliers:g}, diverged {diverged:g}"
+    )
+    return GeneratedRuns(
+        MappingProxyType({**columns, target: np.exp(log)}),
+        target,
+        clean,
+        dict(params),
+        is_outlier,
+        is_diverged,
+        source,
+    )
 
 
 def random_feature_runs(
@@ -130,20 +148,31 @@ def random_feature_runs(
         generator: draws the noise.
 
     Returns:
-        One row per combination with columns "steps", "width", "parameters" (the width), "tokens" (the steps), "samples" (left
-        out where endless) and "loss"; exponents are in `params` by the fields of `model.exponents()`.
+        One row per combination with columns "steps", "width", "parameters" (the width), "tokens"
+        (the steps), "samples" (left out where endless) and "loss"; exponents are in `params` by the
+        fields of `model.exponents()`.
 
     Raises:
         ConfigError: as for `RandomFeatureModel.loss`.
     """
     when = np.atleast_1d(np.asarray(steps, dtype=np.int64))
-    sizes, examples = (np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in (widths, samples))
+    sizes, examples = (
+        np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in (widths, samples)
+    )
     rows = [(width, count) for width in sizes for count in examples]
     clean = np.concatenate([model.loss(when, width, count).test for width, count in rows])
-    width_column, sample_column = (np.repeat([row[index] for row in rows], len(when)) for index in (0, 1))
+    width_column, sample_column = (
+        np.repeat([row[index] for row in rows], len(when)) for index in (0, 1)
+    )
     steps_column = np.tile(when.astype(np.float64), len(rows))
     loss = clean * np.exp(noise * generator.standard_normal(len(clean)))
-    columns = {"steps": steps_column, "width": width_column, "parameters": width_column, "tokens": steps_column, "loss": loss}
+    columns = {
+        "steps": steps_column,
+        "width": width_column,
+        "parameters": width_column,
+        "tokens": steps_column,
+        "loss": loss,
+    }
     if np.isfinite(examples).all():
         columns["samples"] = sample_column
     exponents = model.exponents()

@@ -6,7 +6,14 @@ from numpy.typing import ArrayLike
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["chinchilla_grid", "crossed", "isoflop_grid", "learning_curve_grid", "repeated_data_grid", "routed_grid"]
+__all__ = [
+    "chinchilla_grid",
+    "crossed",
+    "isoflop_grid",
+    "learning_curve_grid",
+    "repeated_data_grid",
+    "routed_grid",
+]
 
 Grid = dict[str, Array]
 
@@ -71,9 +78,14 @@ def isoflop_grid(
         ConfigError: fewer than 3 runs, or a value is not positive and finite.
     """
     if runs < 3 or not span > 1:
-        raise ConfigError(f"an isoFLOP row needs at least 3 runs over a span above 1, given {runs} and {span:g}")
+        raise ConfigError(
+            f"an isoFLOP row needs at least 3 runs over a span above 1, given {runs} and {span:g}"
+        )
     grid = crossed(flops=budgets_flops, place=np.geomspace(span**-0.5, span**0.5, runs))
-    sizes = np.sqrt(grid["flops"] / (6 * _axis("tokens_per_parameter", tokens_per_parameter))) * grid["place"]
+    sizes = (
+        np.sqrt(grid["flops"] / (6 * _axis("tokens_per_parameter", tokens_per_parameter)))
+        * grid["place"]
+    )
     return {"parameters": sizes, "tokens": grid["flops"] / 6 / sizes, "flops": grid["flops"]}
 
 
@@ -92,13 +104,21 @@ def learning_curve_grid(samples: float = 2**20, shards: int = 12, *, repeats: in
         ConfigError: fewer than 2 shards or 1 repeat, or shards below one sample.
     """
     if shards < 2 or repeats < 1 or not samples / 2 ** (shards - 1) >= 1:
-        raise ConfigError(f"{shards} shards of {samples:g} samples, {repeats} runs each: 2 shards, 1 run and 1 sample are the least")
+        raise ConfigError(
+            f"{shards} shards of {samples:g} samples, {repeats} runs each: 2 shards, 1 run and 1 "
+            f"sample are the least"
+        )
     sizes = np.floor(samples / 2.0 ** np.arange(shards - 1, -1, -1))
-    return {"samples": np.repeat(sizes, repeats), "shard": np.repeat(np.arange(1.0, shards + 1), repeats)}
+    return {
+        "samples": np.repeat(sizes, repeats),
+        "shard": np.repeat(np.arange(1.0, shards + 1), repeats),
+    }
 
 
 def repeated_data_grid(
-    sizes: ArrayLike = (1e8, 4e8, 1.6e9), unique_tokens: ArrayLike = (1e8, 4e8, 1.6e9), epochs: ArrayLike = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+    sizes: ArrayLike = (1e8, 4e8, 1.6e9),
+    unique_tokens: ArrayLike = (1e8, 4e8, 1.6e9),
+    epochs: ArrayLike = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
 ) -> Grid:
     """Cross sizes with amounts of unique data and the times it is read.
 

@@ -1,8 +1,11 @@
-"""From embeddings and a few labels to the learning curve of a probe: spectrum and target power estimated, tail extrapolated.
+"""From embeddings and a few labels to the learning curve of a probe.
 
-Eigenvalues of a sample's covariance are not those of the population, and neither is the target's power along them. Both are
-found from functions that the theory relates exactly: ridge residuals of the sample give h(x) and the loss as a function of the
-capacity x, free of the sample's size, and non-negative least squares turns them into modes.
+Spectrum and target power estimated, tail extrapolated.
+
+Eigenvalues of a sample's covariance are not those of the population, and neither is the target's
+power along them. Both are found from functions that the theory relates exactly: ridge residuals of
+the sample give h(x) and the loss as a function of the capacity x, free of the sample's size, and
+non-negative least squares turns them into modes.
 """
 
 from dataclasses import dataclass
@@ -19,7 +22,8 @@ __all__ = ["from_kernel"]
 
 _FEWEST_ROWS = 32
 _TRUSTED_RESIDUAL = 0.3
-"""Ridge fits that leave less of a random target than this interpolate; the loss read from them is too low on real features."""
+"""Ridge fits that leave less of a random target than this interpolate; the loss read from them is
+too low on real features."""
 _BINS = 80
 _CAPACITIES = 60
 
@@ -40,31 +44,39 @@ class _Sample:
 
 
 def from_kernel(
-    features: ArrayLike, targets: ArrayLike, unlabeled: ArrayLike | None = None, *, unlearnable: float = 0.5
+    features: ArrayLike,
+    targets: ArrayLike,
+    unlabeled: ArrayLike | None = None,
+    *,
+    unlearnable: float = 0.5,
 ) -> RandomFeatureModel:
     """Estimate the model whose loss curves are those of a linear probe on given features.
 
     Forecast then with `loss(steps, samples=P).test + label_noise` for gradient descent and with
-    `ridge_loss(ridge, samples=P)[0] + label_noise` for ridge regression, for P up to the number of rows in all. Features and
-    targets are centered; a forecast is in the squared units of the targets, summed over their columns.
+    `ridge_loss(ridge, samples=P)[0] + label_noise` for ridge regression, for P up to the number of
+    rows in all. Features and targets are centered; a forecast is in the squared units of the
+    targets, summed over their columns.
 
     Args:
-        features: embeddings of the labeled examples, or any finite feature map of a kernel, [n, d], n at least 32.
+        features: embeddings of the labeled examples, or any finite feature map of a kernel, [n, d],
+            n at least 32.
         targets: numbers [n] or [n, c]; one-hot rows for c classes.
         unlabeled: embeddings of further examples, [m, d]; they sharpen the spectrum.
-        unlearnable: share, 0..1, of the target's power beyond what n labels can resolve that is taken for noise; the rest
-            follows the power law of the last decade. 0.5 knows nothing.
+        unlearnable: share, 0..1, of the target's power beyond what n labels can resolve that is
+            taken for noise; the rest follows the power law of the last decade. 0.5 knows nothing.
 
     Returns:
-        The model, with `a` and `b` fitted to the tail, the noise in `label_noise`, and a learning rate of half the inverse of
-        the largest variance.
+        The model, with `a` and `b` fitted to the tail, the noise in `label_noise`, and a learning
+        rate of half the inverse of the largest variance.
 
     Raises:
-        DataError: rows differ, values are not finite, there are too few rows, or features or targets are constant.
+        DataError: rows differ, values are not finite, there are too few rows, or features or
+            targets are constant.
 
-    Source: Bordelon, Canatar, Pehlevan 2020 (arXiv 2002.02561) for learning curves from kernel spectra; Bordelon, Atanasov,
-        Pehlevan 2024 (arXiv 2402.01092) for the dynamics; Wei, Hu, Steinhardt 2022 (arXiv 2203.06176) for cross-validation as
-        an estimate of the population loss.
+    Source: Bordelon, Canatar, Pehlevan 2020 (arXiv 2002.02561) for learning curves from kernel
+        spectra; Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092) for the dynamics; Wei, Hu,
+        Steinhardt 2022 (arXiv 2203.06176) for cross-validation as an estimate of the population
+        loss.
     """
     labeled, goal, everything = _checked(features, targets, unlabeled)
     if not 0 <= unlearnable <= 1:
@@ -85,21 +97,35 @@ def from_kernel(
     )
 
 
-def _checked(features: ArrayLike, targets: ArrayLike, unlabeled: ArrayLike | None) -> tuple[Array, Array, Array]:
-    """Give centered labeled features, targets and all features."""
+def _checked(
+    features: ArrayLike, targets: ArrayLike, unlabeled: ArrayLike | None
+) -> tuple[Array, Array, Array]:
+    """Return centered labeled features, targets and all features."""
     labeled, goal = np.asarray(features, dtype=np.float64), np.asarray(targets, dtype=np.float64)
     goal = goal[:, None] if goal.ndim == 1 else goal
     if labeled.ndim != 2 or goal.ndim != 2 or len(labeled) != len(goal):
-        raise DataError(f"features {labeled.shape} and targets {goal.shape} must be [n, d] and [n] or [n, c] with the same rows")
+        raise DataError(
+            f"features {labeled.shape} and targets {goal.shape} must be [n, d] and [n] or [n, c] "
+            f"with the same rows"
+        )
     extra = labeled[:0] if unlabeled is None else np.asarray(unlabeled, dtype=np.float64)
     if extra.ndim != 2 or extra.shape[1] != labeled.shape[1]:
-        raise DataError(f"unlabeled features {extra.shape} must have the {labeled.shape[1]} columns of the labeled ones")
+        raise DataError(
+            f"unlabeled features {extra.shape} must have the {labeled.shape[1]} columns of the "
+            f"labeled ones"
+        )
     for name, values in (("features", labeled), ("targets", goal), ("unlabeled", extra)):
         bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
         if len(bad):
-            raise DataError(f"{name}: row {bad[0] + 1} holds values that are not finite (the first row is 1)", hint="drop such rows")
+            raise DataError(
+                f"{name}: row {bad[0] + 1} holds values that are not finite (the first row is 1)",
+                hint="drop such rows",
+            )
     if len(labeled) < _FEWEST_ROWS:
-        raise DataError(f"{len(labeled)} labeled rows are too few, at least {_FEWEST_ROWS} are needed", hint="label some more examples")
+        raise DataError(
+            f"{len(labeled)} labeled rows are too few, at least {_FEWEST_ROWS} are needed",
+            hint="label some more examples",
+        )
     everything = np.concatenate([labeled, extra])
     center = everything.mean(axis=0)
     everything, labeled, goal = everything - center, labeled - center, goal - goal.mean(axis=0)
@@ -109,9 +135,10 @@ def _checked(features: ArrayLike, targets: ArrayLike, unlabeled: ArrayLike | Non
 
 
 def _principal(features: Array) -> tuple[Array, Array]:
-    """Give a sample's variances along its own directions, falling, without round-off, and the directions as columns.
+    """Return a sample's variances along its own directions, falling, without round-off, and the directions as columns.
 
-    Directions are those of the features, [d, K], or with fewer rows than features those of the rows, [n, K].
+    Directions are those of the features, [d, K], or with fewer rows than features those of the
+    rows, [n, K].
     """
     rows, columns = features.shape
     square = features @ features.T if rows < columns else features.T @ features
@@ -151,7 +178,9 @@ def _ridge_fits(features: Array, targets: Array, penalty: Array) -> _Sample:
     return _Sample(residual / penalty, residual, (left**2 @ aligned + rest) / rows)
 
 
-def _loss_by_capacity(features: Array, targets: Array, variance: Array, count: Array) -> tuple[Array, Array]:
+def _loss_by_capacity(
+    features: Array, targets: Array, variance: Array, count: Array
+) -> tuple[Array, Array]:
     """Read the loss of a student that learns with capacity x from endless samples, noise included, [x] each."""
     rows = len(features)
     penalty = 1 / np.geomspace(0.03 / variance.max(), 1e3 / variance.min(), 200)
@@ -164,7 +193,9 @@ def _loss_by_capacity(features: Array, targets: Array, variance: Array, count: A
     return grid, np.interp(np.log(grid), np.log(x[known]), loss[known])
 
 
-def _power(capacity: Array, loss: Array, variance: Array, unlearnable: float) -> tuple[tuple[Array, Array], float, float]:
+def _power(
+    capacity: Array, loss: Array, variance: Array, unlearnable: float
+) -> tuple[tuple[Array, Array], float, float]:
     """Estimate the target's power per bin of variance, the noise, and the slope of the loss at the largest capacity."""
     from scipy.optimize import nnls
 

@@ -1,7 +1,10 @@
-"""One-pass SGD on least squares with a power-law spectrum: training runs of known critical batch, computed exactly.
+"""One-pass SGD on least squares with a power-law spectrum.
 
-Inputs are Gaussian with eigenvalues i^-a, the target's power in direction i is i^-b, and labels carry noise. The expected excess
-risk of the averaged iterate follows from second moments, which obey a linear recursion per eigenvalue; nothing is sampled.
+Training runs of known critical batch, computed exactly.
+
+Inputs are Gaussian with eigenvalues i^-a, the target's power in direction i is i^-b, and labels
+carry noise. The expected excess risk of the averaged iterate follows from second moments, which
+obey a linear recursion per eigenvalue; nothing is sampled.
 """
 
 import math
@@ -50,9 +53,14 @@ class StepsTable:
             overhead: allowed excess of examples over the smallest batch, positive.
 
         Returns:
-            Per target the largest batch within the allowance, [T]; infinite when even the largest batch is.
+            Per target the largest batch within the allowance, [T]; infinite when even the largest
+            batch is.
         """
-        excess = np.log(self.steps * self.batches) - np.log(self.steps[:, :1] * self.batches[0]) - math.log1p(overhead)
+        excess = (
+            np.log(self.steps * self.batches)
+            - np.log(self.steps[:, :1] * self.batches[0])
+            - math.log1p(overhead)
+        )
         found = []
         for row in excess:
             beyond = np.flatnonzero(row > 0)
@@ -61,7 +69,11 @@ class StepsTable:
                 continue
             last = int(beyond[0])
             share = -row[last - 1] / (row[last] - row[last - 1])
-            found.append(float(self.batches[last - 1] * (self.batches[last] / self.batches[last - 1]) ** share))
+            found.append(
+                float(
+                    self.batches[last - 1] * (self.batches[last] / self.batches[last - 1]) ** share
+                )
+            )
         return np.array(found)
 
 
@@ -81,9 +93,12 @@ class LeastSquares:
 
     def __post_init__(self) -> None:
         """Refuse sums that do not converge."""
-        if not (self.spectrum_exponent > 1 and self.source_exponent > 1 and self.noise_variance > 0):
+        if not (
+            self.spectrum_exponent > 1 and self.source_exponent > 1 and self.noise_variance > 0
+        ):
             raise FitError(
-                f"least squares with a {self.spectrum_exponent:g}, b {self.source_exponent:g}, noise {self.noise_variance:g}: "
+                f"least squares with a {self.spectrum_exponent:g}, b {self.source_exponent:g}, "
+                f"noise {self.noise_variance:g}: "
                 "exponents must exceed 1 and the noise be positive"
             )
 
@@ -91,7 +106,8 @@ class LeastSquares:
     def critical_exponent(self) -> float:
         """Exponent c of the critical batch, which grows like examples^c: max {0, 1 - a / min(b, 2 a + 1)}.
 
-        Source: Zhang et al. 2024 (arXiv 2410.21676), theory of mini-batch SGD on power-law least squares.
+        Source: Zhang et al. 2024 (arXiv 2410.21676), theory of mini-batch SGD on power-law least
+        squares.
         """
         a, b = self.spectrum_exponent, self.source_exponent
         return max(0.0, 1 - a / min(b, 2 * a + 1))
@@ -99,7 +115,9 @@ class LeastSquares:
     @cached_property
     def spectrum(self) -> Spectrum:
         """A million directions, those far down in bins."""
-        return Spectrum.power_law(source=self.source_exponent, capacity=self.spectrum_exponent, modes=_MODES)
+        return Spectrum.power_law(
+            source=self.source_exponent, capacity=self.spectrum_exponent, modes=_MODES
+        )
 
     def excess_risk(self, batch: float, learning_rate: float, steps: ArrayLike) -> Array:
         """Compute the expected excess risk of the average of all iterates.
@@ -113,32 +131,53 @@ class LeastSquares:
             Excess risks, [n]; infinite once the run has diverged.
 
         Raises:
-            FitError: a batch below 1, a learning rate that is not positive, or steps that do not rise.
+            FitError: a batch below 1, a learning rate that is not positive, or steps that do not
+                rise.
         """
         from steelyard.laws.theory.least_squares_kernel import averaged_risk
 
         at = np.atleast_1d(np.asarray(steps, dtype=np.int64))
-        if not (batch >= 1 and learning_rate > 0 and len(at) and at[0] > 0 and (np.diff(at) > 0).all()):
-            raise FitError(f"batch {batch:g} must be at least 1, learning rate {learning_rate:g} positive, steps positive and rising")
+        if not (
+            batch >= 1 and learning_rate > 0 and len(at) and at[0] > 0 and (np.diff(at) > 0).all()
+        ):
+            raise FitError(
+                f"batch {batch:g} must be at least 1, learning rate {learning_rate:g} positive, "
+                f"steps positive and rising"
+            )
         risk, own = np.empty(len(at)), self.spectrum
         start = own.power / own.variance
-        averaged_risk(own.variance, own.count, start, self.noise_variance, float(batch), float(learning_rate), at, risk)
+        averaged_risk(
+            own.variance,
+            own.count,
+            start,
+            self.noise_variance,
+            float(batch),
+            float(learning_rate),
+            at,
+            risk,
+        )
         return risk
 
     def best_risk(self, batch: float, steps: NDArray[np.int64]) -> Array:
-        """Give the least excess risk over constant learning rates, ten octaves below the stable ones, at each of `steps`, [n]."""
+        """Return the least excess risk over constant learning rates, ten octaves below the stable ones, at each of `steps`, [n]."""
         top = self.spectrum.variance[0]
         stable = _SAFE * _STABLE / (top + (top + self.spectrum.trace) / batch)
         rates = stable * 2.0 ** -(np.arange(_OCTAVES * _RATES_PER_OCTAVE) / _RATES_PER_OCTAVE)
         return np.min([self.excess_risk(batch, float(rate), steps) for rate in rates], axis=0)
 
-    def steps_table(self, examples: ArrayLike, batches: ArrayLike, *, cap_factor: float = 3.0) -> StepsTable:
-        """Run the sweep: the smallest batch sets the targets, the others are stopped at `cap_factor` times linear scaling.
+    def steps_table(
+        self, examples: ArrayLike, batches: ArrayLike, *, cap_factor: float = 3.0
+    ) -> StepsTable:
+        """Run the sweep.
+
+        The smallest batch sets the targets, the others are stopped at `cap_factor` times linear
+        scaling.
 
         Args:
             examples: D of the targets, rising, each a multiple of the smallest batch, [T].
             batches: rising, at least 1, [K].
-            cap_factor: steps allowed over those of the smallest batch divided by the ratio of batches, above 1.
+            cap_factor: steps allowed over those of the smallest batch divided by the ratio of
+                batches, above 1.
 
         Returns:
             Fewest steps by target and batch.
@@ -147,23 +186,36 @@ class LeastSquares:
             FitError: fewer than two batches, or numbers that do not rise.
         """
         size, sweep = np.asarray(examples, dtype=np.float64), np.asarray(batches, dtype=np.float64)
-        if len(sweep) < 2 or not (np.diff(sweep) > 0).all() or not (np.diff(size) > 0).all() or not size[0] > sweep[0]:
-            raise FitError("a sweep needs at least two rising batches and rising numbers of examples above the smallest batch")
+        if (
+            len(sweep) < 2
+            or not (np.diff(sweep) > 0).all()
+            or not (np.diff(size) > 0).all()
+            or not size[0] > sweep[0]
+        ):
+            raise FitError(
+                "a sweep needs at least two rising batches and rising numbers of examples above "
+                "the smallest batch"
+            )
         caps = np.maximum(cap_factor * size[:, None] / sweep, 1.0)
-        curves = [self._curve(batch, math.ceil(caps[-1, column]) + 1) for column, batch in enumerate(sweep)]
-        targets = np.exp(np.interp(np.log(size / sweep[0]), np.log(curves[0][0]), np.log(curves[0][1])))
+        curves = [
+            self._curve(batch, math.ceil(caps[-1, column]) + 1)
+            for column, batch in enumerate(sweep)
+        ]
+        targets = np.exp(
+            np.interp(np.log(size / sweep[0]), np.log(curves[0][0]), np.log(curves[0][1]))
+        )
         steps = np.array([[_first_below(*curve, target) for curve in curves] for target in targets])
         return StepsTable(size, targets, sweep, np.where(steps >= caps, np.inf, steps), caps)
 
     def _curve(self, batch: float, last: int) -> tuple[Array, Array]:
-        """Give steps, evenly in their log, and the least risk up to each."""
+        """Return steps, evenly in their log, and the least risk up to each."""
         count = _SAMPLES_PER_OCTAVE * max(1, int(math.log2(last)))
         steps = np.unique(np.round(np.geomspace(1, last, count)).astype(np.int64))
         return steps.astype(np.float64), np.minimum.accumulate(self.best_risk(batch, steps))
 
 
 def _first_below(steps: Array, risk: Array, target: float) -> float:
-    """Give the step at which the risk reaches the target, linear in both logs; infinite when it does not."""
+    """Return the step at which the risk reaches the target, linear in both logs; infinite when it does not."""
     reached = np.flatnonzero(risk <= target)
     if not len(reached):
         return math.inf

@@ -1,4 +1,7 @@
-"""The exact second moments of averaged SGD on least squares, one pass over the steps; compiled on first use."""
+"""The exact second moments of averaged SGD on least squares, one pass over the steps.
+
+Compiled on first use.
+"""
 
 import numpy as np
 from numba import njit
@@ -9,11 +12,14 @@ _BLOWN_UP = 1e6
 
 
 @njit(cache=True)
-def averaged_risk(values, counts, squares, noise_variance, batch, learning_rate, at_steps, risk):  # pragma: no cover
+def averaged_risk(
+    values, counts, squares, noise_variance, batch, learning_rate, at_steps, risk
+):  # pragma: no cover
     """Fill `risk` [n] with the expected excess risk of the average of all iterates at rising steps `at_steps` [n].
 
-    Per eigenvalue (`values`, `counts` of them [G]) three moments advance: of the error, of error times averaged error, and of the
-    averaged error, all starting at `squares` [G]. Risks of a diverging run are infinite.
+    Per eigenvalue (`values`, `counts` of them [G]) three moments advance: of the error, of error
+    times averaged error, and of the averaged error, all starting at `squares` [G]. Risks of a
+    diverging run are infinite.
     """
     size = len(values)
     error, cross, averaged = squares.copy(), squares.copy(), squares.copy()
@@ -35,9 +41,15 @@ def averaged_risk(values, counts, squares, noise_variance, batch, learning_rate,
         for index in range(size):
             value = values[index]
             decay = 1.0 - learning_rate * value
-            moment = decay * decay * error[index] + scale * value * (value * error[index] + last + noise_variance)
+            moment = decay * decay * error[index] + scale * value * (
+                value * error[index] + last + noise_variance
+            )
             mixed = keep * decay * cross[index] + take * moment
-            averaged[index] = keep * keep * averaged[index] + 2.0 * keep * take * decay * cross[index] + take * take * moment
+            averaged[index] = (
+                keep * keep * averaged[index]
+                + 2.0 * keep * take * decay * cross[index]
+                + take * take * moment
+            )
             error[index] = moment
             cross[index] = mixed
             total += counts[index] * value * averaged[index]

@@ -1,4 +1,7 @@
-"""A student of random features on a power-law task: the model that solves how loss falls with steps, width and samples."""
+"""A student of random features on a power-law task.
+
+The model that solves how loss falls with steps, width and samples.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -10,7 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import ConfigError, SteelyardWarning
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.mean_field.answers import Bottleneck, ComputeOptimal, LearningCurve, TheoryExponents
+from steelyard.laws.theory.mean_field.answers import (
+    Bottleneck,
+    ComputeOptimal,
+    LearningCurve,
+    TheoryExponents,
+)
 from steelyard.laws.theory.mean_field.dynamics import Dynamics, learning_rate_limit
 from steelyard.laws.theory.mean_field.losses import mean_field, ridge_losses
 from steelyard.laws.theory.simulation import SimulatedCurves, simulate_run
@@ -26,15 +34,17 @@ _LARGEST_MOMENTUM = 0.95
 class RandomFeatureModel:
     """Gradient descent of a random-feature student on a linear task with a known spectrum.
 
-    The target is w . psi of M independent features psi; the student sees `width` random mixtures of them and `samples`
-    examples. Its test and train loss are known exactly in the limit of large sizes (errors of a few percent at sizes of tens).
-    It explains the exponents of linear (lazy) training; networks that learn features do better than its exponents.
+    The target is w . psi of M independent features psi; the student sees `width` random mixtures of
+    them and `samples` examples. Its test and train loss are known exactly in the limit of large
+    sizes (errors of a few percent at sizes of tens). It explains the exponents of linear (lazy)
+    training; networks that learn features do better than its exponents.
 
     Attributes:
         a: source exponent, power of the target along mode k ~ k^-a, above 1.
         b: capacity exponent, variance of mode k ~ k^-b, positive.
         modes: M; more cost little in theory, and a simulation's time in proportion.
-        learning_rate: eta, in units of 1 / variance; mode 1 has variance 1 unless a spectrum is given.
+        learning_rate: eta, in units of 1 / variance; mode 1 has variance 1 unless a spectrum is
+            given.
         momentum: heavy-ball factor, 0 to 0.95.
         label_noise: variance of the noise on the training labels.
         spectrum: of the task where it is no pure power law; None for variance k^-b and power k^-a.
@@ -59,26 +69,38 @@ class RandomFeatureModel:
         """Make the spectrum and refuse dials outside their ranges."""
         if self.spectrum is None:
             object.__setattr__(self, "spectrum", Spectrum.power_law(self.a, self.b, self.modes))
-        for name, low, high in (("momentum", 0.0, _LARGEST_MOMENTUM), ("label_noise", 0.0, np.inf), ("learning_rate", 1e-300, np.inf)):
+        for name, low, high in (
+            ("momentum", 0.0, _LARGEST_MOMENTUM),
+            ("label_noise", 0.0, np.inf),
+            ("learning_rate", 1e-300, np.inf),
+        ):
             value = getattr(self, name)
             if not low <= value <= high or np.isinf(value):
                 raise ConfigError(f"{name} {value:g} must lie between {low:g} and {high:g}")
 
-    def loss(self, steps: ArrayLike, width: float = np.inf, samples: float = np.inf, batch: float | None = None) -> LearningCurve:
-        """Give test and train loss after given numbers of steps.
+    def loss(
+        self,
+        steps: ArrayLike,
+        width: float = np.inf,
+        samples: float = np.inf,
+        batch: float | None = None,
+    ) -> LearningCurve:
+        """Return test and train loss after given numbers of steps.
 
         Args:
             steps: whole numbers, not negative, [t] or one.
             width: features of the student N, positive; inf for all features.
             samples: different examples P, positive; inf for the whole population.
-            batch: examples per step, drawn anew in every step from the samples; None for all of them.
+            batch: examples per step, drawn anew in every step from the samples; None for all of
+                them.
 
         Returns:
             The losses, [t].
 
         Raises:
-            ConfigError: a size is not positive, a step negative, the batch larger than the samples, or the learning rate at
-                or above the limit where gradient descent diverges, which is named.
+            ConfigError: a size is not positive, a step negative, the batch larger than the samples,
+                or the learning rate at or above the limit where gradient descent diverges, which is
+                named.
 
         Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 3.
         """
@@ -101,15 +123,15 @@ class RandomFeatureModel:
         samples: float = np.inf,
         shared: Literal["samples", "features", "nothing"] = "samples",
     ) -> Array:
-        """Give the test loss of the mean prediction of several students.
+        """Return the test loss of the mean prediction of several students.
 
         Args:
             steps: whole numbers, not negative, [t] or one.
             students: how many, at least 1.
             width: features of each student.
             samples: examples of each student.
-            shared: what the students have in common: "samples" for an ensemble on one training set, "features" for bagging,
-                "nothing" for both of their own.
+            shared: what the students have in common: "samples" for an ensemble on one training set,
+                "features" for bagging, "nothing" for both of their own.
 
         Returns:
             Test loss, [t]: the part students share plus the rest divided by their number.
@@ -122,14 +144,21 @@ class RandomFeatureModel:
         dynamics = self._dynamics(width, samples)
         self._stable(dynamics)
         losses = mean_field(dynamics, _steps(steps))
-        common = {"samples": losses.shared_samples, "features": losses.shared_features, "nothing": losses.bias}[shared]
+        common = {
+            "samples": losses.shared_samples,
+            "features": losses.shared_features,
+            "nothing": losses.bias,
+        }[shared]
         return common + (losses.test - common) / students
 
-    def ridge_loss(self, ridge: ArrayLike, width: float = np.inf, samples: float = np.inf) -> tuple[Array, Array]:
-        """Give test and train loss of ridge regression, where training by steps ends when weights are decayed.
+    def ridge_loss(
+        self, ridge: ArrayLike, width: float = np.inf, samples: float = np.inf
+    ) -> tuple[Array, Array]:
+        """Return test and train loss of ridge regression, where training by steps ends when weights are decayed.
 
         Args:
-            ridge: positive penalties in units of variance, the weights minimizing mean squared error + ridge |weights|^2, [r].
+            ridge: positive penalties in units of variance, the weights minimizing mean squared
+                error + ridge |weights|^2, [r].
             width: features of the student.
             samples: examples.
 
@@ -141,7 +170,10 @@ class RandomFeatureModel:
         """
         penalty = np.atleast_1d(np.asarray(ridge, dtype=np.float64))
         if not (np.isfinite(penalty) & (penalty > 0)).all():
-            raise ConfigError(f"ridge must be positive and finite, given {ridge}", hint="1e-9 of the largest variance is close to none")
+            raise ConfigError(
+                f"ridge must be positive and finite, given {ridge}",
+                hint="1e-9 of the largest variance is close to none",
+            )
         return ridge_losses(self._dynamics(width, samples), penalty)
 
     def simulate(
@@ -174,24 +206,33 @@ class RandomFeatureModel:
             _check_batch(batch, samples)
         last = int(_steps(steps).max())
         if not generators:
-            raise ConfigError("a simulation needs one generator per run, none is given", hint="numpy.random.default_rng(seed) makes one")
+            raise ConfigError(
+                "a simulation needs one generator per run, none is given",
+                hint="numpy.random.default_rng(seed) makes one",
+            )
         runs = [simulate_run(dynamics, last, batch, generator) for generator in generators]
         test, train = (np.array(column) for column in zip(*runs, strict=True))
         return SimulatedCurves(np.arange(last + 1), test, train)
 
     def exponents(self) -> TheoryExponents:
-        """Give the exponents that theory predicts from a and b.
+        """Return the exponents that theory predicts from a and b.
 
-        The late exponent of the samples is min(a - 1, 2 b). That of the width is min(a - 1, b): the paper gives 2 b there too,
-        but its own equations and drawn projections fall as N^-b once a - 1 is above b. Below, both are a - 1.
+        The late exponent of the samples is min(a - 1, 2 b). That of the width is min(a - 1, b): the
+        paper gives 2 b there too, but its own equations and drawn projections fall as N^-b once a -
+        1 is above b. Below, both are a - 1.
 
         Returns:
             All exponents, positive.
 
-        Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 4; the width's from the limit of endless steps of
+        Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 4; the width's from
+        the limit of endless steps of
             its section 3, loss = sum of lambda w^2 / (1 + lambda x) with h(x) = N.
         """
-        steps, width, samples = (self.a - 1) / self.b, min(self.a - 1, self.b), min(self.a - 1, 2 * self.b)
+        steps, width, samples = (
+            (self.a - 1) / self.b,
+            min(self.a - 1, self.b),
+            min(self.a - 1, 2 * self.b),
+        )
         return TheoryExponents(
             steps=steps,
             width=width,
@@ -218,17 +259,25 @@ class RandomFeatureModel:
         Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 4.
         """
         if not 4 <= budget < 1e18:
-            raise ConfigError(f"a budget of {budget:g} width x steps cannot be split, allowed are 4 to 1e18")
+            raise ConfigError(
+                f"a budget of {budget:g} width x steps cannot be split, allowed are 4 to 1e18"
+            )
         low, high = 0.0, float(np.log(budget))
         for _ in range(6):
             steps = np.unique(np.round(np.exp(np.linspace(low, high, 17))).astype(np.int64))
             losses = np.array([self._loss_at(step, budget / step, samples) for step in steps])
             best = int(losses.argmin())
-            low, high = np.log(steps[max(best - 1, 0)]), np.log(steps[min(best + 1, len(steps) - 1)])
+            low, high = (
+                np.log(steps[max(best - 1, 0)]),
+                np.log(steps[min(best + 1, len(steps) - 1)]),
+            )
             if len(steps) <= 3 or high - low < 0.02:
                 break
         return ComputeOptimal(
-            budget=float(budget), width=float(budget) / int(steps[best]), steps=int(steps[best]), loss=float(losses[best])
+            budget=float(budget),
+            width=float(budget) / int(steps[best]),
+            steps=int(steps[best]),
+            loss=float(losses[best]),
         )
 
     def bottleneck(self, steps: int, width: float = np.inf, samples: float = np.inf) -> Bottleneck:
@@ -248,14 +297,23 @@ class RandomFeatureModel:
         if steps < 2:
             raise ConfigError(f"the slope in steps needs at least 2 steps, given {steps}")
         less, more = steps - max(int(0.1 * steps), 1), steps + max(int(0.1 * steps), 1)
-        slopes = {"steps": _slope(self._loss_at(less, width, samples), self._loss_at(more, width, samples), more / less)}
+        slopes = {
+            "steps": _slope(
+                self._loss_at(less, width, samples),
+                self._loss_at(more, width, samples),
+                more / less,
+            )
+        }
         for name, size in (("width", width), ("samples", samples)):
-            low, high = (self._loss_at(steps, **{"width": width, "samples": samples, name: size * factor}) for factor in (0.9, 1.1))
+            low, high = (
+                self._loss_at(steps, **{"width": width, "samples": samples, name: size * factor})
+                for factor in (0.9, 1.1)
+            )
             slopes[name] = _slope(low, high, 1.1 / 0.9) if np.isfinite(size) else 0.0
         return Bottleneck(**slopes, binding=min(slopes, key=lambda name: slopes[name]))  # pyright: ignore[reportArgumentType]
 
     def _loss_at(self, steps: int, width: float, samples: float) -> float:
-        """Give one test loss; inf where gradient descent diverges."""
+        """Return one test loss; inf where gradient descent diverges."""
         dynamics = self._dynamics(width, samples)
         if self.learning_rate >= learning_rate_limit(dynamics):
             return np.inf
@@ -265,20 +323,28 @@ class RandomFeatureModel:
         """Check sizes and put the student together."""
         for name, size in (("width", width), ("samples", samples)):
             if not size > 0:
-                raise ConfigError(f"{name} {size:g} must be positive", hint="inf means no limit by this resource")
+                raise ConfigError(
+                    f"{name} {size:g} must be positive", hint="inf means no limit by this resource"
+                )
         return Dynamics(
-            spectrum=self.spectrum, width=float(width), samples=float(samples), learning_rate=self.learning_rate,
-            momentum=self.momentum, label_noise=self.label_noise,
-        )  # fmt: skip
+            spectrum=self.spectrum,
+            width=float(width),
+            samples=float(samples),
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
+            label_noise=self.label_noise,
+        )
 
     def _stable(self, dynamics: Dynamics) -> None:
         """Refuse a learning rate that diverges."""
         limit = learning_rate_limit(dynamics)
         if self.learning_rate >= limit:
             raise ConfigError(
-                f"learning rate {self.learning_rate:g} diverges at width {dynamics.width:g} and {dynamics.samples:g} samples; "
+                f"learning rate {self.learning_rate:g} diverges at width {dynamics.width:g} and "
+                f"{dynamics.samples:g} samples; "
                 f"the limit is {limit:.4g}",
-                hint=f"take at most {0.9 * limit:.3g}; narrow students and few samples sharpen the largest curvature",
+                hint=f"take at most {0.9 * limit:.3g}; narrow students and few samples sharpen "
+                f"the largest curvature",
             )
 
     def _truncation(self, test: Array) -> Array:
@@ -286,21 +352,26 @@ class RandomFeatureModel:
         share = self.spectrum.unlearned_share(test)
         if (share > _TRUNCATION_WARNING).any():
             message = (
-                f"{self.spectrum.modes:g} modes are few for these steps: up to {share.max():.0%} of the loss is missing; take more modes"
+                f"{self.spectrum.modes:g} modes are few for these steps: up to "
+                f"{share.max():.0%} of the loss is missing; take more modes"
             )
             warnings.warn(message, SteelyardWarning, stacklevel=3)
         return share
 
 
 def _slope(low: float, high: float, ratio: float) -> float:
-    """Give d ln loss / d ln resource between two losses."""
+    """Return d ln loss / d ln resource between two losses."""
     return float(np.log(high / low) / np.log(ratio))
 
 
 def _steps(steps: ArrayLike) -> NDArray[np.int64]:
     """Turn steps into a column of whole numbers."""
     column = np.atleast_1d(np.asarray(steps, dtype=np.float64))
-    if column.ndim != 1 or not len(column) or not (np.isfinite(column) & (column >= 0) & (column == np.round(column))).all():
+    if (
+        column.ndim != 1
+        or not len(column)
+        or not (np.isfinite(column) & (column >= 0) & (column == np.round(column))).all()
+    ):
         raise ConfigError(f"steps must be whole numbers, not negative, in one row; given {steps}")
     return column.astype(np.int64)
 
@@ -308,4 +379,7 @@ def _steps(steps: ArrayLike) -> NDArray[np.int64]:
 def _check_batch(batch: float, samples: float) -> None:
     """Refuse batches that cannot be drawn."""
     if not 1 <= batch <= samples or not np.isfinite(batch):
-        raise ConfigError(f"a batch of {batch:g} cannot be drawn from {samples:g} samples; allowed are 1 to the number of samples")
+        raise ConfigError(
+            f"a batch of {batch:g} cannot be drawn from {samples:g} samples; allowed are 1 to the "
+            f"number of samples"
+        )

@@ -1,4 +1,7 @@
-"""Random-feature students trained for real: gradient descent on drawn features and samples, the truth the theory is held to."""
+"""Random-feature students trained for real.
+
+Gradient descent on drawn features and samples, the truth the theory is held to.
+"""
 
 from dataclasses import dataclass
 
@@ -35,20 +38,26 @@ class SimulatedCurves:
     def standard_error(self) -> Array:
         """Standard error of the mean test loss, [T + 1]; NaN for a single run."""
         runs = len(self.test)
-        return self.test.std(axis=0, ddof=1) / np.sqrt(runs) if runs > 1 else np.full(self.test.shape[1], np.nan)
+        return (
+            self.test.std(axis=0, ddof=1) / np.sqrt(runs)
+            if runs > 1
+            else np.full(self.test.shape[1], np.nan)
+        )
 
 
-def simulate_run(dynamics: Dynamics, steps: int, batch: int | None, generator: np.random.Generator) -> tuple[Array, Array]:
+def simulate_run(
+    dynamics: Dynamics, steps: int, batch: int | None, generator: np.random.Generator
+) -> tuple[Array, Array]:
     """Train one student.
 
-    A student of finite width is trained in its own weights, with the covariance of its features made once; a student of all
-    features in theirs.
+    A student of finite width is trained in its own weights, with the covariance of its features
+    made once; a student of all features in theirs.
 
     Args:
         dynamics: the student; sizes are whole numbers or inf.
         steps: T.
-        batch: examples per step, drawn without replacement from the samples, or fresh ones where samples are endless; None for
-            all samples.
+        batch: examples per step, drawn without replacement from the samples, or fresh ones where
+            samples are endless; None for all samples.
         generator: draws features, samples, noise and batches.
 
     Returns:
@@ -63,7 +72,11 @@ def simulate_run(dynamics: Dynamics, steps: int, batch: int | None, generator: n
             raise ConfigError(f"a simulation needs a whole number of {name}, not {size:g}")
     variance, power = dynamics.spectrum.expanded()
     target = np.sqrt(power / variance)
-    features = None if np.isinf(dynamics.width) else generator.standard_normal((int(dynamics.width), len(variance)))
+    features = (
+        None
+        if np.isinf(dynamics.width)
+        else generator.standard_normal((int(dynamics.width), len(variance)))
+    )
     if features is not None:
         features /= np.sqrt(dynamics.width)
     if np.isinf(dynamics.samples):
@@ -72,14 +85,22 @@ def simulate_run(dynamics: Dynamics, steps: int, batch: int | None, generator: n
     labels = inputs @ target
     if dynamics.label_noise:
         labels += np.sqrt(dynamics.label_noise) * generator.standard_normal(len(labels))
-    return _same_samples(dynamics, (variance, target, features), inputs, labels, steps, batch, generator)
+    return _same_samples(
+        dynamics, (variance, target, features), inputs, labels, steps, batch, generator
+    )
 
 
 _Task = tuple[Array, Array, Array | None]
 
 
 def _same_samples(
-    dynamics: Dynamics, task: _Task, inputs: Array, labels: Array, steps: int, batch: int | None, generator: np.random.Generator
+    dynamics: Dynamics,
+    task: _Task,
+    inputs: Array,
+    labels: Array,
+    steps: int,
+    batch: int | None,
+    generator: np.random.Generator,
 ) -> tuple[Array, Array]:
     """Train on the same samples in every step."""
     seen = inputs if task[2] is None else inputs @ task[2].T
@@ -100,7 +121,9 @@ def _same_samples(
     return test, train
 
 
-def _fresh_samples(dynamics: Dynamics, task: _Task, steps: int, batch: int | None, generator: np.random.Generator) -> tuple[Array, Array]:
+def _fresh_samples(
+    dynamics: Dynamics, task: _Task, steps: int, batch: int | None, generator: np.random.Generator
+) -> tuple[Array, Array]:
     """Train on the population gradient, or on a fresh batch in every step; train and test loss are then the same."""
     variance, target, features = task
     test_loss = _TestLoss(task)
@@ -131,13 +154,18 @@ class _TestLoss:
         if features is None:
             self.covariance, self.correlation = variance, variance * target
         else:
-            self.covariance, self.correlation = (features * variance) @ features.T, features @ (variance * target)
+            self.covariance, self.correlation = (
+                (features * variance) @ features.T,
+                features @ (variance * target),
+            )
 
     def gradient(self, weights: Array) -> Array:
-        """Give minus half the slope, [N]."""
-        turned = self.covariance * weights if self.covariance.ndim == 1 else self.covariance @ weights
+        """Return minus half the slope, [N]."""
+        turned = (
+            self.covariance * weights if self.covariance.ndim == 1 else self.covariance @ weights
+        )
         return self.correlation - turned
 
     def __call__(self, weights: Array) -> float:
-        """Give the loss."""
+        """Return the loss."""
         return self.start - float(weights @ (self.correlation + self.gradient(weights)))

@@ -1,7 +1,9 @@
-"""The spectrum of a task: variance of each feature, power of the target along it, and what lies beyond the last one.
+"""The spectrum of a task.
 
-Modes that are close together behave alike, so long power laws are kept in bins: the first modes one by one, then bins of equal
-width in log index. A million modes take about two hundred bins.
+Variance of each feature, power of the target along it, and what lies beyond the last one.
+
+Modes that are close together behave alike, so long power laws are kept in bins: the first modes one
+by one, then bins of equal width in log index. A million modes take about two hundred bins.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +28,8 @@ class Spectrum:
         variance: of one feature of each bin, lambda_k, positive, [K].
         power: of the target along one mode of each bin, lambda_k w_k^2, not negative, [K].
         count: modes in each bin, positive, [K].
-        tail_power: power of the target beyond the last mode, which no student can learn; only reported, not part of a loss.
+        tail_power: power of the target beyond the last mode, which no student can learn; only
+            reported, not part of a loss.
     """
 
     variance: Array
@@ -44,13 +47,23 @@ class Spectrum:
             lowest = 0.0 if name == "power" else np.finfo(np.float64).tiny
             bad = np.flatnonzero(~(np.isfinite(column) & (column >= lowest)))
             if column.ndim != 1 or column.shape != np.shape(self.variance) or len(bad):
-                where = f"mode {bad[0] + 1} is {column[bad[0]]:g}" if len(bad) else f"shape {column.shape}"
+                where = (
+                    f"mode {bad[0] + 1} is {column[bad[0]]:g}"
+                    if len(bad)
+                    else f"shape {column.shape}"
+                )
                 raise ConfigError(
-                    f"spectrum: {name} must be {'not negative' if name == 'power' else 'positive'} and finite, one per mode; {where}",
-                    hint="drop modes without variance; a negative eigenvalue is round-off of a covariance, set its mode aside",
+                    f"spectrum: {name} must be "
+                    f"{'not negative' if name == 'power' else 'positive'} and finite, one per "
+                    f"mode; {where}",
+                    hint="drop modes without variance; a negative eigenvalue is round-off of a "
+                    "covariance, set its mode aside",
                 )
         if not self.power.sum() > 0 or not self.tail_power >= 0:
-            raise ConfigError("spectrum: the target has no power along any mode", hint="a constant target needs no model; center it first")
+            raise ConfigError(
+                "spectrum: the target has no power along any mode",
+                hint="a constant target needs no model; center it first",
+            )
 
     @classmethod
     def power_law(cls, source: float, capacity: float, modes: int) -> "Spectrum":
@@ -71,15 +84,23 @@ class Spectrum:
         """
         if not 1 < source < np.inf or not 0 < capacity < np.inf:
             raise ConfigError(
-                f"power-law spectrum: source exponent a = {source:g} must be above 1 and capacity exponent b = {capacity:g} above 0",
+                f"power-law spectrum: source exponent a = {source:g} must be above 1 and capacity "
+                f"exponent b = {capacity:g} above 0",
                 hint="with a <= 1 the target's power does not sum to a finite loss",
             )
         if not 1 <= modes < 1e15:
             raise ConfigError(f"power-law spectrum: {modes:g} modes, allowed are 1 to 1e15")
         first, last = _edges(int(modes))
         count = last - first + 1
-        variance, power = (_power_sum(first, last, exponent) / count for exponent in (capacity, source))
-        return cls(variance, power, count, tail_power=float(_power_sum(np.array([modes + 1.0]), np.array([np.inf]), source)[0]))
+        variance, power = (
+            _power_sum(first, last, exponent) / count for exponent in (capacity, source)
+        )
+        return cls(
+            variance,
+            power,
+            count,
+            tail_power=float(_power_sum(np.array([modes + 1.0]), np.array([np.inf]), source)[0]),
+        )
 
     @property
     def modes(self) -> float:
@@ -97,7 +118,7 @@ class Spectrum:
         return float(self.count @ self.variance)
 
     def expanded(self, limit: int = 1_000_000) -> tuple[Array, Array]:
-        """Give variance and power of every single mode, for a simulation.
+        """Return variance and power of every single mode, for a simulation.
 
         Args:
             limit: most modes allowed.
@@ -110,7 +131,8 @@ class Spectrum:
         """
         if self.modes > limit:
             raise ConfigError(
-                f"{self.modes:g} modes are too many to simulate, the limit is {limit}", hint="make the model with fewer modes"
+                f"{self.modes:g} modes are too many to simulate, the limit is {limit}",
+                hint="make the model with fewer modes",
             )
         times = self.count.astype(np.int64)
         return np.repeat(self.variance, times), np.repeat(self.power, times)
@@ -122,13 +144,14 @@ class Spectrum:
             loss: of this spectrum, [...].
 
         Returns:
-            tail_power / (loss + tail_power), [...]: an upper bound of the truncation error, relative.
+            tail_power / (loss + tail_power), [...]: an upper bound of the truncation error,
+            relative.
         """
         return self.tail_power / (np.asarray(loss, dtype=np.float64) + self.tail_power)
 
 
 def _edges(modes: int) -> tuple[Array, Array]:
-    """Give first and last index of every bin, from 1."""
+    """Return first and last index of every bin, from 1."""
     single = np.arange(1, min(modes, _SINGLE_MODES) + 1)
     rest = np.zeros(0)
     if modes > _SINGLE_MODES:

@@ -1,4 +1,7 @@
-"""The client side of serving: a load generator for any OpenAI-compatible server, what it measures, and conversations.
+"""The client side of serving.
 
-Everything here needs the `[serve]` extra; the modules are imported one by one, so that nothing is loaded before it is asked for.
+A load generator for any OpenAI-compatible server, what it measures, and conversations.
+
+Everything here needs the `[serve]` extra; the modules are imported one by one, so that nothing is
+loaded before it is asked for.
 """

@@ -12,8 +12,10 @@ __all__ = ["BodyMaker", "Form"]
 Form = Literal["tokens", "text", "chat"]
 
 _TEXT = (
-    "the of and to in is you that it he was for on are as with his they at be this have from or one had by word but not what all "
-    "were we when your can said there use an each which she do how their if will up other about out many then them these so some"
+    "the of and to in is you that it he was for on are as with his they at be this have from or "
+    "one had by word but not what all "
+    "were we when your can said there use an each which she do how their if will up other about "
+    "out many then them these so some"
 )
 _WORDS = _TEXT.split()
 
@@ -25,11 +27,14 @@ class BodyMaker:
         path: where the bodies go, "/completions" or "/chat/completions".
     """
 
-    def __init__(self, *, form: Form, model: str, seed: int, vocab_size: int, extra: dict[str, Any]) -> None:
+    def __init__(
+        self, *, form: Form, model: str, seed: int, vocab_size: int, extra: dict[str, Any]
+    ) -> None:
         """Keep what all bodies share.
 
         Args:
-            form: "tokens" sends prompts as token ids, "text" as common words, one per token, "chat" the same as a user's message.
+            form: "tokens" sends prompts as token ids, "text" as common words, one per token, "chat"
+                the same as a user's message.
             model: name, left out when empty.
             seed: of the prompts.
             vocab_size: token ids lie below it.
@@ -43,7 +48,7 @@ class BodyMaker:
         self._fixed = {name: value for name, value in fixed.items() if value is not None}
 
     def body(self, row: TraceRow, index: int) -> bytes:
-        """Give the JSON of a row's request.
+        """Return the JSON of a row's request.
 
         Args:
             row: of the trace.
@@ -58,5 +63,9 @@ class BodyMaker:
             fields["prompt"] = tokens
         else:
             text = " ".join(_WORDS[token] for token in tokens)
-            fields |= {"prompt": text} if self._form == "text" else {"messages": [{"role": "user", "content": text}]}
+            fields |= (
+                {"prompt": text}
+                if self._form == "text"
+                else {"messages": [{"role": "user", "content": text}]}
+            )
         return msgspec.json.encode(fields | self._fixed)

@@ -68,7 +68,11 @@ class Conversation:
     @property
     def system(self) -> str:
         """The system's message, empty for none."""
-        return self.messages[0]["content"] if self.messages and self.messages[0]["role"] == "system" else ""
+        return (
+            self.messages[0]["content"]
+            if self.messages and self.messages[0]["role"] == "system"
+            else ""
+        )
 
     def set_system(self, text: str) -> None:
         """Set the system's message, or take it away with an empty text; what was said stays."""
@@ -106,7 +110,9 @@ class Conversation:
         """
         name, equals, value = (part.strip() for part in text.partition("="))
         if not name.isidentifier() or not equals:
-            raise ConfigError(f"cannot read {text!r}", hint="write NAME=VALUE, such as temperature=0.7")
+            raise ConfigError(
+                f"cannot read {text!r}", hint="write NAME=VALUE, such as temperature=0.7"
+            )
         if not value:
             self.parameters.pop(name, None)
             return
@@ -145,11 +151,16 @@ class Conversation:
         except KeyboardInterrupt:
             kind, words, stopped = "", "", True
         if kind:
-            raise BackendError(_failure(kind, words, self.endpoint), hint="the conversation is as it was before; /retry is for later")
+            raise BackendError(
+                _failure(kind, words, self.endpoint),
+                hint="the conversation is as it was before; /retry is for later",
+            )
         self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
         return Reply(
             text="".join(pieces),
-            output_tokens=len(reader.chunk_s) if reader.output_tokens is None else reader.output_tokens,
+            output_tokens=len(reader.chunk_s)
+            if reader.output_tokens is None
+            else reader.output_tokens,
             ttft_s=reader.chunk_s[0] - start_s if reader.chunk_s else float("nan"),
             seconds=time.perf_counter() - start_s,
             is_stopped=stopped,
@@ -158,11 +169,17 @@ class Conversation:
     async def _send(self, messages: list[dict[str, str]], reader: StreamReader) -> tuple[str, str]:
         """Send the messages; give the kind of error and its words, empty without one."""
         fields: dict[str, Any] = {"model": self.model} if self.model else {}
-        fields |= {"messages": messages, "stream": True, "stream_options": {"include_usage": True}} | self.parameters
+        fields |= {
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        } | self.parameters
         pool = ConnectionPool(self.endpoint)
         with contextlib.closing(pool):
             body = msgspec.json.encode(fields)
-            _, kind, words = await stream_once(pool, "/chat/completions", body, reader, timeout_s=self.timeout_s)
+            _, kind, words = await stream_once(
+                pool, "/chat/completions", body, reader, timeout_s=self.timeout_s
+            )
         return kind, words
 
     def save(self, path: Path) -> None:
@@ -175,9 +192,15 @@ class Conversation:
             DataError: the file cannot be written.
         """
         try:
-            write_json(path, {"model": self.model, "parameters": self.parameters, "messages": self.messages})
+            write_json(
+                path,
+                {"model": self.model, "parameters": self.parameters, "messages": self.messages},
+            )
         except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror}", hint="give a file in a folder you may write to") from error
+            raise DataError(
+                f"cannot write {path}: {error.strerror}",
+                hint="give a file in a folder you may write to",
+            ) from error
 
     def load(self, path: Path) -> None:
         """Read what `save` wrote; the model stays as it is.
@@ -191,14 +214,21 @@ class Conversation:
         found = read_json(path)
         messages = found.get("messages") if isinstance(found, dict) else None
         if not isinstance(messages, list) or not all(map(_is_message, messages)):
-            raise DataError(f"{path} holds no conversation", hint='it needs "messages" with "role" and "content"; /save writes such a file')
+            raise DataError(
+                f"{path} holds no conversation",
+                hint='it needs "messages" with "role" and "content"; /save writes such a file',
+            )
         self.messages = [{"role": item["role"], "content": item["content"]} for item in messages]
         self.parameters = dict(found.get("parameters") or {})
 
 
 def _is_message(item: Any) -> bool:
     """Whether a value is one turn of a conversation."""
-    return isinstance(item, dict) and item.get("role") in _ROLES and isinstance(item.get("content"), str)
+    return (
+        isinstance(item, dict)
+        and item.get("role") in _ROLES
+        and isinstance(item.get("content"), str)
+    )
 
 
 def _failure(kind: str, words: str, endpoint: Endpoint) -> str:

@@ -1,4 +1,7 @@
-"""A load on a server: rows of a trace, sent by several processes, in a closed loop or at their arrival times."""
+"""A load on a server.
+
+Rows of a trace, sent by several processes, in a closed loop or at their arrival times.
+"""
 
 import asyncio
 import contextlib
@@ -17,7 +20,16 @@ from steelyard.serve.client.bodies import Form
 from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.wire.address import Endpoint
 from steelyard.serve.client.wire.connection import Answer, ConnectionPool, ProtocolError
-from steelyard.serve.client.worker import Frame, Go, Progress, Ready, Result, WorkerPlan, read_frame, write_frame
+from steelyard.serve.client.worker import (
+    Frame,
+    Go,
+    Progress,
+    Ready,
+    Result,
+    WorkerPlan,
+    read_frame,
+    write_frame,
+)
 from steelyard.serve.traces.record import TraceRow
 
 __all__ = ["LoadOptions", "LoadResult", "list_models", "run_load"]
@@ -34,15 +46,18 @@ class LoadOptions:
         endpoint: the server.
         model: name that the requests carry; left out when empty.
         form: "tokens" sends token ids, "text" words, "chat" words as a message.
-        concurrency: requests under way at once (closed loop); 0 sends each at its arrival time (open loop).
+        concurrency: requests under way at once (closed loop); 0 sends each at its arrival time
+            (open loop).
         warm_up: requests sent before the clock starts; they are not recorded.
-        processes: that send; 0 takes one, and another for every 64 concurrent requests, at most one per processor.
+        processes: that send; 0 takes one, and another for every 64 concurrent requests, at most one
+            per processor.
         timeout_s: of one request.
         retries: how often a request is sent again after 429, after the time it asks for.
         duration_s: no request starts later; 0 for no limit.
         seed: of the prompts.
         vocab_size: token ids lie below it.
-        extra: fields of every body, such as {"top_p": 0.9}; None takes a usual field away, such as {"ignore_eos": None}.
+        extra: fields of every body, such as {"top_p": 0.9}; None takes a usual field away, such as
+            {"ignore_eos": None}.
     """
 
     endpoint: Endpoint
@@ -75,7 +90,9 @@ class LoadOptions:
             ("vocab_size", self.vocab_size >= 1, "at least 1"),
         ):
             if not good:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}"
+                )
 
     @property
     def num_processes(self) -> int:
@@ -128,19 +145,35 @@ def list_models(endpoint: Endpoint, *, timeout_s: float = 10.0) -> list[str]:
         asyncio.run(ask())
     except (OSError, ProtocolError) as error:
         words = str(error) or f"no answer in {timeout_s:g} s"
-        raise BackendError(f"no server answers at {endpoint.url}: {words}", hint="start one with: steelyard serve MODEL_DIR") from error
+        raise BackendError(
+            f"no server answers at {endpoint.url}: {words}",
+            hint="start one with: steelyard serve MODEL_DIR",
+        ) from error
     if answer.status in (401, 403):
-        raise BackendError(f"{endpoint.url} refuses the API key ({answer.status})", hint="name its variable with --api-key-env")
+        raise BackendError(
+            f"{endpoint.url} refuses the API key ({answer.status})",
+            hint="name its variable with --api-key-env",
+        )
     try:
-        return [str(item["id"]) for item in msgspec.json.decode(answer.body)["data"]] if answer.status == 200 else []
+        return (
+            [str(item["id"]) for item in msgspec.json.decode(answer.body)["data"]]
+            if answer.status == 200
+            else []
+        )
     except (msgspec.DecodeError, KeyError, TypeError):
         return []
 
 
-def run_load(options: LoadOptions, rows: Sequence[TraceRow], *, on_progress: Callable[[int], None] | None = None) -> LoadResult:
+def run_load(
+    options: LoadOptions,
+    rows: Sequence[TraceRow],
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> LoadResult:
     """Send rows to a server and record what came back.
 
-    The turns of a session go one after the other, each when the answer before it came and its sender has thought.
+    The turns of a session go one after the other, each when the answer before it came and its
+    sender has thought.
 
     Args:
         options: how.
@@ -156,7 +189,9 @@ def run_load(options: LoadOptions, rows: Sequence[TraceRow], *, on_progress: Cal
     """
     if not rows:
         raise ConfigError("there is nothing to send", hint="give a trace with at least one request")
-    plans = [_plan(options, rows, number) for number in range(min(options.num_processes, len(rows)))]
+    plans = [
+        _plan(options, rows, number) for number in range(min(options.num_processes, len(rows)))
+    ]
     workers = [_Worker(plan) for plan in plans]
     try:
         for worker in workers:
@@ -168,19 +203,30 @@ def run_load(options: LoadOptions, rows: Sequence[TraceRow], *, on_progress: Cal
     finally:
         for worker in workers:
             worker.close()
-    records = sorted((record for result in results for record in result.records), key=lambda record: record.index)
+    records = sorted(
+        (record for result in results for record in result.records), key=lambda record: record.index
+    )
     shares = [result.cpu_share for result in results]
-    return LoadResult(records=records, cpu_shares=shares, is_open=not options.concurrency, started_at_s=started_at_s)
+    return LoadResult(
+        records=records,
+        cpu_shares=shares,
+        is_open=not options.concurrency,
+        started_at_s=started_at_s,
+    )
 
 
 def _plan(options: LoadOptions, rows: Sequence[TraceRow], number: int) -> WorkerPlan:
-    """Give one process its part."""
+    """Return one process its part."""
     count = min(options.num_processes, len(rows))
     chains: dict[str, list[tuple[int, TraceRow]]] = {}
     for index, row in enumerate(rows):
         chains.setdefault(row.session or f"\0{index}", []).append((index, row))
     warm = [rows[index % len(rows)] for index in range(number, options.warm_up, count)]
-    concurrency = options.concurrency // count + (number < options.concurrency % count) if options.concurrency else 0
+    concurrency = (
+        options.concurrency // count + (number < options.concurrency % count)
+        if options.concurrency
+        else 0
+    )
     return WorkerPlan(
         endpoint=options.endpoint,
         form=options.form,
@@ -189,7 +235,10 @@ def _plan(options: LoadOptions, rows: Sequence[TraceRow], number: int) -> Worker
         vocab_size=options.vocab_size,
         extra=options.extra,
         chains=list(chains.values())[number::count],
-        warm_up=[(_WARM_UP_INDEX + number + index * count, replace(row, hash_ids=(), session="")) for index, row in enumerate(warm)],
+        warm_up=[
+            (_WARM_UP_INDEX + number + index * count, replace(row, hash_ids=(), session=""))
+            for index, row in enumerate(warm)
+        ],
         concurrency=concurrency,
         timeout_s=options.timeout_s,
         retries=options.retries,
@@ -227,9 +276,14 @@ class _Worker:
         """Wait for the end of the warm-up."""
         frame = self.frames.get()
         if not isinstance(frame, Ready):
-            raise BackendError("a sending process ended while it warmed up", hint="its message stands above")
+            raise BackendError(
+                "a sending process ended while it warmed up", hint="its message stands above"
+            )
         if frame.message:
-            raise BackendError(f"the server failed a warm-up request: {frame.message}", hint="check the model, --send and --vocab-size")
+            raise BackendError(
+                f"the server failed a warm-up request: {frame.message}",
+                hint="check the model, --send and --vocab-size",
+            )
 
     def close(self) -> None:
         """End the process."""
@@ -258,7 +312,10 @@ def _gather(workers: list[_Worker], on_progress: Callable[[int], None] | None) -
             elif isinstance(frame, Result):
                 results[number], done[number] = frame, len(frame.records)
             else:
-                raise BackendError("a sending process died in the middle of the load", hint="its message stands above")
+                raise BackendError(
+                    "a sending process died in the middle of the load",
+                    hint="its message stands above",
+                )
             if on_progress is not None:
                 on_progress(sum(done))
     return [results[number] for number in range(len(workers))]

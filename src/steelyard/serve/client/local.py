@@ -20,7 +20,9 @@ _START_S = 180.0
 
 @contextlib.contextmanager
 def server_for(target: str) -> Iterator[str]:
-    """Give the address of a server: the target itself, or of one that serves the model in that folder meanwhile.
+    """Return the address of a server.
+
+    The target itself, or of one that serves the model in that folder meanwhile.
 
     Args:
         target: an address, or a folder with config.json.
@@ -37,7 +39,10 @@ def server_for(target: str) -> Iterator[str]:
         yield target
         return
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"{target} is no model folder: it has no config.json", hint="give the folder a model was saved in, or an address")
+        raise ConfigError(
+            f"{target} is no model folder: it has no config.json",
+            hint="give the folder a model was saved in, or an address",
+        )
     with local_server(folder) as url:
         yield url
 
@@ -57,9 +62,20 @@ def local_server(folder: Path, *options: str) -> Iterator[str]:
         BackendError: the server did not start; its last words are in the message.
     """
     port = _free_port()
-    command = [sys.executable, "-m", "steelyard", "serve", str(folder), "--port", str(port), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "steelyard",
+        "serve",
+        str(folder),
+        "--port",
+        str(port),
+        *options,
+    ]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
         try:
             url = f"http://127.0.0.1:{port}"
             _wait(process, Endpoint.parse(url), log)
@@ -80,7 +96,11 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _wait(process: "subprocess.Popen[bytes]", endpoint: Endpoint, log: tempfile.SpooledTemporaryFile | object) -> None:
+def _wait(
+    process: "subprocess.Popen[bytes]",
+    endpoint: Endpoint,
+    log: tempfile.SpooledTemporaryFile | object,
+) -> None:
     """Wait until the server lists its model."""
     end_s = time.monotonic() + _START_S
     while time.monotonic() < end_s and process.poll() is None:
@@ -93,5 +113,6 @@ def _wait(process: "subprocess.Popen[bytes]", endpoint: Endpoint, log: tempfile.
     state = "ended" if process.poll() is not None else f"gave no answer in {_START_S:g} s"
     errors = [line for line in lines if "error" in line.lower()]
     raise BackendError(
-        f"the server {state}: {(errors or lines or ['it said nothing'])[-1]}", hint="try it alone: steelyard serve MODEL_DIR"
+        f"the server {state}: {(errors or lines or ['it said nothing'])[-1]}",
+        hint="try it alone: steelyard serve MODEL_DIR",
     )

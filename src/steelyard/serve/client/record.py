@@ -7,12 +7,14 @@ import msgspec
 __all__ = ["ERRORS", "RequestRecord"]
 
 ERRORS = ("refused", "reset", "timeout", "protocol", "stream", "truncated", "http")
-"""Kinds of error: no connection; connection lost in an answer; too slow; not HTTP or not a chunk; an error event; no end mark; a status
-other than 200, whose code follows, such as "http 429"."""
+"""Kinds of error: no connection; connection lost in an answer; too slow; not HTTP or not a chunk;
+an error event; no end mark; a status other than 200, whose code follows, such as "http 429"."""
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):
-    """Times on the client's monotonic clock, in seconds from the start of the load; NaN for what did not happen.
+    """Times on the client's monotonic clock, in seconds from the start of the load.
+
+    NaN for what did not happen.
 
     Attributes:
         index: row of the trace.
@@ -68,7 +70,11 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     @property
     def tpot_s(self) -> float:
         """(Last - first text) / (output tokens - 1); NaN with fewer than two tokens."""
-        return (self.chunk_s[-1] - self.chunk_s[0]) / (self.output_tokens - 1) if self.output_tokens > 1 and self.chunk_s else math.nan
+        return (
+            (self.chunk_s[-1] - self.chunk_s[0]) / (self.output_tokens - 1)
+            if self.output_tokens > 1 and self.chunk_s
+            else math.nan
+        )
 
     @property
     def late_s(self) -> float:

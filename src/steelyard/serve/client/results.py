@@ -22,13 +22,14 @@ __all__ = ["record_frame", "store_load", "to_json", "write_results"]
 
 
 def record_frame(records: Sequence[RequestRecord]) -> "pl.DataFrame":
-    """Give records as a table.
+    """Return records as a table.
 
     Args:
         records: of a load.
 
     Returns:
-        One row per request: its fields, "ttft_s", "tpot_s", "e2e_s", and one column "stage_NAME" per stage; what is missing is null.
+        One row per request: its fields, "ttft_s", "tpot_s", "e2e_s", and one column "stage_NAME"
+        per stage; what is missing is null.
     """
     import polars as pl
 
@@ -46,12 +47,18 @@ def record_frame(records: Sequence[RequestRecord]) -> "pl.DataFrame":
         "message",
     )
     times = ("scheduled_s", "sent_s", "first_byte_s", "finished_s", "ttft_s", "tpot_s", "e2e_s")
-    columns: dict[str, list[Any]] = {name: [getattr(record, name) for record in records] for name in plain}
+    columns: dict[str, list[Any]] = {
+        name: [getattr(record, name) for record in records] for name in plain
+    }
     columns |= {name: [_known(getattr(record, name)) for record in records] for name in times}
     columns |= {f"stage_{name}": [record.stages.get(name) for record in records] for name in stages}
-    schema: dict[str, Any] = dict.fromkeys((*times, *(f"stage_{name}" for name in stages)), pl.Float64)
+    schema: dict[str, Any] = dict.fromkeys(
+        (*times, *(f"stage_{name}" for name in stages)), pl.Float64
+    )
     frame = pl.DataFrame(columns, schema_overrides=schema)
-    return frame.with_columns(pl.Series("chunk_s", [record.chunk_s for record in records], dtype=pl.List(pl.Float64)))
+    return frame.with_columns(
+        pl.Series("chunk_s", [record.chunk_s for record in records], dtype=pl.List(pl.Float64))
+    )
 
 
 def _known(value: float) -> float | None:
@@ -60,21 +67,25 @@ def _known(value: float) -> float | None:
 
 
 def to_json(levels: Mapping[int, LoadSummary], about: Mapping[str, Any]) -> str:
-    """Give summaries as JSON.
+    """Return summaries as JSON.
 
     Args:
         levels: by concurrency, 0 for an open loop.
         about: what was sent, to whom.
 
     Returns:
-        `{"load": about, "levels": [{"concurrency": ..., summary ...}]}`; numbers that are not finite become null.
+        `{"load": about, "levels": [{"concurrency": ..., summary ...}]}`; numbers that are not
+        finite become null.
     """
-    rows = [{"concurrency": level, **_plain(summary), "warnings": summary.warnings()} for level, summary in levels.items()]
+    rows = [
+        {"concurrency": level, **_plain(summary), "warnings": summary.warnings()}
+        for level, summary in levels.items()
+    ]
     return json.dumps({"load": _finite(to_plain(dict(about))), "levels": rows}, indent=2)
 
 
 def _plain(summary: LoadSummary) -> dict[str, Any]:
-    """Give a summary as plain values."""
+    """Return a summary as plain values."""
     return _finite(to_plain(summary))
 
 
@@ -88,7 +99,10 @@ def _finite(value: Any) -> Any:
 
 
 def write_results(
-    folder: Path, levels: Mapping[int, tuple[LoadSummary, LoadResult]], report: "Report", about: Mapping[str, Any]
+    folder: Path,
+    levels: Mapping[int, tuple[LoadSummary, LoadResult]],
+    report: "Report",
+    about: Mapping[str, Any],
 ) -> list[Path]:
     """Write `load.json` (summaries), `requests.parquet` (one row per request) and `report.html` (charts).
 
@@ -108,11 +122,17 @@ def write_results(
 
     import polars as pl
 
-    frames = [record_frame(result.records).with_columns(concurrency=pl.lit(level)) for level, (_, result) in levels.items()]
+    frames = [
+        record_frame(result.records).with_columns(concurrency=pl.lit(level))
+        for level, (_, result) in levels.items()
+    ]
     buffer = io.BytesIO()
     pl.concat(frames, how="diagonal_relaxed").write_parquet(buffer)
     files = [folder / name for name in ("load.json", "requests.parquet", "report.html")]
-    write_bytes(files[0], to_json({level: summary for level, (summary, _) in levels.items()}, about).encode())
+    write_bytes(
+        files[0],
+        to_json({level: summary for level, (summary, _) in levels.items()}, about).encode(),
+    )
     write_bytes(files[1], buffer.getvalue())
     report.write_html(files[2])
     return files
@@ -149,8 +169,17 @@ def store_load(
         for measurement in summary.measurements():
             run.measure(measurement)
         for record in result.records:
-            numbers = {"sent_s": record.sent_s, "ttft_s": record.ttft_s, "tpot_s": record.tpot_s, "e2e_s": record.e2e_s}
-            counts = {"prompt_tokens": record.prompt_tokens, "output_tokens": record.output_tokens, "failed": not record.is_ok}
+            numbers = {
+                "sent_s": record.sent_s,
+                "ttft_s": record.ttft_s,
+                "tpot_s": record.tpot_s,
+                "e2e_s": record.e2e_s,
+            }
+            counts = {
+                "prompt_tokens": record.prompt_tokens,
+                "output_tokens": record.output_tokens,
+                "failed": not record.is_ok,
+            }
             run.log(record.index, **numbers, **counts)
         for path in files:
             run.artifact(path.name, path)

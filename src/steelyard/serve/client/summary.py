@@ -1,4 +1,7 @@
-"""What a load measured: latencies and their percentiles, rates, goodput, errors, and what to doubt."""
+"""What a load measured.
+
+Latencies and their percentiles, rates, goodput, errors, and what to doubt.
+"""
 
 import difflib
 import math
@@ -50,9 +53,20 @@ class Distribution:
         """Summarize samples; NaN among them are left out, percentiles interpolate linearly."""
         values = np.array([value for value in samples if value == value])
         if not len(values):
-            return cls(count=0, **dict.fromkeys(("mean", "spread", "p50", "p90", "p95", "p99", "p99_9"), math.nan))
-        points = dict(zip(("p50", "p90", "p95", "p99", "p99_9"), np.percentile(values, _LEVELS).tolist(), strict=True))
-        return cls(count=len(values), mean=float(values.mean()), spread=float(values.std()), **points)
+            return cls(
+                count=0,
+                **dict.fromkeys(("mean", "spread", "p50", "p90", "p95", "p99", "p99_9"), math.nan),
+            )
+        points = dict(
+            zip(
+                ("p50", "p90", "p95", "p99", "p99_9"),
+                np.percentile(values, _LEVELS).tolist(),
+                strict=True,
+            )
+        )
+        return cls(
+            count=len(values), mean=float(values.mean()), spread=float(values.std()), **points
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +102,8 @@ class Slo:
             if name not in ("ttft", "tpot", "e2e") or not equals:
                 near = difflib.get_close_matches(name, ("ttft", "tpot", "e2e"), n=1)
                 raise ConfigError(
-                    f"--slo: cannot read {part!r}", hint=f"did you mean {near[0]}=?" if near else "write ttft=0.5,tpot=0.05,e2e=10"
+                    f"--slo: cannot read {part!r}",
+                    hint=f"did you mean {near[0]}=?" if near else "write ttft=0.5,tpot=0.05,e2e=10",
                 )
             limits[f"{name}_s"] = units.parse(value, "s", where=f"--slo {name}")
             if not limits[f"{name}_s"] > 0:
@@ -162,20 +177,30 @@ class LoadSummary:
         found: list[str] = []
         if self.client_cpu > _BUSY_CLIENT:
             found.append(
-                f"a sending process used {self.client_cpu:.0%} of a processor: latencies include the client's; use more --processes"
+                f"a sending process used {self.client_cpu:.0%} of a processor: latencies include "
+                f"the client's; use more --processes"
             )
         if self.is_open and self.late.p99 > max(_LATE_S, 0.1 * self.ttft.p50):
-            found.append(f"1 % of requests were sent {units.pretty_duration(self.late.p99)} late or more: the load was easier than asked")
+            found.append(
+                f"1 % of requests were sent {units.pretty_duration(self.late.p99)} late or more: "
+                f"the load was easier than asked"
+            )
         if self.failed:
-            found.append(f"{self.failed} of {self.failed + self.requests} requests failed and are in no latency: {self.error_words()}")
+            found.append(
+                f"{self.failed} of {self.failed + self.requests} requests failed and are in no "
+                f"latency: {self.error_words()}"
+            )
         return found
 
     def error_words(self) -> str:
         """List errors as "3 timeout, 1 http 429"."""
-        return ", ".join(f"{count} {kind}" for kind, count in sorted(self.errors.items(), key=lambda item: -item[1]))
+        return ", ".join(
+            f"{count} {kind}"
+            for kind, count in sorted(self.errors.items(), key=lambda item: -item[1])
+        )
 
     def measurements(self) -> list[Measurement]:
-        """Give the serving quantities; those without a sample are left out."""
+        """Return the serving quantities; those without a sample are left out."""
         rows = [
             ("serve.ttft", self.ttft.mean, self.ttft.spread, self.ttft.count),
             ("serve.ttft_p95", self.ttft.p95, 0.0, self.ttft.count),
@@ -186,7 +211,9 @@ class LoadSummary:
             ("serve.makespan", self.duration_s, 0.0, 1),
         ]
         return [
-            Measurement(quantity=name, value=value, spread=spread, count=count, time_s=self.started_at_s)
+            Measurement(
+                quantity=name, value=value, spread=spread, count=count, time_s=self.started_at_s
+            )
             for name, value, spread, count in rows
             if math.isfinite(value)
         ]
@@ -202,13 +229,17 @@ def summarize(result: LoadResult, slo: Slo | None = None) -> LoadSummary:
     Returns:
         The summary; rates of a load without a whole answer are 0.
 
-    Source: definitions of TTFT and TPOT as in DistServe (arXiv 2401.09670), section 2; goodput likewise, section 3.
+    Source: definitions of TTFT and TPOT as in DistServe (arXiv 2401.09670), section 2; goodput
+    likewise, section 3.
     """
     objective = slo or Slo()
     whole = [record for record in result.records if record.is_ok]
     begin_s = min((record.sent_s for record in result.records), default=0.0)
     end_s = max((record.chunk_s[-1] for record in whole if record.chunk_s), default=begin_s)
-    prompt, output = sum(record.prompt_tokens for record in whole), sum(record.output_tokens for record in whole)
+    prompt, output = (
+        sum(record.prompt_tokens for record in whole),
+        sum(record.output_tokens for record in whole),
+    )
     good = sum(objective.holds(record) for record in result.records)
     rate = 1.0 / (end_s - begin_s) if end_s > begin_s else 0.0
     stages = dict.fromkeys(name for record in whole for name in record.stages)
@@ -230,7 +261,10 @@ def summarize(result: LoadResult, slo: Slo | None = None) -> LoadSummary:
         itl=Distribution.of(gap for record in whole for gap in np.diff(record.chunk_s).tolist()),
         e2e=Distribution.of(record.e2e_s for record in whole),
         late=Distribution.of(record.late_s for record in result.records),
-        stages={name: Distribution.of(record.stages.get(name, math.nan) for record in whole) for name in stages},
+        stages={
+            name: Distribution.of(record.stages.get(name, math.nan) for record in whole)
+            for name in stages
+        },
         client_cpu=max(result.cpu_shares, default=0.0),
         is_open=result.is_open,
         started_at_s=result.started_at_s,

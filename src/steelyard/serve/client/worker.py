@@ -1,4 +1,7 @@
-"""A process that sends its part of a load: reads its plan from standard input, sends when told, writes records to standard output."""
+"""A process that sends its part of a load.
+
+Reads its plan from standard input, sends when told, writes records to standard output.
+"""
 
 import asyncio
 import gc
@@ -31,7 +34,8 @@ class WorkerPlan(msgspec.Struct, tag=True, kw_only=True):
         seed: of the prompts.
         vocab_size: of token ids.
         extra: fields of every body.
-        chains: requests that follow one another, (row of the trace, row) each; a request of its own is a chain of one.
+        chains: requests that follow one another, (row of the trace, row) each; a request of its own
+            is a chain of one.
         warm_up: rows sent before, not recorded.
         concurrency: chains under way at once; 0 starts each when its first row arrives.
         timeout_s: of one request.
@@ -102,7 +106,13 @@ class _Sender:
         """Make what all requests share."""
         self.plan = plan
         self.pool = ConnectionPool(plan.endpoint)
-        self.maker = BodyMaker(form=plan.form, model=plan.model, seed=plan.seed, vocab_size=plan.vocab_size, extra=plan.extra)
+        self.maker = BodyMaker(
+            form=plan.form,
+            model=plan.model,
+            seed=plan.seed,
+            vocab_size=plan.vocab_size,
+            extra=plan.extra,
+        )
         self.records: list[RequestRecord] = []
         self.start_s = 0.0
 
@@ -117,7 +127,12 @@ class _Sender:
                 errors.extend([f"{record.error}: {record.message}"] if record.error else [])
 
         self.start_s = time.perf_counter()
-        await asyncio.gather(*(lane() for _ in range(max(1, min(self.plan.concurrency or 8, len(self.plan.warm_up))))))
+        await asyncio.gather(
+            *(
+                lane()
+                for _ in range(max(1, min(self.plan.concurrency or 8, len(self.plan.warm_up))))
+            )
+        )
         return errors[0] if errors else ""
 
     async def run(self) -> None:
@@ -155,12 +170,19 @@ class _Sender:
                 body = self.maker.body(row, index)
                 await asyncio.sleep(row.think_s)
             is_first_open = not self.plan.concurrency and not place
-            record = await self._send(index, row, body or self.maker.body(row, index), row.arrival_s if is_first_open else None)
+            record = await self._send(
+                index,
+                row,
+                body or self.maker.body(row, index),
+                row.arrival_s if is_first_open else None,
+            )
             self.records.append(record)
             if record.error:
                 return
 
-    async def _send(self, index: int, row: TraceRow, body: bytes, scheduled_s: float | None = None) -> RequestRecord:
+    async def _send(
+        self, index: int, row: TraceRow, body: bytes, scheduled_s: float | None = None
+    ) -> RequestRecord:
         """Send one request."""
         record = RequestRecord(
             index=index,
@@ -171,7 +193,15 @@ class _Sender:
             expected_tokens=row.output_tokens,
         )
         plan = self.plan
-        await fill_record(self.pool, self.maker.path, body, record, start_s=self.start_s, timeout_s=plan.timeout_s, retries=plan.retries)
+        await fill_record(
+            self.pool,
+            self.maker.path,
+            body,
+            record,
+            start_s=self.start_s,
+            timeout_s=plan.timeout_s,
+            retries=plan.retries,
+        )
         return record
 
     def _now_s(self) -> float:

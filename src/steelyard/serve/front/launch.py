@@ -24,15 +24,19 @@ class ServeOptions:
         token_budget: most tokens per step.
         policy: order in which requests are served.
         asynchronous: plan one step ahead.
-        api_key_env: environment variable with the keys clients may send, apart by commas; none asked for when empty.
-        api_key_file: file with one `KEY [NAME]` per line, `#` begins a comment; none asked for when None.
+        api_key_env: environment variable with the keys clients may send, apart by commas; none
+            asked for when empty.
+        api_key_file: file with one `KEY [NAME]` per line, `#` begins a comment; none asked for when
+            None.
         requests_per_min: most requests a key may send in a minute, 0 for no limit.
         tokens_per_min: most prompt and output tokens of a key in a minute, 0 for no limit.
         max_requests: most requests in flight; further ones are answered 429.
-        queue_tokens: most predicted tokens in flight; further requests are answered 429. 0 takes four times the pool.
+        queue_tokens: most predicted tokens in flight; further requests are answered 429. 0 takes
+            four times the pool.
         body_limit_bytes: longest request body.
         drain_timeout_s: longest wait for requests in flight after SIGTERM.
-        stall_timeout_s: longest silence of an engine with work before it is replaced; above its longest step.
+        stall_timeout_s: longest silence of an engine with work before it is replaced; above its
+            longest step.
         threads: of the engine's tensor library, 0 for its own choice.
         engine_cores: processor cores of the engine, all when empty.
         gateway_cores: processor cores of the gateway, all when empty.
@@ -80,13 +84,16 @@ class ServeOptions:
             ("threads", self.threads >= 0, "at least 0"),
         ):
             if not good:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}"
+                )
 
 
 def serve(model: Path | str, options: ServeOptions | None = None) -> None:
     """Serve a model until SIGTERM or SIGINT; requests in flight are then finished.
 
-    The calling process becomes the gateway; the engine runs in a process of its own and is started again when it dies.
+    The calling process becomes the gateway; the engine runs in a process of its own and is started
+    again when it dies.
 
     Args:
         model: folder with `config.json`, safetensors and, for text, `tokenizer.json`.
@@ -99,9 +106,14 @@ def serve(model: Path | str, options: ServeOptions | None = None) -> None:
     options = options or ServeOptions()
     folder = Path(model)
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint="give the folder a model was saved in")
+        raise ConfigError(
+            f"{folder} is not a model folder: it has no config.json",
+            hint="give the folder a model was saved in",
+        )
     try:
         from steelyard.serve.front.gateway.process import run_gateway
     except ImportError as error:
-        raise BackendError(f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'") from error
+        raise BackendError(
+            f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'"
+        ) from error
     run_gateway(folder.resolve(), options)

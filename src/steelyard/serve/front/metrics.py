@@ -11,7 +11,23 @@ if TYPE_CHECKING:
 
 __all__ = ["GatewayMetrics"]
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
 _STAGE_SECONDS = (0.0001, 0.00025, 0.0005, *_SECONDS)
 
 
@@ -34,16 +50,43 @@ class GatewayMetrics:
     def __init__(self) -> None:
         """Start at zero."""
         registry = self._registry = CollectorRegistry()
-        self.requests = Counter("steelyard_requests", "Requests ended.", ["route", "outcome"], registry=registry)
-        self.prompt_tokens = Counter("steelyard_prompt_tokens", "Prompt tokens taken in.", registry=registry)
-        self.output_tokens = Counter("steelyard_output_tokens", "Output tokens of the engine.", registry=registry)
-        self.ttft = Histogram("steelyard_ttft_seconds", "Arrival to first text.", buckets=_SECONDS, registry=registry)
-        self.tpot = Histogram("steelyard_tpot_seconds", "Mean time per further token.", buckets=_SECONDS, registry=registry)
-        self.duration = Histogram("steelyard_request_seconds", "Arrival to end.", buckets=_SECONDS, registry=registry)
-        self.stages = Histogram("steelyard_stage_seconds", "Time by stage.", ["stage"], buckets=_STAGE_SECONDS, registry=registry)
-        self.in_flight = Gauge("steelyard_requests_in_flight", "Requests in flight.", registry=registry)
-        self.predicted_tokens = Gauge("steelyard_predicted_tokens", "Predicted tokens in flight.", registry=registry)
-        self.restarts = Counter("steelyard_engine_restarts", "Times the engine was started again.", registry=registry)
+        self.requests = Counter(
+            "steelyard_requests", "Requests ended.", ["route", "outcome"], registry=registry
+        )
+        self.prompt_tokens = Counter(
+            "steelyard_prompt_tokens", "Prompt tokens taken in.", registry=registry
+        )
+        self.output_tokens = Counter(
+            "steelyard_output_tokens", "Output tokens of the engine.", registry=registry
+        )
+        self.ttft = Histogram(
+            "steelyard_ttft_seconds", "Arrival to first text.", buckets=_SECONDS, registry=registry
+        )
+        self.tpot = Histogram(
+            "steelyard_tpot_seconds",
+            "Mean time per further token.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "steelyard_request_seconds", "Arrival to end.", buckets=_SECONDS, registry=registry
+        )
+        self.stages = Histogram(
+            "steelyard_stage_seconds",
+            "Time by stage.",
+            ["stage"],
+            buckets=_STAGE_SECONDS,
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "steelyard_requests_in_flight", "Requests in flight.", registry=registry
+        )
+        self.predicted_tokens = Gauge(
+            "steelyard_predicted_tokens", "Predicted tokens in flight.", registry=registry
+        )
+        self.restarts = Counter(
+            "steelyard_engine_restarts", "Times the engine was started again.", registry=registry
+        )
         self._engine: dict[str, Gauge] = {}
 
     def count_step(self, step: Step) -> None:
@@ -51,7 +94,7 @@ class GatewayMetrics:
         self.output_tokens.inc(sum(len(update.tokens) for update in step.updates))
 
     def render(self, engine: dict[str, float]) -> bytes:
-        """Give the text exposition format.
+        """Return the text exposition format.
 
         Args:
             engine: its counters by name; empty leaves the last known ones.
@@ -62,6 +105,10 @@ class GatewayMetrics:
         for name, value in engine.items():
             gauge = self._engine.get(name)
             if gauge is None:
-                gauge = self._engine[name] = Gauge(f"steelyard_{name}", f"Engine: {name.replace('_', ' ')}.", registry=self._registry)
+                gauge = self._engine[name] = Gauge(
+                    f"steelyard_{name}",
+                    f"Engine: {name.replace('_', ' ')}.",
+                    registry=self._registry,
+                )
             gauge.set(value)
         return generate_latest(self._registry)

@@ -1,4 +1,7 @@
-"""Between text and tokens: encoding prompts, chat templates, and output text piece by piece with stop strings."""
+"""Between text and tokens.
+
+Encoding prompts, chat templates, and output text piece by piece with stop strings.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,28 @@ _END_TOKENS = ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_te
 
 
 class TextCodec:
-    """A model's tokenizer and chat template; without a tokenizer, text is token ids apart by spaces.
+    """A model's tokenizer and chat template.
+
+    Without a tokenizer, text is token ids apart by spaces.
 
     Attributes:
         tokenizer: or None.
         end_tokens: ids that end an output.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None = None, *, chat_template: str = "", end_tokens: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None = None,
+        *,
+        chat_template: str = "",
+        end_tokens: tuple[int, ...] = (),
+    ) -> None:
         """Keep the parts.
 
         Args:
             tokenizer: or None.
-            chat_template: Jinja source as in `tokenizer_config.json`; plain "role: content" lines when empty.
+            chat_template: Jinja source as in `tokenizer_config.json`; plain "role: content" lines
+                when empty.
             end_tokens: ids that end an output.
         """
         self.tokenizer = tokenizer
@@ -60,18 +72,33 @@ class TextCodec:
             try:
                 tokenizer = Tokenizer.from_file(str(path))
             except Exception as error:
-                raise DataError(f"{path} is not a tokenizer: {error}", hint="save it again with the tokenizers library") from error
-        settings = read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").exists() else {}
-        config = read_json(directory / "config.json") if (directory / "config.json").exists() else {}
+                raise DataError(
+                    f"{path} is not a tokenizer: {error}",
+                    hint="save it again with the tokenizers library",
+                ) from error
+        settings = (
+            read_json(directory / "tokenizer_config.json")
+            if (directory / "tokenizer_config.json").exists()
+            else {}
+        )
+        config = (
+            read_json(directory / "config.json") if (directory / "config.json").exists() else {}
+        )
         ends = config.get("eos_token_id")
         ids = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         if tokenizer is not None and not ids:
-            ids = {found for name in _END_TOKENS if (found := tokenizer.token_to_id(name)) is not None}
+            ids = {
+                found for name in _END_TOKENS if (found := tokenizer.token_to_id(name)) is not None
+            }
         template = settings.get("chat_template")
-        return cls(tokenizer, chat_template=template if isinstance(template, str) else "", end_tokens=tuple(sorted(ids)))
+        return cls(
+            tokenizer,
+            chat_template=template if isinstance(template, str) else "",
+            end_tokens=tuple(sorted(ids)),
+        )
 
     def encode(self, text: str) -> list[int]:
-        """Give the token ids of a text.
+        """Return the token ids of a text.
 
         Args:
             text: a prompt.
@@ -87,10 +114,12 @@ class TextCodec:
         try:
             return [int(word) for word in text.split()]
         except ValueError as error:
-            raise ConfigError("this model has no tokenizer", hint="give the prompt as a list of token ids") from error
+            raise ConfigError(
+                "this model has no tokenizer", hint="give the prompt as a list of token ids"
+            ) from error
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """Give the token ids of a conversation that asks for the assistant's turn.
+        """Return the token ids of a conversation that asks for the assistant's turn.
 
         Args:
             messages: with "role" and "content".
@@ -103,14 +132,25 @@ class TextCodec:
         """
         if not self.chat_template:
             lines = [f"{item['role']}: {item['content']}" for item in messages]
-            return self.encode("\n".join([*lines, "assistant:"]) if self.tokenizer else " ".join(item["content"] for item in messages))
+            return self.encode(
+                "\n".join([*lines, "assistant:"])
+                if self.tokenizer
+                else " ".join(item["content"] for item in messages)
+            )
         from jinja2.exceptions import TemplateError
 
         try:
             text = self._compiled().render(messages=messages, add_generation_prompt=True)
         except (TemplateError, TypeError, ValueError) as error:
-            raise ConfigError(f"the chat template refuses the messages: {error}", hint="check the roles and their order") from error
-        return self.tokenizer.encode(text, add_special_tokens=False).ids if self.tokenizer else self.encode(text)
+            raise ConfigError(
+                f"the chat template refuses the messages: {error}",
+                hint="check the roles and their order",
+            ) from error
+        return (
+            self.tokenizer.encode(text, add_special_tokens=False).ids
+            if self.tokenizer
+            else self.encode(text)
+        )
 
     def _compiled(self) -> Any:
         """Compile the chat template once."""
@@ -127,13 +167,13 @@ class TextCodec:
         return self._template
 
     def decode(self, tokens: list[int]) -> str:
-        """Give the text of token ids."""
+        """Return the text of token ids."""
         if self.tokenizer is not None:
             return self.tokenizer.decode(tokens)
         return " ".join(map(str, tokens))
 
     def piece_bytes(self, token: int) -> bytes:
-        """Give the bytes one token stands for; empty for an id outside the vocabulary."""
+        """Return the bytes one token stands for; empty for an id outside the vocabulary."""
         if self.tokenizer is None:
             return str(token).encode()
         name = self.tokenizer.id_to_token(token)
@@ -141,22 +181,28 @@ class TextCodec:
             return b""
         if self._is_byte_level:
             known = _byte_alphabet()
-            return bytes(known[letter] for letter in name) if all(letter in known for letter in name) else name.encode()
+            return (
+                bytes(known[letter] for letter in name)
+                if all(letter in known for letter in name)
+                else name.encode()
+            )
         if len(name) == 6 and name.startswith("<0x"):
             return bytes([int(name[3:5], 16)])
         return name.replace("▁", " ").encode()
 
     def piece(self, token: int) -> str:
-        """Give the text one token stands for; bytes that are no whole character are replaced."""
+        """Return the text one token stands for; bytes that are no whole character are replaced."""
         return self.piece_bytes(token).decode(errors="replace")
 
 
 @cache
 def _byte_alphabet() -> dict[str, int]:
-    """Give the byte that each letter of a byte-level vocabulary stands for."""
+    """Return the byte that each letter of a byte-level vocabulary stands for."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [value for value in range(256) if value not in shown]
-    return {chr(value): value for value in shown} | {chr(256 + place): value for place, value in enumerate(hidden)}
+    return {chr(value): value for value in shown} | {
+        chr(256 + place): value for place, value in enumerate(hidden)
+    }
 
 
 class TextStream:
@@ -198,11 +244,14 @@ class TextStream:
             shown, self._held = self._held[: min(found)], ""
             return shown
         keep = max((self._overlap(stop) for stop in self._stops), default=0)
-        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        shown, self._held = (
+            self._held[: len(self._held) - keep],
+            self._held[len(self._held) - keep :],
+        )
         return shown
 
     def finish(self) -> str:
-        """Give the text held back in case a stop string followed, and U+FFFD for a character that was never completed."""
+        """Return the text held back in case a stop string followed, and U+FFFD for a character that was never completed."""
         shown, self._held = self._held, ""
         if self._unfinished and not self.stopped and self._codec.tokenizer is not None:
             shown += self._codec.tokenizer.decode(self._unfinished)
@@ -210,7 +259,7 @@ class TextStream:
         return shown
 
     def _decode(self, token: int) -> str:
-        """Give the text a token adds; empty while a character is incomplete."""
+        """Return the text a token adds; empty while a character is incomplete."""
         if self._decoder is not None and self._codec.tokenizer is not None:
             text = self._decoder.step(self._codec.tokenizer, token) or ""
             if text:

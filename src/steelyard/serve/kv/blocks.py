@@ -1,4 +1,7 @@
-"""Fixed-size blocks of key/value slots: the pool that counts their users, and the table of one sequence."""
+"""Fixed-size blocks of key/value slots.
+
+The pool that counts their users, and the table of one sequence.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Pool(Protocol):
         ...
 
     def users(self, block: int) -> int:
-        """Give the number of tables that hold a block."""
+        """Return the number of tables that hold a block."""
         ...
 
     def can_take(self, count: int) -> bool:
@@ -77,8 +80,8 @@ class Pool(Protocol):
 class BlockPool:
     """Hands out block ids and counts how many tables hold each.
 
-    A block nobody holds goes back to the free list (last in, first out, so warm memory is used first), or, when the prefix index
-    knows its content, stays there until space is needed.
+    A block nobody holds goes back to the free list (last in, first out, so warm memory is used
+    first), or, when the prefix index knows its content, stays there until space is needed.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.
     """
@@ -95,9 +98,14 @@ class BlockPool:
             ConfigError: a size is out of range.
         """
         if num_blocks < 1:
-            raise ConfigError(f"num_blocks is {num_blocks}, but must be at least 1", hint="give the pool more memory")
+            raise ConfigError(
+                f"num_blocks is {num_blocks}, but must be at least 1",
+                hint="give the pool more memory",
+            )
         if block_size < 1 or block_size & (block_size - 1):
-            raise ConfigError(f"block_size is {block_size}, but must be a power of two", hint="use 16")
+            raise ConfigError(
+                f"block_size is {block_size}, but must be a power of two", hint="use 16"
+            )
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.prefix = prefix
@@ -120,7 +128,7 @@ class BlockPool:
         return self.num_in_use
 
     def users(self, block: int) -> int:
-        """Give the number of tables that hold a block."""
+        """Return the number of tables that hold a block."""
         return self._users[block]
 
     def allocate(self) -> int:
@@ -137,7 +145,9 @@ class BlockPool:
         elif self.prefix and self.prefix.num_idle:
             block = self.prefix.evict()
         else:
-            raise CapacityError(f"all {self.num_blocks} blocks are held", hint="preempt a sequence first")
+            raise CapacityError(
+                f"all {self.num_blocks} blocks are held", hint="preempt a sequence first"
+            )
         self._users[block] = 1
         return block
 
@@ -159,7 +169,10 @@ class BlockPool:
             CapacityError: fewer are available; nothing was taken.
         """
         if not self.can_take(count):
-            raise CapacityError(f"{count} blocks are needed and {self.num_available} available", hint="preempt a sequence first")
+            raise CapacityError(
+                f"{count} blocks are needed and {self.num_available} available",
+                hint="preempt a sequence first",
+            )
         return [self.allocate() for _ in range(count)]
 
     def retain(self, block: int) -> None:
@@ -238,12 +251,12 @@ class BlockTable:
             self.extend(pool.take(missing, after=self.last))
 
     def slots(self, start: int, stop: int, block_size: int) -> np.ndarray:
-        """Give the pool slots of token positions [start, stop), int64."""
+        """Return the pool slots of token positions [start, stop), int64."""
         positions = np.arange(start, stop)
         return self._blocks[positions // block_size] * block_size + positions % block_size
 
     def slot(self, position: int, block_size: int) -> int:
-        """Give the pool slot of one token position."""
+        """Return the pool slot of one token position."""
         return int(self._blocks[position // block_size]) * block_size + position % block_size
 
     def fork(self, pool: Pool) -> BlockTable:
@@ -259,7 +272,7 @@ class BlockTable:
         return copy
 
     def make_writable(self, pool: Pool, position: int) -> tuple[int, int] | None:
-        """Give this table its own copy of the block at a token position (copy-on-write).
+        """Return this table its own copy of the block at a token position (copy-on-write).
 
         Args:
             pool: that handed the block out.

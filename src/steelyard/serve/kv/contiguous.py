@@ -1,4 +1,7 @@
-"""One contiguous reservation per sequence, as engines did before paging: the baselines that paging is measured against."""
+"""One contiguous reservation per sequence, as engines did before paging.
+
+The baselines that paging is measured against.
+"""
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.kv.prefix import PrefixIndex
@@ -7,21 +10,25 @@ __all__ = ["ContiguousPool", "power_of_two"]
 
 
 def power_of_two(count: int) -> int:
-    """Give the smallest power of two that is at least `count`, for `count` of at least 1."""
+    """Return the smallest power of two that is at least `count`, for `count` of at least 1."""
     return 1 << (count - 1).bit_length()
 
 
 class ContiguousPool:
-    """Hands out runs of consecutive blocks with a buddy allocator; a run has a power of two of blocks.
+    """Hands out runs of consecutive blocks with a buddy allocator.
 
-    A pool whose size is no power of two starts as several runs, the largest first. Nothing is shared, so every block has one user.
+    A run has a power of two of blocks.
+
+    A pool whose size is no power of two starts as several runs, the largest first. Nothing is
+    shared, so every block has one user.
 
     Attributes:
         num_blocks: in all.
         block_size: token slots per block.
         prefix: always None.
 
-    Source: Knowlton 1965 (buddy system); used for the baselines of Kwon et al. 2023 (arXiv 2309.06180), section 6.1.
+    Source: Knowlton 1965 (buddy system); used for the baselines of Kwon et al. 2023 (arXiv
+        2309.06180), section 6.1.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -35,11 +42,16 @@ class ContiguousPool:
             ConfigError: the pool has no block.
         """
         if num_blocks < 1:
-            raise ConfigError(f"num_blocks is {num_blocks}, but must be at least 1", hint="give the pool more memory")
+            raise ConfigError(
+                f"num_blocks is {num_blocks}, but must be at least 1",
+                hint="give the pool more memory",
+            )
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.prefix: PrefixIndex | None = None
-        self._free: dict[int, set[int]] = {1 << power: set() for power in range(num_blocks.bit_length())}
+        self._free: dict[int, set[int]] = {
+            1 << power: set() for power in range(num_blocks.bit_length())
+        }
         self._run_of: dict[int, tuple[int, int]] = {}
         self._held: dict[int, int] = {}
         start = 0
@@ -70,7 +82,7 @@ class ContiguousPool:
         return sum(size // wanted for size in self._free if self.num_blocks & size)
 
     def users(self, block: int) -> int:
-        """Give 1 for a block that a table holds, else 0."""
+        """Return 1 for a block that a table holds, else 0."""
         return int(block in self._run_of)
 
     def can_take(self, count: int) -> bool:
@@ -91,8 +103,14 @@ class ContiguousPool:
             CapacityError: no run is long enough, or a table wants a second run.
         """
         if after >= 0 or not self.can_take(count):
-            message = f"no free run of {count} blocks among {self._num_free}" if after < 0 else "a contiguous reservation cannot grow"
-            raise CapacityError(message, hint="reserve the final length, or wait for a sequence to end")
+            message = (
+                f"no free run of {count} blocks among {self._num_free}"
+                if after < 0
+                else "a contiguous reservation cannot grow"
+            )
+            raise CapacityError(
+                message, hint="reserve the final length, or wait for a sequence to end"
+            )
         if not count:
             return []
         wanted = power_of_two(count)
@@ -110,7 +128,10 @@ class ContiguousPool:
 
     def retain(self, block: int) -> None:
         """Refuse: nothing is shared."""
-        raise CapacityError(f"block {block} of a contiguous reservation cannot be shared", hint="use the paged allocator")
+        raise CapacityError(
+            f"block {block} of a contiguous reservation cannot be shared",
+            hint="use the paged allocator",
+        )
 
     def release(self, block: int) -> None:
         """Drop a block; the last one of its run gives the run back."""

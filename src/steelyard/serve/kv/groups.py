@@ -17,9 +17,10 @@ __all__ = ["GroupPool"]
 class GroupPool(BlockPool):
     """Dynamic block groups: a table takes a run of blocks ahead and grows into it.
 
-    A run comes from free blocks if one is long enough, then from the unused end of another table's run, then from shorter ones.
-    Blocks taken ahead count as available: any table gets them when free runs are short, so no more than a table's last block is
-    ever partly wasted. Freed blocks merge with free neighbours. Taking and releasing a block costs O(log num_blocks).
+    A run comes from free blocks if one is long enough, then from the unused end of another table's
+    run, then from shorter ones. Blocks taken ahead count as available: any table gets them when
+    free runs are short, so no more than a table's last block is ever partly wasted. Freed blocks
+    merge with free neighbours. Taking and releasing a block costs O(log num_blocks).
 
     Attributes:
         group_blocks: blocks taken ahead at once.
@@ -27,21 +28,31 @@ class GroupPool(BlockPool):
     Source: Shen et al. 2024 (arXiv 2411.18424), dynamic block group manager.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, prefix: PrefixIndex | None = None, *, group_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        prefix: PrefixIndex | None = None,
+        *,
+        group_blocks: int = 0,
+    ) -> None:
         """Make a pool with every block free.
 
         Args:
             num_blocks: blocks in the pool, at least 1.
             block_size: token slots per block, a power of two.
             prefix: index of reusable blocks, or None to reuse none.
-            group_blocks: blocks taken ahead at once; 0 for a sixteenth of the pool, at most 64 (1024 tokens in blocks of 16).
+            group_blocks: blocks taken ahead at once; 0 for a sixteenth of the pool, at most 64
+                (1024 tokens in blocks of 16).
 
         Raises:
             ConfigError: a size is out of range.
         """
         super().__init__(num_blocks, block_size, prefix)
         if not 0 <= group_blocks <= num_blocks:
-            message = f"group_blocks is {group_blocks}, but must be in [0, num_blocks = {num_blocks}]"
+            message = (
+                f"group_blocks is {group_blocks}, but must be in [0, num_blocks = {num_blocks}]"
+            )
             raise ConfigError(message, hint="leave it at 0 to have it derived")
         self.group_blocks = group_blocks or max(1, min(64, num_blocks // 16))
         self._free.clear()
@@ -51,7 +62,11 @@ class GroupPool(BlockPool):
     @property
     def num_available(self) -> int:
         """Blocks that can be handed out: free ones, ones taken ahead, and idle ones of the prefix index."""
-        return self._runs.num_blocks + self._ahead.num_blocks + (self.prefix.num_idle if self.prefix else 0)
+        return (
+            self._runs.num_blocks
+            + self._ahead.num_blocks
+            + (self.prefix.num_idle if self.prefix else 0)
+        )
 
     def allocate(self) -> int:
         """Take one block for a table of which nothing is known; `take` says when that fails."""
@@ -71,7 +86,10 @@ class GroupPool(BlockPool):
             CapacityError: too few blocks are available; none was taken.
         """
         if count > self.num_available:
-            raise CapacityError(f"{count} blocks are needed and {self.num_available} available", hint="preempt a sequence first")
+            raise CapacityError(
+                f"{count} blocks are needed and {self.num_available} available",
+                hint="preempt a sequence first",
+            )
         blocks = self._continue(after, count)
         while len(blocks) < count:
             start, size = self._group(count - len(blocks))

@@ -16,10 +16,13 @@ class HostCopy:
 
     Attributes:
         blocks: host blocks in token order.
-        valid_tokens: leading tokens whose keys and values are there; the rest of the blocks is room or on its way.
-        pinned: whether the sequence has no other copy, or a transfer uses this one; it is not given up then.
+        valid_tokens: leading tokens whose keys and values are there; the rest of the blocks is room
+            or on its way.
+        pinned: whether the sequence has no other copy, or a transfer uses this one; it is not given
+            up then.
         resident: whether the sequence has its keys and values in the pool as well.
-        hashes: chain hashes of the leading full blocks, of a copy kept for another turn; else empty.
+        hashes: chain hashes of the leading full blocks, of a copy kept for another turn; else
+            empty.
     """
 
     blocks: list[int] = field(default_factory=list)
@@ -32,10 +35,12 @@ class HostCopy:
 class HostSpace:
     """Blocks of the second tier and the copies in them.
 
-    Keys and values are only ever appended, so a copy's valid range is its beginning, and a later copy of the same sequence sends only
-    what came since. When room is short, copies of sequences that are in the pool anyway are given up first, the latest resumed before
-    the others, since it will be asked for last; then those kept for another turn, the longest unused first. They are given up from
-    their end, so that the beginning stays of use. Copies that are the only ones are never given up.
+    Keys and values are only ever appended, so a copy's valid range is its beginning, and a later
+    copy of the same sequence sends only what came since. When room is short, copies of sequences
+    that are in the pool anyway are given up first, the latest resumed before the others, since it
+    will be asked for last; then those kept for another turn, the longest unused first. They are
+    given up from their end, so that the beginning stays of use. Copies that are the only ones are
+    never given up.
 
     Source: Shen et al. 2024 (arXiv 2411.18424), KV cache reuse mechanism.
     """
@@ -62,16 +67,20 @@ class HostSpace:
         return self.pool.num_in_use
 
     def find(self, key: str) -> HostCopy | None:
-        """Give the copy of a sequence."""
+        """Return the copy of a sequence."""
         return self._copies.get(key)
 
     def can_extend(self, key: str, num_tokens: int) -> bool:
         """Whether a copy can be made to hold `num_tokens`, others given up if need be."""
         lacking = self._missing(key, num_tokens) - self.pool.num_available
-        return lacking <= 0 or lacking <= sum(len(copy.blocks) for name, copy in self._copies.items() if name != key and not copy.pinned)
+        return lacking <= 0 or lacking <= sum(
+            len(copy.blocks)
+            for name, copy in self._copies.items()
+            if name != key and not copy.pinned
+        )
 
     def extend(self, key: str, num_tokens: int) -> HostCopy:
-        """Give a sequence's copy blocks for `num_tokens`, and make it the most recent one.
+        """Return a sequence's copy blocks for `num_tokens`, and make it the most recent one.
 
         Args:
             key: names the sequence; an empty copy is made when it has none.
@@ -84,7 +93,9 @@ class HostSpace:
             CapacityError: there is no room even if other copies are given up; nothing changed.
         """
         if not self.can_extend(key, num_tokens):
-            raise CapacityError(f"the host tier has no room for {num_tokens} tokens", hint="give it more blocks")
+            raise CapacityError(
+                f"the host tier has no room for {num_tokens} tokens", hint="give it more blocks"
+            )
         missing = self._missing(key, num_tokens)
         copy = self._copies.pop(key, None) or HostCopy()
         while missing > self.pool.num_available:
@@ -145,8 +156,14 @@ class HostSpace:
 
     def _give_up(self, count: int) -> None:
         """Shorten the copy that is worth least by `count` blocks, or by all it has."""
-        resident = [name for name, copy in self._copies.items() if copy.resident and not copy.pinned]
-        key = resident[-1] if resident else next(name for name, copy in self._copies.items() if not copy.pinned)
+        resident = [
+            name for name, copy in self._copies.items() if copy.resident and not copy.pinned
+        ]
+        key = (
+            resident[-1]
+            if resident
+            else next(name for name, copy in self._copies.items() if not copy.pinned)
+        )
         copy = self._copies[key]
         self._shorten(key, copy, min(count, len(copy.blocks)))
 

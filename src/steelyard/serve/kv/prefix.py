@@ -19,13 +19,16 @@ def chain_hash(previous: bytes, tokens: list[int]) -> bytes:
     Returns:
         16 bytes; equal prefixes give equal hashes, others differ for all practical purposes.
     """
-    return hashlib.blake2b(previous + np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=16).digest()
+    return hashlib.blake2b(
+        previous + np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=16
+    ).digest()
 
 
 class PrefixIndex:
     """Maps chain hashes to blocks and keeps the idle ones in order of their last use.
 
-    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.4 (shared prefix); block hashes as in its engine.
+    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.4 (shared prefix); block hashes as in its
+    engine.
     """
 
     def __init__(self, *, model_key: str = "") -> None:
@@ -63,7 +66,7 @@ class PrefixIndex:
         return block in self._idle
 
     def match(self, hashes: list[bytes]) -> list[int]:
-        """Give the blocks of the longest known prefix of a hash chain."""
+        """Return the blocks of the longest known prefix of a hash chain."""
         blocks = []
         for digest in hashes:
             block = self._block_of.get(digest)

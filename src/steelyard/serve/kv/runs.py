@@ -42,7 +42,8 @@ class SizeClasses:
             size: blocks, at least 1.
 
         Returns:
-            The start of one from the smallest class that has one (of the size's own class only its newest is looked at), or -1.
+            The start of one from the smallest class that has one (of the size's own class only its
+            newest is looked at), or -1.
         """
         rank = size.bit_length()
         for runs in self._classes[rank:]:
@@ -52,7 +53,7 @@ class SizeClasses:
         return -1
 
     def largest(self) -> int:
-        """Give the start of a run of the highest class, -1 without runs."""
+        """Return the start of a run of the highest class, -1 without runs."""
         return next((next(reversed(runs)) for runs in reversed(self._classes) if runs), -1)
 
 

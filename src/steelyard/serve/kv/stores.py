@@ -1,4 +1,7 @@
-"""Where a second tier keeps blocks: in memory, or in a file that bypasses the page cache where the file system lets it."""
+"""Where a second tier keeps blocks.
+
+In memory, or in a file that bypasses the page cache where the file system lets it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ class BlockStore(Protocol):
 
 
 class MemoryStore:
-    """Blocks in a second arena of memory; a run of blocks moves in one strided copy, which does not hold the interpreter lock.
+    """Blocks in a second arena of memory.
+
+    A run of blocks moves in one strided copy, which does not hold the interpreter lock.
 
     Attributes:
         num_blocks: blocks.
@@ -72,7 +77,8 @@ class MemoryStore:
             self._arena = np.empty((num_blocks, num_pieces, piece_bytes), dtype=np.uint8)
         except MemoryError as error:
             raise CapacityError(
-                f"no memory for {num_blocks} host blocks of {num_pieces * piece_bytes} bytes", hint="ask for fewer"
+                f"no memory for {num_blocks} host blocks of {num_pieces * piece_bytes} bytes",
+                hint="ask for fewer",
             ) from error
 
     def put(self, block: int, piece: int, source: np.ndarray) -> int:
@@ -93,16 +99,25 @@ class MemoryStore:
 class FileStore:
     """Blocks in one file; a run of blocks is one range of it and moves in one call to the system.
 
-    The file is opened with O_DIRECT where the file system takes it, so that its speed is the device's and it takes no memory; pieces
-    are padded to pages for that, and copied through a page-aligned buffer per thread. It has no name any more once it is open, so
-    nothing is left behind by whatever ends the process.
+    The file is opened with O_DIRECT where the file system takes it, so that its speed is the
+    device's and it takes no memory; pieces are padded to pages for that, and copied through a
+    page-aligned buffer per thread. It has no name any more once it is open, so nothing is left
+    behind by whatever ends the process.
 
     Attributes:
         num_blocks: blocks.
         is_direct: whether calls bypass the page cache.
     """
 
-    def __init__(self, folder: Path, num_blocks: int, num_pieces: int, piece_bytes: int, *, direct: bool | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        num_blocks: int,
+        num_pieces: int,
+        piece_bytes: int,
+        *,
+        direct: bool | None = None,
+    ) -> None:
         """Make the file and reserve its space.
 
         Args:
@@ -113,7 +128,8 @@ class FileStore:
             direct: bypass the page cache; by default where the file system takes it.
 
         Raises:
-            ConfigError: the folder cannot be written, or `direct` is asked for where it is not possible.
+            ConfigError: the folder cannot be written, or `direct` is asked for where it is not
+                possible.
             CapacityError: the device has no room.
         """
         self.num_blocks = num_blocks
@@ -124,7 +140,9 @@ class FileStore:
         try:
             self._file, self.is_direct = _open(path, direct)
         except OSError as error:
-            raise ConfigError(f"cannot make {path}: {error.strerror}", hint="name a folder that can be written") from error
+            raise ConfigError(
+                f"cannot make {path}: {error.strerror}", hint="name a folder that can be written"
+            ) from error
         self._closer = weakref.finalize(self, os.close, self._file)
         path.unlink()
         try:
@@ -132,7 +150,10 @@ class FileStore:
         except OSError as error:
             self.close()
             size = num_blocks * self._block_bytes / 1e9
-            raise CapacityError(f"{folder} has no room for {size:.2f} GB: {error.strerror}", hint="ask for fewer host blocks") from error
+            raise CapacityError(
+                f"{folder} has no room for {size:.2f} GB: {error.strerror}",
+                hint="ask for fewer host blocks",
+            ) from error
 
     @property
     def _block_bytes(self) -> int:
@@ -141,11 +162,17 @@ class FileStore:
 
     def put(self, block: int, piece: int, source: np.ndarray) -> int:
         """Store pieces of consecutive blocks."""
-        return sum(self._put(block + start, piece, source[start:stop]) for start, stop in self._chunks(source))
+        return sum(
+            self._put(block + start, piece, source[start:stop])
+            for start, stop in self._chunks(source)
+        )
 
     def get(self, block: int, piece: int, target: np.ndarray) -> int:
         """Read pieces of consecutive blocks."""
-        return sum(self._get(block + start, piece, target[start:stop]) for start, stop in self._chunks(target))
+        return sum(
+            self._get(block + start, piece, target[start:stop])
+            for start, stop in self._chunks(target)
+        )
 
     def close(self) -> None:
         """Close the file, which frees its space."""
@@ -178,12 +205,14 @@ class FileStore:
         return 1
 
     def _stage(self, blocks: np.ndarray) -> tuple[memoryview, np.ndarray]:
-        """Give this thread's buffer, as bytes and as an array shaped like `blocks` with padded pieces."""
+        """Return this thread's buffer, as bytes and as an array shaped like `blocks` with padded pieces."""
         if not hasattr(self._stages, "memory"):
             self._stages.memory = mmap.mmap(-1, max(_STAGE_BYTES, self._block_bytes))
         memory = memoryview(self._stages.memory)
         shape = (*blocks.shape[:2], self._shape[1])
-        return memory, np.frombuffer(memory, dtype=np.uint8, count=int(np.prod(shape))).reshape(shape)
+        return memory, np.frombuffer(memory, dtype=np.uint8, count=int(np.prod(shape))).reshape(
+            shape
+        )
 
 
 def _open(path: Path, direct: bool | None) -> tuple[int, bool]:

@@ -28,7 +28,10 @@ _NUM_THREADS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkModel:
-    """An emulated link: a copy takes at least its latency and its bytes over the bandwidth. What is measured with it is emulation.
+    """An emulated link.
+
+    A copy takes at least its latency and its bytes over the bandwidth. What is measured with it is
+    emulation.
 
     Attributes:
         latency_s: of each copy.
@@ -39,7 +42,7 @@ class LinkModel:
     bytes_per_s: float
 
     def copy_s(self, num_bytes: int) -> float:
-        """Give the least seconds of one copy."""
+        """Return the least seconds of one copy."""
         return self.latency_s + num_bytes / self.bytes_per_s
 
 
@@ -80,7 +83,10 @@ def pool_bytes(kv: Tensor) -> np.ndarray:
         ConfigError: the tensor stands elsewhere or has gaps.
     """
     if kv.device.type != "cpu" or not kv.is_contiguous():
-        raise ConfigError(f"the second tier copies a contiguous pool on the CPU, not on {kv.device}", hint="set host_blocks to 0")
+        raise ConfigError(
+            f"the second tier copies a contiguous pool on the CPU, not on {kv.device}",
+            hint="set host_blocks to 0",
+        )
     import torch
 
     return kv.flatten(0, 1).flatten(2).view(torch.uint8).numpy().transpose(1, 0, 2)
@@ -102,14 +108,22 @@ def make_store(kv: Tensor, num_blocks: int, folder: Path | None = None) -> Block
         CapacityError: memory or disk are too small.
     """
     _, pieces, size = pool_bytes(kv).shape
-    return FileStore(folder, num_blocks, pieces, size) if folder else MemoryStore(num_blocks, pieces, size)
+    return (
+        FileStore(folder, num_blocks, pieces, size)
+        if folder
+        else MemoryStore(num_blocks, pieces, size)
+    )
 
 
 class TieredKV:
-    """Carries out transfers: real copies between a pool and a store, in threads that do not hold the interpreter lock while they copy.
+    """Carries out transfers.
 
-    A transfer's runs of blocks move one copy per run. Incoming and outgoing transfers have threads of their own, so that a request is
-    not kept waiting by those that leave. The order among transfers is free; the `Swapper` never lets two touch the same block.
+    Real copies between a pool and a store, in threads that do not hold the interpreter lock while
+    they copy.
+
+    A transfer's runs of blocks move one copy per run. Incoming and outgoing transfers have threads
+    of their own, so that a request is not kept waiting by those that leave. The order among
+    transfers is free; the `Swapper` never lets two touch the same block.
 
     Attributes:
         store: the second tier.
@@ -120,13 +134,16 @@ class TieredKV:
     Source: Shen et al. 2024 (arXiv 2411.18424), multithreading swap manager.
     """
 
-    def __init__(self, kv: Tensor, store: BlockStore, *, grouped: bool = True, link: LinkModel | None = None) -> None:
+    def __init__(
+        self, kv: Tensor, store: BlockStore, *, grouped: bool = True, link: LinkModel | None = None
+    ) -> None:
         """Start the threads.
 
         Args:
             kv: pool tensor [L, 2, num_blocks, ...], contiguous and on the CPU.
             store: the second tier, shaped for it.
-            grouped: move runs of blocks at once; else every block's keys and values of every layer on their own, the baseline.
+            grouped: move runs of blocks at once; else every block's keys and values of every layer
+                on their own, the baseline.
             link: emulates a slower link; None for what the machine gives.
 
         Raises:
@@ -136,7 +153,10 @@ class TieredKV:
         self.grouped = grouped
         self.link = link
         self._pool = pool_bytes(kv)
-        self._threads = {name: ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix=f"swap-{name}") for name in ("out", "in")}
+        self._threads = {
+            name: ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix=f"swap-{name}")
+            for name in ("out", "in")
+        }
         self._stats = {"out": TransferStats(), "in": TransferStats()}
         self._lock = threading.Lock()
         self._under_way: dict[int, Future[float]] = {}
@@ -148,23 +168,25 @@ class TieredKV:
         return len(self._under_way)
 
     def stats(self, direction: str) -> TransferStats:
-        """Give what was moved "out" of or "in" to the pool so far."""
+        """Return what was moved "out" of or "in" to the pool so far."""
         with self._lock:
             return self._stats[direction]
 
     def submit(self, transfers: Iterable[Transfer]) -> None:
         """Start transfers; the steps that write the blocks they read must have run."""
         for transfer in transfers:
-            self._under_way[transfer.id] = self._threads[transfer.direction].submit(self._run, transfer, time.perf_counter())
+            self._under_way[transfer.id] = self._threads[transfer.direction].submit(
+                self._run, transfer, time.perf_counter()
+            )
 
     def landed(self) -> list[int]:
-        """Give the transfers that are done, each once."""
+        """Return the transfers that are done, each once."""
         ended = self._take(lambda future: future.exception() is None)
         self.took_s = {name: future.result() for name, future in ended.items()}
         return list(ended)
 
     def failed(self) -> list[int]:
-        """Give the transfers that did not work, each once; `stats` counts them."""
+        """Return the transfers that did not work, each once; `stats` counts them."""
         return list(self._take(lambda future: future.exception() is not None))
 
     def wait(self, transfer_ids: Iterable[int] | None = None) -> None:
@@ -186,7 +208,11 @@ class TieredKV:
 
     def _take(self, fits: Callable[[Future[float]], bool]) -> dict[int, Future[float]]:
         """Take ended transfers that fit off the list."""
-        ended = {name: future for name, future in self._under_way.items() if future.done() and fits(future)}
+        ended = {
+            name: future
+            for name, future in self._under_way.items()
+            if future.done() and fits(future)
+        }
         for name in ended:
             del self._under_way[name]
         return ended
@@ -220,10 +246,18 @@ class TieredKV:
             return self._timed(move, host, 0, blocks)
         pieces = range(blocks.shape[1])
         return sum(
-            self._timed(move, host + row, piece, blocks[row : row + 1, piece : piece + 1]) for row in range(count) for piece in pieces
+            self._timed(move, host + row, piece, blocks[row : row + 1, piece : piece + 1])
+            for row in range(count)
+            for piece in pieces
         )
 
-    def _timed(self, move: Callable[[int, int, np.ndarray], int], block: int, piece: int, pieces: np.ndarray) -> int:
+    def _timed(
+        self,
+        move: Callable[[int, int, np.ndarray], int],
+        block: int,
+        piece: int,
+        pieces: np.ndarray,
+    ) -> int:
         """Make one copy; with an emulated link, let at least its time pass."""
         if self.link is None:
             return move(block, piece, pieces)

@@ -28,7 +28,9 @@ def decode_gathered(query: Tensor, keys: Tensor, values: Tensor, contexts: Tenso
         [S, H, D].
     """
     mask = torch.arange(keys.shape[2], device=keys.device) < contexts[:, None]
-    return F.scaled_dot_product_attention(query[:, :, None], keys, values, attn_mask=mask[:, None, None], enable_gqa=True)[:, :, 0]
+    return F.scaled_dot_product_attention(
+        query[:, :, None], keys, values, attn_mask=mask[:, None, None], enable_gqa=True
+    )[:, :, 0]
 
 
 class _Chunk:
@@ -58,7 +60,9 @@ class StepAttention:
     Instances are made by the runner, one per step, and called once per layer.
     """
 
-    def __init__(self, plan: StepPlan, pool: KVPool, *, compiled: bool, helpers: Executor | None = None) -> None:
+    def __init__(
+        self, plan: StepPlan, pool: KVPool, *, compiled: bool, helpers: Executor | None = None
+    ) -> None:
         """Turn the plan's index arrays into what each layer needs.
 
         Args:
@@ -76,17 +80,23 @@ class StepAttention:
         self.tables, self.contexts = plan.block_tables[:count], plan.context_lengths[:count]
         if count and not compiled:
             width = -(-int(self.contexts.max()) // size)
-            self.device_tables = torch.from_numpy(np.ascontiguousarray(self.tables[:, :width])).to(device)
+            self.device_tables = torch.from_numpy(np.ascontiguousarray(self.tables[:, :width])).to(
+                device
+            )
             self.device_contexts = torch.from_numpy(self.contexts).to(device)
         starts = plan.query_starts.tolist()
-        self.chunks = [self._chunk(plan, row, starts, size) for row in range(count, len(plan.request_ids))]
+        self.chunks = [
+            self._chunk(plan, row, starts, size) for row in range(count, len(plan.request_ids))
+        ]
 
     def _chunk(self, plan: StepPlan, row: int, starts: list[int], size: int) -> _Chunk:
         """Describe one prompt chunk."""
         context = int(plan.context_lengths[row])
         table = None
         if context > starts[row + 1] - starts[row]:
-            table = torch.from_numpy(np.ascontiguousarray(plan.block_tables[row, : -(-context // size)])).to(self.blocks.device)
+            table = torch.from_numpy(
+                np.ascontiguousarray(plan.block_tables[row, : -(-context // size)])
+            ).to(self.blocks.device)
         return _Chunk(starts[row], starts[row + 1], context, table)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -109,11 +119,19 @@ class StepAttention:
             if chunk.table is None:
                 k, v = key[chunk.rows].transpose(0, 1), value[chunk.rows].transpose(0, 1)
             else:
-                k, v = (part[:, : chunk.context] for part in self.pool.gather(layer, chunk.table, query.dtype))
+                k, v = (
+                    part[:, : chunk.context]
+                    for part in self.pool.gather(layer, chunk.table, query.dtype)
+                )
             q = query[chunk.rows].transpose(0, 1)
             grouped = q.shape[0] != k.shape[0]
             attended = F.scaled_dot_product_attention(
-                q[None], k[None], v[None], attn_mask=chunk.mask, is_causal=chunk.mask is None, enable_gqa=grouped
+                q[None],
+                k[None],
+                v[None],
+                attn_mask=chunk.mask,
+                is_causal=chunk.mask is None,
+                enable_gqa=grouped,
             )
             out[chunk.rows] = attended[0].transpose(0, 1)
         return out

@@ -29,7 +29,8 @@ def embed(
 ) -> np.ndarray:
     """Embed prompts by the hidden states after the model's last norm.
 
-    Prompts run side by side as one flat batch without padding; within it, those of equal length share one attention call.
+    Prompts run side by side as one flat batch without padding; within it, those of equal length
+    share one attention call.
 
     Args:
         model: a decoder.
@@ -42,21 +43,31 @@ def embed(
         float32 [n, C], in the order of `prompts`.
 
     Raises:
-        ConfigError: a prompt is empty, too long, or has a token outside the vocabulary; it is named.
+        ConfigError: a prompt is empty, too long, or has a token outside the vocabulary; it is
+            named.
     """
     arch = model.architecture
     for index, prompt in enumerate(prompts):
         if not 1 <= len(prompt) <= arch.max_positions:
-            raise ConfigError(f"prompt {index} has {len(prompt)} tokens, but 1 to {arch.max_positions} are allowed", hint="cut it")
+            raise ConfigError(
+                f"prompt {index} has {len(prompt)} tokens, but 1 to {arch.max_positions} are "
+                f"allowed",
+                hint="cut it",
+            )
         if not (min(prompt) >= 0 and max(prompt) < arch.vocab_size):
-            raise ConfigError(f"prompt {index}: token ids must be in [0, {arch.vocab_size})", hint="encode it with this model's tokenizer")
+            raise ConfigError(
+                f"prompt {index}: token ids must be in [0, {arch.vocab_size})",
+                hint="encode it with this model's tokenizer",
+            )
     out = np.empty((len(prompts), arch.hidden_size), dtype=np.float32)
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     with torch.inference_mode():
         for batch in _batches([len(prompts[index]) for index in order], token_budget):
             rows = order[batch]
             pooled = _pool(model, [prompts[row] for row in rows], pooling).float()
-            out[rows] = (torch.nn.functional.normalize(pooled, dim=-1) if normalize else pooled).numpy(force=True)
+            out[rows] = (
+                torch.nn.functional.normalize(pooled, dim=-1) if normalize else pooled
+            ).numpy(force=True)
     return out
 
 
@@ -73,17 +84,26 @@ def _batches(lengths: list[int], budget: int) -> Iterator[slice]:
 
 
 def _pool(model: Transformer, prompts: list[Sequence[int]], pooling: str) -> Tensor:
-    """Give the pooled hidden states [n, C] of prompts sorted by length."""
+    """Return the pooled hidden states [n, C] of prompts sorted by length."""
     device = model.embedding.weight.device
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    groups = [(length, sum(1 for _ in same)) for length, same in itertools.groupby(lengths.tolist())]
+    groups = [
+        (length, sum(1 for _ in same)) for length, same in itertools.groupby(lengths.tolist())
+    ]
     tokens = torch.tensor([token for prompt in prompts for token in prompt], device=device)
-    positions = torch.cat([torch.arange(length).repeat(count) for length, count in groups]).to(device)
+    positions = torch.cat([torch.arange(length).repeat(count) for length, count in groups]).to(
+        device
+    )
     hidden = model.run(tokens, positions, _GroupedAttention(groups))
     if pooling == "last":
         return hidden[lengths.to(device).cumsum(0) - 1]
     parts = hidden.float().split([length * count for length, count in groups])
-    return torch.cat([part.unflatten(0, (count, length)).mean(1) for part, (length, count) in zip(parts, groups, strict=True)])
+    return torch.cat(
+        [
+            part.unflatten(0, (count, length)).mean(1)
+            for part, (length, count) in zip(parts, groups, strict=True)
+        ]
+    )
 
 
 class _GroupedAttention:
@@ -96,9 +116,13 @@ class _GroupedAttention:
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend in one layer; all are [T, heads, D]."""
         sizes = [length * count for length, count in self.groups]
-        parts = zip(query.split(sizes), key.split(sizes), value.split(sizes), self.groups, strict=True)
+        parts = zip(
+            query.split(sizes), key.split(sizes), value.split(sizes), self.groups, strict=True
+        )
         attended = [
-            causal_attention(layer, *(part.unflatten(0, (count, length)) for part in (q, k, v))).flatten(0, 1)
+            causal_attention(
+                layer, *(part.unflatten(0, (count, length)) for part in (q, k, v))
+            ).flatten(0, 1)
             for q, k, v, (length, count) in parts
         ]
         return torch.cat(attended)

@@ -1,4 +1,7 @@
-"""Attention of one step on a GPU: keys and values are stored in the pool, then one kernel reads them through the block table."""
+"""Attention of one step on a GPU.
+
+Keys and values are stored in the pool, then one kernel reads them through the block table.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ def gpu_kernel_fits(pool: KVPool) -> bool:
 class GPUStepAttention:
     """The `attend` of one step on a GPU; made once per step and called once per layer.
 
-    Decoding sequences share one launch, in which long contexts are cut into pieces when sequences are few; prompt chunks share another.
+    Decoding sequences share one launch, in which long contexts are cut into pieces when sequences
+    are few; prompt chunks share another.
     """
 
     def __init__(self, plan: StepPlan, pool: KVPool, group: int) -> None:
@@ -41,16 +45,32 @@ class GPUStepAttention:
 
         device, size, count = pool.kv.device, pool.kv.shape[4], plan.num_decodes
         self.pool = pool
-        slots = torch.from_numpy(np.stack([plan.slot_mapping // size, plan.slot_mapping % size])).to(device)
+        slots = torch.from_numpy(
+            np.stack([plan.slot_mapping // size, plan.slot_mapping % size])
+        ).to(device)
         self.blocks, self.offsets = slots[0], slots[1]
-        self.tables = torch.from_numpy(np.ascontiguousarray(plan.block_tables, dtype=np.int32)).to(device)
-        processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _PROCESSORS_INTERPRETED
+        self.tables = torch.from_numpy(np.ascontiguousarray(plan.block_tables, dtype=np.int32)).to(
+            device
+        )
+        processors = (
+            torch.cuda.get_device_properties(device).multi_processor_count
+            if device.type == "cuda"
+            else _PROCESSORS_INTERPRETED
+        )
         self.launches = []
         for first, stop in ((0, count), (count, len(plan.request_ids))):
             queries, contexts = plan.query_lengths[first:stop], plan.context_lengths[first:stop]
             if len(queries):
-                tiles = query_tiles(queries, contexts, group, device, first_row=int(plan.query_lengths[:first].sum()))
-                splits = num_splits(len(tiles.sequence), pool.kv.shape[3], int(contexts.max()), processors)
+                tiles = query_tiles(
+                    queries,
+                    contexts,
+                    group,
+                    device,
+                    first_row=int(plan.query_lengths[:first].sum()),
+                )
+                splits = num_splits(
+                    len(tiles.sequence), pool.kv.shape[3], int(contexts.max()), processors
+                )
                 self.launches.append((self.tables[first:stop], tiles, splits))
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -1,7 +1,10 @@
-"""Outputs that must follow a grammar: JSON schemas, regular expressions, choices and Lark grammars, through `llguidance`.
+"""Outputs that must follow a grammar.
 
-`SamplingParams.grammar` spells a grammar as its kind, a colon and its text: "json_schema:{...}", "regex:[a-z]+", 'choice:["yes", "no"]'
-or "lark:start: ...". "json_object" alone is any JSON object. `spell` writes that, `Grammars.check` refuses what cannot be used.
+JSON schemas, regular expressions, choices and Lark grammars, through `llguidance`.
+
+`SamplingParams.grammar` spells a grammar as its kind, a colon and its text: "json_schema:{...}",
+"regex:[a-z]+", 'choice:["yes", "no"]' or "lark:start: ...". "json_object" alone is any JSON object.
+`spell` writes that, `Grammars.check` refuses what cannot be used.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ def spell(kind: Kind, text: str | dict[str, Any] | list[str] = "") -> str:
 
     Args:
         kind: of the grammar.
-        text: schema (text or parsed), pattern, choices (text of a JSON list or a list) or Lark source; nothing for "json_object".
+        text: schema (text or parsed), pattern, choices (text of a JSON list or a list) or Lark
+            source; nothing for "json_object".
 
     Returns:
         The spelled grammar; `Grammars.check` says whether it can be used.
@@ -52,8 +56,9 @@ def spell(kind: Kind, text: str | dict[str, Any] | list[str] = "") -> str:
 class Grammars:
     """Compiles grammars for one tokenizer and follows them along the outputs of requests.
 
-    A compiled grammar is kept and copied for each request. Compiling and every step have limits of work, not of time, so that a
-    grammar that is accepted once is always accepted. `check` may be called from another thread than `constrain`.
+    A compiled grammar is kept and copied for each request. Compiling and every step have limits of
+    work, not of time, so that a grammar that is accepted once is always accepted. `check` may be
+    called from another thread than `constrain`.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_tokens: tuple[int, ...]) -> None:
@@ -66,15 +71,20 @@ class Grammars:
 
         Raises:
             BackendError: `llguidance` is not installed.
-            ConfigError: there is no end token, or the tokenizer is of a kind whose tokens are not known as bytes.
+            ConfigError: there is no end token, or the tokenizer is of a kind whose tokens are not
+                known as bytes.
         """
         try:
             import llguidance
         except ImportError as error:
-            raise BackendError("grammars need llguidance", hint="pip install 'steelyard[serve]'") from error
+            raise BackendError(
+                "grammars need llguidance", hint="pip install 'steelyard[serve]'"
+            ) from error
         ends = [token for token in end_tokens if 0 <= token < vocab_size]
         if not ends:
-            raise ConfigError("grammars need a token that ends an output", hint="name eos_token_id in config.json")
+            raise ConfigError(
+                "grammars need a token that ends an output", hint="name eos_token_id in config.json"
+            )
         self._library = llguidance
         self.vocab_size = vocab_size
         self.end_tokens = ends
@@ -82,11 +92,20 @@ class Grammars:
         plain.no_padding()
         plain.no_truncation()
         try:
-            self._tokenizer = llguidance.LLTokenizer(plain.to_str(), n_vocab=vocab_size, eos_token=ends)
+            self._tokenizer = llguidance.LLTokenizer(
+                plain.to_str(), n_vocab=vocab_size, eos_token=ends
+            )
         except ValueError as error:
-            raise ConfigError(f"grammars cannot use this tokenizer: {error}", hint="leave grammars out of requests") from error
+            raise ConfigError(
+                f"grammars cannot use this tokenizer: {error}",
+                hint="leave grammars out of requests",
+            ) from error
         self._limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=1_000_000, step_lexer_fuel=200_000, step_max_items=50_000, max_grammar_size=100_000, verbose_errors=False
+            initial_lexer_fuel=1_000_000,
+            step_lexer_fuel=200_000,
+            step_max_items=50_000,
+            max_grammar_size=100_000,
+            verbose_errors=False,
         )
         self._lock = threading.Lock()
         self._compiled: dict[str, LLMatcher] = {}
@@ -99,11 +118,14 @@ class Grammars:
             grammar: as `spell` writes it.
 
         Raises:
-            ConfigError: its kind is unknown, it is too large or too complex, or it is not a valid schema, pattern or grammar.
+            ConfigError: its kind is unknown, it is too large or too complex, or it is not a valid
+                schema, pattern or grammar.
         """
         self._matcher(grammar)
 
-    def constrain(self, logits: np.ndarray, rows: list[int], requests: list[Request], positions: list[int]) -> dict[int, str]:
+    def constrain(
+        self, logits: np.ndarray, rows: list[int], requests: list[Request], positions: list[int]
+    ) -> dict[int, str]:
         """Set to minus infinity the logits of tokens that the grammars of rows do not allow next.
 
         End tokens before a request's `min_tokens` are held back unless nothing else is allowed.
@@ -130,18 +152,24 @@ class Grammars:
         return errors
 
     def _state(self, request: Request) -> GrammarState:
-        """Give the state that follows a request, made anew when it is not known."""
+        """Return the state that follows a request, made anew when it is not known."""
         state = self._states.get(request.id)
         if state is None or state.request is not request:
             if len(self._states) >= _MOST_STATES:
-                self._states = {key: item for key, item in self._states.items() if item.request.finish_reason is None}
+                self._states = {
+                    key: item
+                    for key, item in self._states.items()
+                    if item.request.finish_reason is None
+                }
             if len(self._states) >= _MOST_STATES:
                 self._states = {}
-            state = self._states[request.id] = GrammarState(request, self._matcher(request.params.grammar).deep_copy(), self.end_tokens)
+            state = self._states[request.id] = GrammarState(
+                request, self._matcher(request.params.grammar).deep_copy(), self.end_tokens
+            )
         return state
 
     def _matcher(self, grammar: str) -> LLMatcher:
-        """Give the compiled grammar at its start; the least recently asked for is dropped when too many are kept."""
+        """Return the compiled grammar at its start; the least recently asked for is dropped when too many are kept."""
         with self._lock:
             found = self._compiled.pop(grammar, None) or self._compile(grammar)
             self._compiled[grammar] = found
@@ -152,17 +180,24 @@ class Grammars:
     def _compile(self, grammar: str) -> LLMatcher:
         """Compile, with the reason when it cannot be done."""
         if len(grammar) > _MOST_CHARACTERS:
-            message = f"the grammar has {len(grammar)} characters, but at most {_MOST_CHARACTERS} are allowed"
+            message = (
+                f"the grammar has {len(grammar)} characters, but at most {_MOST_CHARACTERS} "
+                f"are allowed"
+            )
             raise ConfigError(message, hint="make it smaller")
         kind, _, text = grammar.partition(":")
-        matcher = self._library.LLMatcher(self._tokenizer, self._source(kind, text), log_level=0, limits=self._limits)
+        matcher = self._library.LLMatcher(
+            self._tokenizer, self._source(kind, text), log_level=0, limits=self._limits
+        )
         if matcher.is_error():
             reason = " ".join(matcher.get_error().split())[:300]
-            raise ConfigError(f"the {kind} cannot be followed: {reason}", hint="correct or simplify it")
+            raise ConfigError(
+                f"the {kind} cannot be followed: {reason}", hint="correct or simplify it"
+            )
         return matcher
 
     def _source(self, kind: str, text: str) -> str:
-        """Give a grammar in the library's own form."""
+        """Return a grammar in the library's own form."""
         library = self._library.LLMatcher
         if kind == "json_object" and not text:
             return library.grammar_from_json_schema('{"type": "object"}')
@@ -171,16 +206,21 @@ class Grammars:
         if kind == "regex" and text:
             return library.grammar_from_regex(text)
         if kind == "choice":
-            return library.grammar_from_lark("start: " + " | ".join(map(json.dumps, _choices(text))))
+            return library.grammar_from_lark(
+                "start: " + " | ".join(map(json.dumps, _choices(text)))
+            )
         if kind == "lark" and text:
             return library.grammar_from_lark(text)
         raise ConfigError(
-            f"unknown grammar {kind[:40]!r}", hint='give "json_object", or json_schema, regex, choice or lark, a colon and the text'
+            f"unknown grammar {kind[:40]!r}",
+            hint='give "json_object", or json_schema, regex, choice or lark, a colon and the text',
         )
 
 
 class GrammarState:
-    """Where one request is in its grammar; it follows the request's output, also when that is cut short or replaced.
+    """Where one request is in its grammar.
+
+    It follows the request's output, also when that is cut short or replaced.
 
     Attributes:
         request: whose output it follows.
@@ -204,7 +244,8 @@ class GrammarState:
         """Mark the tokens allowed after the request's first `length` output tokens.
 
         Args:
-            mask: int32 [ceil(V / 32)] of zeros; bit t % 32 of word t // 32 is set for each allowed token t.
+            mask: int32 [ceil(V / 32)] of zeros; bit t % 32 of word t // 32 is set for each allowed
+                token t.
             length: output tokens the request has.
 
         Returns:
@@ -225,7 +266,10 @@ class GrammarState:
         done = len(self._taken)
         if output[:done] != self._taken:
             pairs = zip(self._taken, output, strict=False)
-            done = next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), min(done, len(output)))
+            done = next(
+                (at for at, (ours, theirs) in enumerate(pairs) if ours != theirs),
+                min(done, len(output)),
+            )
             self._matcher.rollback(max(self._consumed - done, 0))
             self._consumed = min(self._consumed, done)
             del self._taken[done:]
@@ -234,7 +278,9 @@ class GrammarState:
             count = self._matcher.try_consume_tokens(fresh)
             self._consumed += count
             fresh = fresh[count:]
-        if self._matcher.is_error() or not set(fresh) <= set(self._end_tokens if self._matcher.is_stopped() else ()):
+        if self._matcher.is_error() or not set(fresh) <= set(
+            self._end_tokens if self._matcher.is_stopped() else ()
+        ):
             return self._matcher.get_error() or "the output does not follow the grammar"
         self._taken = output
         return ""
@@ -247,15 +293,25 @@ def _parse(kind: str, text: str, types: tuple[type, ...]) -> Any:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the {kind} is not JSON: {error}", hint="give valid JSON") from error
     if not isinstance(value, types):
-        raise ConfigError(f"the {kind} is {type(value).__name__} in JSON, which it cannot be", hint="see running.grammar for examples")
+        raise ConfigError(
+            f"the {kind} is {type(value).__name__} in JSON, which it cannot be",
+            hint="see running.grammar for examples",
+        )
     return value
 
 
 def _choices(text: str) -> list[str]:
     """Read a list of choices."""
     values = _parse("choice", text, (list,))
-    if not values or len(values) > _MOST_CHOICES or not all(isinstance(item, str) and item for item in values):
-        raise ConfigError(f"a choice needs 1 to {_MOST_CHOICES} texts, none of them empty", hint='for example choice:["yes", "no"]')
+    if (
+        not values
+        or len(values) > _MOST_CHOICES
+        or not all(isinstance(item, str) and item for item in values)
+    ):
+        raise ConfigError(
+            f"a choice needs 1 to {_MOST_CHOICES} texts, none of them empty",
+            hint='for example choice:["yes", "no"]',
+        )
     return values
 
 

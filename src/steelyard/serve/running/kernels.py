@@ -1,7 +1,10 @@
-"""Decode attention straight over the block table, compiled with numba; it holds no lock, so threads may share the work.
+"""Decode attention straight over the block table, compiled with numba.
 
-The kernel is not `parallel=True`: numba's OpenMP layer shares PyTorch's runtime library and would overwrite its number of threads.
-Keys and values come as the bits of their numbers, so one kernel reads float32 and bfloat16 (the upper half of a float32) alike.
+It holds no lock, so threads may share the work.
+
+The kernel is not `parallel=True`: numba's OpenMP layer shares PyTorch's runtime library and would
+overwrite its number of threads. Keys and values come as the bits of their numbers, so one kernel
+reads float32 and bfloat16 (the upper half of a float32) alike.
 """
 
 import itertools
@@ -16,7 +19,8 @@ _SMALL = 16384
 """Tokens times heads below which handing pieces to a thread costs more than it saves."""
 
 _SPLIT = 1024
-"""Tokens of a piece: longer contexts are cut, and their parts combined. A constant, so that a row's result never depends on others."""
+"""Tokens of a piece: longer contexts are cut, and their parts combined. A constant, so that a row's
+result never depends on others."""
 
 
 def split_pieces(contexts: np.ndarray, split: int = _SPLIT) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +31,8 @@ def split_pieces(contexts: np.ndarray, split: int = _SPLIT) -> tuple[np.ndarray,
         split: tokens of a piece.
 
     Returns:
-        int64 [P, 3] (row, first token, end) of every piece in order of rows, and int64 [S + 1] where each row's pieces begin.
+        int64 [P, 3] (row, first token, end) of every piece in order of rows, and int64 [S + 1]
+        where each row's pieces begin.
     """
     counts = -(-contexts // split)
     starts = np.concatenate([[0], np.cumsum(counts)])
@@ -47,7 +52,9 @@ def paged_decode(
     helpers: Executor | None = None,
     threads: int = 1,
 ) -> None:
-    """Attend from one query per sequence to its paged context; softmax is kept running from block to block.
+    """Attend from one query per sequence to its paged context.
+
+    Softmax is kept running from block to block.
 
     Args:
         query: float32 [S, H, D], not yet scaled.
@@ -59,14 +66,22 @@ def paged_decode(
         helpers: threads beside the caller's.
         threads: how many may work, the caller's included.
 
-    Source: Kwon et al. 2023 (arXiv 2309.06180), equation 4; running softmax of Milakov and Gimelshein 2018 (arXiv 1805.02867).
+    Source: Kwon et al. 2023 (arXiv 2309.06180), equation 4; running softmax of Milakov and
+        Gimelshein 2018 (arXiv 1805.02867).
     """
     pieces, starts = split_pieces(contexts)
     parts = np.empty((len(pieces), query.shape[1], query.shape[2] + 2), dtype=np.float32)
     small = helpers is None or int(contexts.sum()) * query.shape[1] < _SMALL
     edges = [0, len(pieces)] if small else _edges(pieces, threads)
     runs = list(itertools.pairwise(edges))
-    rest = [helpers.submit(_attend, query, keys, values, tables, pieces, parts, *run) for run in runs[1:]] if helpers else []
+    rest = (
+        [
+            helpers.submit(_attend, query, keys, values, tables, pieces, parts, *run)
+            for run in runs[1:]
+        ]
+        if helpers
+        else []
+    )
     _attend(query, keys, values, tables, pieces, parts, *runs[0])
     for part in rest:
         part.result()

@@ -29,8 +29,8 @@ class Launch:
 class Launcher:
     """Runs steps in the order they were launched, and hands each the tokens of the one before.
 
-    A plan made before the previous step's tokens were known names them in `StepPlan.feedback`; they are filled in by the worker, so
-    scheduling never waits for them.
+    A plan made before the previous step's tokens were known names them in `StepPlan.feedback`; they
+    are filled in by the worker, so scheduling never waits for them.
 
     Source: Zhu et al. 2024 (NanoFlow, arXiv 2408.12757), section 4.2 (asynchronous scheduling).
     """

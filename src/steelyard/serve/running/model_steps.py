@@ -1,4 +1,7 @@
-"""Runs steps through the model's own forward, on any device: the reference, and with packed weights the path without a compiler."""
+"""Runs steps through the model's own forward, on any device.
+
+The reference, and with packed weights the path without a compiler.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,36 @@ class ModelSteps:
         packed_bytes: bytes of the packed weights, 0 without.
     """
 
-    def __init__(self, model: Transformer, pool: KVPool, *, compiled: bool, helpers: Executor | None = None) -> None:
+    def __init__(
+        self, model: Transformer, pool: KVPool, *, compiled: bool, helpers: Executor | None = None
+    ) -> None:
         """Pack the weights if `compiled`.
 
         Args:
             model: in evaluation mode.
             pool: keys and values.
-            compiled: use packed linear layers and the numba kernel (float32 on the CPU); later changes of weights are not seen.
+            compiled: use packed linear layers and the numba kernel (float32 on the CPU); later
+                changes of weights are not seen.
             helpers: threads that share the numba kernel's rows.
         """
         self._pool, self._compiled, self._helpers = pool, compiled, helpers
-        self._on_gpu, self._group = gpu_kernel_fits(pool), model.architecture.num_heads // model.architecture.num_kv_heads
+        self._on_gpu, self._group = (
+            gpu_kernel_fits(pool),
+            model.architecture.num_heads // model.architecture.num_kv_heads,
+        )
         weight = model.embedding.weight
         packs = compiled and can_pack(weight)
         self._model = packed_model(model) if packs else model
-        linear = sum(item.numel() for name, item in model.named_parameters() if item.ndim > 1 and "embedding" not in name)
-        self.packed_bytes = (linear + (weight.numel() if model.output is None else 0)) * weight.element_size() if packs else 0
+        linear = sum(
+            item.numel()
+            for name, item in model.named_parameters()
+            if item.ndim > 1 and "embedding" not in name
+        )
+        self.packed_bytes = (
+            (linear + (weight.numel() if model.output is None else 0)) * weight.element_size()
+            if packs
+            else 0
+        )
 
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
         """Run a step.
@@ -61,7 +78,10 @@ class ModelSteps:
             attend: Attend = GPUStepAttention(plan, self._pool, self._group)
         else:
             attend = StepAttention(plan, self._pool, compiled=self._compiled, helpers=self._helpers)
-        tokens, positions = torch.from_numpy(token_ids).to(device), torch.from_numpy(plan.positions).to(device)
+        tokens, positions = (
+            torch.from_numpy(token_ids).to(device),
+            torch.from_numpy(plan.positions).to(device),
+        )
         hidden = self._model.run(tokens, positions, attend)
         if not len(plan.sample_rows):
             return None

@@ -18,11 +18,19 @@ class KVPool:
     """Keys and values of every block, as the kernels read them.
 
     Attributes:
-        kv: [L, 2, num_blocks, KV, B, D], B tokens per block; for each layer, and for keys (0) and values (1), a run of consecutive
-            blocks is one contiguous piece. A block holds its tokens head by head, so that a kernel reads B * D values in a row.
+        kv: [L, 2, num_blocks, KV, B, D], B tokens per block; for each layer, and for keys (0) and
+            values (1), a run of consecutive blocks is one contiguous piece. A block holds its
+            tokens head by head, so that a kernel reads B * D values in a row.
     """
 
-    def __init__(self, arch: Architecture, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        arch: Architecture,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         """Allocate zeros.
 
         Args:
@@ -37,9 +45,16 @@ class KVPool:
         """
         shape = (arch.num_layers, 2, num_blocks, arch.num_kv_heads, block_size, arch.head_dim)
         try:
-            self.kv = _zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+            self.kv = (
+                _zeros(shape, dtype)
+                if device.type == "cpu"
+                else torch.zeros(shape, dtype=dtype, device=device)
+            )
         except (OSError, OverflowError, RuntimeError) as error:
-            message = f"no memory for {num_blocks} blocks of {block_size} tokens in {arch.num_layers} layers"
+            message = (
+                f"no memory for {num_blocks} blocks of {block_size} tokens in "
+                f"{arch.num_layers} layers"
+            )
             raise CapacityError(message, hint="lower num_blocks") from error
 
     @property
@@ -48,11 +63,17 @@ class KVPool:
         return self.kv.numel() * self.kv.element_size()
 
     def arrays(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Give keys and values of a layer as the bits of their numbers: uint32 or uint16 [num_blocks, KV, B, D]; CPU only."""
-        bits = self.kv[layer].view(torch.uint32 if self.kv.element_size() == 4 else torch.uint16).numpy()
+        """Return keys and values of a layer as the bits of their numbers: uint32 or uint16 [num_blocks, KV, B, D]; CPU only."""
+        bits = (
+            self.kv[layer]
+            .view(torch.uint32 if self.kv.element_size() == 4 else torch.uint16)
+            .numpy()
+        )
         return bits[0], bits[1]
 
-    def write(self, layer: int, blocks: Tensor, offsets: Tensor, key: Tensor, value: Tensor) -> None:
+    def write(
+        self, layer: int, blocks: Tensor, offsets: Tensor, key: Tensor, value: Tensor
+    ) -> None:
         """Store tokens.
 
         Args:

@@ -30,7 +30,7 @@ class _Steps(Protocol):
     packed_bytes: int
 
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
-        """Give logits [R, V] of the sampled rows."""
+        """Return logits [R, V] of the sampled rows."""
         ...
 
 
@@ -42,8 +42,10 @@ class TorchRunner:
         config: pool and batch limits.
         sampler: turns logits into tokens.
         pool: keys and values.
-        compiled: whether the runner uses packed weights and compiled kernels instead of the model's own forward.
-        kernel: what runs a step: "native" (C++ compiled on this machine), "numba", or "torch" (the model's own forward).
+        compiled: whether the runner uses packed weights and compiled kernels instead of the model's
+            own forward.
+        kernel: what runs a step: "native" (C++ compiled on this machine), "numba", or "torch" (the
+            model's own forward).
         kernel_note: why it is not "native"; empty when it is.
     """
 
@@ -62,16 +64,20 @@ class TorchRunner:
         Args:
             model: a decoder.
             config: pool and batch limits.
-            compiled: use packed weights and compiled kernels; by default for float32 on the CPU. Packing copies the weights once, so
-                later changes of the model's weights do not reach the runner.
+            compiled: use packed weights and compiled kernels; by default for float32 on the CPU.
+                Packing copies the weights once, so later changes of the model's weights do not
+                reach the runner.
             sampler: chooses tokens; one without grammars by default.
-            kv_dtype: of keys and values in the pool; the model's by default. `torch.bfloat16` halves the bytes that decoding reads.
-            native: use the C++ kernels, or with False the numba ones; by default where a compiler is found and the kernels prove at
-                least 1.2 times faster here. `STEELYARD_NATIVE=0` in the environment stands for False.
+            kv_dtype: of keys and values in the pool; the model's by default. `torch.bfloat16`
+                halves the bytes that decoding reads.
+            native: use the C++ kernels, or with False the numba ones; by default where a compiler
+                is found and the kernels prove at least 1.2 times faster here. `STEELYARD_NATIVE=0`
+                in the environment stands for False.
 
         Raises:
             BackendError: `native` is asked for and cannot be had.
-            ConfigError: `max_model_len` is beyond the model's positions, or the kernel does not take the dtype or device.
+            ConfigError: `max_model_len` is beyond the model's positions, or the kernel does not
+                take the dtype or device.
             CapacityError: the device has no memory for the pool.
         """
         arch, weight = model.architecture, next(model.parameters())
@@ -79,7 +85,9 @@ class TorchRunner:
         self.model = model.eval()
         self.config = config
         self.sampler = sampler or Sampler()
-        self.pool = KVPool(arch, config.num_blocks, config.block_size, kv_dtype or weight.dtype, weight.device)
+        self.pool = KVPool(
+            arch, config.num_blocks, config.block_size, kv_dtype or weight.dtype, weight.device
+        )
         self.kernel, self.kernel_note, self._steps = self._choose(native)
         self._device = weight.device
         self._launcher = Launcher(self._run)
@@ -100,7 +108,10 @@ class TorchRunner:
         return self._steps.packed_bytes
 
     def warm_up(self) -> None:
-        """Compile kernels and start thread pools, so that no timed step pays for it; the pool stays as it was."""
+        """Compile kernels and start thread pools, so that no timed step pays for it.
+
+        The pool stays as it was.
+        """
         saved = self.kv[:, :, :1].clone()
         for num_decodes in (0, 1):
             self.execute(_one_token_plan(num_decodes))
@@ -122,7 +133,8 @@ class TorchRunner:
         """Run a step in the runner's thread, after all launched before it.
 
         Args:
-            plan: from a scheduler of the same config; tokens that the previous step has yet to give stand in `feedback`.
+            plan: from a scheduler of the same config; tokens that the previous step has yet to give
+                stand in `feedback`.
 
         Returns:
             Its `result()` waits for the output.
@@ -152,27 +164,50 @@ class TorchRunner:
                 note = "" if native else trial.verdict(library, threads).refusal
                 if not note:
                     rows = self.config.token_budget
-                    return "native", "", steps.NativeSteps(self.model, self.pool, library, rows=rows, threads=threads)
+                    return (
+                        "native",
+                        "",
+                        steps.NativeSteps(
+                            self.model, self.pool, library, rows=rows, threads=threads
+                        ),
+                    )
             except (BackendError, DataError, CapacityError) as error:
                 note = str(error)
         if native:
-            raise BackendError(f"native kernels cannot run: {note}", hint="leave native out to fall back by itself")
+            raise BackendError(
+                f"native kernels cannot run: {note}", hint="leave native out to fall back by itself"
+            )
         helpers = threads - 1 if self.compiled else 0
         pool = ThreadPoolExecutor(helpers, thread_name_prefix="decode") if helpers else None
-        return ("numba" if self.compiled else "torch"), note, ModelSteps(self.model, self.pool, compiled=self.compiled, helpers=pool)
+        return (
+            ("numba" if self.compiled else "torch"),
+            note,
+            ModelSteps(self.model, self.pool, compiled=self.compiled, helpers=pool),
+        )
 
 
-def _refuse(model: Transformer, config: SchedulerConfig, compiled: bool | None, kv_dtype: torch.dtype | None) -> bool:
+def _refuse(
+    model: Transformer, config: SchedulerConfig, compiled: bool | None, kv_dtype: torch.dtype | None
+) -> bool:
     """Refuse what does not fit together; else give whether compiled kernels run."""
     arch, weight = model.architecture, next(model.parameters())
     if config.max_model_len > arch.max_positions:
-        message = f"max_model_len {config.max_model_len} is beyond the {arch.max_positions} positions of {arch.name}"
+        message = (
+            f"max_model_len {config.max_model_len} is beyond the {arch.max_positions} "
+            f"positions of {arch.name}"
+        )
         raise ConfigError(message, hint="lower max_model_len")
     fits = weight.device.type == "cpu" and weight.dtype == torch.float32
     if compiled and not fits:
-        raise ConfigError(f"the compiled kernel takes float32 on the CPU, not {weight.dtype} on {weight.device}", hint="compiled=False")
+        raise ConfigError(
+            f"the compiled kernel takes float32 on the CPU, not {weight.dtype} on {weight.device}",
+            hint="compiled=False",
+        )
     if kv_dtype not in (None, torch.float32, torch.bfloat16, weight.dtype):
-        raise ConfigError(f"kv_dtype is {kv_dtype}, but must be float32, bfloat16 or the model's {weight.dtype}", hint="leave it out")
+        raise ConfigError(
+            f"kv_dtype is {kv_dtype}, but must be float32, bfloat16 or the model's {weight.dtype}",
+            hint="leave it out",
+        )
     return fits if compiled is None else compiled
 
 

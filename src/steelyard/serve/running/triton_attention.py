@@ -1,7 +1,9 @@
-"""Attention over the block table on a GPU: one Triton kernel for decoding sequences and prompt chunks alike.
+"""Attention over the block table on a GPU.
 
-This module needs Triton, which comes with PyTorch's CUDA builds; it is imported only for models on a GPU. With `TRITON_INTERPRET=1`
-in the environment the kernel runs on the CPU, slowly, for tests.
+One Triton kernel for decoding sequences and prompt chunks alike.
+
+This module needs Triton, which comes with PyTorch's CUDA builds; it is imported only for models on
+a GPU. With `TRITON_INTERPRET=1` in the environment the kernel runs on the CPU, slowly, for tests.
 """
 
 from __future__ import annotations
@@ -32,11 +34,18 @@ class QueryTiles:
 
     def __init__(self, columns: np.ndarray, device: torch.device) -> None:
         """Move int32 [4, P] columns to the device in one copy."""
-        self.sequence, self.first, self.count, self.position = torch.from_numpy(np.ascontiguousarray(columns, dtype=np.int32)).to(device)
+        self.sequence, self.first, self.count, self.position = torch.from_numpy(
+            np.ascontiguousarray(columns, dtype=np.int32)
+        ).to(device)
 
 
 def query_tiles(
-    query_lengths: np.ndarray, context_lengths: np.ndarray, group: int, device: torch.device, *, first_row: int = 0
+    query_lengths: np.ndarray,
+    context_lengths: np.ndarray,
+    group: int,
+    device: torch.device,
+    *,
+    first_row: int = 0,
 ) -> QueryTiles:
     """Cut sequences into tiles of rows that share a program.
 
@@ -72,7 +81,8 @@ def num_splits(num_tiles: int, num_kv_heads: int, longest_context: int, num_proc
     Returns:
         A power of two in [1, 32]; a piece keeps at least 256 tokens.
 
-    Source: split over the context as in flash decoding (Dao et al. 2023, "Flash-Decoding for long-context inference").
+    Source: split over the context as in flash decoding (Dao et al. 2023, "Flash-Decoding for
+    long-context inference").
     """
     wanted = 2 * num_processors // max(num_tiles * num_kv_heads, 1)
     allowed = longest_context // 256
@@ -80,13 +90,21 @@ def num_splits(num_tiles: int, num_kv_heads: int, longest_context: int, num_proc
 
 
 def paged_attention(
-    query: Tensor, keys: Tensor, values: Tensor, tables: Tensor, tiles: QueryTiles, out: Tensor, *, splits: int = 1
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    tiles: QueryTiles,
+    out: Tensor,
+    *,
+    splits: int = 1,
 ) -> None:
     """Attend from every row of the tiles to its sequence, causally, reading keys and values through the block table.
 
     Args:
         query: [T, H, D], not yet scaled.
-        keys: [num_blocks, block_size, KV, D] of any strides with contiguous D; D a power of two, 16 to 256.
+        keys: [num_blocks, block_size, KV, D] of any strides with contiguous D; D a power of two, 16
+            to 256.
         values: of the same shape and strides.
         tables: int32 or int64 [S, M] block ids.
         tiles: from `query_tiles`.
@@ -96,17 +114,23 @@ def paged_attention(
     Raises:
         ConfigError: D is not a power of two in [16, 256].
 
-    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.1; running softmax of Milakov and Gimelshein 2018 (arXiv 1805.02867).
+    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.1; running softmax of Milakov and
+        Gimelshein 2018 (arXiv 1805.02867).
     """
     num_heads, width = query.shape[1:]
     num_kv, block_size = keys.shape[2], keys.shape[1]
     if width & (width - 1) or not 16 <= width <= 256:
-        raise ConfigError(f"head_dim is {width}, but the GPU kernel takes powers of two in [16, 256]", hint="use compiled=False")
+        raise ConfigError(
+            f"head_dim is {width}, but the GPU kernel takes powers of two in [16, 256]",
+            hint="use compiled=False",
+        )
     group = num_heads // num_kv
     count = len(tiles.sequence)
     rows = max(_TILE_ROWS // group, 1) * group
     tile = max(16, 1 << (rows - 1).bit_length())
-    partial = torch.empty((count, num_kv, splits, tile, width), dtype=torch.float32, device=query.device)
+    partial = torch.empty(
+        (count, num_kv, splits, tile, width), dtype=torch.float32, device=query.device
+    )
     sums = torch.empty((count, num_kv, splits, tile, 2), dtype=torch.float32, device=query.device)
     _attend[(count, num_kv, splits)](  # pyright: ignore[reportIndexIssue]
         query,
@@ -132,7 +156,17 @@ def paged_attention(
         splits=splits,
     )
     _combine[(count, num_kv)](  # pyright: ignore[reportIndexIssue]
-        partial, sums, tiles.first, tiles.count, out, *out.stride()[:2], group=group, num_kv=num_kv, width=width, tile=tile, splits=splits
+        partial,
+        sums,
+        tiles.first,
+        tiles.count,
+        out,
+        *out.stride()[:2],
+        group=group,
+        num_kv=num_kv,
+        width=width,
+        tile=tile,
+        splits=splits,
     )
 
 
@@ -176,7 +210,12 @@ def _attend(
     member = line % group
     column = tl.arange(0, width)
     used = row < count
-    places = query + (first + row)[:, None] * query_row + (head * group + member)[:, None] * query_head + column[None, :]
+    places = (
+        query
+        + (first + row)[:, None] * query_row
+        + (head * group + member)[:, None] * query_head
+        + column[None, :]
+    )
     q = tl.load(places, mask=used[:, None], other=0.0)
     limit = position + row
     context = position + count
@@ -189,9 +228,13 @@ def _attend(
     for base in range(start, stop, tokens):
         token = base + tl.arange(0, tokens)
         there = token < stop
-        block = tl.load(tables + sequence * table_row + token // block_size, mask=there, other=0).to(tl.int64)
+        block = tl.load(
+            tables + sequence * table_row + token // block_size, mask=there, other=0
+        ).to(tl.int64)
         place = block * key_block + (token % block_size) * key_slot + head * key_head
-        k = tl.load(keys + place[None, :] + column[:, None], mask=there[None, :], other=0.0).to(q.dtype)
+        k = tl.load(keys + place[None, :] + column[:, None], mask=there[None, :], other=0.0).to(
+            q.dtype
+        )
         score = tl.dot(q, k, input_precision="ieee") * scale
         seen = there[None, :] & (token[None, :] <= limit[:, None]) & used[:, None]
         score = tl.where(seen, score, -1.0e30)
@@ -199,7 +242,9 @@ def _attend(
         share = tl.where(seen, tl.exp(score - higher[:, None]), 0.0)
         shrink = tl.exp(peak - higher)
         weight = weight * shrink + tl.sum(share, 1)
-        v = tl.load(values + place[:, None] + column[None, :], mask=there[:, None], other=0.0).to(q.dtype)
+        v = tl.load(values + place[:, None] + column[None, :], mask=there[:, None], other=0.0).to(
+            q.dtype
+        )
         total = total * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
         peak = higher
     lines = ((index.to(tl.int64) * num_kv + head) * splits + piece) * tile + line
@@ -246,6 +291,11 @@ def _combine(
         peak = higher
     row = line // group
     used = row < count
-    places = out + (first + row)[:, None] * out_row + (head * group + line % group)[:, None] * out_head + column[None, :]
+    places = (
+        out
+        + (first + row)[:, None] * out_row
+        + (head * group + line % group)[:, None] * out_head
+        + column[None, :]
+    )
     answer = total / tl.where(weight > 0, weight, 1.0)[:, None]
     tl.store(places, answer.to(out.dtype.element_ty), mask=used[:, None])

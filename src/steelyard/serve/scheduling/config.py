@@ -7,7 +7,9 @@ from steelyard.errors import CapacityError, ConfigError
 
 __all__ = ["Allocator", "SchedulerConfig"]
 
-Allocator = Literal["paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle", "block-group"]
+Allocator = Literal[
+    "paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle", "block-group"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,16 +25,21 @@ class SchedulerConfig:
         watermark_fraction: share of the pool kept free when a request is admitted beside others.
         prefix_caching: whether equal prefixes share blocks; contiguous allocators share none.
         policy: order in which requests are served.
-        update_every: steps between two updates of the order; at one, requests with blocks lose them to others that come first. 0 takes
-            the order only when a request is admitted or preempted.
-        allocator: how slots are handed out: blocks on demand, runs of blocks that grow, or one contiguous reservation of the model
-            length, of the output rounded up to a power of two, or of the true output length.
-        group_blocks: blocks a request first takes as one run with the block-group allocator, 0 for a choice by the pool's size.
-        preemption: what happens to the blocks of a request that has to yield: dropped and computed again, moved to the host, or the
-            quicker of the two.
+        update_every: steps between two updates of the order; at one, requests with blocks lose them
+            to others that come first. 0 takes the order only when a request is admitted or
+            preempted.
+        allocator: how slots are handed out: blocks on demand, runs of blocks that grow, or one
+            contiguous reservation of the model length, of the output rounded up to a power of two,
+            or of the true output length.
+        group_blocks: blocks a request first takes as one run with the block-group allocator, 0 for
+            a choice by the pool's size.
+        preemption: what happens to the blocks of a request that has to yield: dropped and computed
+            again, moved to the host, or the quicker of the two.
         host_blocks: blocks of the second tier, 0 for none.
-        reuse_host_copies: whether a request that came back keeps its copy on the host, so that only new tokens are sent the next time.
-        keep_turns: whether the host keeps what a request that ended had computed, for one that begins with the same tokens.
+        reuse_host_copies: whether a request that came back keeps its copy on the host, so that only
+            new tokens are sent the next time.
+        keep_turns: whether the host keeps what a request that ended had computed, for one that
+            begins with the same tokens.
         swap_s_per_block: seconds to move one block out or in, for "auto".
         prefill_s_per_token: seconds to compute one token again, for "auto".
     """
@@ -60,7 +67,8 @@ class SchedulerConfig:
 
         Raises:
             ConfigError: a value is out of range.
-            CapacityError: the pool, or the host tier of an engine that swaps, cannot hold one sequence of `max_model_len`.
+            CapacityError: the pool, or the host tier of an engine that swaps, cannot hold one
+                sequence of `max_model_len`.
         """
         size, needed = self.block_size, -(-self.max_model_len // max(self.block_size, 1))
         swaps = self.preemption != "recompute"
@@ -68,21 +76,40 @@ class SchedulerConfig:
         for name, good, allowed in (
             ("block_size", size >= 1 and size & (size - 1) == 0, "a power of two"),
             ("token_budget", self.token_budget >= 1, "at least 1"),
-            ("max_num_seqs", 1 <= self.max_num_seqs <= self.token_budget, f"in [1, token_budget = {self.token_budget}]"),
+            (
+                "max_num_seqs",
+                1 <= self.max_num_seqs <= self.token_budget,
+                f"in [1, token_budget = {self.token_budget}]",
+            ),
             ("max_model_len", self.max_model_len >= 2, "at least 2"),
             ("watermark_fraction", 0 <= self.watermark_fraction < 1, "in [0, 1)"),
             ("update_every", self.update_every >= 0, "at least 0"),
             ("group_blocks", self.group_blocks >= 0, "at least 0"),
             ("host_blocks", self.host_blocks >= 0, "at least 0"),
-            ("swap_s_per_block", self.preemption != "auto" or known, "above 0, as prefill_s_per_token, when preemption is 'auto'"),
-            ("preemption", not swaps or not self.is_contiguous, "'recompute' with a contiguous allocator"),
+            (
+                "swap_s_per_block",
+                self.preemption != "auto" or known,
+                "above 0, as prefill_s_per_token, when preemption is 'auto'",
+            ),
+            (
+                "preemption",
+                not swaps or not self.is_contiguous,
+                "'recompute' with a contiguous allocator",
+            ),
         ):
             if not good:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, but must be {allowed}", hint=f"change {name}")
-        for name, count in (("num_blocks", self.num_blocks), ("host_blocks", self.host_blocks if swaps else needed)):
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}, but must be {allowed}",
+                    hint=f"change {name}",
+                )
+        for name, count in (
+            ("num_blocks", self.num_blocks),
+            ("host_blocks", self.host_blocks if swaps else needed),
+        ):
             if count < needed:
                 raise CapacityError(
-                    f"{count} blocks of {size} tokens cannot hold one sequence of max_model_len {self.max_model_len}",
+                    f"{count} blocks of {size} tokens cannot hold one sequence of max_model_len "
+                    f"{self.max_model_len}",
                     hint=f"give {name} >= {needed} or max_model_len <= {max(count, 0) * size}",
                 )
 

@@ -44,7 +44,9 @@ class Flight:
         return cls(plan, record)
 
 
-def take_tokens(plan: StepPlan, output: StepOutput, now_s: float, memory: KVMemory) -> list[Request]:
+def take_tokens(
+    plan: StepPlan, output: StepOutput, now_s: float, memory: KVMemory
+) -> list[Request]:
     """Hand a step's tokens out; families fork at their first, beams move.
 
     Args:
@@ -58,7 +60,9 @@ def take_tokens(plan: StepPlan, output: StepOutput, now_s: float, memory: KVMemo
     """
     ended: list[Request] = []
     beams: dict[Family, dict[str, int]] = {}
-    for index, (request, token) in enumerate(zip(plan.sampled, output.tokens.tolist(), strict=True)):
+    for index, (request, token) in enumerate(
+        zip(plan.sampled, output.tokens.tolist(), strict=True)
+    ):
         if request.finish_reason:
             continue
         request.num_unknown -= 1
@@ -96,14 +100,20 @@ def _refuse(request: Request, error: str) -> list[Request]:
     return list(family.members)
 
 
-def _report(request: Request, output: StepOutput, index: int) -> tuple[float | None, list[tuple[int, float]] | None]:
-    """Give the log probability of a row's token and its alternatives, as far as the request asks for them."""
+def _report(
+    request: Request, output: StepOutput, index: int
+) -> tuple[float | None, list[tuple[int, float]] | None]:
+    """Return the log probability of a row's token and its alternatives, as far as the request asks for them."""
     count = request.params.logprobs
     if count is None or output.logprobs is None:
         return None, None
     if output.top_tokens is None or output.top_logprobs is None:
         return float(output.logprobs[index]), [] if count == 0 else None
-    pairs = zip(output.top_tokens[index, :count].tolist(), output.top_logprobs[index, :count].tolist(), strict=True)
+    pairs = zip(
+        output.top_tokens[index, :count].tolist(),
+        output.top_logprobs[index, :count].tolist(),
+        strict=True,
+    )
     return float(output.logprobs[index]), list(pairs)
 
 
@@ -115,7 +125,9 @@ def _spread(family: Family, memory: KVMemory) -> None:
     family.has_forked = True
 
 
-def _advance(family: Family, rows: dict[str, int], output: StepOutput, now_s: float, memory: KVMemory) -> list[Request]:
+def _advance(
+    family: Family, rows: dict[str, int], output: StepOutput, now_s: float, memory: KVMemory
+) -> list[Request]:
     """Move the beams of a family; gives the root when the search has ended."""
     family.has_forked = True
     advance_beams(family, rows, output, now_s, memory.fork)
@@ -126,7 +138,11 @@ def _advance(family: Family, rows: dict[str, int], output: StepOutput, now_s: fl
         return []
     best = best_hypotheses(family)[0]
     root = family.root
-    root.output, root.logprobs, root.cumulative_logprob = list(best.tokens), list(best.logprobs), best.cumulative_logprob
+    root.output, root.logprobs, root.cumulative_logprob = (
+        list(best.tokens),
+        list(best.logprobs),
+        best.cumulative_logprob,
+    )
     root.last_token_s = now_s
     root.first_token_s = now_s if root.first_token_s != root.first_token_s else root.first_token_s
     for member in family.members:

@@ -37,7 +37,11 @@ class KVMemory:
             model_key: names the weights, for the prefix index.
         """
         self.config = config
-        self.prefix = PrefixIndex(model_key=model_key) if config.prefix_caching and not config.is_contiguous else None
+        self.prefix = (
+            PrefixIndex(model_key=model_key)
+            if config.prefix_caching and not config.is_contiguous
+            else None
+        )
         self.pool: Pool = self._make_pool()
         self._copies: dict[int, int] = {}
 
@@ -47,7 +51,9 @@ class KVMemory:
         if config.is_contiguous:
             return ContiguousPool(config.num_blocks, config.block_size)
         if config.allocator == "block-group":
-            return GroupPool(config.num_blocks, config.block_size, self.prefix, group_blocks=config.group_blocks)
+            return GroupPool(
+                config.num_blocks, config.block_size, self.prefix, group_blocks=config.group_blocks
+            )
         return BlockPool(config.num_blocks, config.block_size, self.prefix)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -57,7 +63,9 @@ class KVMemory:
     def footprint(self, request: Request) -> int:
         """Count the blocks that a request needs to run its next step: what it holds, or would take when admitted."""
         if self.config.is_contiguous:
-            return len(self._reserving(request.sequences)) * power_of_two(self.blocks_for(self._reservation(request)))
+            return len(self._reserving(request.sequences)) * power_of_two(
+                self.blocks_for(self._reservation(request))
+            )
         return sum(self.blocks_for(item.num_tokens + 1) for item in request.sequences)
 
     def check(self, request: Request) -> None:
@@ -74,10 +82,14 @@ class KVMemory:
             fits = self.pool.capacity(self.blocks_for(self._reservation(request))) >= count
         else:
             shared = (len(request.prompt) - 1) // self.config.block_size
-            fits = shared + count * (self.blocks_for(total) - shared) <= self.config.num_blocks - self.num_pinned
+            fits = (
+                shared + count * (self.blocks_for(total) - shared)
+                <= self.config.num_blocks - self.num_pinned
+            )
         if not fits:
             raise ConfigError(
-                f"{count} sequences of {total} tokens do not fit in {self.config.num_blocks} blocks of {self.config.block_size} tokens",
+                f"{count} sequences of {total} tokens do not fit in {self.config.num_blocks} "
+                f"blocks of {self.config.block_size} tokens",
                 hint="ask for fewer sequences or tokens, or give the pool more blocks",
             )
 
@@ -87,10 +99,11 @@ class KVMemory:
         return self.prefix.num_pinned if self.prefix else 0
 
     def admit(self, sequences: list[Request], headroom: int) -> bool:
-        """Give the sequences of a waiting request blocks for all their known tokens, or nothing.
+        """Return the sequences of a waiting request blocks for all their known tokens, or nothing.
 
-        The first finds known prefixes; the others share the full blocks of what they have in common with it. One more token per
-        sequence must fit, so that no request is admitted to be preempted at once.
+        The first finds known prefixes; the others share the full blocks of what they have in common
+        with it. One more token per sequence must fit, so that no request is admitted to be
+        preempted at once.
 
         Args:
             sequences: without blocks.
@@ -120,12 +133,18 @@ class KVMemory:
             item.table.grow(self.pool, item.num_tokens)
             item.num_computed = head * self.config.block_size
         if leader.family:
-            leader.family.leader, leader.family.shared_tokens = leader, max(heads, default=0) * self.config.block_size
+            leader.family.leader, leader.family.shared_tokens = (
+                leader,
+                max(heads, default=0) * self.config.block_size,
+            )
         return True
 
     def has_slot(self, request: Request) -> bool:
         """Whether a request of one sequence has a slot for one more token."""
-        return request.family is None and request.num_computed < request.table.num_blocks * self.config.block_size
+        return (
+            request.family is None
+            and request.num_computed < request.table.num_blocks * self.config.block_size
+        )
 
     def missing(self, sequences: list[Request]) -> int:
         """Count the blocks that decoding sequences of one request need for one more token each, copies of shared ones included."""
@@ -138,7 +157,9 @@ class KVMemory:
             fresh += lacking
             if not lacking:
                 writers[int(item.table.blocks[item.num_computed // size])] += 1
-        return fresh + sum(min(count, self.pool.users(block) - 1) for block, count in writers.items())
+        return fresh + sum(
+            min(count, self.pool.users(block) - 1) for block, count in writers.items()
+        )
 
     def grow(self, sequences: list[Request]) -> None:
         """Give each of one request's decoding sequences a slot of its own for one more token; `missing` blocks must be available."""
@@ -153,7 +174,13 @@ class KVMemory:
         """Make `target` go on from where `source` stands; blocks it held are given back, a contiguous reservation is filled by copies."""
         if self.config.is_contiguous:
             filled = self.blocks_for(source.num_computed) if source.table.num_blocks else 0
-            self._copies.update(zip(target.table.blocks[:filled].tolist(), source.table.blocks[:filled].tolist(), strict=True))
+            self._copies.update(
+                zip(
+                    target.table.blocks[:filled].tolist(),
+                    source.table.blocks[:filled].tolist(),
+                    strict=True,
+                )
+            )
         else:
             target.table.free(self.pool)
             target.table = source.table.fork(self.pool)
@@ -166,8 +193,10 @@ class KVMemory:
             request.table.free(self.pool)
 
     def take_copies(self) -> np.ndarray:
-        """Give the copies to make before the next step, int64 [C, 2] (from, to), and forget them."""
-        copies = np.array([(source, target) for target, source in self._copies.items()], dtype=np.int64).reshape(-1, 2)
+        """Return the copies to make before the next step, int64 [C, 2] (from, to), and forget them."""
+        copies = np.array(
+            [(source, target) for target, source in self._copies.items()], dtype=np.int64
+        ).reshape(-1, 2)
         self._copies.clear()
         return copies
 
@@ -182,15 +211,20 @@ class KVMemory:
             self.prefix.insert(request.block_hashes[index], int(request.table.blocks[index]))
 
     def hashes(self, tokens: list[int]) -> list[bytes]:
-        """Give the chain hashes of the full blocks of a prefix; none without prefix caching."""
+        """Return the chain hashes of the full blocks of a prefix; none without prefix caching."""
         chain: list[bytes] = []
         if self.prefix is not None:
             for start in range(0, len(tokens) - self.config.block_size + 1, self.config.block_size):
-                chain.append(chain_hash(chain[-1] if chain else self.prefix.root, tokens[start : start + self.config.block_size]))
+                chain.append(
+                    chain_hash(
+                        chain[-1] if chain else self.prefix.root,
+                        tokens[start : start + self.config.block_size],
+                    )
+                )
         return chain
 
     def _reservation(self, request: Request) -> int:
-        """Give the tokens that a contiguous allocator reserves for a sequence."""
+        """Return the tokens that a contiguous allocator reserves for a sequence."""
         if self.config.allocator == "contiguous-max":
             return self.config.max_model_len
         prompt, output = len(request.prompt), request.expected_tokens - len(request.prompt)
@@ -198,7 +232,7 @@ class KVMemory:
         return min(prompt + rounded, self.config.max_model_len)
 
     def _reserving(self, sequences: list[Request]) -> list[Request]:
-        """Give the sequences that need a contiguous run of their own, now or after a fork."""
+        """Return the sequences that need a contiguous run of their own, now or after a fork."""
         family = sequences[0].family
         return family.members if family and (family.is_beam or not family.has_forked) else sequences
 
@@ -230,7 +264,10 @@ class KVMemory:
 
     def _common_blocks(self, leader: Request, other: Request) -> int:
         """Count the full blocks of what two sequences of one family have in common; the other's last token is left to run."""
-        first, second = (np.array(item.output[: min(len(leader.output), len(other.output))], dtype=np.int64) for item in (leader, other))
+        first, second = (
+            np.array(item.output[: min(len(leader.output), len(other.output))], dtype=np.int64)
+            for item in (leader, other)
+        )
         apart = np.flatnonzero(first != second)
         common = len(leader.prompt) + (int(apart[0]) if apart.size else len(first))
         return min(common, other.num_tokens - 1) // self.config.block_size
@@ -241,4 +278,8 @@ class KVMemory:
         size, known = self.config.block_size, request.block_hashes
         while len(known) < full:
             start = len(known) * size
-            known.append(chain_hash(known[-1] if known else self.prefix.root, request.tokens(start, start + size)))
+            known.append(
+                chain_hash(
+                    known[-1] if known else self.prefix.root, request.tokens(start, start + size)
+                )
+            )

@@ -20,17 +20,21 @@ class SamplingParams:
         min_p: drop tokens below this share of the likeliest one's probability, in [0, 1].
         presence_penalty: taken from the logit of every token that is in the output, in [-2, 2].
         frequency_penalty: taken once for each time a token is in the output, in [-2, 2].
-        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output, above 0.
+        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or
+            output, above 0.
         logit_bias: (token, addend) pairs.
         seed: of the draws; equal seeds give equal outputs, whatever else runs.
         stop_tokens: token ids that end the output; the one met is not part of it.
         ignore_end: run to `max_tokens` whatever tokens come, as benchmarks do.
-        logprobs: alternatives whose log probability is reported per output token, 0 for the chosen one only; None for no report.
+        logprobs: alternatives whose log probability is reported per output token, 0 for the chosen
+            one only; None for no report.
         n: outputs returned, at least 1.
         best_of: outputs drawn, of which the `n` likeliest are returned; 0 for `n`.
-        beam_width: beams of a beam search, 0 for none; with it, `n` is at most the width and draws are off.
+        beam_width: beams of a beam search, 0 for none; with it, `n` is at most the width and draws
+            are off.
         length_penalty: a finished beam's log probability is divided by its length to this power.
-        grammar: JSON schema, regular expression or Lark grammar that the output must follow, as `running.grammar` spells it; "" for none.
+        grammar: JSON schema, regular expression or Lark grammar that the output must follow, as
+            `running.grammar` spells it; "" for none.
     """
 
     max_tokens: int = 16
@@ -61,22 +65,36 @@ class SamplingParams:
         """
         for name, good, allowed in (
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
-            ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, f"in [0, max_tokens = {self.max_tokens}]"),
+            (
+                "min_tokens",
+                0 <= self.min_tokens <= self.max_tokens,
+                f"in [0, max_tokens = {self.max_tokens}]",
+            ),
             ("temperature", 0 <= self.temperature < float("inf"), "finite and at least 0"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
             ("top_k", self.top_k >= 0, "at least 0, where 0 keeps all"),
             ("min_p", 0 <= self.min_p <= 1, "in [0, 1]"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2]"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2]"),
-            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "finite and above 0"),
+            (
+                "repetition_penalty",
+                0 < self.repetition_penalty < float("inf"),
+                "finite and above 0",
+            ),
             ("seed", 0 <= self.seed < 2**63, "in [0, 2**63)"),
             ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "in [0, 20], or None"),
             ("n", self.n >= 1, "at least 1"),
             ("best_of", self.best_of == 0 or self.best_of >= self.n, f"0 or at least n = {self.n}"),
-            ("beam_width", self.beam_width == 0 or self.beam_width >= self.n, f"0 or at least n = {self.n}"),
+            (
+                "beam_width",
+                self.beam_width == 0 or self.beam_width >= self.n,
+                f"0 or at least n = {self.n}",
+            ),
         ):
             if not good:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}"
+                )
 
     @property
     def num_sequences(self) -> int:

@@ -17,11 +17,18 @@ Chunk = tuple["Request", int]
 """A sequence and how many of its pending tokens run."""
 
 
-def lay_out(chunks: list[Chunk], num_decodes: int, block_size: int, copies: np.ndarray, transfers: list[Transfer]) -> StepPlan:
+def lay_out(
+    chunks: list[Chunk],
+    num_decodes: int,
+    block_size: int,
+    copies: np.ndarray,
+    transfers: list[Transfer],
+) -> StepPlan:
     """Turn chunks into a plan.
 
     Args:
-        chunks: decoding sequences first; every token has its slot. None for a step that only moves blocks.
+        chunks: decoding sequences first; every token has its slot. None for a step that only moves
+            blocks.
         num_decodes: how many decode.
         block_size: slots per block.
         copies: blocks to copy first, int64 [C, 2].
@@ -50,7 +57,9 @@ def lay_out(chunks: list[Chunk], num_decodes: int, block_size: int, copies: np.n
         block_tables=tables,
         sample_rows=np.array(sample_rows, dtype=np.int64),
         sampled=sampled,
-        output_positions=np.array([len(request.output) + request.num_unknown for request in sampled], dtype=np.int64),
+        output_positions=np.array(
+            [len(request.output) + request.num_unknown for request in sampled], dtype=np.int64
+        ),
         feedback=_feedback(requests[:num_decodes]),
         copies=copies,
         transfers=transfers,
@@ -67,8 +76,10 @@ def _tables(requests: list[Request], width: int) -> np.ndarray:
 
 
 def _token_ids(chunks: list[Chunk], num_decodes: int) -> np.ndarray:
-    """Give the tokens to run, int64 [T]; 0 where a step in flight will give them."""
-    tokens = [0 if request.num_unknown else request.output[-1] for request, _ in chunks[:num_decodes]]
+    """Return the tokens to run, int64 [T]; 0 where a step in flight will give them."""
+    tokens = [
+        0 if request.num_unknown else request.output[-1] for request, _ in chunks[:num_decodes]
+    ]
     for request, length in chunks[num_decodes:]:
         tokens += request.tokens(request.num_computed, request.num_computed + length)
     return np.array(tokens, dtype=np.int64)
@@ -76,7 +87,9 @@ def _token_ids(chunks: list[Chunk], num_decodes: int) -> np.ndarray:
 
 def _feedback(decoding: list[Request]) -> np.ndarray:
     """Say where the tokens come from that are not known yet, int64 [F, 2]."""
-    pairs = [(row, request.output_index) for row, request in enumerate(decoding) if request.num_unknown]
+    pairs = [
+        (row, request.output_index) for row, request in enumerate(decoding) if request.num_unknown
+    ]
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 

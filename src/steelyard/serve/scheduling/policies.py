@@ -1,4 +1,7 @@
-"""The choices of a configuration as objects: order, second tier, what to do with blocks that have to go."""
+"""The choices of a configuration as objects.
+
+Order, second tier, what to do with blocks that have to go.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["make_policy", "make_swapper", "prefers_swap"]
 
-_ORDERS: dict[str, Callable[[], OrderPolicy]] = {"fcfs": FCFS, "priority": Priority, "vtc": VTC, "sjf": ShortestJob}
+_ORDERS: dict[str, Callable[[], OrderPolicy]] = {
+    "fcfs": FCFS,
+    "priority": Priority,
+    "vtc": VTC,
+    "sjf": ShortestJob,
+}
 
 
 def make_policy(config: SchedulerConfig, memory: KVMemory) -> OrderPolicy:
     """Make the order of a configuration with its usual settings; what is cached is read from the memory."""
-    return DLPM(cached_prefix=memory.num_cached) if config.policy == "dlpm" else _ORDERS[config.policy]()
+    return (
+        DLPM(cached_prefix=memory.num_cached)
+        if config.policy == "dlpm"
+        else _ORDERS[config.policy]()
+    )
 
 
 def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper | None:
@@ -32,14 +44,16 @@ def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper | None:
     host = HostSpace(config.host_blocks, config.block_size, group_blocks=config.group_blocks)
     root = memory.prefix.root if memory.prefix else b""
     pool = cast(BlockPool, memory.pool)
-    return Swapper(pool, host, reuse=config.reuse_host_copies, keep_turns=config.keep_turns, root=root)
+    return Swapper(
+        pool, host, reuse=config.reuse_host_copies, keep_turns=config.keep_turns, root=root
+    )
 
 
 def prefers_swap(config: SchedulerConfig, request: Request) -> bool:
     """Whether to move a request's blocks to the host rather than to compute them again.
 
-    Families are computed again, as their members would not share blocks after coming back. With "auto" the way out and back is
-    compared with the prefill of what is in the pool.
+    Families are computed again, as their members would not share blocks after coming back. With
+    "auto" the way out and back is compared with the prefill of what is in the pool.
     """
     if config.preemption == "recompute" or request.family is not None:
         return False

@@ -16,15 +16,20 @@ def width(request: Request) -> int:
 
 
 def decodable(request: Request) -> list[Request]:
-    """Give the sequences of a running request that may decode now.
+    """Return the sequences of a running request that may decode now.
 
-    A sequence may run ahead of the token that a step in flight gives it, unless its next token depends on that one in other ways
-    than through the model, or that one may be its last. Beams go together or not at all.
+    A sequence may run ahead of the token that a step in flight gives it, unless its next token
+    depends on that one in other ways than through the model, or that one may be its last. Beams go
+    together or not at all.
     """
     family = request.family
     if family is None:
         return [request] if _may_decode(request, request.is_synchronous) else []
-    ready = [item for item in family.living if family.may_run(item) and _may_decode(item, item.is_synchronous or not family.has_forked)]
+    ready = [
+        item
+        for item in family.living
+        if family.may_run(item) and _may_decode(item, item.is_synchronous or not family.has_forked)
+    ]
     return [] if family.is_beam and len(ready) < len(family.living) else ready
 
 

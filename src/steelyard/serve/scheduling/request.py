@@ -40,10 +40,12 @@ class Request:
         finish_reason: "stop", "length", "abort" or "refused" once it ended.
         error: why it was refused in the middle, else "".
         state: where its keys and values are.
-        family: the sequences that run side by side for one request, itself among them; None when it runs alone.
+        family: the sequences that run side by side for one request, itself among them; None when it
+            runs alone.
         index: among the members of its family.
         logprobs: of each output token, natural logarithm; empty when not asked for.
-        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each output token; empty when not asked for.
+        top_logprobs: (token, log probability) pairs of the likeliest alternatives of each output
+            token; empty when not asked for.
         cumulative_logprob: sum of the log probabilities of the output, as far as they are known.
         num_unknown: output tokens that a step in flight will give.
         output_index: where the latest of them stands in that step's output.
@@ -106,7 +108,9 @@ class Request:
     def expected_tokens(self) -> int:
         """Prompt and output tokens at the end, as far as one can tell."""
         limit = self.params.max_tokens
-        return len(self.prompt) + (limit if self.params.ignore_end else min(self.expected_output or limit, limit))
+        return len(self.prompt) + (
+            limit if self.params.ignore_end else min(self.expected_output or limit, limit)
+        )
 
     @property
     def is_decoding(self) -> bool:
@@ -114,22 +118,33 @@ class Request:
         return self.num_pending == 1 and bool(self.output or self.num_unknown)
 
     def tokens(self, start: int, stop: int) -> list[int]:
-        """Give prompt and output tokens at positions [start, stop)."""
+        """Return prompt and output tokens at positions [start, stop)."""
         size = len(self.prompt)
         if stop <= size:
             return self.prompt[start:stop]
         return self.prompt[start:size] + self.output[max(start - size, 0) : stop - size]
 
-    def take(self, token: int, now_s: float, logprob: float | None = None, top: list[tuple[int, float]] | None = None) -> None:
+    def take(
+        self,
+        token: int,
+        now_s: float,
+        logprob: float | None = None,
+        top: list[tuple[int, float]] | None = None,
+    ) -> None:
         """Append a sampled token and decide whether the request has ended.
 
         Args:
             token: its id.
             now_s: time at the step's end.
             logprob: of the token, where the request asks for it.
-            top: (token, log probability) of the likeliest alternatives, where the request asks for it.
+            top: (token, log probability) of the likeliest alternatives, where the request asks for
+                it.
         """
-        if not self.params.ignore_end and token in self.params.stop_tokens and len(self.output) >= self.params.min_tokens:
+        if (
+            not self.params.ignore_end
+            and token in self.params.stop_tokens
+            and len(self.output) >= self.params.min_tokens
+        ):
             self.finish_reason = "stop"
             if not self.output:
                 self.first_token_s = now_s

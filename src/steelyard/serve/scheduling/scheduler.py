@@ -1,4 +1,7 @@
-"""Iteration-level scheduling: who runs in the next step, under a token budget and a block budget."""
+"""Iteration-level scheduling.
+
+Who runs in the next step, under a token budget and a block budget.
+"""
 
 import bisect
 from collections import deque
@@ -24,13 +27,16 @@ __all__ = ["Scheduler", "SchedulerConfig"]
 class Scheduler:
     """Continuous batching with chunked prefill, preemption by recomputation or swapping, and an order of the caller's choice.
 
-    Each step, decoding sequences go first, one token each; the rest of the token budget goes to prompts in order, the last of them in
-    part. When no block is left for a decoding sequence, the request that comes last gives its blocks back and waits again, in its
-    original place: its prompt and output so far are prefilled once more, or its blocks go to the host and return. While one is away,
-    no request that comes after it is admitted. The sequences of one request are admitted and preempted together.
+    Each step, decoding sequences go first, one token each; the rest of the token budget goes to
+    prompts in order, the last of them in part. When no block is left for a decoding sequence, the
+    request that comes last gives its blocks back and waits again, in its original place: its prompt
+    and output so far are prefilled once more, or its blocks go to the host and return. While one is
+    away, no request that comes after it is admitted. The sequences of one request are admitted and
+    preempted together.
 
-    `schedule` counts what it plans as done, so the next step may be planned before `complete` is told of the one in flight; at most
-    one may be in flight then. Blocks of a request that ended are given back when no step in flight writes them.
+    `schedule` counts what it plans as done, so the next step may be planned before `complete` is
+    told of the one in flight; at most one may be in flight then. Blocks of a request that ended are
+    given back when no step in flight writes them.
 
     Deterministic: equal calls give equal plans.
 
@@ -45,11 +51,13 @@ class Scheduler:
         num_preemptions: over all requests.
         num_swaps: preemptions that moved blocks to the host.
 
-    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.5; token budget as in Agrawal et al. 2024 (arXiv 2403.02310); planning ahead
-        as in Zhu et al. 2024 (arXiv 2408.12757), section 4.2.
+    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.5; token budget as in Agrawal et al. 2024
+        (arXiv 2403.02310); planning ahead as in Zhu et al. 2024 (arXiv 2408.12757), section 4.2.
     """
 
-    def __init__(self, config: SchedulerConfig, *, model_key: str = "", policy: OrderPolicy | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, *, model_key: str = "", policy: OrderPolicy | None = None
+    ) -> None:
         """Start with an empty pool and no request.
 
         Args:
@@ -69,7 +77,9 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._flights: deque[Flight] = deque()
         self._arrivals = self._rounds = 0
-        self._watermark = 0 if config.is_contiguous else int(config.watermark_fraction * config.num_blocks)
+        self._watermark = (
+            0 if config.is_contiguous else int(config.watermark_fraction * config.num_blocks)
+        )
         self._is_fcfs = isinstance(self.policy, FCFS)
 
     @property
@@ -94,20 +104,32 @@ class Scheduler:
             request: not yet added.
 
         Raises:
-            ConfigError: the prompt is empty or too long, the id is taken, or its sequences are too many for the limits.
+            ConfigError: the prompt is empty or too long, the id is taken, or its sequences are too
+                many for the limits.
         """
-        size, limit, count = len(request.prompt), self.config.max_model_len, request.params.num_sequences
+        size, limit, count = (
+            len(request.prompt),
+            self.config.max_model_len,
+            request.params.num_sequences,
+        )
         if size == 0:
             raise ConfigError("the prompt is empty", hint="give at least one token")
         if size + request.params.max_tokens > limit:
             raise ConfigError(
-                f"prompt of {size} tokens and max_tokens {request.params.max_tokens} exceed the model length {limit}",
+                f"prompt of {size} tokens and max_tokens {request.params.max_tokens} exceed the "
+                f"model length {limit}",
                 hint="shorten the prompt or lower max_tokens",
             )
         if request.id in self._requests:
-            raise ConfigError(f"request id {request.id!r} is already in flight", hint="give each request its own id")
+            raise ConfigError(
+                f"request id {request.id!r} is already in flight",
+                hint="give each request its own id",
+            )
         if count > self.config.max_num_seqs:
-            message = f"{count} sequences of one request are more than max_num_seqs = {self.config.max_num_seqs}"
+            message = (
+                f"{count} sequences of one request are more than max_num_seqs = "
+                f"{self.config.max_num_seqs}"
+            )
             raise ConfigError(message, hint="lower n, best_of or beam_width")
         self.memory.check(request)
 
@@ -157,7 +179,10 @@ class Scheduler:
         hashes = self.memory.hashes(tokens)
         needed = self.memory.blocks_for(self.config.max_model_len)
         if self.memory.num_pinned + len(hashes) + needed > self.config.num_blocks:
-            message = f"{len(hashes)} more pinned blocks leave no room for a sequence of {self.config.max_model_len} tokens"
+            message = (
+                f"{len(hashes)} more pinned blocks leave no room for a sequence of "
+                f"{self.config.max_model_len} tokens"
+            )
             raise CapacityError(message, hint="unpin another prefix or enlarge the pool")
         if self.memory.prefix is not None:
             self.memory.prefix.pin(hashes)
@@ -175,8 +200,8 @@ class Scheduler:
             now_s: time on the driver's clock; only policies that say so depend on it.
 
         Returns:
-            The plan, or None when nothing can run now: without requests, or while all wait for a step in flight or for transfers.
-            A plan without tokens only has transfers to start.
+            The plan, or None when nothing can run now: without requests, or while all wait for a
+            step in flight or for transfers. A plan without tokens only has transfers to start.
         """
         assert len(self._flights) <= 1, "complete the step before the one in flight first"
         self._rounds += 1
@@ -194,7 +219,9 @@ class Scheduler:
         transfers = self.swapper.drain() if self.swapper else []
         if not chunks and not transfers:
             return None
-        plan = lay_out(chunks, num_decodes, self.config.block_size, self.memory.take_copies(), transfers)
+        plan = lay_out(
+            chunks, num_decodes, self.config.block_size, self.memory.take_copies(), transfers
+        )
         if chunks:
             self._flights.append(Flight.of(plan, chunks))
             self._charge(plan, chunks)
@@ -204,7 +231,8 @@ class Scheduler:
         """Take the results of a step.
 
         Args:
-            plan: as `schedule` gave it, with tokens; the oldest in flight. Requests that ended since are skipped.
+            plan: as `schedule` gave it, with tokens; the oldest in flight. Requests that ended
+                since are skipped.
             output: tokens of the plan's sampled rows.
             now_s: time at the step's end.
 
@@ -250,18 +278,24 @@ class Scheduler:
 
     def usage(self) -> KVUsage:
         """Sort the pool's slots by what they hold."""
-        return measure_usage(self.pool, (item for request in self.running for item in request.sequences))
+        return measure_usage(
+            self.pool, (item for request in self.running for item in request.sequences)
+        )
 
     def kv_utilization(self) -> float:
-        """Give the computed token states over the slots of all held blocks; 1 when none is held."""
+        """Return the computed token states over the slots of all held blocks; 1 when none is held."""
         slots = self.pool.num_in_use * self.config.block_size
         return self.usage().stored / slots if slots else 1.0
 
     def _decode(self, now_s: float) -> tuple[list[Chunk], bool]:
-        """Give every decoding sequence a slot, in order, preempting the last request while blocks are short."""
+        """Return every decoding sequence a slot, in order, preempting the last request while blocks are short."""
         chunks: list[Chunk] = []
         preempted = False
-        running = list(self.running) if self._is_fcfs else sorted(self.running, key=lambda item: self.policy.key(item, now_s))
+        running = (
+            list(self.running)
+            if self._is_fcfs
+            else sorted(self.running, key=lambda item: self.policy.key(item, now_s))
+        )
         for request in list(running):
             ready = decodable(request) if request.state == "running" else []
             if not ready:
@@ -269,9 +303,15 @@ class Scheduler:
             if self.memory.has_slot(request):
                 chunks.append((request, 1))
                 continue
-            while request.state == "running" and self.memory.missing(ready) > self.pool.num_available:
+            while (
+                request.state == "running" and self.memory.missing(ready) > self.pool.num_available
+            ):
                 preempted = True
-                if self.swapper and self.memory.missing(ready) <= self.pool.num_available + self.swapper.num_blocks_leaving:
+                if (
+                    self.swapper
+                    and self.memory.missing(ready)
+                    <= self.pool.num_available + self.swapper.num_blocks_leaving
+                ):
                     break
                 self._preempt(running.pop())
             if request.state == "running" and self.memory.missing(ready) <= self.pool.num_available:
@@ -292,19 +332,25 @@ class Scheduler:
         return budget
 
     def _next(self, now_s: float) -> Request | None:
-        """Give the request that comes first of those without blocks and those that are swapped."""
+        """Return the request that comes first of those without blocks and those that are swapped."""
         away = [request for request in self.swapped if request.state != "swapping_in"]
         if self._is_fcfs:
             heads = (*self.waiting[:1], *away[:1])
             return min(heads, key=lambda item: item.order, default=None)
-        return min((*self.waiting, *away), key=lambda item: self.policy.key(item, now_s), default=None)
+        return min(
+            (*self.waiting, *away), key=lambda item: self.policy.key(item, now_s), default=None
+        )
 
     def _take_in(self, request: Request) -> bool:
-        """Give a request blocks, or start to bring it back; False when it cannot be done now."""
-        wide = sum(width(item) for item in self.running) + sum(width(item) for item in self.swapped if item.state == "swapping_in")
+        """Return a request blocks, or start to bring it back; False when it cannot be done now."""
+        wide = sum(width(item) for item in self.running) + sum(
+            width(item) for item in self.swapped if item.state == "swapping_in"
+        )
         alone = not self.running
         headroom = 0 if alone else max(self._watermark, 1)
-        if wide + width(request) > self.config.max_num_seqs or any(item.num_unknown for item in request.sequences):
+        if wide + width(request) > self.config.max_num_seqs or any(
+            item.num_unknown for item in request.sequences
+        ):
             return False
         if request.state == "waiting" and self._adopt(request):
             self.waiting.remove(request)
@@ -319,11 +365,17 @@ class Scheduler:
             self.num_cached_tokens += request.num_cached
             return True
         needed = self.memory.blocks_for(request.num_tokens + 1) + headroom
-        return bool(self.swapper and needed <= self.pool.num_available and self.swapper.start_in(request))
+        return bool(
+            self.swapper and needed <= self.pool.num_available and self.swapper.start_in(request)
+        )
 
     def _adopt(self, request: Request) -> bool:
         """Let a waiting request go on from an earlier turn's copy on the host if that holds more than the pool."""
-        if self.swapper is None or request.family or self.swapper.num_kept(request) <= self.memory.num_cached(request):
+        if (
+            self.swapper is None
+            or request.family
+            or self.swapper.num_kept(request) <= self.memory.num_cached(request)
+        ):
             return False
         self.num_prompt_tokens += len(request.prompt)
         self.num_cached_tokens += self.swapper.adopt(request)
@@ -333,7 +385,11 @@ class Scheduler:
         """Take a request's blocks: to the host, or away for good; it keeps its place in the order."""
         self.running.remove(request)
         self.num_preemptions += 1
-        if self.swapper and prefers_swap(self.config, request) and self.swapper.can_swap_out(request):
+        if (
+            self.swapper
+            and prefers_swap(self.config, request)
+            and self.swapper.can_swap_out(request)
+        ):
             request.num_preemptions += 1
             self.num_swaps += 1
             self.swapper.start_out(request)
@@ -352,8 +408,14 @@ class Scheduler:
     def _reorder(self, now_s: float) -> None:
         """Sort all requests, fill the pool from the top, and preempt the running ones that are left over."""
         self.policy.update(now_s)
-        order = sorted((*self.running, *self.swapped, *self.waiting), key=lambda item: self.policy.key(item, now_s))
-        room, places = self.config.num_blocks - self._watermark - self.memory.num_pinned, self.config.max_num_seqs
+        order = sorted(
+            (*self.running, *self.swapped, *self.waiting),
+            key=lambda item: self.policy.key(item, now_s),
+        )
+        room, places = (
+            self.config.num_blocks - self._watermark - self.memory.num_pinned,
+            self.config.max_num_seqs,
+        )
         for rank, request in enumerate(order):
             room -= self.memory.footprint(request)
             places -= width(request)

@@ -1,4 +1,7 @@
-"""One step of the engine: which tokens run, where their keys and values go, which sequences get a token."""
+"""One step of the engine.
+
+Which tokens run, where their keys and values go, which sequences get a token.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ class Transfer:
         id: names the transfer when it has landed.
         request_id: whose blocks they are.
         direction: "out" of the pool or "in" to it.
-        runs: int64 [N, 3] (first device block, first host block, count) of runs that are consecutive on both sides.
+        runs: int64 [N, 3] (first device block, first host block, count) of runs that are
+            consecutive on both sides.
     """
 
     id: int
@@ -36,11 +40,14 @@ class StepOutput:
 
     Attributes:
         tokens: int64 [R].
-        logprobs: float32 [R] natural logarithm of each chosen token's probability before temperature and cuts, or None when no
-            request of the step asks for it.
-        top_tokens: int64 [R, K] likeliest tokens, most likely first, K the most any request of the step asks for; or None.
-        top_logprobs: float32 [R, K], or None; minus infinity, with token -1, where a row has fewer candidates or asks for none.
-        errors: why a row could not be sampled, by row; its request has to end, its token means nothing.
+        logprobs: float32 [R] natural logarithm of each chosen token's probability before
+            temperature and cuts, or None when no request of the step asks for it.
+        top_tokens: int64 [R, K] likeliest tokens, most likely first, K the most any request of the
+            step asks for; or None.
+        top_logprobs: float32 [R, K], or None; minus infinity, with token -1, where a row has fewer
+            candidates or asks for none.
+        errors: why a row could not be sampled, by row; its request has to end, its token means
+            nothing.
     """
 
     tokens: np.ndarray
@@ -63,12 +70,13 @@ class StepPlan:
         query_lengths: int64 [S] tokens of each sequence in this step.
         context_lengths: int64 [S] tokens in the pool after this step.
         block_tables: int64 [S, M] pool blocks, rows padded with 0.
-        sample_rows: int64 [R] rows of the flattened batch whose logits yield an output token, rising; a row that several new
-            sequences share is repeated.
+        sample_rows: int64 [R] rows of the flattened batch whose logits yield an output token,
+            rising; a row that several new sequences share is repeated.
         sampled: [R] request that gets each token, with its parameters and its tokens so far.
-        output_positions: int64 [R] output tokens each of them will have before this one; with the seed it fixes the draw.
-        feedback: int64 [F, 2] (row of this batch, index in the previous step's output) of tokens not known when the plan was made;
-            their `token_ids` are 0.
+        output_positions: int64 [R] output tokens each of them will have before this one; with the
+            seed it fixes the draw.
+        feedback: int64 [F, 2] (row of this batch, index in the previous step's output) of tokens
+            not known when the plan was made; their `token_ids` are 0.
         copies: int64 [C, 2] (from, to) blocks to copy first.
         transfers: copies between the tiers to start before this step.
     """
@@ -104,14 +112,15 @@ class StepPlan:
         return [request.id for request in self.sampled]
 
     def blank_output(self) -> StepOutput:
-        """Give an output of zeros, for a driver that only forces lengths."""
+        """Return an output of zeros, for a driver that only forces lengths."""
         return StepOutput(tokens=np.zeros(len(self.sampled), dtype=np.int64))
 
     def features(self) -> np.ndarray:
-        """Give what the step's time depends on, in the order of `steelyard.cost.step_time.FEATURES`.
+        """Return what the step's time depends on, in the order of `steelyard.cost.step_time.FEATURES`.
 
         Returns:
-            float64 [7]: 1, sequences, prefill tokens, prefill query-key pairs, decode tokens, decode context tokens, the first
+            float64 [7]: 1, sequences, prefill tokens, prefill query-key pairs, decode tokens,
+            decode context tokens, the first
                 `FIRST_TOKENS` tokens.
         """
         queries = self.query_lengths[self.num_decodes :].astype(np.float64)

@@ -18,11 +18,14 @@ class KVUsage:
     """Slots of a pool by what they hold; the six add up to all slots.
 
     Attributes:
-        stored: keys and values of running requests, shared ones counted once, and of requests on their way out or in.
-        cached: idle blocks of the prefix index: of use to later requests, and given up when space is needed.
+        stored: keys and values of running requests, shared ones counted once, and of requests on
+            their way out or in.
+        cached: idle blocks of the prefix index: of use to later requests, and given up when space
+            is needed.
         reserved: held for tokens that a running request will still produce.
         internal: held by a running request that will never fill them.
-        external: neither held nor cached, or lost by the rounding of an allocator. No waste while no request waits.
+        external: neither held nor cached, or lost by the rounding of an allocator. No waste while
+            no request waits.
         num_slots: all.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 3.1 and figure 2.
@@ -46,7 +49,8 @@ def measure_usage(pool: Pool, running: Iterable[Request]) -> KVUsage:
 
     Args:
         pool: that the requests took from.
-        running: sequences with blocks; their final lengths are taken from `Request.expected_tokens`.
+        running: sequences with blocks; their final lengths are taken from
+            `Request.expected_tokens`.
 
     Returns:
         Slots by what they hold. A block that several tables share is split evenly among them.

@@ -1,1 +1,4 @@
-"""Bounded key/value caches: which tokens a request keeps, which it releases, and which it computes again when they matter."""
+"""Bounded key/value caches.
+
+Which tokens a request keeps, which it releases, and which it computes again when they matter.
+"""

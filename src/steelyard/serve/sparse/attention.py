@@ -1,4 +1,7 @@
-"""Attention of one step over slabs: all requests in one dense batch, masked by original positions."""
+"""Attention of one step over slabs.
+
+All requests in one dense batch, masked by original positions.
+"""
 
 import numpy as np
 import torch
@@ -9,17 +12,27 @@ __all__ = ["SlabAttention"]
 
 
 class SlabAttention:
-    """The `attend` of one step: stores new keys and values in their slots and attends to the request's whole slab.
+    """The `attend` of one step.
 
-    A row sees the live slots of its request whose token is not later than its own: cached tokens, and those computed in this step.
+    Stores new keys and values in their slots and attends to the request's whole slab.
+
+    A row sees the live slots of its request whose token is not later than its own: cached tokens,
+    and those computed in this step.
 
     Attributes:
-        mass: float32 [B, S] attention each slot received in this step, summed over queries, averaged over heads and layers; zeros
-            unless it was asked for.
+        mass: float32 [B, S] attention each slot received in this step, summed over queries,
+            averaged over heads and layers; zeros unless it was asked for.
     """
 
     def __init__(
-        self, kv: Tensor, rows: np.ndarray, slots: np.ndarray, positions: np.ndarray, held: np.ndarray, *, count_mass: bool = False
+        self,
+        kv: Tensor,
+        rows: np.ndarray,
+        slots: np.ndarray,
+        positions: np.ndarray,
+        held: np.ndarray,
+        *,
+        count_mass: bool = False,
     ) -> None:
         """Build the mask once for all layers.
 
@@ -28,7 +41,8 @@ class SlabAttention:
             rows: int64 [N] request of each row of the flat batch, sorted.
             slots: int64 [N] slot of each row's key and value.
             positions: int64 [N] position of each row's token.
-            held: int64 [B, S] position of each slot's token, those of this step included, -1 when empty.
+            held: int64 [B, S] position of each slot's token, those of this step included, -1 when
+                empty.
             count_mass: add up attention per slot, which costs the fused kernel.
         """
         self.kv, self.count_mass = kv, count_mass
@@ -38,14 +52,19 @@ class SlabAttention:
         ranks = np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
         self.width = int(counts.max())
         self.is_dense = bool((counts == self.width).all())
-        self.rows, self.slots = torch.from_numpy(rows).to(device), torch.from_numpy(slots).to(device)
+        self.rows, self.slots = (
+            torch.from_numpy(rows).to(device),
+            torch.from_numpy(slots).to(device),
+        )
         self.ranks = torch.from_numpy(ranks).to(device)
         limits = np.full((self.num_active, self.width), np.iinfo(np.int64).max)
         limits[rows, ranks] = positions
         active = held[: self.num_active]
         visible = (active[:, None] >= 0) & (active[:, None] <= limits[:, :, None])
         self.visible = torch.from_numpy(visible[:, None]).to(device)
-        self.mask = torch.zeros(self.visible.shape, dtype=kv.dtype, device=device).masked_fill_(~self.visible, -torch.inf)
+        self.mask = torch.zeros(self.visible.shape, dtype=kv.dtype, device=device).masked_fill_(
+            ~self.visible, -torch.inf
+        )
         self.mass = torch.zeros(held.shape, dtype=torch.float32, device=device)
 
     def restrict(self, allowed: np.ndarray) -> None:
@@ -76,7 +95,9 @@ class SlabAttention:
         if self.count_mass:
             out = self._counted(q, keys, values)
         else:
-            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask, enable_gqa=q.shape[1] != keys.shape[1])
+            out = F.scaled_dot_product_attention(
+                q, keys, values, attn_mask=self.mask, enable_gqa=q.shape[1] != keys.shape[1]
+            )
         out = out.transpose(1, 2)
         return out.reshape(query.shape) if self.is_dense else out[self.rows, self.ranks]
 
@@ -92,9 +113,13 @@ class SlabAttention:
         """Attend with explicit weights and add them up per slot."""
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        weights = torch.softmax(query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5 + self.mask, dim=-1)
+        weights = torch.softmax(
+            query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5 + self.mask, dim=-1
+        )
         used = torch.zeros(self.mask.shape[:3], dtype=weights.dtype, device=weights.device)
         used[self.rows, 0, self.ranks] = 1.0
         share = 1.0 / (query.shape[1] * self.kv.shape[0])
-        self.mass[: self.num_active] += torch.where(used[..., None] > 0, weights, 0).sum((1, 2)) * share
+        self.mass[: self.num_active] += (
+            torch.where(used[..., None] > 0, weights, 0).sum((1, 2)) * share
+        )
         return weights.nan_to_num() @ value

@@ -1,4 +1,7 @@
-"""The controller at work: one recurrent step per token, one product per past token; no tensors library needed."""
+"""The controller at work: one recurrent step per token, one product per past token.
+
+No tensors library needed.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,25 @@ NUM_BUCKETS = 32
 
 def model_key(vocab_size: int, hidden_size: int) -> str:
     """Name what a controller belongs to: a hash of the vocabulary's and the hidden state's size."""
-    return hashlib.sha256(f"vocab_size={vocab_size} hidden_size={hidden_size}".encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        f"vocab_size={vocab_size} hidden_size={hidden_size}".encode()
+    ).hexdigest()[:16]
 
 
 def distance_buckets(count: int) -> np.ndarray:
-    """Give the bucket of distances 0 to count - 1: half powers of two, int64 [count], below `NUM_BUCKETS`."""
-    return np.minimum(np.floor(2 * np.log2(1.0 + np.arange(count))), NUM_BUCKETS - 1).astype(np.int64)
+    """Return the bucket of distances 0 to count - 1: half powers of two, int64 [count], below `NUM_BUCKETS`."""
+    return np.minimum(np.floor(2 * np.log2(1.0 + np.arange(count))), NUM_BUCKETS - 1).astype(
+        np.int64
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Controller:
     """Trained weights, all float32, for one step of a gated recurrent unit and a dot-product head.
 
-    The score of past token i for the current token t is key_i . query_t + recency[bucket(t - i)]; its sigmoid is the probability
-    that i is among the tokens t attends most. Keys and queries are linear in the unit's states z_i and z_t.
+    The score of past token i for the current token t is key_i . query_t + recency[bucket(t - i)];
+    its sigmoid is the probability that i is among the tokens t attends most. Keys and queries are
+    linear in the unit's states z_i and z_t.
 
     Attributes:
         gates: [V, 3h] input part of the reset, update and new gates of every token.
@@ -44,7 +52,8 @@ class Controller:
         recency: [32] addend by distance.
         model: what `model_key` gave for the language model.
 
-    Source: Zhang et al. 2024 (arXiv 2407.02328), section 3.1; unit of Cho et al. 2014 (arXiv 1406.1078) as in cuDNN.
+    Source: Zhang et al. 2024 (arXiv 2407.02328), section 3.1; unit of Cho et al. 2014 (arXiv
+        1406.1078) as in cuDNN.
     """
 
     gates: np.ndarray
@@ -57,9 +66,13 @@ class Controller:
 
     def save(self, path: Path | str) -> None:
         """Write a safetensors file, beside and renamed."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        tensors = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"
+        }
         with atomic_path(Path(path)) as temporary:
-            save_file(tensors, temporary, metadata={"model": self.model, "kind": "steelyard controller"})
+            save_file(
+                tensors, temporary, metadata={"model": self.model, "kind": "steelyard controller"}
+            )
 
     @classmethod
     def load(cls, path: Path | str) -> Controller:
@@ -79,9 +92,16 @@ class Controller:
                 metadata = opened.metadata() or {}
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (the file is no mapping)
         except (OSError, SafetensorError) as error:
-            raise DataError(f"{path} cannot be read: {error}", hint="train the controller again") from error
-        if set(tensors) != {field.name for field in fields(cls)} - {"model"} or "model" not in metadata:
-            raise DataError(f"{path} holds no controller", hint="give the file that Controller.save wrote")
+            raise DataError(
+                f"{path} cannot be read: {error}", hint="train the controller again"
+            ) from error
+        if (
+            set(tensors) != {field.name for field in fields(cls)} - {"model"}
+            or "model" not in metadata
+        ):
+            raise DataError(
+                f"{path} holds no controller", hint="give the file that Controller.save wrote"
+            )
         return cls(**tensors, model=metadata["model"])
 
     def refuse_other(self, vocab_size: int, hidden_size: int) -> None:
@@ -95,16 +115,21 @@ class Controller:
             ConfigError: the controller was trained for another model.
         """
         if self.model != model_key(vocab_size, hidden_size):
-            message = f"the controller was trained for another model than one of {vocab_size} tokens and width {hidden_size}"
+            message = (
+                f"the controller was trained for another model than one of {vocab_size} "
+                f"tokens and width {hidden_size}"
+            )
             raise ConfigError(message, hint="train a controller for this model")
 
     def states(self, num_requests: int, max_length: int) -> ControllerStates:
-        """Give empty states for requests side by side."""
+        """Return empty states for requests side by side."""
         return ControllerStates(self, num_requests, max_length)
 
 
 class ControllerStates:
-    """What the controller remembers of B requests: its hidden state, and a key of every token in half precision.
+    """What the controller remembers of B requests.
+
+    Its hidden state, and a key of every token in half precision.
 
     Attributes:
         keys: float16 [B, T, P].
@@ -139,8 +164,19 @@ class ControllerStates:
         """
         from steelyard.serve.sparse.scoring import advance
 
-        weights, keys = self._controller, np.empty((len(rows), self.keys.shape[2]), dtype=np.float32)
-        advance(self._hidden, rows, weights.gates[tokens], weights.recurrent, weights.recurrent_bias, weights.key, keys)
+        weights, keys = (
+            self._controller,
+            np.empty((len(rows), self.keys.shape[2]), dtype=np.float32),
+        )
+        advance(
+            self._hidden,
+            rows,
+            weights.gates[tokens],
+            weights.recurrent,
+            weights.recurrent_bias,
+            weights.key,
+            keys,
+        )
         self.keys[rows, self.lengths[rows]] = keys
         self.lengths[rows] += 1
 
@@ -151,10 +187,13 @@ class ControllerStates:
             rows: int64 [F] requests to score.
 
         Returns:
-            float32 [B, T] before the sigmoid, overwritten by the next call; only rows asked for and tokens read mean anything.
+            float32 [B, T] before the sigmoid, overwritten by the next call; only rows asked for and
+            tokens read mean anything.
         """
         from steelyard.serve.sparse.scoring import score_past
 
         queries = self._hidden[rows] @ self._controller.query.T
-        score_past(self.keys.view(np.uint16), rows, self.lengths, queries, self._by_distance, self._scores)
+        score_past(
+            self.keys.view(np.uint16), rows, self.lengths, queries, self._by_distance, self._scores
+        )
         return self._scores

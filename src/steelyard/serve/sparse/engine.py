@@ -1,4 +1,7 @@
-"""A batched decoder over bounded caches: every request owns a slab of constant size, whatever its length."""
+"""A batched decoder over bounded caches.
+
+Every request owns a slab of constant size, whatever its length.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,10 @@ class SparseStats:
         released: tokens that left a cache.
         rebuilt: released tokens computed again.
         kv_bytes_per_request: bytes of keys and values of one slab.
-        controller_bytes_per_token: bytes of controller state a token leaves behind, 0 without a controller.
-        prefix_sharing: always False: slots are private to a request, since what it keeps is its own choice.
+        controller_bytes_per_token: bytes of controller state a token leaves behind, 0 without a
+            controller.
+        prefix_sharing: always False: slots are private to a request, since what it keeps is its own
+            choice.
     """
 
     steps: int
@@ -49,11 +54,13 @@ class SparseStats:
 class SparseDecoder:
     """Decodes up to B requests together, each from a bounded cache.
 
-    `feed` takes prompts in chunks and releases after each, so memory never exceeds the slab; `prefill.fill` instead runs a whole prompt
-    with full attention, in memory that grows with it, and keeps the best tokens.
+    `feed` takes prompts in chunks and releases after each, so memory never exceeds the slab;
+    `prefill.fill` instead runs a whole prompt with full attention, in memory that grows with it,
+    and keeps the best tokens.
 
     Attributes:
-        model: in evaluation mode; its linear layers are copied in packed form where that is faster, so later changes do not reach it.
+        model: in evaluation mode; its linear layers are copied in packed form where that is faster,
+            so later changes do not reach it.
         table: which token stands in which slot.
         kv: [L, 2, B, KV, S, D] keys and values.
         tokens: int64 [B, T] what each request was fed.
@@ -84,15 +91,22 @@ class SparseDecoder:
             chunk: most tokens of a request in a step.
 
         Raises:
-            ConfigError: sizes are out of range, the policy lacks its controller, or the controller was trained for another model.
+            ConfigError: sizes are out of range, the policy lacks its controller, or the controller
+                was trained for another model.
             CapacityError: there is no memory for the slabs.
         """
         arch = model.architecture
         if max_length > arch.max_positions:
-            message = f"max_length {max_length} is beyond the {arch.max_positions} positions of {arch.name}"
+            message = (
+                f"max_length {max_length} is beyond the {arch.max_positions} positions of "
+                f"{arch.name}"
+            )
             raise ConfigError(message, hint="lower max_length")
         if policy.signal == "controller" and controller is None:
-            raise ConfigError(f"{type(policy).__name__} needs a controller", hint="train one with sparse.training.train_controller")
+            raise ConfigError(
+                f"{type(policy).__name__} needs a controller",
+                hint="train one with sparse.training.train_controller",
+            )
         if controller is not None:
             controller.refuse_other(arch.vocab_size, arch.hidden_size)
         self.model = model.eval()
@@ -100,14 +114,32 @@ class SparseDecoder:
         self.chunk = 1 if isinstance(policy, TopK) else chunk
         self.table = SlotTable(policy, num_requests, max_length, chunk=self.chunk)
         self.tokens = np.zeros((num_requests, max_length), dtype=np.int64)
-        self.memory = controller.states(num_requests, max_length) if controller is not None and policy.signal == "controller" else None
+        self.memory = (
+            controller.states(num_requests, max_length)
+            if controller is not None and policy.signal == "controller"
+            else None
+        )
         weight = next(model.parameters())
-        shape = (arch.num_layers, 2, num_requests, arch.num_kv_heads, self.table.width, arch.head_dim)
+        shape = (
+            arch.num_layers,
+            2,
+            num_requests,
+            arch.num_kv_heads,
+            self.table.width,
+            arch.head_dim,
+        )
         try:
             self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         except RuntimeError as error:
-            raise CapacityError(f"no memory for {num_requests} slabs of {self.table.width} slots", hint="lower num_requests") from error
-        self._sinks = SinkKeys(model, policy, self.kv) if isinstance(policy, Sinks) and policy.renumber else None
+            raise CapacityError(
+                f"no memory for {num_requests} slabs of {self.table.width} slots",
+                hint="lower num_requests",
+            ) from error
+        self._sinks = (
+            SinkKeys(model, policy, self.kv)
+            if isinstance(policy, Sinks) and policy.renumber
+            else None
+        )
         self._steps = self._appended = self._released = self._rebuilt = 0
 
     @property
@@ -116,10 +148,12 @@ class SparseDecoder:
         return self.table.policy
 
     def stats(self) -> SparseStats:
-        """Give the counters."""
+        """Return the counters."""
         kv_bytes = self.kv.numel() * self.kv.element_size() // len(self.tokens)
         state_bytes = self.memory.bytes_per_token if self.memory is not None else 0
-        return SparseStats(self._steps, self._appended, self._released, self._rebuilt, kv_bytes, state_bytes)
+        return SparseStats(
+            self._steps, self._appended, self._released, self._rebuilt, kv_bytes, state_bytes
+        )
 
     def free(self, row: int) -> None:
         """Forget a request, so that its slab can serve another."""
@@ -141,14 +175,19 @@ class SparseDecoder:
             Logits after each request's last token, [F, V].
 
         Raises:
-            ConfigError: a chunk is empty or too long, or a request outgrows `max_length`; nothing changes.
+            ConfigError: a chunk is empty or too long, or a request outgrows `max_length`; nothing
+                changes.
         """
         counts = np.array([len(chunk) for chunk in chunks])
         new_rows, new_positions = self._remember(rows, chunks, counts)
         scores = self._score(rows, chunks)
         single = np.zeros(len(self.tokens), dtype=bool)
         single[rows[counts == 1]] = True
-        again_rows, again_positions = self.table.rebuild_set(scores, single) if scores is not None else (new_rows[:0], new_rows[:0])
+        again_rows, again_positions = (
+            self.table.rebuild_set(scores, single)
+            if scores is not None
+            else (new_rows[:0], new_rows[:0])
+        )
         flat_rows = np.concatenate([again_rows, new_rows])
         flat_positions = np.concatenate([again_positions, new_positions])
         order = np.lexsort((flat_positions, flat_rows))
@@ -161,15 +200,28 @@ class SparseDecoder:
         self._rebuilt += len(again_rows)
         return self._packed.head(hidden)
 
-    def _remember(self, rows: np.ndarray, chunks: list[np.ndarray], counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _remember(
+        self, rows: np.ndarray, chunks: list[np.ndarray], counts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Check and store new tokens; give row and position of each."""
         starts = self.table.lengths[rows]
         if counts.min() < 1 or counts.max() > self.chunk:
-            raise ConfigError(f"a chunk has {counts.min()} to {counts.max()} tokens, but may have 1 to {self.chunk}", hint="cut the prompt")
+            raise ConfigError(
+                f"a chunk has {counts.min()} to {counts.max()} tokens, but may have 1 to "
+                f"{self.chunk}",
+                hint="cut the prompt",
+            )
         if (starts + counts > self.tokens.shape[1]).any():
-            raise ConfigError(f"a request would outgrow max_length = {self.tokens.shape[1]}", hint="free it, or raise max_length")
+            raise ConfigError(
+                f"a request would outgrow max_length = {self.tokens.shape[1]}",
+                hint="free it, or raise max_length",
+            )
         flat_rows = np.repeat(rows, counts)
-        positions = np.repeat(starts, counts) + np.arange(len(flat_rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        positions = (
+            np.repeat(starts, counts)
+            + np.arange(len(flat_rows))
+            - np.repeat(np.cumsum(counts) - counts, counts)
+        )
         self.tokens[flat_rows, positions] = np.concatenate(chunks)
         return flat_rows, positions
 
@@ -191,12 +243,21 @@ class SparseDecoder:
         device = self.kv.device
         tokens = torch.from_numpy(self.tokens[rows, positions]).to(device)
         places, wanted = torch.from_numpy(positions).to(device), torch.from_numpy(last).to(device)
-        attend = SlabAttention(self.kv, rows, slots, positions, table.positions, count_mass=policy.signal == "attention")
+        attend = SlabAttention(
+            self.kv,
+            rows,
+            slots,
+            positions,
+            table.positions,
+            count_mass=policy.signal == "attention",
+        )
         hidden = self._packed.run(tokens, places, attend, wanted)
         mass = attend.mass.numpy(force=True)
         if isinstance(policy, TopK):
             again = SlabAttention(self.kv, rows, slots, positions, table.positions)
-            again.restrict(_largest(mass, policy.attended) | (table.positions == table.lengths[:, None] - 1))
+            again.restrict(
+                _largest(mass, policy.attended) | (table.positions == table.lengths[:, None] - 1)
+            )
             return self._packed.run(tokens, places, again, wanted)
         table.received += mass
         return hidden

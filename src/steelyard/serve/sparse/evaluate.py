@@ -1,4 +1,7 @@
-"""What a bounded cache costs in quality: token by token, as in decoding, never with a full prefill that hides releases."""
+"""What a bounded cache costs in quality.
+
+Token by token, as in decoding, never with a full prefill that hides releases.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,11 @@ class Evaluation:
         return self.losses.size / self.seconds
 
     def agreement(self, other: Evaluation) -> float:
-        """Give the share of places at which two evaluations of the same sequences name the same likeliest token."""
+        """Return the share of places at which two evaluations of the same sequences name the same likeliest token."""
         return float((self.choices == other.choices).mean())
 
     def recall_accuracy(self, spans: list[list[tuple[int, int]]]) -> float:
-        """Give the share of spans whose every token was the likeliest.
+        """Return the share of spans whose every token was the likeliest.
 
         Args:
             spans: for each sequence, (first, end) positions; first at least 1.
@@ -68,7 +71,11 @@ class Evaluation:
             A fraction; NaN without spans.
         """
         hit = self.choices == self.tokens[:, 1:]
-        found = [bool(hit[row, first - 1 : end - 1].all()) for row, places in enumerate(spans) for first, end in places]
+        found = [
+            bool(hit[row, first - 1 : end - 1].all())
+            for row, places in enumerate(spans)
+            for first, end in places
+        ]
         return float(np.mean(found)) if found else float("nan")
 
 
@@ -87,9 +94,18 @@ def evaluate_full(model: Transformer, tokens: np.ndarray) -> Evaluation:
     for row in torch.from_numpy(tokens).to(model.embedding.weight.device):
         parts.append(_told(model(row[None, :-1])[0], row[1:]))
     seconds = time.perf_counter() - start
-    size = 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * model.embedding.weight.element_size() * tokens.shape[1]
+    size = (
+        2
+        * arch.num_layers
+        * arch.num_kv_heads
+        * arch.head_dim
+        * model.embedding.weight.element_size()
+        * tokens.shape[1]
+    )
     losses, choices = (np.stack(column) for column in zip(*parts, strict=True))
-    return Evaluation(tokens=tokens, losses=losses, choices=choices, seconds=seconds, kv_bytes_per_request=size)
+    return Evaluation(
+        tokens=tokens, losses=losses, choices=choices, seconds=seconds, kv_bytes_per_request=size
+    )
 
 
 @torch.inference_mode()
@@ -114,17 +130,30 @@ def evaluate(
         The evaluation.
 
     Raises:
-        ConfigError: the sequences are too short, or policy, controller and model do not fit each other.
+        ConfigError: the sequences are too short, or policy, controller and model do not fit each
+            other.
     """
     if tokens.ndim != 2 or tokens.shape[1] < 2:
-        raise ConfigError(f"tokens have shape {tokens.shape}, but [B, T] with T >= 2 is needed", hint="give longer sequences")
-    decoder = SparseDecoder(model, policy, num_requests=len(tokens), max_length=tokens.shape[1], controller=controller, chunk=1)
+        raise ConfigError(
+            f"tokens have shape {tokens.shape}, but [B, T] with T >= 2 is needed",
+            hint="give longer sequences",
+        )
+    decoder = SparseDecoder(
+        model,
+        policy,
+        num_requests=len(tokens),
+        max_length=tokens.shape[1],
+        controller=controller,
+        chunk=1,
+    )
     rows = np.arange(len(tokens))
     targets = torch.from_numpy(tokens).to(decoder.kv.device)
     losses, choices = [], []
     start = time.perf_counter()
     for place in range(tokens.shape[1] - 1):
-        loss, choice = _told(decoder.feed(rows, list(tokens[:, place : place + 1])), targets[:, place + 1])
+        loss, choice = _told(
+            decoder.feed(rows, list(tokens[:, place : place + 1])), targets[:, place + 1]
+        )
         losses.append(loss)
         choices.append(choice)
         if progress is not None:
@@ -181,6 +210,6 @@ def controller_recall(
 
 
 def _told(logits: Tensor, targets: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Give loss and likeliest token of each row."""
+    """Return loss and likeliest token of each row."""
     losses = F.cross_entropy(logits.float(), targets, reduction="none")
     return losses.numpy(force=True), logits.argmax(-1).numpy(force=True)

@@ -1,4 +1,7 @@
-"""Completions from bounded caches: requests come and go, prompts are fed in chunks beside decoding ones."""
+"""Completions from bounded caches.
+
+Requests come and go, prompts are fed in chunks beside decoding ones.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from steelyard.serve.sparse.slots import SlotTable
 __all__ = ["decode_plan", "generate"]
 
 
-def generate(decoder: SparseDecoder, prompts: list[list[int]], params: SamplingParams | list[SamplingParams]) -> list[list[int]]:
+def generate(
+    decoder: SparseDecoder, prompts: list[list[int]], params: SamplingParams | list[SamplingParams]
+) -> list[list[int]]:
     """Complete prompts, in their order.
 
     Args:
@@ -34,7 +39,10 @@ def generate(decoder: SparseDecoder, prompts: list[list[int]], params: SamplingP
         ConfigError: a prompt could never finish or asks for several outputs; nothing was run.
     """
     each = params if isinstance(params, list) else [params] * len(prompts)
-    requests = [Request(id=str(row), prompt=prompt, params=item) for row, (prompt, item) in enumerate(zip(prompts, each, strict=True))]
+    requests = [
+        Request(id=str(row), prompt=prompt, params=item)
+        for row, (prompt, item) in enumerate(zip(prompts, each, strict=True))
+    ]
     _check(decoder, requests)
     waiting, running, sampler = deque(requests), _Rows(decoder), Sampler()
     while waiting or running.requests:
@@ -66,10 +74,19 @@ class _Rows:
         decoder, rows = self.decoder, np.array(sorted(self.requests))
         chunks = [self._next(int(row)) for row in rows]
         logits = decoder.feed(rows, chunks)
-        done = [index for index, row in enumerate(rows) if decoder.table.lengths[row] == self.requests[int(row)].num_tokens]
+        done = [
+            index
+            for index, row in enumerate(rows)
+            if decoder.table.lengths[row] == self.requests[int(row)].num_tokens
+        ]
         if not done:
             return
-        plan = decode_plan(decoder.table, rows[done], [self.requests[int(row)] for row in rows[done]], decoder.tokens)
+        plan = decode_plan(
+            decoder.table,
+            rows[done],
+            [self.requests[int(row)] for row in rows[done]],
+            decoder.tokens,
+        )
         output = sampler.sample(logits[torch.tensor(done, device=logits.device)], plan)
         for row, token in zip(rows[done].tolist(), output.tokens.tolist(), strict=True):
             self.requests[row].take(int(token), 0.0)
@@ -78,16 +95,18 @@ class _Rows:
                 decoder.free(row)
 
     def _next(self, row: int) -> np.ndarray:
-        """Give the tokens to feed next."""
+        """Return the tokens to feed next."""
         request, start = self.requests[row], int(self.decoder.table.lengths[row])
         return np.array(request.tokens(start, min(start + self.decoder.chunk, request.num_tokens)))
 
 
-def decode_plan(table: SlotTable, rows: np.ndarray, requests: list[Request], tokens: np.ndarray) -> StepPlan:
+def decode_plan(
+    table: SlotTable, rows: np.ndarray, requests: list[Request], tokens: np.ndarray
+) -> StepPlan:
     """Describe the latest token of some requests as a step of the engine.
 
-    Where the live slots are the first of each slab, as they are while one token at a time takes the place of another, the engine's own
-    runner executes the plan with slabs as block tables.
+    Where the live slots are the first of each slab, as they are while one token at a time takes the
+    place of another, the engine's own runner executes the plan with slabs as block tables.
 
     Args:
         table: after the tokens got their slots.
@@ -121,9 +140,21 @@ def _check(decoder: SparseDecoder, requests: list[Request]) -> None:
     for request in requests:
         needed = len(request.prompt) + request.params.max_tokens
         if not request.prompt or needed > longest:
-            message = f"a prompt of {len(request.prompt)} tokens with max_tokens {request.params.max_tokens} does not fit"
-            raise ConfigError(message, hint=f"prompts have at least 1 token, and prompt and output together at most {longest}")
+            message = (
+                f"a prompt of {len(request.prompt)} tokens with max_tokens "
+                f"{request.params.max_tokens} does not fit"
+            )
+            raise ConfigError(
+                message,
+                hint=f"prompts have at least 1 token, and prompt and output together at most "
+                f"{longest}",
+            )
         if not (min(request.prompt) >= 0 and max(request.prompt) < size):
-            raise ConfigError(f"token ids must be in [0, {size})", hint="encode the prompt with this model's tokenizer")
+            raise ConfigError(
+                f"token ids must be in [0, {size})",
+                hint="encode the prompt with this model's tokenizer",
+            )
         if request.params.num_sequences > 1:
-            raise ConfigError("bounded caches give one output per request", hint="use n = 1 and no beams")
+            raise ConfigError(
+                "bounded caches give one output per request", hint="use n = 1 and no beams"
+            )

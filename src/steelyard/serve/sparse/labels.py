@@ -18,7 +18,9 @@ Aggregation = Literal["mean", "max"]
 
 
 @torch.inference_mode()
-def attention_rows(model: Transformer, tokens: Tensor, queries: Tensor, *, aggregation: Aggregation = "mean") -> Tensor:
+def attention_rows(
+    model: Transformer, tokens: Tensor, queries: Tensor, *, aggregation: Aggregation = "mean"
+) -> Tensor:
     """Run full attention and give some rows of its weights, averaged over heads and aggregated over layers.
 
     Args:
@@ -49,10 +51,13 @@ def attention_rows(model: Transformer, tokens: Tensor, queries: Tensor, *, aggre
     return total
 
 
-def top_labels(weights: Tensor, queries: Tensor, count: int, *, num_sinks: int = 4) -> tuple[Tensor, Tensor]:
+def top_labels(
+    weights: Tensor, queries: Tensor, count: int, *, num_sinks: int = 4
+) -> tuple[Tensor, Tensor]:
     """Mark the most attended past tokens of each row, first tokens left out.
 
-    The first tokens draw attention that says nothing of their content; they are always cached and take no part.
+    The first tokens draw attention that says nothing of their content; they are always cached and
+    take no part.
 
     Args:
         weights: float32 [B, Q, T] from `attention_rows`.

@@ -1,7 +1,9 @@
-"""Retention policies: how much each cached token is worth to a request, so that the least worthy one is released.
+"""Retention policies.
 
-A policy decides per token, never per layer: a token is in the cache of all layers or of none, so a released one can be computed again.
-Tokens keep their original positions.
+How much each cached token is worth to a request, so that the least worthy one is released.
+
+A policy decides per token, never per layer: a token is in the cache of all layers or of none, so a
+released one can be computed again. Tokens keep their original positions.
 """
 
 from dataclasses import dataclass
@@ -22,7 +24,8 @@ class RetentionPolicy(Protocol):
     Attributes:
         capacity: tokens kept between steps, m; 0 keeps all.
         rebuild: most released tokens computed again in a step, R.
-        signal: what `scores` are: nothing, attention mass received so far, or a controller's scores.
+        signal: what `scores` are: nothing, attention mass received so far, or a controller's
+            scores.
     """
 
     @property
@@ -97,9 +100,11 @@ class Sinks:
     Attributes:
         capacity: tokens kept, m, sinks included.
         num_sinks: first tokens kept.
-        renumber: turn the sinks' keys as if they stood right before the window, so that no distance exceeds `capacity`.
+        renumber: turn the sinks' keys as if they stood right before the window, so that no distance
+            exceeds `capacity`.
 
-    Source: Xiao et al. 2024 (arXiv 2309.17453), section 3.2; with `renumber`, positions within the cache as there.
+    Source: Xiao et al. 2024 (arXiv 2309.17453), section 3.2; with `renumber`, positions within the
+        cache as there.
     """
 
     capacity: int
@@ -150,9 +155,12 @@ class H2O:
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """Keep every token and attend only to those with most attention: what bounded caches try to reach, at more than full cost.
+    """Keep every token and attend only to those with most attention.
 
-    A first pass over all tokens ranks them by attention averaged over heads and layers; a second attends to the best.
+    What bounded caches try to reach, at more than full cost.
+
+    A first pass over all tokens ranks them by attention averaged over heads and layers; a second
+    attends to the best.
 
     Attributes:
         attended: tokens attended besides the current one, K.
@@ -199,13 +207,22 @@ class Adore:
         """Refuse sizes that do not fit into the capacity."""
         _check_capacity(self.capacity)
         _check_share(self.recent)
-        _check_protected(self.num_sinks + round(self.recent * self.capacity), self.capacity, "num_sinks + recent * capacity")
+        _check_protected(
+            self.num_sinks + round(self.recent * self.capacity),
+            self.capacity,
+            "num_sinks + recent * capacity",
+        )
         if not 0 <= self.rebuild < self.capacity:
-            raise ConfigError(f"rebuild is {self.rebuild}, but must be in [0, capacity = {self.capacity})", hint="use 8")
+            raise ConfigError(
+                f"rebuild is {self.rebuild}, but must be in [0, capacity = {self.capacity})",
+                hint="use 8",
+            )
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank by score, the first and the latest tokens above all."""
-        kept = (positions < self.num_sinks) | (positions > (now - round(self.recent * self.capacity))[:, None])
+        kept = (positions < self.num_sinks) | (
+            positions > (now - round(self.recent * self.capacity))[:, None]
+        )
         return np.where(kept, np.inf, scores).astype(np.float32)
 
 
@@ -218,10 +235,15 @@ def _check_capacity(capacity: int) -> None:
 def _check_share(recent: float) -> None:
     """Refuse a share out of range."""
     if not 0 <= recent < 1:
-        raise ConfigError(f"recent is {recent}, but must be in [0, 1)", hint="it is a share of the capacity")
+        raise ConfigError(
+            f"recent is {recent}, but must be in [0, 1)", hint="it is a share of the capacity"
+        )
 
 
 def _check_protected(count: int, capacity: int, name: str) -> None:
     """Refuse more protected tokens than the cache holds."""
     if not 0 <= count < capacity:
-        raise ConfigError(f"{name} is {count}, but must be in [0, capacity = {capacity})", hint="raise the capacity")
+        raise ConfigError(
+            f"{name} is {count}, but must be in [0, capacity = {capacity})",
+            hint="raise the capacity",
+        )

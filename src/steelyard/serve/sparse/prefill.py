@@ -1,4 +1,7 @@
-"""Prompts with full attention first: exact states of the best tokens, for memory that grows with the prompt."""
+"""Prompts with full attention first.
+
+Exact states of the best tokens, for memory that grows with the prompt.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ _ROWS = 256
 def fill(decoder: SparseDecoder, row: int, prompt: np.ndarray) -> Tensor:
     """Run a whole prompt with full attention, then keep the tokens the policy values most at its end.
 
-    It takes memory for the keys and values of the whole prompt while it runs. Feeding the prompt in chunks does not, but each chunk
-    then sees only what earlier releases left.
+    It takes memory for the keys and values of the whole prompt while it runs. Feeding the prompt in
+    chunks does not, but each chunk then sees only what earlier releases left.
 
     Args:
         decoder: with an empty slab for the request.
@@ -32,17 +35,28 @@ def fill(decoder: SparseDecoder, row: int, prompt: np.ndarray) -> Tensor:
         Logits after the last token, [V].
 
     Raises:
-        ConfigError: the prompt is empty or longer than `max_length`, or the request has tokens already.
+        ConfigError: the prompt is empty or longer than `max_length`, or the request has tokens
+            already.
     """
     table, policy = decoder.table, decoder.policy
     if not 1 <= len(prompt) <= decoder.tokens.shape[1] or table.lengths[row]:
-        message = f"a prompt of {len(prompt)} tokens for a request with {table.lengths[row]} tokens cannot be filled in"
-        raise ConfigError(message, hint=f"free the request first; a prompt may have 1 to {decoder.tokens.shape[1]} tokens")
+        message = (
+            f"a prompt of {len(prompt)} tokens for a request with {table.lengths[row]} "
+            f"tokens cannot be filled in"
+        )
+        raise ConfigError(
+            message,
+            hint=f"free the request first; a prompt may have 1 to {decoder.tokens.shape[1]} tokens",
+        )
     states = _Capture(count_mass=policy.signal == "attention")
     places = torch.arange(len(prompt), device=decoder.kv.device)
     hidden = decoder.model.run(torch.from_numpy(prompt).to(decoder.kv.device)[None], places, states)
     decoder.tokens[row, : len(prompt)] = prompt
-    scores = states.received.numpy(force=True) if states.received is not None else np.zeros(len(prompt), dtype=np.float32)
+    scores = (
+        states.received.numpy(force=True)
+        if states.received is not None
+        else np.zeros(len(prompt), dtype=np.float32)
+    )
     if decoder.memory is not None:
         for token in prompt:
             decoder.memory.append(np.array([row]), token[None])
@@ -92,6 +106,8 @@ def _best(decoder: SparseDecoder, length: int, scores: np.ndarray) -> np.ndarray
     capacity = decoder.policy.capacity
     if not capacity or length <= capacity:
         return np.arange(length)
-    worth = decoder.policy.priority(np.arange(length)[None], np.array([length - 1]), scores[None])[0]
+    worth = decoder.policy.priority(np.arange(length)[None], np.array([length - 1]), scores[None])[
+        0
+    ]
     worth[-1] = np.inf
     return np.sort(np.argsort(-worth, kind="stable")[:capacity])

@@ -21,7 +21,8 @@ __all__ = ["SinkKeys"]
 class SinkKeys:
     """Keeps the sinks' keys as first computed and turns copies to the position right before the window.
 
-    Only distances count with rotary positions, so numbering tokens by their place in the cache is the same as moving the sinks.
+    Only distances count with rotary positions, so numbering tokens by their place in the cache is
+    the same as moving the sinks.
 
     Source: Xiao et al. 2024 (arXiv 2309.17453), section 3.2 (positions within the cache).
     """
@@ -38,7 +39,9 @@ class SinkKeys:
             ConfigError: the model's positions are learned.
         """
         if model.position_embedding is not None:
-            raise ConfigError("sinks can be renumbered with rotary positions only", hint="renumber=False")
+            raise ConfigError(
+                "sinks can be renumbered with rotary positions only", hint="renumber=False"
+            )
         self._model, self._policy, self._kv = model, policy, kv
         self._raw: dict[int, Tensor] = {}
 
@@ -56,5 +59,7 @@ class SinkKeys:
             if row not in self._raw:
                 self._raw[row] = self._kv[:, 0, row, :, :count].clone()
             angles = torch.tensor([shift], device=self._kv.device)
-            rotation = spread(self._model.rotary_cosines[angles], self._model.rotary_sines[angles], self._kv.dtype)
+            rotation = spread(
+                self._model.rotary_cosines[angles], self._model.rotary_sines[angles], self._kv.dtype
+            )
             self._kv[:, 0, row, :, :count] = rotate(self._raw[row], *rotation)

@@ -1,4 +1,7 @@
-"""The controller's arithmetic, compiled with numba: one recurrent step, the product with every past token, the best released ones."""
+"""The controller's arithmetic, compiled with numba.
+
+One recurrent step, the product with every past token, the best released ones.
+"""
 
 import numba
 import numpy as np
@@ -8,12 +11,18 @@ __all__ = ["advance", "best_released", "score_past"]
 
 @numba.njit(fastmath=True, cache=True, nogil=True)
 def score_past(
-    keys: np.ndarray, rows: np.ndarray, lengths: np.ndarray, queries: np.ndarray, by_distance: np.ndarray, out: np.ndarray
+    keys: np.ndarray,
+    rows: np.ndarray,
+    lengths: np.ndarray,
+    queries: np.ndarray,
+    by_distance: np.ndarray,
+    out: np.ndarray,
 ) -> None:
     """Score all tokens that requests have read.
 
-    A half-precision number becomes a single-precision one of a 2**-112 times smaller value by moving its bits; the factor is put back
-    once per product. Infinite and not-a-number keys are not expected.
+    A half-precision number becomes a single-precision one of a 2**-112 times smaller value by
+    moving its bits; the factor is put back once per product. Infinite and not-a-number keys are not
+    expected.
 
     Args:
         keys: uint16 [B, T, P] bits of half-precision keys.
@@ -35,7 +44,9 @@ def score_past(
             key = keys[row, token]
             for column in range(width):
                 half = np.uint32(key[column])
-                bits[column] = ((half & np.uint32(0x8000)) << np.uint32(16)) | ((half & np.uint32(0x7FFF)) << np.uint32(13))
+                bits[column] = ((half & np.uint32(0x8000)) << np.uint32(16)) | (
+                    (half & np.uint32(0x7FFF)) << np.uint32(13)
+                )
             total = np.float32(0.0)
             for column in range(width):
                 total += query[column] * floats[column]
@@ -44,7 +55,13 @@ def score_past(
 
 @numba.njit(fastmath=True, cache=True, nogil=True)
 def advance(
-    hidden: np.ndarray, rows: np.ndarray, inputs: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, key: np.ndarray, keys: np.ndarray
+    hidden: np.ndarray,
+    rows: np.ndarray,
+    inputs: np.ndarray,
+    recurrent: np.ndarray,
+    bias: np.ndarray,
+    key: np.ndarray,
+    keys: np.ndarray,
 ) -> None:
     """Move the hidden states of some requests one token on, and project them.
 
@@ -69,7 +86,9 @@ def advance(
         given = inputs[index]
         for unit in range(width):
             reset = np.float32(1.0) / (np.float32(1.0) + np.exp(-(given[unit] + back[unit])))
-            update = np.float32(1.0) / (np.float32(1.0) + np.exp(-(given[width + unit] + back[width + unit])))
+            update = np.float32(1.0) / (
+                np.float32(1.0) + np.exp(-(given[width + unit] + back[width + unit]))
+            )
             new = np.tanh(given[2 * width + unit] + reset * back[2 * width + unit])
             state[unit] = new + update * (state[unit] - new)
         for place in range(len(key)):
@@ -80,7 +99,13 @@ def advance(
 
 
 @numba.njit(cache=True, nogil=True)
-def best_released(scores: np.ndarray, cached: np.ndarray, lengths: np.ndarray, floors: np.ndarray, best: np.ndarray) -> None:
+def best_released(
+    scores: np.ndarray,
+    cached: np.ndarray,
+    lengths: np.ndarray,
+    floors: np.ndarray,
+    best: np.ndarray,
+) -> None:
     """Find each request's released tokens of highest score above a floor.
 
     Args:

@@ -1,4 +1,7 @@
-"""The slots of bounded caches: each request owns a fixed slab that is overwritten in place, never compacted."""
+"""The slots of bounded caches.
+
+Each request owns a fixed slab that is overwritten in place, never compacted.
+"""
 
 import numpy as np
 
@@ -12,7 +15,7 @@ BLOCK_SIZE = 16
 
 
 def slab_width(policy: RetentionPolicy, max_length: int, chunk: int) -> int:
-    """Give the slots a request needs: what it keeps and what one step adds, in whole blocks.
+    """Return the slots a request needs: what it keeps and what one step adds, in whole blocks.
 
     Args:
         policy: what is kept.
@@ -20,7 +23,8 @@ def slab_width(policy: RetentionPolicy, max_length: int, chunk: int) -> int:
         chunk: most prompt tokens of a step.
 
     Returns:
-        Slots, a multiple of `BLOCK_SIZE`; independent of the sequence's length when the policy has a capacity.
+        Slots, a multiple of `BLOCK_SIZE`; independent of the sequence's length when the policy has
+        a capacity.
     """
     added = max(policy.rebuild + 1, chunk)
     needed = min(policy.capacity + added, max_length) if policy.capacity else max_length
@@ -30,8 +34,9 @@ def slab_width(policy: RetentionPolicy, max_length: int, chunk: int) -> int:
 class SlotTable:
     """Which token stands in which slot, for B requests side by side.
 
-    Slabs lie behind each other in the engine's pool: slot s of request b is pool slot b * S + s. The order of slots means nothing, because
-    keys are turned by their position before they are stored.
+    Slabs lie behind each other in the engine's pool: slot s of request b is pool slot b * S + s.
+    The order of slots means nothing, because keys are turned by their position before they are
+    stored.
 
     Attributes:
         policy: decides what is released.
@@ -41,7 +46,9 @@ class SlotTable:
         lengths: int64 [B] tokens each request has seen.
     """
 
-    def __init__(self, policy: RetentionPolicy, num_requests: int, max_length: int, *, chunk: int = 1) -> None:
+    def __init__(
+        self, policy: RetentionPolicy, num_requests: int, max_length: int, *, chunk: int = 1
+    ) -> None:
         """Start with every slot empty.
 
         Args:
@@ -55,7 +62,9 @@ class SlotTable:
         """
         if min(num_requests, max_length, chunk) < 1:
             raise ConfigError(
-                f"num_requests = {num_requests}, max_length = {max_length} and chunk = {chunk} must be at least 1", hint="raise them"
+                f"num_requests = {num_requests}, max_length = {max_length} and chunk = {chunk} "
+                f"must be at least 1",
+                hint="raise them",
             )
         self.policy = policy
         width = slab_width(policy, max_length, chunk)
@@ -76,10 +85,15 @@ class SlotTable:
 
     def clear(self, row: int) -> None:
         """Empty a slab."""
-        self.positions[row], self.received[row], self.cached[row], self.lengths[row] = -1, 0.0, False, 0
+        self.positions[row], self.received[row], self.cached[row], self.lengths[row] = (
+            -1,
+            0.0,
+            False,
+            0,
+        )
 
     def on_append(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Give each token an empty slot of its request.
+        """Return each token an empty slot of its request.
 
         Args:
             rows: int64 [N] request of each token, those of a request together.
@@ -94,7 +108,10 @@ class SlotTable:
         order = np.argsort(self.positions >= 0, axis=1, kind="stable")
         counts = np.bincount(rows, minlength=len(self.positions))
         if (counts > self.width - self.live).any():
-            raise CapacityError(f"a request appends more tokens than its slab of {self.width} has empty slots", hint="release first")
+            raise CapacityError(
+                f"a request appends more tokens than its slab of {self.width} has empty slots",
+                hint="release first",
+            )
         starts = np.cumsum(counts) - counts
         slots = order[rows, np.arange(len(rows)) - starts[rows]]
         self.positions[rows, slots] = positions
@@ -133,7 +150,8 @@ class SlotTable:
             wanting: bool [B] requests that may rebuild in this step.
 
         Returns:
-            Rows and positions, each int64 [N], sorted by row, then position; at most `policy.rebuild` of a request.
+            Rows and positions, each int64 [N], sorted by row, then position; at most
+            `policy.rebuild` of a request.
         """
         full = wanting & (self.live >= self.policy.capacity)
         if not self.policy.rebuild or not self.policy.capacity or not full.any():
@@ -141,7 +159,9 @@ class SlotTable:
         from steelyard.serve.sparse.scoring import best_released
 
         worth = self.policy.priority(self.positions, self.lengths - 1, self.of_slots(scores))
-        floors = np.where(full, np.where(self.positions < 0, np.inf, worth).min(1), np.inf).astype(np.float32)
+        floors = np.where(full, np.where(self.positions < 0, np.inf, worth).min(1), np.inf).astype(
+            np.float32
+        )
         best = np.empty((len(scores), self.policy.rebuild), dtype=np.int64)
         best_released(scores, self.cached, self.lengths, floors, best)
         best.sort(axis=1)
@@ -153,10 +173,10 @@ class SlotTable:
         return np.take_along_axis(scores, np.maximum(self.positions, 0), axis=1)
 
     def slot_mapping(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Give the pool slots of slots of slabs, int64 [N]."""
+        """Return the pool slots of slots of slabs, int64 [N]."""
         return rows * self.width + slots
 
     def block_tables(self, rows: np.ndarray) -> np.ndarray:
-        """Give the pool blocks of requests, int64 [len(rows), S / 16]."""
+        """Return the pool blocks of requests, int64 [len(rows), S / 16]."""
         blocks = self.width // BLOCK_SIZE
         return rows[:, None] * blocks + np.arange(blocks)

@@ -23,7 +23,9 @@ Objective = Literal["labels", "mass"]
 
 
 class ControllerModule(nn.Module):
-    """The controller as it is trained: a gated recurrent unit over the model's frozen embeddings, a dot-product head, a recency term.
+    """The controller as it is trained.
+
+    A gated recurrent unit over the model's frozen embeddings, a dot-product head, a recency term.
 
     Attributes:
         unit: gated recurrent unit.
@@ -62,13 +64,15 @@ class ControllerModule(nn.Module):
         """
         states = self.unit(self.embedding[tokens])[0]
         scores = self.query(states[:, queries]) @ self.key(states).transpose(1, 2)
-        distance = (queries[:, None] - torch.arange(tokens.shape[1], device=tokens.device)).clamp(min=0)
+        distance = (queries[:, None] - torch.arange(tokens.shape[1], device=tokens.device)).clamp(
+            min=0
+        )
         buckets = torch.from_numpy(distance_buckets(tokens.shape[1])).to(tokens.device)
         return scores + self.recency[buckets[distance]]
 
     @torch.no_grad()
     def export(self, hidden_size: int) -> Controller:
-        """Give the weights for decoding.
+        """Return the weights for decoding.
 
         Args:
             hidden_size: of the language model.
@@ -78,8 +82,17 @@ class ControllerModule(nn.Module):
         """
         weights = {name: cast(Tensor, item) for name, item in self.unit.named_parameters()}
         gates = self.embedding @ weights["weight_ih_l0"].T + weights["bias_ih_l0"]
-        arrays = (gates, weights["weight_hh_l0"], weights["bias_hh_l0"], self.key.weight, self.query.weight, self.recency)
-        return Controller(*(_array(item) for item in arrays), model=model_key(len(self.embedding), hidden_size))
+        arrays = (
+            gates,
+            weights["weight_hh_l0"],
+            weights["bias_hh_l0"],
+            self.key.weight,
+            self.query.weight,
+            self.recency,
+        )
+        return Controller(
+            *(_array(item) for item in arrays), model=model_key(len(self.embedding), hidden_size)
+        )
 
 
 def balanced_loss(scores: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
@@ -100,9 +113,10 @@ def balanced_loss(scores: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
 
 
 def mass_loss(scores: Tensor, weights: Tensor, valid: Tensor) -> Tensor:
-    """Give the cross-entropy between the attention on past tokens and the softmax of their scores, averaged over rows.
+    """Return the cross-entropy between the attention on past tokens and the softmax of their scores, averaged over rows.
 
-    It teaches the order of magnitude of each token's attention where labels only tell the first from the rest.
+    It teaches the order of magnitude of each token's attention where labels only tell the first
+    from the rest.
 
     Args:
         scores: [B, Q, T].
@@ -136,7 +150,8 @@ def train_controller(
 ) -> Controller:
     """Train a controller on sequences of text.
 
-    The controller learns from sampled rows of full attention, averaged over heads. The language model stays as it is.
+    The controller learns from sampled rows of full attention, averaged over heads. The language
+    model stays as it is.
 
     Args:
         model: a decoder; it is put in evaluation mode.
@@ -144,8 +159,9 @@ def train_controller(
         width: of the controller's hidden state.
         projection: of keys and queries; a token leaves 2 bytes per value behind.
         top: tokens to mark per row, K; "labels" only.
-        objective: "labels": tell the most attended past tokens from the rest, by balanced binary cross-entropy; "mass": tell how the row's
-            attention is spread, by cross-entropy with the softmax of the scores.
+        objective: "labels": tell the most attended past tokens from the rest, by balanced binary
+            cross-entropy; "mass": tell how the row's attention is spread, by cross-entropy with the
+            softmax of the scores.
         aggregation: of attention over layers.
         num_sinks: first tokens left out of the ranking.
         rows_per_sequence: rows of attention sampled per update.
@@ -160,12 +176,15 @@ def train_controller(
     Raises:
         ConfigError: there was no batch, or a sequence is too short to rank anything.
 
-    Source: Zhang et al. 2024 (arXiv 2407.02328), section 3.1, for "labels"; "mass" is listwise distillation (Cao et al. 2007, ListNet).
+    Source: Zhang et al. 2024 (arXiv 2407.02328), section 3.1, for "labels"; "mass" is listwise
+        distillation (Cao et al. 2007, ListNet).
     """
     model.eval()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = ControllerModule(model.embedding.weight, width, projection).to(model.embedding.weight.device)
+        module = ControllerModule(model.embedding.weight, width, projection).to(
+            model.embedding.weight.device
+        )
     optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate, betas=(0.9, 0.98))
     rng, update = np.random.default_rng(seed), -1
     for update, batch in enumerate(batches):
@@ -173,9 +192,16 @@ def train_controller(
             optimizer.param_groups[0]["lr"] = learning_rate * _rate_at(update, num_updates)
         tokens = torch.from_numpy(batch).to(model.embedding.weight.device)
         queries = _sample_rows(rng, tokens.shape[1], rows_per_sequence, num_sinks).to(tokens.device)
-        weights, scores = attention_rows(model, tokens, queries, aggregation=aggregation), module(tokens, queries)
+        weights, scores = (
+            attention_rows(model, tokens, queries, aggregation=aggregation),
+            module(tokens, queries),
+        )
         labels, valid = top_labels(weights, queries, top, num_sinks=num_sinks)
-        loss = mass_loss(scores, weights, valid) if objective == "mass" else balanced_loss(scores, labels, valid)
+        loss = (
+            mass_loss(scores, weights, valid)
+            if objective == "mass"
+            else balanced_loss(scores, labels, valid)
+        )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
@@ -183,19 +209,25 @@ def train_controller(
         if progress is not None:
             progress(update, float(loss.detach()))
     if update < 0:
-        raise ConfigError("no batch was given to train the controller on", hint="give at least one [B, T] array of token ids")
+        raise ConfigError(
+            "no batch was given to train the controller on",
+            hint="give at least one [B, T] array of token ids",
+        )
     return module.export(model.architecture.hidden_size)
 
 
 def _rate_at(update: int, num_updates: int) -> float:
-    """Give the share of the highest learning rate: ten updates of warm-up, then down to a twentieth."""
+    """Return the share of the highest learning rate: ten updates of warm-up, then down to a twentieth."""
     return min(1.0, (update + 1) / 10, max(0.05, 1.1 * (1 - update / num_updates)))
 
 
 def _sample_rows(rng: np.random.Generator, length: int, count: int, num_sinks: int) -> Tensor:
     """Choose rows, sorted, none among the sinks."""
     if length < num_sinks + 2:
-        raise ConfigError(f"a sequence of {length} tokens is too short to rank past tokens", hint=f"give {num_sinks + 2} or more")
+        raise ConfigError(
+            f"a sequence of {length} tokens is too short to rank past tokens",
+            hint=f"give {num_sinks + 2} or more",
+        )
     choices = np.arange(num_sinks + 1, length)
     return torch.from_numpy(np.sort(rng.choice(choices, min(count, len(choices)), replace=False)))
 

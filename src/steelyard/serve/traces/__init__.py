@@ -1,4 +1,7 @@
-"""Request traces: files of services, client mixes, conversations, synthetic loads; rows hold lengths, prompts come when needed."""
+"""Request traces: files of services, client mixes, conversations, synthetic loads.
+
+Rows hold lengths, prompts come when needed.
+"""
 
 from steelyard.serve.traces.arrivals import draw_arrivals, gamma_gaps, rate_of, rescale_rate
 from steelyard.serve.traces.clients import ClientStatistics, client_mix, read_clients

@@ -11,15 +11,17 @@ from steelyard.serve.traces.record import TraceRow
 __all__ = ["draw_arrivals", "gamma_gaps", "rate_of", "rescale_rate"]
 
 
-def gamma_gaps(generator: np.random.Generator, count: int, *, rate_per_s: float, burstiness: float = 1.0) -> np.ndarray:
+def gamma_gaps(
+    generator: np.random.Generator, count: int, *, rate_per_s: float, burstiness: float = 1.0
+) -> np.ndarray:
     """Draw the gaps between arrivals.
 
     Args:
         generator: source of randomness.
         count: gaps to draw.
         rate_per_s: mean arrivals per second, above 0; infinity gives gaps of 0.
-        burstiness: shape of the Gamma distribution, 1 / (coefficient of variation)**2: 1 is Poisson, less comes in bursts,
-            more is more even, infinity is a metronome.
+        burstiness: shape of the Gamma distribution, 1 / (coefficient of variation)**2: 1 is
+            Poisson, less comes in bursts, more is more even, infinity is a metronome.
 
     Returns:
         Seconds, [count].
@@ -30,16 +32,23 @@ def gamma_gaps(generator: np.random.Generator, count: int, *, rate_per_s: float,
     Source: ServeGen (arXiv 2505.09999), section 3: Gamma shape 1 / cv**2, scale cv**2 / rate.
     """
     if not rate_per_s > 0 or not burstiness > 0:
-        raise ConfigError(f"cannot draw arrivals at {rate_per_s} per s with burstiness {burstiness}", hint="both are above 0")
+        raise ConfigError(
+            f"cannot draw arrivals at {rate_per_s} per s with burstiness {burstiness}",
+            hint="both are above 0",
+        )
     if np.isinf(burstiness):
         return np.full(count, 1.0 / rate_per_s)
     return generator.gamma(burstiness, 1.0 / (rate_per_s * burstiness), count)
 
 
 def draw_arrivals(
-    rows: Sequence[TraceRow], generator: np.random.Generator, *, rate_per_s: float, burstiness: float = 1.0
+    rows: Sequence[TraceRow],
+    generator: np.random.Generator,
+    *,
+    rate_per_s: float,
+    burstiness: float = 1.0,
 ) -> list[TraceRow]:
-    """Give rows new arrival times, in their order; the first arrives at 0.
+    """Return rows new arrival times, in their order; the first arrives at 0.
 
     Args:
         rows: of a trace, lengths only will do.
@@ -59,7 +68,7 @@ def draw_arrivals(
 
 
 def rate_of(rows: Sequence[TraceRow]) -> float:
-    """Give the mean arrivals per second of a trace: rows after the first over the time they span; infinity when they span none."""
+    """Return the mean arrivals per second of a trace: rows after the first over the time they span; infinity when they span none."""
     times = [row.arrival_s for row in rows]
     span_s = max(times, default=0.0) - min(times, default=0.0)
     return (len(rows) - 1) / span_s if span_s > 0 else float("inf")
@@ -80,11 +89,17 @@ def rescale_rate(rows: Sequence[TraceRow], rate_per_s: float) -> list[TraceRow]:
         TraceError: all rows arrive at once.
     """
     if not 0 < rate_per_s < float("inf"):
-        raise ConfigError(f"cannot rescale a trace to {rate_per_s} requests per s", hint="give a rate above 0")
+        raise ConfigError(
+            f"cannot rescale a trace to {rate_per_s} requests per s", hint="give a rate above 0"
+        )
     now = rate_of(rows)
     if now == float("inf"):
         raise TraceError(
-            "all requests of the trace arrive at once, so it has no rate to rescale", hint="draw arrivals with `draw_arrivals`"
+            "all requests of the trace arrive at once, so it has no rate to rescale",
+            hint="draw arrivals with `draw_arrivals`",
         )
     start_s, factor = min(row.arrival_s for row in rows), now / rate_per_s
-    return [replace(row, arrival_s=(row.arrival_s - start_s) * factor, think_s=row.think_s * factor) for row in rows]
+    return [
+        replace(row, arrival_s=(row.arrival_s - start_s) * factor, think_s=row.think_s * factor)
+        for row in rows
+    ]

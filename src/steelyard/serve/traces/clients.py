@@ -40,8 +40,8 @@ class ClientStatistics:
     def arrivals(self, generator: np.random.Generator, duration_s: float) -> np.ndarray:
         """Draw its arrivals in [0, duration_s): a renewal process watched from a random moment on.
 
-        The first gap is drawn as such a moment sees it (length-biased, then cut uniformly), so that the expected count is rate times
-        duration for any burstiness.
+        The first gap is drawn as such a moment sees it (length-biased, then cut uniformly), so that
+        the expected count is rate times duration for any burstiness.
 
         Args:
             generator: source of randomness.
@@ -50,7 +50,8 @@ class ClientStatistics:
         Returns:
             Rising times.
 
-        Source: ServeGen (arXiv 2505.09999), section 3; Cox 1962, Renewal Theory, section 5.4 (equilibrium renewal process).
+        Source: ServeGen (arXiv 2505.09999), section 3; Cox 1962, Renewal Theory, section 5.4
+        (equilibrium renewal process).
         """
         shape, scale = self._gap_shape()
         if self.family == "Gamma":
@@ -60,13 +61,17 @@ class ClientStatistics:
         times = [np.array([first * generator.random()])]
         while times[-1][-1] < duration_s:
             count = int(self.rate_per_s * (duration_s - times[-1][-1]) * 1.1) + 16
-            gaps = generator.gamma(shape, scale, count) if self.family == "Gamma" else scale * generator.weibull(shape, count)
+            gaps = (
+                generator.gamma(shape, scale, count)
+                if self.family == "Gamma"
+                else scale * generator.weibull(shape, count)
+            )
             times.append(times[-1][-1] + np.cumsum(gaps))
         joined = np.concatenate(times)
         return joined[joined < duration_s]
 
     def _gap_shape(self) -> tuple[float, float]:
-        """Give shape and scale of the gaps from rate and coefficient of variation."""
+        """Return shape and scale of the gaps from rate and coefficient of variation."""
         if self.family == "Gamma":
             return 1.0 / self.cv**2, self.cv**2 / self.rate_per_s
         shape = _weibull_shape(self.cv)
@@ -89,14 +94,15 @@ def read_clients(path: Path) -> list[ClientStatistics]:
     A client whose lengths are not known takes those of the client next to it in rate.
 
     Args:
-        path: CSV, plain or gzip-compressed, with `client, mean_rate_rps, mean_cv, arrival_family`, and `input_tokens_*` and
-            `output_tokens_*` for mean, p50, p90, p95, p99.
+        path: CSV, plain or gzip-compressed, with `client, mean_rate_rps, mean_cv, arrival_family`,
+            and `input_tokens_*` and `output_tokens_*` for mean, p50, p90, p95, p99.
 
     Returns:
         Clients with a rate above 0, in the order of the file.
 
     Raises:
-        TraceError: the file cannot be read, a column is missing, or a value is wrong; names file, row and field.
+        TraceError: the file cannot be read, a column is missing, or a value is wrong; names file,
+            row and field.
     """
     try:
         with path.open("rb") as probe:
@@ -105,7 +111,9 @@ def read_clients(path: Path) -> list[ClientStatistics]:
             reader = csv.DictReader(stream)  # pyright: ignore[reportArgumentType]
             clients = [_client(row, f"{path}, line {reader.line_num}") for row in reader]
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"cannot read {path}: {error}", hint="give a table of client statistics in CSV") from error
+        raise TraceError(
+            f"cannot read {path}: {error}", hint="give a table of client statistics in CSV"
+        ) from error
     clients = [client for client in clients if client.rate_per_s > 0]
     if not any(client.inputs and client.outputs for client in clients):
         raise TraceError(f"{path} has no client with known lengths", hint="give at least one")
@@ -133,7 +141,9 @@ def _number(row: dict[str, str], name: str, where: str) -> float:
     try:
         value = float(row[name])
     except KeyError as error:
-        raise TraceError(f"{where}: no column {name!r}", hint="give a table of client statistics") from error
+        raise TraceError(
+            f"{where}: no column {name!r}", hint="give a table of client statistics"
+        ) from error
     except (TypeError, ValueError) as error:
         raise TraceError(f"{where}: {name} is {row[name]!r}", hint=f"{name} is a number") from error
     if not (math.isfinite(value) and value >= 0):
@@ -150,7 +160,11 @@ def _lengths(row: dict[str, str], name: str, where: str) -> LengthStatistics | N
 
 
 def client_mix(
-    clients: Sequence[ClientStatistics], generator: np.random.Generator, *, duration_s: float, rate_per_s: float | None = None
+    clients: Sequence[ClientStatistics],
+    generator: np.random.Generator,
+    *,
+    duration_s: float,
+    rate_per_s: float | None = None,
 ) -> list[TraceRow]:
     """Draw a trace of many clients.
 
@@ -158,7 +172,8 @@ def client_mix(
         clients: with their statistics, at least one with known lengths.
         generator: source of randomness.
         duration_s: length of the trace, above 0.
-        rate_per_s: mean arrivals per second of all clients together; every client's rate is scaled alike. None keeps them.
+        rate_per_s: mean arrivals per second of all clients together; every client's rate is scaled
+            alike. None keeps them.
 
     Returns:
         Rows by arrival, each with its client's name.
@@ -170,16 +185,35 @@ def client_mix(
     total = sum(item.rate_per_s for item in clients)
     wanted = total if rate_per_s is None else rate_per_s
     if not known or not 0 < duration_s < math.inf or not 0 < wanted < math.inf:
-        raise ConfigError(f"cannot draw {duration_s} s at {wanted} requests per s from {len(known)} clients with known lengths")
+        raise ConfigError(
+            f"cannot draw {duration_s} s at {wanted} requests per s from {len(known)} clients "
+            f"with known lengths"
+        )
     rows: list[TraceRow] = []
     for client in clients:
-        scaled = ClientStatistics(client=client.client, rate_per_s=client.rate_per_s * wanted / total, cv=client.cv, family=client.family)
-        like = min(known, key=lambda item: (item is not client, abs(math.log(item.rate_per_s / client.rate_per_s))))
+        scaled = ClientStatistics(
+            client=client.client,
+            rate_per_s=client.rate_per_s * wanted / total,
+            cv=client.cv,
+            family=client.family,
+        )
+        like = min(
+            known,
+            key=lambda item: (
+                item is not client,
+                abs(math.log(item.rate_per_s / client.rate_per_s)),
+            ),
+        )
         assert like.inputs and like.outputs
         times = scaled.arrivals(generator, duration_s)
-        inputs, outputs = like.inputs.draw(generator, len(times)), like.outputs.draw(generator, len(times))
+        inputs, outputs = (
+            like.inputs.draw(generator, len(times)),
+            like.outputs.draw(generator, len(times)),
+        )
         rows += [
             TraceRow(arrival_s=at_s, input_tokens=size, output_tokens=answer, client=client.client)
-            for at_s, size, answer in zip(times.tolist(), inputs.tolist(), outputs.tolist(), strict=True)
+            for at_s, size, answer in zip(
+                times.tolist(), inputs.tolist(), outputs.tolist(), strict=True
+            )
         ]
     return sorted(rows, key=lambda row: row.arrival_s)

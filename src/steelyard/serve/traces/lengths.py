@@ -26,7 +26,8 @@ class LengthStatistics:
     def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
         """Draw lengths by the inverse of a distribution function that is log-linear between the quantiles.
 
-        The lower end, then the point between median and 90 %, are chosen so that the mean comes out, as far as it can.
+        The lower end, then the point between median and 90 %, are chosen so that the mean comes
+        out, as far as it can.
 
         Args:
             generator: source of randomness.
@@ -36,23 +37,28 @@ class LengthStatistics:
             Whole numbers of at least 1, [count].
         """
         levels, logs = self._curve()
-        return np.maximum(np.rint(np.exp(np.interp(generator.random(count), levels, logs))), 1).astype(np.int64)
+        return np.maximum(
+            np.rint(np.exp(np.interp(generator.random(count), levels, logs))), 1
+        ).astype(np.int64)
 
     def _curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """Give levels and logarithms of lengths, the ends included."""
+        """Return levels and logarithms of lengths, the ends included."""
         known = np.log(np.maximum.accumulate(np.maximum(self.quantiles, 1.0)))
         top = known[3] + min(known[3] - known[2], np.log(2.0))
         low, high = 0.0, 3.0
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if _mean(_bent(known, top, middle)) < self.mean else (low, middle)
+            low, high = (
+                (middle, high) if _mean(_bent(known, top, middle)) < self.mean else (low, middle)
+            )
         return _LEVELS, _bent(known, top, low)
 
 
 def _bent(known: np.ndarray, top: float, bend: float) -> np.ndarray:
-    """Give the logarithms at `_LEVELS`; the mean rises with `bend` from 0 to 3.
+    """Return the logarithms at `_LEVELS`; the mean rises with `bend` from 0 to 3.
 
-    From 1 to 2 it lifts the lower end up to the median; below it lowers the point between the median and 90 %, above it lifts that.
+    From 1 to 2 it lifts the lower end up to the median; below it lowers the point between the
+    median and 90 %, above it lifts that.
     """
     bottom = _SHORTEST + (known[0] - _SHORTEST) * np.clip(bend - 1.0, 0.0, 1.0)
     weight = np.clip(bend, 0.0, 1.0) / 2 + np.clip(bend - 2.0, 0.0, 1.0) / 2
@@ -60,5 +66,5 @@ def _bent(known: np.ndarray, top: float, bend: float) -> np.ndarray:
 
 
 def _mean(logs: np.ndarray) -> float:
-    """Give the mean of the drawn lengths, those below 1 counted as 1, on a fine grid."""
+    """Return the mean of the drawn lengths, those below 1 counted as 1, on a fine grid."""
     return float(np.maximum(np.exp(np.interp(_GRID, _LEVELS, logs)), 1.0).mean())

@@ -16,8 +16,8 @@ _ALONE, _BLOCK, _SESSION = 0, 1, 2
 class PromptMaker:
     """Makes the prompt of any row, in any order and process, from one seed.
 
-    Rows with hash ids get one random block per id, so that prompts agree as far as their ids do; the turns of a session are
-    prefixes of one random stream.
+    Rows with hash ids get one random block per id, so that prompts agree as far as their ids do;
+    the turns of a session are prefixes of one random stream.
 
     Attributes:
         seed: of all tokens.
@@ -35,7 +35,10 @@ class PromptMaker:
             ConfigError: there is no token to draw.
         """
         if vocab_size < 1:
-            raise ConfigError(f"cannot draw tokens from a vocabulary of {vocab_size}", hint="vocab_size is at least 1")
+            raise ConfigError(
+                f"cannot draw tokens from a vocabulary of {vocab_size}",
+                hint="vocab_size is at least 1",
+            )
         self.seed, self.vocab_size = seed, vocab_size
 
     def tokens(self, row: TraceRow, index: int) -> list[int]:
@@ -60,8 +63,10 @@ class PromptMaker:
         return np.random.default_rng((self.seed, kind, name)).integers(0, self.vocab_size, count)
 
 
-def with_prompts(rows: Iterable[TraceRow], generator: np.random.Generator, *, vocab_size: int) -> Iterator[TraceRequest]:
-    """Give each row its prompt, one at a time.
+def with_prompts(
+    rows: Iterable[TraceRow], generator: np.random.Generator, *, vocab_size: int
+) -> Iterator[TraceRequest]:
+    """Return each row its prompt, one at a time.
 
     Args:
         rows: of a trace.

@@ -1,4 +1,7 @@
-"""Traces from files: the format is told by the content, rows are read one at a time, errors name file, row and field."""
+"""Traces from files.
+
+The format is told by the content, rows are read one at a time, errors name file, row and field.
+"""
 
 import csv
 import gzip
@@ -24,13 +27,17 @@ _INPUT = ("prompt_tokens", "input_tokens", "ContextTokens")
 _OUTPUT = ("output_tokens", "GeneratedTokens")
 _ARRIVAL = ("arrival_s", "TIMESTAMP")
 _FORMATS = (
-    "a CSV with input_tokens, output_tokens and perhaps arrival_s, or JSON lines with timestamp, input_length, output_length, hash_ids"
+    "a CSV with input_tokens, output_tokens and perhaps arrival_s, or JSON lines with "
+    "timestamp, input_length, output_length, hash_ids"
 )
 _BLOCK_TOKENS = 512
 
 
 class _Line(msgspec.Struct):
-    """One line of a Mooncake trace: `timestamp` in milliseconds, ids of the prompt's blocks of 512 tokens."""
+    """One line of a Mooncake trace.
+
+    `timestamp` in milliseconds, ids of the prompt's blocks of 512 tokens.
+    """
 
     timestamp: float
     input_length: int
@@ -42,15 +49,20 @@ def _open(path: Path) -> io.TextIOBase:
     """Open a plain or gzip-compressed text file, told apart by its first bytes."""
     with path.open("rb") as stream:
         is_gzip = stream.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rt", encoding="utf-8", newline="") if is_gzip else path.open(encoding="utf-8", newline="")  # pyright: ignore[reportReturnType]
+    return (
+        gzip.open(path, "rt", encoding="utf-8", newline="")
+        if is_gzip
+        else path.open(encoding="utf-8", newline="")
+    )  # pyright: ignore[reportReturnType]
 
 
 def read_rows(path: Path) -> Iterator[TraceRow]:
     """Read a trace row by row, plain or gzip-compressed; the format is told by the content.
 
-    Known are our CSV (`arrival_s, prompt_tokens, output_tokens`, perhaps `client, session, think_s`), Azure's (`arrival_s` or
-    `TIMESTAMP`, `input_tokens` or `ContextTokens`, `output_tokens` or `GeneratedTokens`), lengths without arrivals
-    (`input_tokens, output_tokens`; all arrive at 0), and Mooncake's JSON lines with prefix hashes.
+    Known are our CSV (`arrival_s, prompt_tokens, output_tokens`, perhaps `client, session,
+    think_s`), Azure's (`arrival_s` or `TIMESTAMP`, `input_tokens` or `ContextTokens`,
+    `output_tokens` or `GeneratedTokens`), lengths without arrivals (`input_tokens, output_tokens`;
+    all arrive at 0), and Mooncake's JSON lines with prefix hashes.
 
     Args:
         path: the file.
@@ -59,20 +71,28 @@ def read_rows(path: Path) -> Iterator[TraceRow]:
         Rows in the order of the file.
 
     Raises:
-        TraceError: the file is missing or empty, its format unknown, or a row has a bad value; names file, row and field.
+        TraceError: the file is missing or empty, its format unknown, or a row has a bad value;
+            names file, row and field.
 
-    Source: Splitwise (arXiv 2311.18677) for Azure's columns; Mooncake (arXiv 2407.00079), section 4, for hashed blocks.
+    Source: Splitwise (arXiv 2311.18677) for Azure's columns; Mooncake (arXiv 2407.00079), section
+        4, for hashed blocks.
     """
     count = 0
     try:
         with _open(path) as stream:
             first = stream.readline()
             lines = chain([first], stream)
-            for row in _json_rows(lines, path) if first.lstrip().startswith("{") else _csv_rows(lines, path):
+            for row in (
+                _json_rows(lines, path)
+                if first.lstrip().startswith("{")
+                else _csv_rows(lines, path)
+            ):
                 count += 1
                 yield row
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"cannot read {path}: {error}", hint=f"give {_FORMATS}, in UTF-8") from error
+        raise TraceError(
+            f"cannot read {path}: {error}", hint=f"give {_FORMATS}, in UTF-8"
+        ) from error
     if not count:
         raise TraceError(f"{path} has no rows", hint="give at least one request")
 
@@ -93,8 +113,12 @@ def has_arrivals(path: Path) -> bool:
         with _open(path) as stream:
             first = stream.readline()
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise TraceError(f"cannot read {path}: {error}", hint=f"give {_FORMATS}, in UTF-8") from error
-    return first.lstrip().startswith("{") or bool(set(_ARRIVAL) & {name.strip() for name in first.split(",")})
+        raise TraceError(
+            f"cannot read {path}: {error}", hint=f"give {_FORMATS}, in UTF-8"
+        ) from error
+    return first.lstrip().startswith("{") or bool(
+        set(_ARRIVAL) & {name.strip() for name in first.split(",")}
+    )
 
 
 def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
@@ -103,7 +127,10 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
     names = [name.strip() for name in reader.fieldnames or ()]
     reader.fieldnames = names
     if "input_lo" in names or "mean_rate_rps" in names:
-        raise TraceError(f"{path} holds statistics, not requests", hint="read client statistics with `read_clients`, then `client_mix`")
+        raise TraceError(
+            f"{path} holds statistics, not requests",
+            hint="read client statistics with `read_clients`, then `client_mix`",
+        )
     prompt, output = _column(names, _INPUT, path), _column(names, _OUTPUT, path)
     arrival = next((name for name in _ARRIVAL if name in names), "")
     when = _arrival_reader(arrival)
@@ -129,7 +156,7 @@ def _column(names: list[str], known: tuple[str, ...], path: Path) -> str:
 
 
 def _arrival_reader(column: str) -> Callable[[str], float]:
-    """Give the reader of arrival times: seconds, or dates that count from the first."""
+    """Return the reader of arrival times: seconds, or dates that count from the first."""
     first: list[float] = []
 
     def since_first(text: str) -> float:
@@ -145,7 +172,9 @@ def _seconds(row: dict[str, str], name: str, where: str, read: Callable[[str], f
     try:
         value = read(row[name])
     except (TypeError, ValueError) as error:
-        raise TraceError(f"{where}: {name} is {row[name]!r}", hint=f"{name} is a number of seconds") from error
+        raise TraceError(
+            f"{where}: {name} is {row[name]!r}", hint=f"{name} is a number of seconds"
+        ) from error
     if not (math.isfinite(value) and value >= 0):
         raise TraceError(f"{where}: {name} is {value}", hint=f"{name} is finite and at least 0")
     return value
@@ -156,7 +185,9 @@ def _count(row: dict[str, str], name: str, where: str) -> int:
     try:
         value = int(row[name])
     except (TypeError, ValueError) as error:
-        raise TraceError(f"{where}: {name} is {row[name]!r}", hint=f"{name} is a whole number") from error
+        raise TraceError(
+            f"{where}: {name} is {row[name]!r}", hint=f"{name} is a whole number"
+        ) from error
     if value < 1:
         raise TraceError(f"{where}: {name} is {value}", hint=f"{name} is at least 1")
     return value
@@ -172,7 +203,10 @@ def _json_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
         try:
             line = decoder.decode(text)
         except msgspec.DecodeError as error:
-            raise TraceError(f"{where}: {error}", hint="give timestamp (ms), input_length, output_length and hash_ids") from error
+            raise TraceError(
+                f"{where}: {error}",
+                hint="give timestamp (ms), input_length, output_length and hash_ids",
+            ) from error
         _check_line(line, where)
         yield TraceRow(
             arrival_s=line.timestamp / 1e3,
@@ -187,18 +221,38 @@ def _check_line(line: _Line, where: str) -> None:
     """Refuse values no request has."""
     held = len(line.hash_ids) * _BLOCK_TOKENS
     for name, value, good, allowed in (
-        ("timestamp", line.timestamp, math.isfinite(line.timestamp) and line.timestamp >= 0, "finite and at least 0"),
+        (
+            "timestamp",
+            line.timestamp,
+            math.isfinite(line.timestamp) and line.timestamp >= 0,
+            "finite and at least 0",
+        ),
         ("input_length", line.input_length, line.input_length >= 1, "at least 1"),
         ("output_length", line.output_length, line.output_length >= 1, "at least 1"),
-        ("hash_ids", len(line.hash_ids), not held or held >= line.input_length, f"one id per {_BLOCK_TOKENS} tokens of the prompt"),
-        ("hash_ids", min(line.hash_ids, default=0), min(line.hash_ids, default=0) >= 0, "at least 0"),
+        (
+            "hash_ids",
+            len(line.hash_ids),
+            not held or held >= line.input_length,
+            f"one id per {_BLOCK_TOKENS} tokens of the prompt",
+        ),
+        (
+            "hash_ids",
+            min(line.hash_ids, default=0),
+            min(line.hash_ids, default=0) >= 0,
+            "at least 0",
+        ),
     ):
         if not good:
             raise TraceError(f"{where}: {name} is {value}", hint=f"{name} must be {allowed}")
 
 
 def load_rows(
-    path: Path, generator: np.random.Generator, *, limit: int = 0, scale: float = 1.0, rate_per_s: float | None = None
+    path: Path,
+    generator: np.random.Generator,
+    *,
+    limit: int = 0,
+    scale: float = 1.0,
+    rate_per_s: float | None = None,
 ) -> list[TraceRow]:
     """Read a trace, shortened and brought to a rate.
 
@@ -207,8 +261,8 @@ def load_rows(
         generator: draws arrivals where the file has none.
         limit: only so many rows from the file's beginning; 0 for all.
         scale: factor on all lengths, such as 1/8 for a small model.
-        rate_per_s: mean arrivals per second: those of the file are stretched, those of a file of lengths only drawn (Poisson).
-            None leaves them; lengths only then all arrive at 0.
+        rate_per_s: mean arrivals per second: those of the file are stretched, those of a file of
+            lengths only drawn (Poisson). None leaves them; lengths only then all arrive at 0.
 
     Returns:
         Rows by arrival.
@@ -224,7 +278,14 @@ def load_rows(
     return rows if rate_per_s is None else rescale_rate(rows, rate_per_s)
 
 
-def load_trace(path: Path, generator: np.random.Generator, *, vocab_size: int, limit: int = 0, scale: float = 1.0) -> list[TraceRequest]:
+def load_trace(
+    path: Path,
+    generator: np.random.Generator,
+    *,
+    vocab_size: int,
+    limit: int = 0,
+    scale: float = 1.0,
+) -> list[TraceRequest]:
     """Read a trace in any format of `read_rows` and give its requests prompts.
 
     Args:
@@ -238,6 +299,11 @@ def load_trace(path: Path, generator: np.random.Generator, *, vocab_size: int, l
         Requests by arrival.
 
     Raises:
-        TraceError: the file is missing, a column is, or a row has a bad value; the message names file, row and field.
+        TraceError: the file is missing, a column is, or a row has a bad value; the message names
+            file, row and field.
     """
-    return list(with_prompts(load_rows(path, generator, limit=limit, scale=scale), generator, vocab_size=vocab_size))
+    return list(
+        with_prompts(
+            load_rows(path, generator, limit=limit, scale=scale), generator, vocab_size=vocab_size
+        )
+    )

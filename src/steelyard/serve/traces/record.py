@@ -17,9 +17,11 @@ class TraceRow:
         input_tokens: prompt length, at least 1.
         output_tokens: tokens to generate, at least 1.
         client: who sends it.
-        session: conversation it is a turn of; empty for a request of its own. Its prompt begins with the prompts of earlier turns.
+        session: conversation it is a turn of; empty for a request of its own. Its prompt begins
+            with the prompts of earlier turns.
         think_s: seconds its sender waits after the session's previous answer.
-        hash_ids: one id per block of the prompt; equal ids stand for equal tokens. Empty for a prompt of its own.
+        hash_ids: one id per block of the prompt; equal ids stand for equal tokens. Empty for a
+            prompt of its own.
         block_tokens: tokens per block of `hash_ids`.
     """
 
@@ -55,4 +57,10 @@ class TraceRequest:
 def make_request(item: TraceRequest, row: int) -> Request:
     """Turn a trace's request into one whose output length is forced."""
     params = SamplingParams(max_tokens=item.output_tokens, ignore_end=True)
-    return Request(id=f"trace-{row}", prompt=item.prompt, params=params, arrival_s=item.arrival_s, client=item.client)
+    return Request(
+        id=f"trace-{row}",
+        prompt=item.prompt,
+        params=params,
+        arrival_s=item.arrival_s,
+        client=item.client,
+    )

@@ -12,7 +12,8 @@ __all__ = ["scale_lengths"]
 def scale_lengths(rows: Iterable[TraceRow], factor: float) -> Iterator[TraceRow]:
     """Multiply prompt and output lengths, row by row.
 
-    Blocks of hashed prompts shrink alike, so that prompts share the same fraction of their tokens as before.
+    Blocks of hashed prompts shrink alike, so that prompts share the same fraction of their tokens
+    as before.
 
     Args:
         rows: of a trace.
@@ -25,7 +26,9 @@ def scale_lengths(rows: Iterable[TraceRow], factor: float) -> Iterator[TraceRow]
         ConfigError: the factor is not positive.
     """
     if not 0 < factor < float("inf"):
-        raise ConfigError(f"cannot scale lengths by {factor}", hint="give a factor above 0, such as 1/8")
+        raise ConfigError(
+            f"cannot scale lengths by {factor}", hint="give a factor above 0, such as 1/8"
+        )
     for row in rows:
         if factor == 1.0:
             yield row
@@ -33,4 +36,9 @@ def scale_lengths(rows: Iterable[TraceRow], factor: float) -> Iterator[TraceRow]
         block = max(1, round(row.block_tokens * factor))
         size = max(1, round(row.input_tokens * factor))
         size = min(size, block * len(row.hash_ids)) if row.hash_ids else size
-        yield replace(row, input_tokens=size, output_tokens=max(1, round(row.output_tokens * factor)), block_tokens=block)
+        yield replace(
+            row,
+            input_tokens=size,
+            output_tokens=max(1, round(row.output_tokens * factor)),
+            block_tokens=block,
+        )

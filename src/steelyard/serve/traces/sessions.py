@@ -23,9 +23,10 @@ def make_sessions(
 ) -> list[TraceRow]:
     """Build multi-turn conversations from single questions and answers.
 
-    Sessions start by a Poisson process and have a geometric number of turns. The prompt of a turn is all that was said before and
-    a new question; its arrival is that of the turn before plus an exponential pause, a bound from below, as the answer takes time
-    too: a client that sends turns only after the answer uses `think_s`. A session ends early where prompt and answer would exceed
+    Sessions start by a Poisson process and have a geometric number of turns. The prompt of a turn
+    is all that was said before and a new question; its arrival is that of the turn before plus an
+    exponential pause, a bound from below, as the answer takes time too: a client that sends turns
+    only after the answer uses `think_s`. A session ends early where prompt and answer would exceed
     `max_tokens`; a first turn that does so by itself is shortened.
 
     Args:
@@ -43,12 +44,15 @@ def make_sessions(
     Raises:
         ConfigError: an argument is out of range, or there are no lengths to draw from.
 
-    Source: FastSwitch (arXiv 2411.18424), section 4: ShareGPT conversations of 5.5 turns in the mean.
+    Source: FastSwitch (arXiv 2411.18424), section 4: ShareGPT conversations of 5.5 turns in the
+        mean.
     """
     if not lengths or num_sessions < 1 or mean_turns < 1 or mean_think_s < 0 or max_tokens < 2:
         raise ConfigError(
-            f"cannot build {num_sessions} sessions of {mean_turns} turns from {len(lengths)} lengths",
-            hint="num_sessions and mean_turns are at least 1, mean_think_s at least 0, max_tokens at least 2, and lengths not empty",
+            f"cannot build {num_sessions} sessions of {mean_turns} turns from {len(lengths)} "
+            f"lengths",
+            hint="num_sessions and mean_turns are at least 1, mean_think_s at least 0, max_tokens "
+            "at least 2, and lengths not empty",
         )
     starts = np.cumsum(gamma_gaps(generator, num_sessions, rate_per_s=rate_per_s))
     turns = generator.geometric(1.0 / mean_turns, num_sessions)
@@ -60,8 +64,10 @@ def make_sessions(
     return sorted(rows, key=lambda row: row.arrival_s)
 
 
-def _turns(session: str, start_s: float, picks: list[TraceRow], pauses: np.ndarray, max_tokens: int) -> list[TraceRow]:
-    """Give the turns of one session, the history growing with each."""
+def _turns(
+    session: str, start_s: float, picks: list[TraceRow], pauses: np.ndarray, max_tokens: int
+) -> list[TraceRow]:
+    """Return the turns of one session, the history growing with each."""
     rows: list[TraceRow] = []
     history, at_s = 0, start_s
     for pick, pause in zip(picks, pauses, strict=True):
@@ -74,7 +80,14 @@ def _turns(session: str, start_s: float, picks: list[TraceRow], pauses: np.ndarr
         think_s = float(pause) if rows else 0.0
         at_s += think_s
         rows.append(
-            TraceRow(arrival_s=at_s, input_tokens=asked, output_tokens=answered, client=pick.client, session=session, think_s=think_s)
+            TraceRow(
+                arrival_s=at_s,
+                input_tokens=asked,
+                output_tokens=answered,
+                client=pick.client,
+                session=session,
+                think_s=think_s,
+            )
         )
         history = asked + answered
     return rows

@@ -10,7 +10,9 @@ from steelyard.serve.traces.record import TraceRow
 __all__ = ["synthetic_rows"]
 
 
-def _lognormal(generator: np.random.Generator, mean: float, sigma: float, count: int, low: int, high: int) -> np.ndarray:
+def _lognormal(
+    generator: np.random.Generator, mean: float, sigma: float, count: int, low: int, high: int
+) -> np.ndarray:
     """Draw whole lengths with a given mean before clipping to [low, high]."""
     values = generator.lognormal(math.log(mean) - sigma**2 / 2, sigma, count)
     return np.clip(np.rint(values), low, high).astype(int)
@@ -45,9 +47,15 @@ def synthetic_rows(
     Raises:
         ConfigError: a count, rate or mean is not positive.
     """
-    if num_requests < 1 or not rate_per_s > 0 or min(mean_prompt, mean_output, max_prompt, max_output) < 1 or sigma < 0:
+    if (
+        num_requests < 1
+        or not rate_per_s > 0
+        or min(mean_prompt, mean_output, max_prompt, max_output) < 1
+        or sigma < 0
+    ):
         raise ConfigError(
-            f"cannot draw {num_requests} requests at {rate_per_s} per s with mean lengths {mean_prompt} and {mean_output}",
+            f"cannot draw {num_requests} requests at {rate_per_s} per s with mean lengths "
+            f"{mean_prompt} and {mean_output}",
             hint="num_requests and lengths are at least 1, the rate above 0, sigma at least 0",
         )
     gaps = generator.exponential(1.0 / rate_per_s, num_requests)
@@ -56,5 +64,7 @@ def synthetic_rows(
     outputs = _lognormal(generator, mean_output, sigma, num_requests, 1, max_output)
     return [
         TraceRow(arrival_s=at_s, input_tokens=size, output_tokens=output)
-        for at_s, size, output in zip(arrivals.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
+        for at_s, size, output in zip(
+            arrivals.tolist(), prompts.tolist(), outputs.tolist(), strict=True
+        )
     ]

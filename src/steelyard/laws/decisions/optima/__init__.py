@@ -1,1 +1,4 @@
-"""The best setting of a sweep, and how it moves with scale: valleys, local polynomials, learning rates, isoFLOP."""
+"""The best setting of a sweep, and how it moves with scale.
+
+Valleys, local polynomials, learning rates, isoFLOP.
+"""

@@ -1,4 +1,7 @@
-"""The isoFLOP route: per compute budget the model size of least loss, and how that size grows with the budget."""
+"""The isoFLOP route.
+
+Per compute budget the model size of least loss, and how that size grows with the budget.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +20,8 @@ __all__ = ["BudgetMinimum", "IsoFlop", "isoflop"]
 _SAME_BUDGET = 0.05
 _FEWEST_BUDGETS = 3
 _ASSUMED_NOISE = 0.002
-"""Log loss spread of one run where the points leave no residual to measure it: seeds of small language models differ by so much."""
+"""Log loss spread of one run where the points leave no residual to measure it: seeds of small
+language models differ by so much."""
 _AT_EDGE_TOO_OFTEN = 0.25
 
 
@@ -31,7 +35,8 @@ class BudgetMinimum:
         tokens: training tokens at that size.
         loss: least loss, in the unit of the points.
         num_points: sizes that were trained at this budget.
-        edge: "low" or "high" when the least loss lies at the smallest or largest size trained, "" when it lies inside.
+        edge: "low" or "high" when the least loss lies at the smallest or largest size trained, ""
+            when it lies inside.
         state: "used", "extended" (a minimum beyond the edge, by a parabola) or "dropped".
         reason: why it was dropped; empty otherwise.
     """
@@ -52,7 +57,8 @@ class IsoFlop:
 
     Attributes:
         budgets: one per compute budget, rising.
-        lines: (intercept, slope) of ln N* over ln C and of ln D* over ln C, [1 + B, 2, 2]; the estimate, then B bootstraps.
+        lines: (intercept, slope) of ln N* over ln C and of ln D* over ln C, [1 + B, 2, 2]; the
+            estimate, then B bootstraps.
         noise: standard deviation of the log losses that the bootstrap added.
         noise_source: "given", "measured" from the points, or "assumed".
         scatter: standard deviation of ln N* about the line beyond what that noise explains.
@@ -84,7 +90,7 @@ class IsoFlop:
         return tuple(item for item in self.budgets if item.state == "dropped")
 
     def parameters(self, flops: float) -> Estimate:
-        """Give the best model size of a budget, counted as the points count.
+        """Return the best model size of a budget, counted as the points count.
 
         Args:
             flops: budget in FLOP, positive; beyond the points the line goes on.
@@ -98,7 +104,7 @@ class IsoFlop:
         return self._at(flops, 0)
 
     def tokens(self, flops: float) -> Estimate:
-        """Give the training tokens that belong to the best size of a budget.
+        """Return the training tokens that belong to the best size of a budget.
 
         Args:
             flops: budget in FLOP, positive.
@@ -113,8 +119,12 @@ class IsoFlop:
 
     def _at(self, flops: float, which: int) -> Estimate:
         if not (np.isfinite(flops) and flops > 0):
-            raise FitError(f"a budget of {flops:g} FLOP has no best size", hint="give the budget like 1e22")
-        return _of(np.exp(self.lines[:, which, 0] + self.lines[:, which, 1] * np.log(flops)), self.level)
+            raise FitError(
+                f"a budget of {flops:g} FLOP has no best size", hint="give the budget like 1e22"
+            )
+        return _of(
+            np.exp(self.lines[:, which, 0] + self.lines[:, which, 1] * np.log(flops)), self.level
+        )
 
 
 def isoflop(
@@ -131,18 +141,23 @@ def isoflop(
 ) -> IsoFlop:
     """Find the best model size of each compute budget and its power law in compute.
 
-    Rows of one budget differ in size; their losses form a valley over ln N whose bottom is N*. The bootstrap adds noise to
-    all losses and finds every bottom again; their spread weighs the budgets in the regression of ln N* on ln C, together
-    with the scatter about the line that noise does not explain.
+    Rows of one budget differ in size; their losses form a valley over ln N whose bottom is N*. The
+    bootstrap adds noise to all losses and finds every bottom again; their spread weighs the budgets
+    in the regression of ln N* on ln C, together with the scatter about the line that noise does not
+    explain.
 
     Args:
-        points: a `RunTable` or columns "parameters", "loss" and "flops", or "tokens" in place of "flops", [n] each; budgets
-            within 5 % are one. With all of them tokens at the minimum are interpolated, otherwise they are C / (6 N).
-        method: "interpolation" by Akima's splines through the points, or "parabola" through those nearest the least loss.
+        points: a `RunTable` or columns "parameters", "loss" and "flops", or "tokens" in place of
+            "flops", [n] each; budgets within 5 % are one. With all of them tokens at the minimum
+            are interpolated, otherwise they are C / (6 N).
+        method: "interpolation" by Akima's splines through the points, or "parabola" through those
+            nearest the least loss.
         window: points of the parabola, at least 3.
-        edges: "drop" budgets whose least loss lies at an edge of the sizes, or "extend" the valley by a parabola through the
-            three points at the edge, by at most the distance between the last two sizes.
-        noise: standard deviation of the log loss of one run (its seed); None to measure it from the roughness of the valleys.
+        edges: "drop" budgets whose least loss lies at an edge of the sizes, or "extend" the valley
+            by a parabola through the three points at the edge, by at most the distance between the
+            last two sizes.
+        noise: standard deviation of the log loss of one run (its seed); None to measure it from the
+            roughness of the valleys.
         bootstraps: noisy copies, at least 20.
         seed: of the noise.
         level: probability inside the intervals, 0..1.
@@ -152,14 +167,15 @@ def isoflop(
         Exponents, minima and predictions with intervals.
 
     Raises:
-        FitError: columns are missing or not positive, fewer than three budgets have a usable minimum (each is named with its
-            reason), or an argument is out of range.
+        FitError: columns are missing or not positive, fewer than three budgets have a usable
+            minimum (each is named with its reason), or an argument is out of range.
 
     Example:
         >>> isoflop(table).exponent  # doctest: +SKIP
         Estimate(value=0.497, low=0.478, high=0.514)
 
-    Source: Hoffmann et al. 2022 (arXiv 2203.15556), approach 2; noise and Akima's interpolation as in Porian et al. 2024
+    Source: Hoffmann et al. 2022 (arXiv 2203.15556), approach 2; noise and Akima's interpolation as
+    in Porian et al. 2024
         (arXiv 2406.19146), section 3.
     """
     _check_options(window, noise, bootstraps, level)
@@ -167,19 +183,33 @@ def isoflop(
     curves = _curves(columns)
     size, origin = _noise(curves, noise)
     generator = np.random.default_rng(seed)
-    found = [_minimum(curve, size, method, window, edges, bootstraps, level, generator) for curve in curves]
+    found = [
+        _minimum(curve, size, method, window, edges, bootstraps, level, generator)
+        for curve in curves
+    ]
     used = [item for item in found if item.record.state != "dropped"]
     if len(used) < _FEWEST_BUDGETS:
-        reasons = "; ".join(f"{item.record.flops:.3g} FLOP: {item.record.reason}" for item in found if item.record.reason)
+        reasons = "; ".join(
+            f"{item.record.flops:.3g} FLOP: {item.record.reason}"
+            for item in found
+            if item.record.reason
+        )
         raise FitError(
-            f"{len(used)} budgets have a minimum, at least {_FEWEST_BUDGETS} are needed{' (' + reasons + ')' if reasons else ''}",
-            hint="train sizes on both sides of the least loss at each budget, or allow edges='extend'",
+            f"{len(used)} budgets have a minimum, at least {_FEWEST_BUDGETS} are "
+            f"needed{' (' + reasons + ')' if reasons else ''}",
+            hint="train sizes on both sides of the least loss at each budget, or allow "
+            "edges='extend'",
         )
     lines, scatter = _regress(used, generator)
     return IsoFlop(
-        budgets=tuple(item.record for item in found), lines=lines, noise=size, noise_source=origin, scatter=scatter, level=level,
+        budgets=tuple(item.record for item in found),
+        lines=lines,
+        noise=size,
+        noise_source=origin,
+        scatter=scatter,
+        level=level,
         source=str(getattr(points, "source", "")),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +235,14 @@ class _Found:
 def _check_options(window: int, noise: float | None, bootstraps: int, level: float) -> None:
     """Refuse options out of range."""
     if window < 3 or bootstraps < 20 or not 0 < level < 1:
-        raise FitError(f"window {window} must be >= 3, bootstraps {bootstraps} >= 20 and level {level} between 0 and 1")
+        raise FitError(
+            f"window {window} must be >= 3, bootstraps {bootstraps} >= 20 and level {level} "
+            f"between 0 and 1"
+        )
     if noise is not None and not (np.isfinite(noise) and noise > 0):
-        raise FitError(f"noise {noise} must be positive", hint="0.002 says that seeds move a loss by 0.2 %")
+        raise FitError(
+            f"noise {noise} must be positive", hint="0.002 says that seeds move a loss by 0.2 %"
+        )
 
 
 def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]:
@@ -215,17 +250,24 @@ def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]
     missing = [name for name in ("parameters", "loss") if name not in points]
     if missing or not ("flops" in points or "tokens" in points):
         raise FitError(
-            f"isoflop needs parameters, loss and flops or tokens; missing: {', '.join(missing) or 'flops or tokens'}",
+            f"isoflop needs parameters, loss and flops or tokens; missing: "
+            f"{', '.join(missing) or 'flops or tokens'}",
             hint=f"given: {', '.join(points)}",
         )
     names = [name for name in ("parameters", "loss", "flops", "tokens") if name in points]
     columns = {name: np.asarray(points[name], dtype=np.float64) for name in names}
     for name, column in columns.items():
         if column.shape != columns["parameters"].shape or column.ndim != 1:
-            raise FitError(f"{name} has shape {column.shape}, parameters {columns['parameters'].shape}", hint="give one value per run")
+            raise FitError(
+                f"{name} has shape {column.shape}, parameters {columns['parameters'].shape}",
+                hint="give one value per run",
+            )
         bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
         if len(bad):
-            raise FitError(f"{name} must be positive and finite; row {bad[0] + 1} is {column[bad[0]]:g} (the first row is 1)")
+            raise FitError(
+                f"{name} must be positive and finite; row {bad[0] + 1} is {column[bad[0]]:g} (the "
+                f"first row is 1)"
+            )
     columns.setdefault("flops", factor * columns["parameters"] * columns.get("tokens", np.ones(1)))
     columns.setdefault("tokens", columns["flops"] / factor / columns["parameters"])
     return columns
@@ -239,12 +281,19 @@ def _curves(columns: Mapping[str, Array]) -> list[_Curve]:
     curves = []
     for rows in np.split(np.arange(len(order)), starts[1:]):
         sizes, place = np.unique(logs["parameters"][rows], return_inverse=True)
-        mean = {name: np.bincount(place, logs[name][rows]) / np.bincount(place) for name in ("tokens", "loss")}
-        curves.append(_Curve(float(np.exp(logs["flops"][rows].mean())), sizes, mean["tokens"], mean["loss"]))
+        mean = {
+            name: np.bincount(place, logs[name][rows]) / np.bincount(place)
+            for name in ("tokens", "loss")
+        }
+        curves.append(
+            _Curve(float(np.exp(logs["flops"][rows].mean())), sizes, mean["tokens"], mean["loss"])
+        )
     return curves
 
 
-def _noise(curves: list[_Curve], given: float | None) -> tuple[float, Literal["given", "measured", "assumed"]]:
+def _noise(
+    curves: list[_Curve], given: float | None
+) -> tuple[float, Literal["given", "measured", "assumed"]]:
     """Resolve the noise of the log losses."""
     if given is not None:
         return given, "given"
@@ -253,10 +302,19 @@ def _noise(curves: list[_Curve], given: float | None) -> tuple[float, Literal["g
 
 
 def _minimum(
-    curve: _Curve, noise: float, method: Method, window: int, edges: str, bootstraps: int, level: float, generator: np.random.Generator
+    curve: _Curve,
+    noise: float,
+    method: Method,
+    window: int,
+    edges: str,
+    bootstraps: int,
+    level: float,
+    generator: np.random.Generator,
 ) -> _Found:
     """Find one budget's minimum in the losses and in noisy copies of them."""
-    copies = curve.loss + noise * np.concatenate([np.zeros((1, len(curve.loss))), generator.standard_normal((bootstraps, len(curve.loss)))])
+    copies = curve.loss + noise * np.concatenate(
+        [np.zeros((1, len(curve.loss))), generator.standard_normal((bootstraps, len(curve.loss)))]
+    )
     found = valleys(curve.size, copies, method, window)
     extends = edges == "extend"
     is_inside = np.isfinite(found.size) & (~found.is_extended | extends)
@@ -265,9 +323,15 @@ def _minimum(
     if len(curve.size) < 3:
         reason = f"{len(curve.size)} sizes are too few for a minimum"
     elif not is_inside[0]:
-        reason = f"the least loss lies at the {'smallest' if found.edge[0] < 0 else 'largest'} of {len(curve.size)} sizes"
+        reason = (
+            f"the least loss lies at the {'smallest' if found.edge[0] < 0 else 'largest'} of "
+            f"{len(curve.size)} sizes"
+        )
     elif np.mean(~is_inside) > _AT_EDGE_TOO_OFTEN:
-        reason = f"noise of {noise:.2%} moves the minimum to the edge of the sizes in {np.mean(~is_inside):.0%} of the copies"
+        reason = (
+            f"noise of {noise:.2%} moves the minimum to the edge of the sizes in "
+            f"{np.mean(~is_inside):.0%} of the copies"
+        )
     else:
         state = "extended" if found.is_extended[0] else "used"
     size = np.where(is_inside, found.size, curve.size[copies.argmin(axis=1)])
@@ -275,9 +339,15 @@ def _minimum(
     estimate = _of(np.exp(size), level)
     edge: Edge = "" if found.edge[0] == 0 else "low" if found.edge[0] < 0 else "high"
     record = BudgetMinimum(
-        flops=curve.flops, parameters=estimate, tokens=float(np.exp(tokens[0])), loss=float(np.exp(found.loss[0])),
-        num_points=len(curve.size), edge=edge, state=state, reason=reason,
-    )  # fmt: skip
+        flops=curve.flops,
+        parameters=estimate,
+        tokens=float(np.exp(tokens[0])),
+        loss=float(np.exp(found.loss[0])),
+        num_points=len(curve.size),
+        edge=edge,
+        state=state,
+        reason=reason,
+    )
     return _Found(record, float(np.log(curve.flops)), size, tokens)
 
 
@@ -302,7 +372,7 @@ def _regress(found: list[_Found], generator: np.random.Generator) -> tuple[Array
 
 
 def _scatter(x: Array, y: Array, variance: Array) -> float:
-    """Give the spread about the weighted line that the variances do not explain, by DerSimonian and Laird's moments."""
+    """Return the spread about the weighted line that the variances do not explain, by DerSimonian and Laird's moments."""
     weights = 1 / (variance + 1e-12)
     intercept, slope = _lines(x, y[None, :, None], weights)[0, :, 0]
     excess = float((weights * (y - intercept - slope * x) ** 2).sum()) - (len(x) - 2)

@@ -1,4 +1,7 @@
-"""Which learning rate to run with: from a fitted law, or carried over from another training length."""
+"""Which learning rate to run with.
+
+From a fitted law, or carried over from another training length.
+"""
 
 import math
 import warnings
@@ -22,13 +25,15 @@ class LearningRate:
     """A learning rate to run with.
 
     Attributes:
-        value: recommended peak learning rate: below the likeliest optimum, because too high costs more than too low.
+        value: recommended peak learning rate: below the likeliest optimum, because too high costs
+            more than too low.
         optimum: likeliest best learning rate.
         low: lower end of the optimum's interval.
         high: upper end.
         level: probability inside.
         quantile: of the belief about the optimum that `value` is, 0..1.
-        expected_penalty: expected relative rise of the loss over that at the true optimum, a fraction.
+        expected_penalty: expected relative rise of the loss over that at the true optimum, a
+            fraction.
         is_capped: whether the stability edge, not the penalty, set the value.
         distance: how far the run lies outside the fitted cells, in factors of e.
     """
@@ -63,7 +68,8 @@ def recommend_learning_rate(
         tokens: of the whole training run.
         batch_tokens: tokens per step.
         penalty: what too low and too high cost.
-        stable_to: largest learning rate seen to be stable, such as the least `Optimum.stable_to` of near cells.
+        stable_to: largest learning rate seen to be stable, such as the least `Optimum.stable_to` of
+            near cells.
         level: probability inside the interval, 0..1.
         extrapolate: allow runs more than two decades beyond the fitted cells.
 
@@ -73,13 +79,16 @@ def recommend_learning_rate(
     Raises:
         FitError: the fit is of another law, or the run lies too far out.
 
-    Source: expected asymmetric quadratic loss, minimized exactly: the value is an expectile of the belief.
+    Source: expected asymmetric quadratic loss, minimized exactly: the value is an expectile of the
+        belief.
     """
     from scipy.special import ndtr, ndtri
 
     _refuse_other_law(fitted)
     if not stable_to > 0:
-        raise FitError(f"stable_to {stable_to:g} must be positive", hint="leave it out when no run diverged")
+        raise FitError(
+            f"stable_to {stable_to:g} must be positive", hint="leave it out when no run diverged"
+        )
     inputs = {"parameters": parameters, "tokens": tokens, "batch_tokens": batch_tokens}
     said = fitted.predict(inputs, level, extrapolate=extrapolate)
     if not extrapolate:
@@ -90,17 +99,28 @@ def recommend_learning_rate(
     value = min(wanted, stable_to)
     place = math.log(value / middle) / sd
     return LearningRate(
-        value=value, optimum=middle, low=low, high=high, level=level, quantile=float(ndtr(place)),
-        expected_penalty=penalty.expected(sd, place), is_capped=value < wanted, distance=float(fitted.distance(inputs)[0]),
-    )  # fmt: skip
+        value=value,
+        optimum=middle,
+        low=low,
+        high=high,
+        level=level,
+        quantile=float(ndtr(place)),
+        expected_penalty=penalty.expected(sd, place),
+        is_capped=value < wanted,
+        distance=float(fitted.distance(inputs)[0]),
+    )
 
 
 def _refuse_batch(fitted: Fit, batch_tokens: float) -> None:
     """Refuse a batch outside the swept ones: the smooth terms are polynomials, which end at the last batch."""
     swept = fitted.inputs.get("batch_tokens")
-    if swept is not None and not swept.min() / _BEYOND_BATCH <= batch_tokens <= swept.max() * _BEYOND_BATCH:
+    if (
+        swept is not None
+        and not swept.min() / _BEYOND_BATCH <= batch_tokens <= swept.max() * _BEYOND_BATCH
+    ):
         raise FitError(
-            f"a batch of {batch_tokens:g} tokens lies beyond the swept {swept.min():g} to {swept.max():g} by more than {_BEYOND_BATCH:g}x",
+            f"a batch of {batch_tokens:g} tokens lies beyond the swept {swept.min():g} to "
+            f"{swept.max():g} by more than {_BEYOND_BATCH:g}x",
             hint="sweep nearer to it, or pass extrapolate=True",
         )
 
@@ -113,8 +133,8 @@ class Transfer:
         value: for the other length.
         beta: exponent used: value = given x (tokens from / tokens to)^beta.
         is_rule_of_thumb: whether beta is the published .32, not fitted.
-        is_valid: whether the rule of thumb may be used: the batch is at most the best one for the shorter training; always
-            true with a fit.
+        is_valid: whether the rule of thumb may be used: the batch is at most the best one for the
+            shorter training; always true with a fit.
     """
 
     value: float
@@ -124,7 +144,12 @@ class Transfer:
 
 
 def transfer_learning_rate(
-    learning_rate: float, tokens_from: float, tokens_to: float, batch_tokens: float, *, fitted: Fit | None = None
+    learning_rate: float,
+    tokens_from: float,
+    tokens_to: float,
+    batch_tokens: float,
+    *,
+    fitted: Fit | None = None,
 ) -> Transfer:
     """Carry a good learning rate from one training length to another at the same batch.
 
@@ -136,15 +161,18 @@ def transfer_learning_rate(
         fitted: of a law of `learning_rate`; None for the rule of thumb, beta = .32.
 
     Returns:
-        The learning rate with the exponent used. The rule of thumb warns above the best batch of the shorter training, where
-        published sweeps show the optimum rising with training length.
+        The learning rate with the exponent used. The rule of thumb warns above the best batch of
+        the shorter training, where published sweeps show the optimum rising with training length.
 
     Raises:
         FitError: a number is not positive, or the fit is of another law.
 
-    Source: Bjorck et al. 2024 (arXiv 2409.19913); limits of the rule from the sweep of Li et al. 2025 (arXiv 2503.04715).
+    Source: Bjorck et al. 2024 (arXiv 2409.19913); limits of the rule from the sweep of Li et al.
+        2025 (arXiv 2503.04715).
     """
-    if not all(0 < number < math.inf for number in (learning_rate, tokens_from, tokens_to, batch_tokens)):
+    if not all(
+        0 < number < math.inf for number in (learning_rate, tokens_from, tokens_to, batch_tokens)
+    ):
         raise FitError("learning rate, tokens and batch must be positive and finite")
     if fitted is not None:
         return _transfer_by_fit(fitted, learning_rate, (tokens_from, tokens_to), batch_tokens)
@@ -152,17 +180,27 @@ def transfer_learning_rate(
     is_valid = batch_tokens <= best
     if not is_valid:
         message = (
-            f"a batch of {batch_tokens:g} tokens is above the best one for the shorter training, about {best:.2g}: there the best learning "
-            "rate rises with training length, and the rule of thumb is wrong; fit a law with the batch in it"
+            f"a batch of {batch_tokens:g} tokens is above the best one for the shorter training, "
+            f"about {best:.2g}: there the best learning "
+            "rate rises with training length, and the rule of thumb is wrong; fit a law with the "
+            "batch in it"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=2)
-    return Transfer(learning_rate * (tokens_from / tokens_to) ** _RULE_OF_THUMB, _RULE_OF_THUMB, True, is_valid)
+    return Transfer(
+        learning_rate * (tokens_from / tokens_to) ** _RULE_OF_THUMB, _RULE_OF_THUMB, True, is_valid
+    )
 
 
-def _transfer_by_fit(fitted: Fit, learning_rate: float, tokens: tuple[float, float], batch_tokens: float) -> Transfer:
+def _transfer_by_fit(
+    fitted: Fit, learning_rate: float, tokens: tuple[float, float], batch_tokens: float
+) -> Transfer:
     """Change the learning rate as the law does; model size cancels, because it enters these laws as a factor."""
     _refuse_other_law(fitted)
-    inputs = {"parameters": np.ones(2), "tokens": np.array(tokens), "batch_tokens": np.full(2, batch_tokens)}
+    inputs = {
+        "parameters": np.ones(2),
+        "tokens": np.array(tokens),
+        "batch_tokens": np.full(2, batch_tokens),
+    }
     logs = fitted.law.predict(fitted.theta[None], inputs)[0]
     change = float(logs[1] - logs[0])
     beta = -change / math.log(tokens[1] / tokens[0]) if tokens[0] != tokens[1] else 0.0
@@ -172,4 +210,7 @@ def _transfer_by_fit(fitted: Fit, learning_rate: float, tokens: tuple[float, flo
 def _refuse_other_law(fitted: Fit) -> None:
     """Refuse a fit that says nothing about learning rates."""
     if not fitted.law.name.startswith("learning_rate"):
-        raise FitError(f"law {fitted.law.name} is not a learning-rate law", hint="fit one with fit_learning_rate")
+        raise FitError(
+            f"law {fitted.law.name} is not a learning-rate law",
+            hint="fit one with fit_learning_rate",
+        )

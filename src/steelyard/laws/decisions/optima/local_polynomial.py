@@ -21,7 +21,8 @@ class LocalPolynomial:
 
     Attributes:
         center: coordinate where the expansion is.
-        coefficients: constant, slope, half the second derivative, and for a cubic a sixth of the third, [3] or [4].
+        coefficients: constant, slope, half the second derivative, and for a cubic a sixth of the
+            third, [3] or [4].
         covariance: of the coefficients, from the residual variance, [K, K].
         noise: residual standard deviation, corrected for the coefficients.
         freedom: points minus coefficients.
@@ -36,7 +37,9 @@ class LocalPolynomial:
     offset: float
 
     @classmethod
-    def fitted(cls, position: Array, loss: Array, weight: Array, center: float, degree: int) -> "LocalPolynomial":
+    def fitted(
+        cls, position: Array, loss: Array, weight: Array, center: float, degree: int
+    ) -> "LocalPolynomial":
         """Fit by weighted least squares.
 
         Args:
@@ -56,7 +59,14 @@ class LocalPolynomial:
         freedom = len(position) - degree - 1
         variance = float((((loss - powers @ coefficients) * root) ** 2).sum()) / freedom
         covariance = variance * np.linalg.inv(scaled.T @ scaled)
-        return cls(center, coefficients, covariance, math.sqrt(variance), freedom, float(_minimum(coefficients[None])[0]))
+        return cls(
+            center,
+            coefficients,
+            covariance,
+            math.sqrt(variance),
+            freedom,
+            float(_minimum(coefficients[None])[0]),
+        )
 
     @property
     def least(self) -> float:
@@ -76,21 +86,29 @@ class LocalPolynomial:
     @property
     def sd(self) -> float:
         """Standard deviation of the minimum's place by the delta method."""
-        slope = -(self.offset ** np.arange(len(self.coefficients) - 1)) * np.arange(1, len(self.coefficients)) / (2 * self.curvature)
+        slope = (
+            -(self.offset ** np.arange(len(self.coefficients) - 1))
+            * np.arange(1, len(self.coefficients))
+            / (2 * self.curvature)
+        )
         return math.sqrt(max(float(slope @ self.covariance[1:, 1:] @ slope), 0.0))
 
     def delta_interval(self, level: float) -> tuple[float, float]:
-        """Give the symmetric interval of the minimum's coordinate by Student's t."""
+        """Return the symmetric interval of the minimum's coordinate by Student's t."""
         from scipy.special import stdtrit
 
         half = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.sd
         return self.center + self.offset - half, self.center + self.offset + half
 
-    def bootstrap_interval(self, level: float, generator: np.random.Generator) -> tuple[float, float]:
-        """Give the interval of the minimum's coordinate over redrawn noise of redrawn size; draws without a minimum are endless."""
+    def bootstrap_interval(
+        self, level: float, generator: np.random.Generator
+    ) -> tuple[float, float]:
+        """Return the interval of the minimum's coordinate over redrawn noise of redrawn size; draws without a minimum are endless."""
         size = np.sqrt(self.freedom / generator.chisquare(self.freedom, _DRAWS))
         root = np.linalg.cholesky(self.covariance + 1e-30 * np.eye(len(self.covariance)))
-        drawn = self.coefficients + size[:, None] * (generator.standard_normal((_DRAWS, len(self.coefficients))) @ root.T)
+        drawn = self.coefficients + size[:, None] * (
+            generator.standard_normal((_DRAWS, len(self.coefficients))) @ root.T
+        )
         offset = _minimum(drawn)
         lost = np.where(np.arange(_DRAWS) % 2, math.inf, -math.inf)
         ordered = np.sort(np.where(np.isnan(offset), lost, offset))
@@ -99,16 +117,20 @@ class LocalPolynomial:
 
 
 def _minimum(coefficients: Array) -> Array:
-    """Give the offset where each polynomial [S, K] is least; NaN where it has no minimum, [S]."""
+    """Return the offset where each polynomial [S, K] is least; NaN where it has no minimum, [S]."""
     slope, bend = coefficients[:, 1], coefficients[:, 2]
     cubic = coefficients[:, 3] if coefficients.shape[1] == 4 else np.zeros_like(bend)
     root = bend**2 - 3 * slope * cubic
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where((root > 0) & (bend + np.sqrt(root) > 0), -slope / (bend + np.sqrt(root)), np.nan)
+        return np.where(
+            (root > 0) & (bend + np.sqrt(root) > 0), -slope / (bend + np.sqrt(root)), np.nan
+        )
 
 
 def choose_polynomial(position: Array, loss: Array, weight: Array, local: int) -> LocalPolynomial:
-    """Fit the points around the least loss: a quadratic, or from six points on a cubic if that predicts left-out points better.
+    """Fit the points around the least loss.
+
+    A quadratic, or from six points on a cubic if that predicts left-out points better.
 
     Args:
         position: coordinates, rising, [n], at least 4, the least loss not at an end.
@@ -132,14 +154,15 @@ def choose_polynomial(position: Array, loss: Array, weight: Array, local: int) -
             found.append((_left_out(place, value, mass, degree), curve))
     if not found:
         raise FitError(
-            f"the {len(place)} losses around the least one do not curve upwards, so they have no optimum",
+            f"the {len(place)} losses around the least one do not curve upwards, so they have no "
+            f"optimum",
             hint="widen the grid, or run more seeds: the noise hides the valley",
         )
     return min(found, key=lambda pair: pair[0])[1]
 
 
 def _left_out(position: Array, loss: Array, weight: Array, degree: int) -> float:
-    """Give the weighted mean squared error of the points, each predicted by a fit without it."""
+    """Return the weighted mean squared error of the points, each predicted by a fit without it."""
     root = np.sqrt(weight)
     powers = np.vander(position - position.mean(), degree + 1, increasing=True) * root[:, None]
     hat = powers @ np.linalg.pinv(powers)

@@ -1,4 +1,7 @@
-"""The best value of a swept setting: a local polynomial of the loss around the least of a grid, with interval and edges."""
+"""The best value of a swept setting.
+
+A local polynomial of the loss around the least of a grid, with interval and edges.
+"""
 
 import math
 from dataclasses import dataclass
@@ -22,18 +25,22 @@ class Optimum:
     """The best value of one setting.
 
     Attributes:
-        value: where the fitted loss is least, natural units; the grid's outermost value when it lies at an edge.
+        value: where the fitted loss is least, natural units; the grid's outermost value when it
+            lies at an edge.
         low: lower end of the interval, natural units.
         high: upper end; infinite at an upper edge.
         level: probability inside the interval.
-        sd: standard deviation of the value, of its natural log for a "log" transform; infinite at an edge.
+        sd: standard deviation of the value, of its natural log for a "log" transform; infinite at
+            an edge.
         least: fitted loss at the value.
-        curvature: half the second derivative there: the loss rises by this per squared unit (squared factor e for "log").
+        curvature: half the second derivative there: the loss rises by this per squared unit
+            (squared factor e for "log").
         skew: cubic coefficient there; 0 when the quadratic predicts left-out points better.
         noise: standard deviation of the losses around the polynomial.
         num_points: distinct settings the polynomial was fitted to.
         num_diverged: runs of the grid that diverged.
-        stable_to: largest setting below every diverged one above the least; infinite when none there diverged.
+        stable_to: largest setting below every diverged one above the least; infinite when none
+            there diverged.
         edge: whether the least loss lies at the lower or upper end of what converged.
         further: settings to run next when at an edge, natural units; empty otherwise.
     """
@@ -89,9 +96,10 @@ def optimum(
 ) -> Optimum:
     """Find the best value of a swept setting, such as the learning rate.
 
-    Runs of the same setting are merged, the `local` settings around the least loss get a quadratic in ln x, and two more on each
-    side a cubic, which is taken when it predicts the local points better with each left out in turn. Points farther away would
-    bend the polynomial, because the side of divergence is steeper.
+    Runs of the same setting are merged, the `local` settings around the least loss get a quadratic
+    in ln x, and two more on each side a cubic, which is taken when it predicts the local points
+    better with each left out in turn. Points farther away would bend the polynomial, because the
+    side of divergence is steeper.
 
     Args:
         x: settings, [n], positive for "log"; repeated ones are seeds of one setting.
@@ -99,11 +107,13 @@ def optimum(
         transform: of the setting.
         local: settings the quadratic uses, at least 4.
         seeds: how converged runs of one setting are merged.
-        sd: known standard deviation of each loss, [n]; None estimates it from seeds, and weights equally without them.
-        divergence_ratio: a loss above this multiple of the least counts as diverged; `math.inf` for none.
+        sd: known standard deviation of each loss, [n]; None estimates it from seeds, and weights
+            equally without them.
+        divergence_ratio: a loss above this multiple of the least counts as diverged; `math.inf` for
+            none.
         at_edge: refuse an optimum at the end of the grid, or keep it with an endless interval.
-        interval: "delta" propagates the residual variance with Student's t; "bootstrap" redraws noise and its size 2000 times, which
-            follows skewed intervals of flat optima.
+        interval: "delta" propagates the residual variance with Student's t; "bootstrap" redraws
+            noise and its size 2000 times, which follows skewed intervals of flat optima.
         level: probability inside the interval, 0..1.
         seed: of the bootstrap.
 
@@ -111,13 +121,18 @@ def optimum(
         The optimum.
 
     Raises:
-        FitError: fewer than four settings converged, a setting is not positive, the optimum lies at an edge of the grid (the hint
-            says what to run), or the local points do not curve upwards.
+        FitError: fewer than four settings converged, a setting is not positive, the optimum lies at
+            an edge of the grid (the hint says what to run), or the local points do not curve
+            upwards.
 
-    Source: Bjorck et al. 2024 (arXiv 2409.19913), quadratics of the loss in the log of the learning rate.
+    Source: Bjorck et al. 2024 (arXiv 2409.19913), quadratics of the loss in the log of the learning
+        rate.
     """
     if local < _FEWEST or not 0 < level < 1 or not divergence_ratio > 1:
-        raise FitError(f"local {local} must be at least {_FEWEST}, level {level} in 0..1 and divergence_ratio {divergence_ratio} above 1")
+        raise FitError(
+            f"local {local} must be at least {_FEWEST}, level {level} in 0..1 and "
+            f"divergence_ratio {divergence_ratio} above 1"
+        )
     grid = _merge(x, loss, sd, transform, seeds, divergence_ratio)
     if grid.edge != "none":
         return _at_edge(grid, transform, at_edge, level)
@@ -151,16 +166,31 @@ def _natural(position: float, transform: str) -> float:
     return math.exp(position) if position < 700 else math.inf
 
 
-def _merge(x: ArrayLike, loss: ArrayLike, sd: ArrayLike | None, transform: str, seeds: str, ratio: float) -> _Grid:
+def _merge(
+    x: ArrayLike, loss: ArrayLike, sd: ArrayLike | None, transform: str, seeds: str, ratio: float
+) -> _Grid:
     """Check the runs and merge those of one setting."""
-    setting, value = np.asarray(x, dtype=np.float64).ravel(), np.asarray(loss, dtype=np.float64).ravel()
-    spread = np.full(len(setting), np.nan) if sd is None else np.broadcast_to(np.asarray(sd, dtype=np.float64), setting.shape)
+    setting, value = (
+        np.asarray(x, dtype=np.float64).ravel(),
+        np.asarray(loss, dtype=np.float64).ravel(),
+    )
+    spread = (
+        np.full(len(setting), np.nan)
+        if sd is None
+        else np.broadcast_to(np.asarray(sd, dtype=np.float64), setting.shape)
+    )
     if setting.shape != value.shape or not len(setting):
-        raise FitError(f"{len(setting)} settings and {len(value)} losses: give one loss per run, and at least {_FEWEST} settings")
+        raise FitError(
+            f"{len(setting)} settings and {len(value)} losses: give one loss per run, and at "
+            f"least {_FEWEST} settings"
+        )
     bad = np.flatnonzero(~np.isfinite(setting) | ((setting <= 0) & (transform == "log")))
     if len(bad):
         allowed = "positive" if transform == "log" else "finite"
-        raise FitError(f"setting of row {bad[0] + 1} is {setting[bad[0]]:g}; a {transform} transform needs {allowed} ones")
+        raise FitError(
+            f"setting of row {bad[0] + 1} is {setting[bad[0]]:g}; a {transform} transform needs "
+            f"{allowed} ones"
+        )
     if sd is not None and not (np.isfinite(spread).all() and (spread > 0).all()):
         raise FitError("sd must be positive and finite for every run")
     value = np.where(np.isnan(value), np.inf, value)
@@ -173,15 +203,24 @@ def _merge(x: ArrayLike, loss: ArrayLike, sd: ArrayLike | None, transform: str, 
     places = [place for place in np.unique(position) if (finite & (position == place)).any()]
     if len(places) < _FEWEST:
         raise FitError(
-            f"only {len(places)} settings converged; an optimum with an interval needs {_FEWEST}", hint="run more and smaller settings"
+            f"only {len(places)} settings converged; an optimum with an interval needs {_FEWEST}",
+            hint="run more and smaller settings",
         )
     members = [finite & (position == place) for place in places]
-    merged = np.array([value[rows].min() if seeds == "min" else value[rows].mean() for rows in members])
-    return _Grid(np.array(places), merged, _weights(value, spread, members), np.unique(position[~finite]), int((~finite).sum()))
+    merged = np.array(
+        [value[rows].min() if seeds == "min" else value[rows].mean() for rows in members]
+    )
+    return _Grid(
+        np.array(places),
+        merged,
+        _weights(value, spread, members),
+        np.unique(position[~finite]),
+        int((~finite).sum()),
+    )
 
 
 def _weights(value: Array, spread: Array, members: list[NDArray[np.bool_]]) -> Array:
-    """Give 1 / (variance of the merged loss), variances of few seeds drawn half way to the pooled one; equal without seeds."""
+    """Return 1 / (variance of the merged loss), variances of few seeds drawn half way to the pooled one; equal without seeds."""
     count = np.array([rows.sum() for rows in members], dtype=np.float64)
     if np.isfinite(spread).all():
         return count / np.array([np.mean(spread[rows] ** 2) for rows in members])
@@ -193,9 +232,13 @@ def _weights(value: Array, spread: Array, members: list[NDArray[np.bool_]]) -> A
 
 
 def _stable_to(grid: _Grid, transform: str) -> float:
-    """Give the largest converged setting below the first diverged one above the best."""
+    """Return the largest converged setting below the first diverged one above the best."""
     beyond = grid.diverged[grid.diverged > grid.position[grid.best]]
-    return math.inf if not len(beyond) else _natural(float(grid.position[grid.position < beyond.min()].max()), transform)
+    return (
+        math.inf
+        if not len(beyond)
+        else _natural(float(grid.position[grid.position < beyond.min()].max()), transform)
+    )
 
 
 def _at_edge(grid: _Grid, transform: str, at_edge: str, level: float) -> Optimum:
@@ -212,7 +255,8 @@ def _at_edge(grid: _Grid, transform: str, at_edge: str, level: float) -> Optimum
     value = _natural(float(best), transform)
     if at_edge == "refuse":
         raise FitError(
-            f"the least loss lies at the {grid.edge} edge of the grid, {value:g}, so it may lie beyond",
+            f"the least loss lies at the {grid.edge} edge of the grid, {value:g}, so it may lie "
+            f"beyond",
             hint=f"run {to_run[0]:.4g} and {to_run[1]:.4g} too, or pass at_edge='keep'",
         )
     outermost = -math.inf if transform == "identity" else 0.0

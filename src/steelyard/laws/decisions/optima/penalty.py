@@ -1,4 +1,7 @@
-"""What a wrong setting costs: a penalty with two sides, and the quantile of an uncertain optimum that keeps it least."""
+"""What a wrong setting costs.
+
+A penalty with two sides, and the quantile of an uncertain optimum that keeps it least.
+"""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +20,9 @@ _FEWEST_A_SIDE = 2
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """Relative rise of the loss beside the optimum: below x ln(ratio)^2 for settings too low, above x ln(ratio)^2 for too high.
+    """Relative rise of the loss beside the optimum.
+
+    Below x ln(ratio)^2 for settings too low, above x ln(ratio)^2 for too high.
 
     Attributes:
         below: positive, relative loss per squared factor e.
@@ -30,10 +35,13 @@ class Penalty:
     def __post_init__(self) -> None:
         """Refuse sides that do not rise."""
         if not (0 < self.below < math.inf and 0 < self.above < math.inf):
-            raise FitError(f"penalty: both sides must be positive and finite, given below {self.below:g} and above {self.above:g}")
+            raise FitError(
+                f"penalty: both sides must be positive and finite, given below {self.below:g} and "
+                f"above {self.above:g}"
+            )
 
     def at(self, ratio: ArrayLike) -> Array:
-        """Give the relative rise of the loss for settings `ratio` times the optimum, positive, [n]; 0 at 1."""
+        """Return the relative rise of the loss for settings `ratio` times the optimum, positive, [n]; 0 at 1."""
         log = np.log(np.asarray(ratio, dtype=np.float64))
         return np.where(log < 0, self.below, self.above) * log**2
 
@@ -55,11 +63,12 @@ class Penalty:
         return brentq(self._slope, -40.0, 40.0)  # pyright: ignore[reportReturnType]
 
     def expected(self, log_sd: float, shift: float | None = None) -> float:
-        """Give the expected relative rise of the loss.
+        """Return the expected relative rise of the loss.
 
         Args:
             log_sd: standard deviation of the log of the optimum, not negative.
-            shift: where the setting is placed, in standard deviations from the middle; None for the best place.
+            shift: where the setting is placed, in standard deviations from the middle; None for the
+                best place.
 
         Returns:
             A fraction of the loss; 0 when the optimum is known exactly.
@@ -69,7 +78,7 @@ class Penalty:
         return log_sd**2 * (self.below * low + self.above * high)
 
     def _slope(self, place: float) -> float:
-        """Give half the derivative of the expected penalty by the place."""
+        """Return half the derivative of the expected penalty by the place."""
         from scipy.special import ndtr
 
         density = math.exp(-0.5 * place**2) / math.sqrt(2 * math.pi)
@@ -78,7 +87,7 @@ class Penalty:
 
 
 def _second_moments(place: float) -> tuple[float, float]:
-    """Give E[(X - place)^2; X > place] and E[(place - X)^2; X < place] of a standard normal X."""
+    """Return E[(X - place)^2; X > place] and E[(place - X)^2; X < place] of a standard normal X."""
     from scipy.special import ndtr
 
     density = math.exp(-0.5 * place**2) / math.sqrt(2 * math.pi)
@@ -89,8 +98,8 @@ def _second_moments(place: float) -> tuple[float, float]:
 def fit_penalty(ratios: ArrayLike, rises: ArrayLike) -> Penalty:
     """Measure both sides of the penalty from runs beside known optima.
 
-    Only runs between a factor 1.6 and 2.6 from the optimum take part: nearer ones show noise, farther ones rise faster than
-    quadratically. The median keeps a diverging cell from deciding.
+    Only runs between a factor 1.6 and 2.6 from the optimum take part: nearer ones show noise,
+    farther ones rise faster than quadratically. The median keeps a diverging cell from deciding.
 
     Args:
         ratios: setting over the optimum of its cell, positive, [n].
@@ -107,14 +116,14 @@ def fit_penalty(ratios: ArrayLike, rises: ArrayLike) -> Penalty:
     sides = [used & (log < 0), used & (log > 0)]
     if min(side.sum() for side in sides) < _FEWEST_A_SIDE:
         raise FitError(
-            f"a penalty needs runs on both sides of the optimum, given {sides[0].sum()} below and {sides[1].sum()} above",
+            f"a penalty needs runs on both sides of the optimum, given {sides[0].sum()} below and "
+            f"{sides[1].sum()} above",
             hint="add runs at half and at twice the best setting",
         )
     return Penalty(*(float(np.median(rise[side] / log[side] ** 2)) for side in sides))
 
 
 LEARNING_RATE_PENALTY = Penalty(below=0.0034 / math.log(2) ** 2, above=0.0080 / math.log(2) ** 2)
-"""Half and twice the best run's learning rate: +.34 % and +.80 % loss, medians of 15 dense cells of Li et al. 2025 (arXiv 2503.04715).
-
-Beside the optimum of a local quadratic instead of the best run the sides are nearer to each other, about +.4 % and +.6 %.
-"""
+"""Half and twice the best run's learning rate: +.34 % and +.80 % loss, medians of 15 dense cells of
+Li et al. 2025 (arXiv 2503.04715).  Beside the optimum of a local quadratic instead of the best run
+the sides are nearer to each other, about +.4 % and +.6 %. """

@@ -38,10 +38,16 @@ class Optima:
     def columns(self) -> dict[str, Array]:
         """Cells with their optima: the cell's columns, the swept one's best value, "least" loss and "sd" of the best value, [n]."""
         own = {self.x: "value", "least": "least", "sd": "sd"}
-        return {**self.cells, **{name: np.array([getattr(item, part) for item in self.found]) for name, part in own.items()}}
+        return {
+            **self.cells,
+            **{
+                name: np.array([getattr(item, part) for item in self.found])
+                for name, part in own.items()
+            },
+        }
 
     def weights(self, floor: float = 0.1) -> Array:
-        """Give 1 / (sd^2 + floor^2), mean 1, [n]; the floor is what a law misses, in the unit of sd, so that no cell rules alone."""
+        """Return 1 / (sd^2 + floor^2), mean 1, [n]; the floor is what a law misses, in the unit of sd, so that no cell rules alone."""
         weight = 1 / (self.columns["sd"] ** 2 + floor**2)
         return weight / weight.mean()
 
@@ -52,7 +58,15 @@ class Optima:
         return Optima(self.x, cells, tuple(self.found[row] for row in chosen), self.refused)
 
 
-def optima(table: Mapping[str, ArrayLike], x: str, target: str, by: Sequence[str], *, same: Sequence[str] = (), **options: Any) -> Optima:
+def optima(
+    table: Mapping[str, ArrayLike],
+    x: str,
+    target: str,
+    by: Sequence[str],
+    *,
+    same: Sequence[str] = (),
+    **options: Any,
+) -> Optima:
     """Find the optimum of each cell of a sweep.
 
     Args:
@@ -60,21 +74,26 @@ def optima(table: Mapping[str, ArrayLike], x: str, target: str, by: Sequence[str
         x: name of the swept column, such as "learning_rate".
         target: name of the column to be least, such as "loss".
         by: names of the columns whose values make a cell.
-        same: names of columns that must have one value in a cell, such as "schedule" or "final_fraction"; runs of mixed schedules
-            have no common optimum.
+        same: names of columns that must have one value in a cell, such as "schedule" or
+            "final_fraction"; runs of mixed schedules have no common optimum.
         **options: of `optimum`; an edge is refused unless `at_edge="keep"`.
 
     Returns:
         The optima, and the cells that have none with the reason.
 
     Raises:
-        FitError: a column is missing, a cell mixes what must be the same, or no cell has an optimum.
+        FitError: a column is missing, a cell mixes what must be the same, or no cell has an
+            optimum.
     """
     missing = [name for name in (x, target, *by, *same) if name not in table]
     if missing:
-        raise FitError(f"the table has no column {', '.join(missing)}", hint=f"it has {', '.join(table)}")
+        raise FitError(
+            f"the table has no column {', '.join(missing)}", hint=f"it has {', '.join(table)}"
+        )
     columns = {name: np.asarray(table[name], dtype=np.float64) for name in (x, target, *by)}
-    keys = np.stack([columns[name] for name in by], axis=1) if by else np.zeros((len(columns[x]), 1))
+    keys = (
+        np.stack([columns[name] for name in by], axis=1) if by else np.zeros((len(columns[x]), 1))
+    )
     cells, member = np.unique(keys, axis=0, return_inverse=True)
     kept, found, refused = [], [], []
     for index, cell in enumerate(cells):
@@ -88,14 +107,24 @@ def optima(table: Mapping[str, ArrayLike], x: str, target: str, by: Sequence[str
     if not found:
         raise FitError(f"none of the {len(cells)} cells has an optimum; the first: {refused[0][1]}")
     values = np.array(kept)
-    return Optima(x, {name: values[:, index] for index, name in enumerate(by)}, tuple(found), tuple(refused))
+    return Optima(
+        x, {name: values[:, index] for index, name in enumerate(by)}, tuple(found), tuple(refused)
+    )
 
 
-def _refuse_mixed(table: Mapping[str, ArrayLike], same: Sequence[str], rows: NDArray[np.bool_], cell: dict[str, float]) -> None:
+def _refuse_mixed(
+    table: Mapping[str, ArrayLike],
+    same: Sequence[str],
+    rows: NDArray[np.bool_],
+    cell: dict[str, float],
+) -> None:
     """Refuse a cell whose runs differ in more than the swept column."""
     for name in same:
         values = np.unique(np.asarray(table[name])[rows])
         if len(values) > 1:
             where = ", ".join(f"{key} {value:g}" for key, value in cell.items())
             shown = ", ".join(str(value) for value in values[:4])
-            raise FitError(f"{name} is mixed in the cell {where}: {shown}", hint=f"make {name} one of the columns of a cell, or drop runs")
+            raise FitError(
+                f"{name} is mixed in the cell {where}: {shown}",
+                hint=f"make {name} one of the columns of a cell, or drop runs",
+            )

@@ -39,12 +39,13 @@ def valleys(size: Array, loss: Array, method: Method, window: int) -> Valleys:
     Args:
         size: log sizes, rising, [m].
         loss: log losses, [S, m].
-        method: "interpolation" searches Akima's spline beside the least point; "parabola" fits the points around it.
+        method: "interpolation" searches Akima's spline beside the least point; "parabola" fits the
+            points around it.
         window: points of the parabola, fewer when the curve has fewer.
 
     Returns:
-        The S bottoms; where the least point is at an edge, the vertex of the parabola through the three points there, if it
-        lies no farther outside than the last two sizes are apart.
+        The S bottoms; where the least point is at an edge, the vertex of the parabola through the
+        three points there, if it lies no farther outside than the last two sizes are apart.
     """
     lowest = loss.argmin(axis=1)
     rows = np.arange(len(loss))
@@ -54,27 +55,39 @@ def valleys(size: Array, loss: Array, method: Method, window: int) -> Valleys:
         return Valleys(found, depth, edge, np.zeros(len(loss), dtype=bool))
     inside = np.flatnonzero(edge == 0)
     if len(inside):
-        bottom = _spline_bottom(size, loss[inside]) if method == "interpolation" else _parabola_bottom(size, loss[inside], window)
+        bottom = (
+            _spline_bottom(size, loss[inside])
+            if method == "interpolation"
+            else _parabola_bottom(size, loss[inside], window)
+        )
         found[inside], depth[inside] = bottom
-    for side, part, gap in ((-1, slice(0, 3), size[1] - size[0]), (1, slice(-3, None), size[-1] - size[-2])):
+    for side, part, gap in (
+        (-1, slice(0, 3), size[1] - size[0]),
+        (1, slice(-3, None), size[-1] - size[-2]),
+    ):
         outside = np.flatnonzero(edge == side)
         if len(outside):
             vertex, least = _vertex(size[part], loss[outside, part])
             near = np.where(side < 0, vertex >= size[0] - gap, vertex <= size[-1] + gap)
-            found[outside], depth[outside] = np.where(near, vertex, np.nan), np.where(near, least, depth[outside])
+            found[outside], depth[outside] = (
+                np.where(near, vertex, np.nan),
+                np.where(near, least, depth[outside]),
+            )
     return Valleys(found, depth, edge, np.isfinite(found) & (edge != 0))
 
 
 def curve_noise(curves: list[tuple[Array, Array]]) -> float | None:
     """Measure the noise of losses by the roughness of the curves near their bottoms.
 
-    A cubic (a parabola below six points) is fitted to the up to seven points around the least one; what it leaves is noise.
+    A cubic (a parabola below six points) is fitted to the up to seven points around the least one;
+    what it leaves is noise.
 
     Args:
         curves: log sizes and log losses of each, [m] and [m].
 
     Returns:
-        Standard deviation, from the median of the curves' variances; None when no curve has a point to spare.
+        Standard deviation, from the median of the curves' variances; None when no curve has a point
+        to spare.
     """
     variances = []
     for size, loss in curves:
@@ -85,7 +98,9 @@ def curve_noise(curves: list[tuple[Array, Array]]) -> float | None:
         start = int(np.clip(loss.argmin() - count // 2, 0, len(size) - count))
         near = slice(start, start + count)
         middle = size[near].mean()
-        left = loss[near] - np.polyval(np.polyfit(size[near] - middle, loss[near], degree), size[near] - middle)
+        left = loss[near] - np.polyval(
+            np.polyfit(size[near] - middle, loss[near], degree), size[near] - middle
+        )
         variances.append(float(left @ left) / (count - degree - 1))
     return max(float(np.sqrt(np.median(variances))), 1e-6) if variances else None
 
@@ -126,7 +141,10 @@ def _parabola_bottom(size: Array, loss: Array, window: int) -> tuple[Array, Arra
         rows, part = np.flatnonzero(start == first), slice(first, first + count)
         vertex, least = _vertex(size[part], loss[rows, part])
         inside = (vertex >= size[first]) & (vertex <= size[first + count - 1])
-        best[rows], depth[rows] = np.where(inside, vertex, np.nan), np.where(inside, least, depth[rows])
+        best[rows], depth[rows] = (
+            np.where(inside, vertex, np.nan),
+            np.where(inside, least, depth[rows]),
+        )
     return best, depth
 
 

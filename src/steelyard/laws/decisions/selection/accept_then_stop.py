@@ -9,7 +9,8 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["PowerPhase", "accept_then_stop"]
 
 _SMALLEST_SD = 1e-4
-"""Three points can lie on a line by accident; a residual below this is below the noise of any evaluation."""
+"""Three points can lie on a line by accident; a residual below this is below the noise of any
+evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,14 @@ class PowerPhase:
         return self.intercept + self.slope * float(np.log(examples))
 
 
-def accept_then_stop(examples: Array, loss: Array, *, num_start: int = 3, threshold: float = 5.0) -> PowerPhase:
+def accept_then_stop(
+    examples: Array, loss: Array, *, num_start: int = 3, threshold: float = 5.0
+) -> PowerPhase:
     """Fit a line to the largest sizes and accept smaller ones until one lies off it.
 
-    A size that lies more than `threshold` residual standard deviations off belongs to the flat phase before the power law. The
-    smallest size is only ever tested against, never fitted, as in the authors' published runs.
+    A size that lies more than `threshold` residual standard deviations off belongs to the flat
+    phase before the power law. The smallest size is only ever tested against, never fitted, as in
+    the authors' published runs.
 
     Args:
         examples: data sizes, [n], rising; n is at least `num_start`.
@@ -59,7 +63,9 @@ def accept_then_stop(examples: Array, loss: Array, *, num_start: int = 3, thresh
         spread = float(np.std(log_loss[:count] - intercept - slope * log_size[:count]))
         if count >= len(log_size) - 1:
             break
-        if abs(log_loss[count] - intercept - slope * log_size[count]) > threshold * max(spread, _SMALLEST_SD):
+        if abs(log_loss[count] - intercept - slope * log_size[count]) > threshold * max(
+            spread, _SMALLEST_SD
+        ):
             break
         count += 1
     return PowerPhase(float(slope), float(intercept), float(examples[-count]), count, spread)

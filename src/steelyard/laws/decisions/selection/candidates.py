@@ -12,7 +12,8 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["Candidate", "LossAt", "Measurements"]
 
 LossAt = Callable[[str, int], float] | Mapping[str, Mapping[int, float]]
-"""What gives the loss of a model after tuning on a number of examples: a function that trains, or a table."""
+"""What gives the loss of a model after tuning on a number of examples: a function that trains, or a
+table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,9 +22,11 @@ class Candidate:
 
     Attributes:
         name: as `losses` knows it.
-        parameters: count; ranks models by size, and prices an example when `flops_per_example` is not given.
+        parameters: count; ranks models by size, and prices an example when `flops_per_example` is
+            not given.
         tokens_per_example: prices an example.
-        flops_per_example: of one tuning step on one example; 0 for 6 * parameters * tokens_per_example.
+        flops_per_example: of one tuning step on one example; 0 for 6 * parameters *
+            tokens_per_example.
         tokenizer: name of its vocabulary; losses per token compare only within one.
     """
 
@@ -35,8 +38,16 @@ class Candidate:
 
     def __post_init__(self) -> None:
         """Refuse counts that are not positive."""
-        if not (math.isfinite(self.parameters) and self.parameters > 0 and self.tokens_per_example > 0 and self.flops_per_example >= 0):
-            raise FitError(f"candidate {self.name}: parameters and tokens per example must be positive and FLOP not negative")
+        if not (
+            math.isfinite(self.parameters)
+            and self.parameters > 0
+            and self.tokens_per_example > 0
+            and self.flops_per_example >= 0
+        ):
+            raise FitError(
+                f"candidate {self.name}: parameters and tokens per example must be positive and "
+                f"FLOP not negative"
+            )
 
     @property
     def cost_flops(self) -> float:
@@ -46,7 +57,9 @@ class Candidate:
 
 @dataclass(slots=True)
 class Measurements:
-    """Losses by model and data size, filled on demand; remembers what they cost and which models failed.
+    """Losses by model and data size, filled on demand.
+
+    Remembers what they cost and which models failed.
 
     Attributes:
         candidates: by name.
@@ -66,7 +79,9 @@ class Measurements:
         return [name for name in self.candidates if name not in self.failed]
 
     def measure(self, names: Iterable[str], examples: int) -> None:
-        """Get the loss of some models at one size; one that diverged is marked failed and the others go on.
+        """Get the loss of some models at one size.
+
+        One that diverged is marked failed and the others go on.
 
         Args:
             names: of models; those that failed are left out.
@@ -91,11 +106,15 @@ class Measurements:
         return None if value is None else float(value)
 
     def curve(self, name: str) -> tuple[Array, Array]:
-        """Give a model's tuned sizes, rising, and its losses, [n] each."""
+        """Return a model's tuned sizes, rising, and its losses, [n] each."""
         sizes = sorted(size for size in self.known.get(name, {}) if size > 0)
-        return np.array(sizes, dtype=np.float64), np.array([self.known[name][size] for size in sizes])
+        return np.array(sizes, dtype=np.float64), np.array(
+            [self.known[name][size] for size in sizes]
+        )
 
     def flops(self, names: Sequence[str] | None = None) -> float:
         """Add up what the measured sizes cost, FLOP; all models when none are named, failed ones included."""
         chosen = self.known if names is None else names
-        return sum(self.candidates[name].cost_flops * sum(self.known.get(name, {})) for name in chosen)
+        return sum(
+            self.candidates[name].cost_flops * sum(self.known.get(name, {})) for name in chosen
+        )

@@ -1,4 +1,7 @@
-"""Race models over growing data sizes: all of them on little data, the promising half of the cost on twice as much."""
+"""Race models over growing data sizes.
+
+All of them on little data, the promising half of the cost on twice as much.
+"""
 
 from collections.abc import Sequence
 
@@ -14,15 +17,24 @@ FULL_FIELD_RUNGS = 2
 """Doublings before the largest size at which the field is first cut."""
 
 KEPT_SHARE = 0.5
-"""Share of the field's cost per example that goes on to the next size; sizes double, so each rung costs the same."""
+"""Share of the field's cost per example that goes on to the next size; sizes double, so each rung
+costs the same."""
 
 
-def race(found: Measurements, sizes: Sequence[int], target: int, *, num_start: int, threshold: float, quantile: float) -> dict[str, int]:
+def race(
+    found: Measurements,
+    sizes: Sequence[int],
+    target: int,
+    *,
+    num_start: int,
+    threshold: float,
+    quantile: float,
+) -> dict[str, int]:
     """Measure models on growing sizes and drop the unpromising.
 
-    At each size every model's loss at the target is forecast from its power phase. A model goes on when its optimistic bound is
-    below the leader's pessimistic one and the models with better forecasts leave room in half of the field's cost per example;
-    the leader always goes on.
+    At each size every model's loss at the target is forecast from its power phase. A model goes on
+    when its optimistic bound is below the leader's pessimistic one and the models with better
+    forecasts leave room in half of the field's cost per example; the leader always goes on.
 
     Args:
         found: where losses come from and go to.
@@ -43,15 +55,27 @@ def race(found: Measurements, sizes: Sequence[int], target: int, *, num_start: i
         kept = _survivors(found, field, target, num_start, threshold, quantile)
         dropped |= {name: last for name in field if name not in kept}
         found.measure(kept, following)
-        field = [name for name in kept if name not in found.failed] or [name for name in field if name not in found.failed]
+        field = [name for name in kept if name not in found.failed] or [
+            name for name in field if name not in found.failed
+        ]
     return {name: size for name, size in dropped.items() if name not in field}
 
 
-def _survivors(found: Measurements, field: list[str], target: int, num_start: int, threshold: float, quantile: float) -> list[str]:
+def _survivors(
+    found: Measurements,
+    field: list[str],
+    target: int,
+    num_start: int,
+    threshold: float,
+    quantile: float,
+) -> list[str]:
     """Choose the models that go on, best forecast first."""
     forecasts = line_forecasts(found, field, target, num_start=num_start, threshold=threshold)
     error = step_error(found, list(forecasts), num_start)
-    bound = {name: quantile * error * error_growth(found.curve(name)[0][-1], target) for name in forecasts}
+    bound = {
+        name: quantile * error * error_growth(found.curve(name)[0][-1], target)
+        for name in forecasts
+    }
     order = sorted(forecasts, key=lambda name: forecasts[name])
     limit = forecasts[order[0]] + bound[order[0]] if order else 0.0
     room = KEPT_SHARE * sum(found.candidates[name].cost_flops for name in forecasts)
@@ -64,18 +88,22 @@ def _survivors(found: Measurements, field: list[str], target: int, num_start: in
     return kept
 
 
-def line_forecasts(found: Measurements, names: Sequence[str], target: int, *, num_start: int, threshold: float) -> dict[str, float]:
+def line_forecasts(
+    found: Measurements, names: Sequence[str], target: int, *, num_start: int, threshold: float
+) -> dict[str, float]:
     """Forecast log losses at the target from the power phases; models with fewer than `num_start` sizes are left out."""
     curves = {name: found.curve(name) for name in names if name not in found.failed}
     return {
-        name: accept_then_stop(sizes, loss, num_start=num_start, threshold=threshold).log_loss(target)
+        name: accept_then_stop(sizes, loss, num_start=num_start, threshold=threshold).log_loss(
+            target
+        )
         for name, (sizes, loss) in curves.items()
         if len(sizes) >= num_start
     }
 
 
 def step_error(found: Measurements, names: Sequence[str], num_start: int) -> float:
-    """Give the root mean square error of forecasting each size from the `num_start` below it, log units per doubling.
+    """Return the root mean square error of forecasting each size from the `num_start` below it, log units per doubling.
 
     The errors of all models are pooled, since one curve has too few sizes to know its own.
     """
@@ -88,17 +116,20 @@ def _step_errors(sizes: Array, loss: Array, num_start: int) -> list[float]:
     log_size, log_loss = np.log(sizes), np.log(loss)
     errors = []
     for index in range(num_start, len(sizes)):
-        slope, intercept = np.polyfit(log_size[index - num_start : index], log_loss[index - num_start : index], 1)
+        slope, intercept = np.polyfit(
+            log_size[index - num_start : index], log_loss[index - num_start : index], 1
+        )
         doublings = (log_size[index] - log_size[index - 1]) / np.log(2)
         errors.append(float((log_loss[index] - intercept - slope * log_size[index]) / doublings))
     return errors
 
 
 def error_growth(examples: float, target: float) -> float:
-    """Give how many times the error of one doubling a forecast from `examples` to `target` has: m (m + 1) / 2 for m doublings.
+    """Return how many times the error of one doubling a forecast from `examples` to `target` has: m (m + 1) / 2 for m doublings.
 
-    Fine-tuning curves keep bending the same way: one that bends by e per doubling is e off after one, e + 2 e after two. Slopes
-    that wander instead would give a smaller factor, which covers too few of the published curves.
+    Fine-tuning curves keep bending the same way: one that bends by e per doubling is e off after
+    one, e + 2 e after two. Slopes that wander instead would give a smaller factor, which covers too
+    few of the published curves.
     """
     doublings = max(float(np.log2(target / examples)), 0.0)
     return doublings * (doublings + 1) / 2

@@ -1,4 +1,7 @@
-"""The best error over model sizes at each number of training samples: what obeys the learning curve's law."""
+"""The best error over model sizes at each number of training samples.
+
+What obeys the learning curve's law.
+"""
 
 import warnings
 from dataclasses import dataclass
@@ -20,7 +23,8 @@ class BestOverSizes:
         samples: of each shard, [n].
         error: least error over sizes, the mean of its seeds in log space, [n].
         size: parameters of the smallest model within the tolerance of it, [n].
-        at_largest: samples of the shards whose best model is the largest one tried, so that a larger one may do better.
+        at_largest: samples of the shards whose best model is the largest one tried, so that a
+            larger one may do better.
         at_smallest: samples of the shards whose best model is the smallest one tried.
     """
 
@@ -32,11 +36,17 @@ class BestOverSizes:
 
 
 def best_over_sizes(
-    samples: ArrayLike, size: ArrayLike, error: ArrayLike, seed: ArrayLike | None = None, *, tolerance: float = 0.01
+    samples: ArrayLike,
+    size: ArrayLike,
+    error: ArrayLike,
+    seed: ArrayLike | None = None,
+    *,
+    tolerance: float = 0.01,
 ) -> BestOverSizes:
     """Reduce a grid of runs to the best error and the smallest model that reaches it, shard by shard.
 
-    One model's own curve ends on a floor of its capacity; only the best over sizes shows the irreducible one.
+    One model's own curve ends on a floor of its capacity; only the best over sizes shows the
+    irreducible one.
 
     Args:
         samples: of each run, [n].
@@ -51,7 +61,8 @@ def best_over_sizes(
     Raises:
         FitError: columns of different lengths, values that are not positive, or cells given twice.
 
-    Source: Hestness et al. 2017 (arXiv 1712.00409), section 3 (the training procedure's best-fit models).
+    Source: Hestness et al. 2017 (arXiv 1712.00409), section 3 (the training procedure's best-fit
+        models).
     """
     amount, parameters, value = _columns(samples, size, error)
     cells = np.stack([amount, parameters], axis=1)
@@ -72,11 +83,18 @@ def best_over_sizes(
             smallest.append(float(shard))
     if largest:
         shown = ", ".join(f"{shard:g}" for shard in largest)
-        message = f"the best model of {shown} samples is the largest tried: these errors may be bound by capacity, try larger ones"
+        message = (
+            f"the best model of {shown} samples is the largest tried: these errors may be "
+            f"bound by capacity, try larger ones"
+        )
         warnings.warn(message, SteelyardWarning, stacklevel=2)
     return BestOverSizes(
-        samples=shards, error=np.array(best), size=np.array(chosen), at_largest=tuple(largest), at_smallest=tuple(smallest)
-    )  # fmt: skip
+        samples=shards,
+        error=np.array(best),
+        size=np.array(chosen),
+        at_largest=tuple(largest),
+        at_smallest=tuple(smallest),
+    )
 
 
 def _columns(samples: ArrayLike, size: ArrayLike, error: ArrayLike) -> tuple[Array, Array, Array]:
@@ -92,7 +110,8 @@ def _columns(samples: ArrayLike, size: ArrayLike, error: ArrayLike) -> tuple[Arr
         bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
         if len(bad):
             raise FitError(
-                f"{name} of row {int(bad[0]) + 1} is {column[bad[0]]:g}; it must be positive and finite",
+                f"{name} of row {int(bad[0]) + 1} is {column[bad[0]]:g}; it must be positive and "
+                f"finite",
                 hint="drop diverged runs; an error of 0 needs a larger validation set",
             )
     return columns["samples"], columns["size"], columns["error"]
@@ -102,12 +121,16 @@ def _refuse_repeats(cells: Array, seed: ArrayLike | None) -> None:
     """Refuse runs that stand for the same cell."""
     keys = [tuple(cell) for cell in cells.tolist()]
     if seed is not None:
-        keys = [(*key, label) for key, label in zip(keys, np.asarray(seed).astype(str).tolist(), strict=True)]
+        keys = [
+            (*key, label)
+            for key, label in zip(keys, np.asarray(seed).astype(str).tolist(), strict=True)
+        ]
     first: dict[tuple[object, ...], int] = {}
     for row, key in enumerate(keys):
         if key in first:
             raise FitError(
-                f"rows {first[key] + 1} and {row + 1} are the same cell: {key[0]:g} samples, {key[1]:g} parameters",
+                f"rows {first[key] + 1} and {row + 1} are the same cell: {key[0]:g} samples, "
+                f"{key[1]:g} parameters",
                 hint="drop one of them, or name the repetitions with seed=",
             )
         first[key] = row

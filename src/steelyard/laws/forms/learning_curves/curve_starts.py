@@ -18,7 +18,8 @@ _KEPT = 2
 def curve_starts(sizes: Array, values: Array, log_transitions: Array, log_none: float) -> Array:
     """Find height / (transition^beta + size^beta) + floor near the points.
 
-    Every exponent from .05 to 2 is tried with every transition; height and floor follow from least squares of the relative errors.
+    Every exponent from .05 to 2 is tried with every transition; height and floor follow from least
+    squares of the relative errors.
 
     Args:
         sizes: the input, [n], positive.
@@ -37,12 +38,18 @@ def curve_starts(sizes: Array, values: Array, log_transitions: Array, log_none: 
     height, floor = _line(shape, level, math.exp(log_none))
     misfit = ((height[:, None] * shape + floor[:, None] * level - 1) ** 2).sum(axis=1)
     best = np.argsort(misfit, kind="stable")[:_KEPT]
-    return np.stack([np.log(height) + top[:, 0], known[:, 0], beta[:, 0], np.log(floor)], axis=1)[best]
+    return np.stack([np.log(height) + top[:, 0], known[:, 0], beta[:, 0], np.log(floor)], axis=1)[
+        best
+    ]
 
 
 def _line(shape: Array, level: Array, smallest: float) -> tuple[Array, Array]:
     """Solve height * shape + floor * level = 1 by least squares, both at least `smallest`, [S] each."""
-    ss, sl, ll = (shape * shape).sum(axis=1), (shape * level).sum(axis=1), (level * level).sum(axis=1)
+    ss, sl, ll = (
+        (shape * shape).sum(axis=1),
+        (shape * level).sum(axis=1),
+        (level * level).sum(axis=1),
+    )
     s1, l1 = shape.sum(axis=1), level.sum(axis=1)
     floor = np.maximum((l1 * ss - s1 * sl) / np.maximum(ss * ll - sl * sl, 1e-12), smallest)
     return np.maximum((s1 - floor * sl) / ss, smallest), floor

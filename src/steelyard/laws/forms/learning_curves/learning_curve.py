@@ -1,4 +1,7 @@
-"""Learning curves: a plateau near guessing, a power law over samples, an irreducible floor; and the model size that goes with data."""
+"""Learning curves: a plateau near guessing, a power law over samples, an irreducible floor.
+
+And the model size that goes with data.
+"""
 
 import math
 import warnings
@@ -42,7 +45,8 @@ def power_law_floor(of: str = "samples") -> Law:
         of: name of the input.
 
     Returns:
-        The law with one input and 3 parameters; beta is minus the published beta_g, gamma of e^-12 is no floor.
+        The law with one input and 3 parameters; beta is minus the published beta_g, gamma of e^-12
+        is no floor.
 
     Source: Hestness et al. 2017 (arXiv 1712.00409), section 3.
     """
@@ -52,7 +56,12 @@ def power_law_floor(of: str = "samples") -> Law:
         Parameter(name="gamma", transform="log", low=_LOG_NONE, high=5.0, starts=(-4.0, 0.0)),
     )
     term = Sum((Power("alpha", "beta", of), Constant("gamma")))
-    return Law(name=f"power_law_floor:{of}", term=term, parameters=parameters, formula="alpha / m^beta + gamma")
+    return Law(
+        name=f"power_law_floor:{of}",
+        term=term,
+        parameters=parameters,
+        formula="alpha / m^beta + gamma",
+    )
 
 
 def model_size_law(of: str = "samples") -> Law:
@@ -71,7 +80,9 @@ def model_size_law(of: str = "samples") -> Law:
         Parameter(name="beta_p", transform="identity", low=-1.0, high=3.0, starts=(0.3, 0.8)),
     )
     term = Product((Constant("sigma"), Raised(Input(of), "beta_p")))
-    return Law(name=f"model_size_law:{of}", term=term, parameters=parameters, formula="sigma m^beta_p")
+    return Law(
+        name=f"model_size_law:{of}", term=term, parameters=parameters, formula="sigma m^beta_p"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +93,8 @@ class Regions:
         labels: "plateau", "power" or "floor" of each shard, in the order of rising samples.
         plateau: error near guessing; None when no shard shows it.
         power_from: samples at which the power law leaves the plateau; None without one.
-        floor_from: samples at which the floor is half of the error; may lie beyond the shards; infinite without a floor.
+        floor_from: samples at which the floor is half of the error; may lie beyond the shards;
+            infinite without a floor.
     """
 
     labels: tuple[Region, ...]
@@ -110,8 +122,10 @@ class CurveFit:
         """Samples of the largest shard."""
         return float(self.fit.inputs["samples"].max())
 
-    def samples_for(self, error: float, level: float = 0.8, *, extrapolate: bool = False) -> Estimate:
-        """Give the samples that reach an error.
+    def samples_for(
+        self, error: float, level: float = 0.8, *, extrapolate: bool = False
+    ) -> Estimate:
+        """Return the samples that reach an error.
 
         Args:
             error: wanted, in the unit of the points.
@@ -127,7 +141,7 @@ class CurveFit:
         return input_for(self.fit, error, level, extrapolate=extrapolate)
 
     def gain(self, doublings: float, level: float = 0.8, *, extrapolate: bool = False) -> Estimate:
-        """Give the fraction of the error that more data takes away, from the largest shard on.
+        """Return the fraction of the error that more data takes away, from the largest shard on.
 
         Args:
             doublings: of the data, positive.
@@ -135,23 +149,33 @@ class CurveFit:
             extrapolate: whether more than two decades of data are allowed.
 
         Returns:
-            1 - error after / error before, 0..1; the interval is that of the parameters, without the noise of two runs.
+            1 - error after / error before, 0..1; the interval is that of the parameters, without
+            the noise of two runs.
 
         Raises:
             FitError: the doublings are not positive or lead too far.
         """
         if not 0 < doublings <= (math.inf if extrapolate else _DECADES / math.log10(2)):
-            raise FitError(f"{doublings:g} doublings are not positive or lead more than two decades beyond the shards", hint=_FAR_HINT)
+            raise FitError(
+                f"{doublings:g} doublings are not positive or lead more than two decades beyond "
+                f"the shards",
+                hint=_FAR_HINT,
+            )
         before = self.largest_samples
 
         def share(params: dict[str, Array]) -> Array:
-            powers = [params["alpha"] * (before * factor) ** -params["beta"] for factor in (1.0, 2.0**doublings)]
+            powers = [
+                params["alpha"] * (before * factor) ** -params["beta"]
+                for factor in (1.0, 2.0**doublings)
+            ]
             return (powers[0] - powers[1]) / (powers[0] + params.get("gamma", 0.0))
 
         return self.fit.derive(share, level)
 
-    def model_size(self, samples: float, level: float = 0.8, *, extrapolate: bool = False) -> Estimate:
-        """Give the smallest model that reaches the best error on a number of samples.
+    def model_size(
+        self, samples: float, level: float = 0.8, *, extrapolate: bool = False
+    ) -> Estimate:
+        """Return the smallest model that reaches the best error on a number of samples.
 
         Args:
             samples: of the training set.
@@ -165,7 +189,10 @@ class CurveFit:
             FitError: no sizes were given, or the samples lie too far away.
         """
         if self.size_fit is None:
-            raise FitError("this curve was fitted without model sizes", hint="give size= to fit_learning_curve, one per shard")
+            raise FitError(
+                "this curve was fitted without model sizes",
+                hint="give size= to fit_learning_curve, one per shard",
+            )
         said = self.size_fit.predict({"samples": float(samples)}, level, extrapolate=extrapolate)
         return Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0]))
 
@@ -188,12 +215,14 @@ def fit_learning_curve(
 ) -> CurveFit:
     """Fit the error over nested shards of the training set, and the model size that reaches it.
 
-    The plateau is found from the large end: shards join the power law until one lies significantly below the law of the larger
-    ones, or within 10 % of the best guess. Where the rest still gets steeper, which no power law above a floor does, its smallest
-    shards are on the bend and leave as well. With four shards beyond the plateau no floor is fitted.
+    The plateau is found from the large end: shards join the power law until one lies significantly
+    below the law of the larger ones, or within 10 % of the best guess. Where the rest still gets
+    steeper, which no power law above a floor does, its smallest shards are on the bend and leave as
+    well. With four shards beyond the plateau no floor is fitted.
 
     Args:
-        samples: of each shard, [n], at least four over a decade, each once; see `best_over_sizes` for a grid of sizes.
+        samples: of each shard, [n], at least four over a decade, each once; see `best_over_sizes`
+            for a grid of sizes.
         error: best validation error or loss of each, [n], positive, falling.
         size: parameters of the smallest model that reaches it, [n].
         plateau_shards: smallest shards to leave out of the law; "auto" finds them.
@@ -208,29 +237,48 @@ def fit_learning_curve(
         The curve; `fit.profile("gamma")` says how well the floor is known.
 
     Raises:
-        FitError: too few shards, too narrow a range, shards given twice, errors that rise with data, or a plateau only.
+        FitError: too few shards, too narrow a range, shards given twice, errors that rise with
+            data, or a plateau only.
 
     Source: Hestness et al. 2017 (arXiv 1712.00409), sections 3 and 5.
     """
     order = np.argsort(np.asarray(samples, dtype=np.float64), kind="stable")
-    amount, value = (np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in (samples, error))
+    amount, value = (
+        np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in (samples, error)
+    )
     _check(amount, value)
     amount, value = amount[order], value[order]
     _check_validation(value, num_validation)
-    skipped = _plateau_shards(amount, value, best_guess) if plateau_shards == "auto" else plateau_shards
+    skipped = (
+        _plateau_shards(amount, value, best_guess) if plateau_shards == "auto" else plateau_shards
+    )
     if not 0 <= skipped <= len(amount) - _FEWEST:
         raise FitError(
-            f"{len(amount) - skipped} shards beyond a plateau of {skipped} cannot be fitted; {_FEWEST} are needed",
+            f"{len(amount) - skipped} shards beyond a plateau of {skipped} cannot be fitted; "
+            f"{_FEWEST} are needed",
             hint="add larger shards: on a plateau nothing has been learned yet",
         )
-    inner, settings = slice(skipped, None), {"delta": delta, "bootstraps": bootstraps, "seed": seed, "source": source}
+    inner, settings = (
+        slice(skipped, None),
+        {"delta": delta, "bootstraps": bootstraps, "seed": seed, "source": source},
+    )
     curve = _fit(amount[inner], value[inner], **settings)
-    plateau = best_guess if best_guess is not None else (float(np.exp(np.log(value[:skipped]).mean())) if skipped else None)
+    plateau = (
+        best_guess
+        if best_guess is not None
+        else (float(np.exp(np.log(value[:skipped]).mean())) if skipped else None)
+    )
     size_fit = None
     if size is not None:
         column = np.atleast_1d(np.asarray(size, dtype=np.float64))[order]
-        size_fit = fit(model_size_law(), {"samples": amount[inner]}, column[inner], prior=None, **settings)
-    return CurveFit(fit=curve, regions=_regions(amount, skipped, plateau if skipped else None, curve), size_fit=size_fit)
+        size_fit = fit(
+            model_size_law(), {"samples": amount[inner]}, column[inner], prior=None, **settings
+        )
+    return CurveFit(
+        fit=curve,
+        regions=_regions(amount, skipped, plateau if skipped else None, curve),
+        size_fit=size_fit,
+    )
 
 
 def _fit(samples: Array, error: Array, **settings: float | str) -> Fit:
@@ -238,7 +286,11 @@ def _fit(samples: Array, error: Array, **settings: float | str) -> Fit:
     law = power_law_floor()
     starts = curve_starts(samples, error, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
     if len(samples) <= len(law.parameters) + 1:
-        warnings.warn(f"{len(samples)} shards cannot tell a floor; it is taken as 0", SteelyardWarning, stacklevel=4)
+        warnings.warn(
+            f"{len(samples)} shards cannot tell a floor; it is taken as 0",
+            SteelyardWarning,
+            stacklevel=4,
+        )
         law, starts = law.fix(gamma=math.exp(_LOG_NONE)), starts[:, :2]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
@@ -248,22 +300,29 @@ def _fit(samples: Array, error: Array, **settings: float | str) -> Fit:
 def _check(samples: Array, error: Array) -> None:
     """Refuse curves that cannot be fitted, by row."""
     if samples.shape != error.shape or samples.ndim != 1:
-        raise FitError(f"samples of shape {samples.shape} and errors of shape {error.shape} do not match", hint="give one error per shard")
+        raise FitError(
+            f"samples of shape {samples.shape} and errors of shape {error.shape} do not match",
+            hint="give one error per shard",
+        )
     bad = np.flatnonzero(~(np.isfinite(error) & (error > 0) & np.isfinite(samples) & (samples > 0)))
     if len(bad):
         row = int(bad[0])
         raise FitError(
-            f"row {row + 1}: {samples[row]:g} samples with error {error[row]:g}; both must be positive and finite",
-            hint="an error of 0 is below what the validation set resolves; use a larger one, or the loss",
+            f"row {row + 1}: {samples[row]:g} samples with error {error[row]:g}; both must be "
+            f"positive and finite",
+            hint="an error of 0 is below what the validation set resolves; use a larger one, or "
+            "the loss",
         )
     amounts, counts = np.unique(samples, return_counts=True)
     if (counts > 1).any():
         raise FitError(
-            f"{amounts[counts > 1][0]:g} samples are given more than once", hint="reduce sizes and seeds with best_over_sizes first"
+            f"{amounts[counts > 1][0]:g} samples are given more than once",
+            hint="reduce sizes and seeds with best_over_sizes first",
         )
     if len(samples) < _FEWEST or amounts[-1] < 10 * amounts[0]:
         raise FitError(
-            f"{len(samples)} shards from {amounts[0]:g} to {amounts[-1]:g} samples do not show a curve",
+            f"{len(samples)} shards from {amounts[0]:g} to {amounts[-1]:g} samples do not show a "
+            f"curve",
             hint=f"train on at least {_FEWEST} nested shards over a decade, better seven over two",
         )
     _check_falling(samples, error)
@@ -277,12 +336,15 @@ def _check_falling(samples: Array, error: Array) -> None:
         where = int(jumps[0]) + 1 if len(jumps) else len(value) - 1
         raise FitError(
             f"the error rises to {value[where]:g} at {np.sort(samples)[where]:g} samples",
-            hint="give an error or a loss, not an accuracy; a single rise is a run that failed: repeat it or leave it out",
+            hint="give an error or a loss, not an accuracy; a single rise is a run that failed: "
+            "repeat it or leave it out",
         )
     if value.max() < 1.1 * value.min():
         raise FitError(
-            f"every error lies between {value.min():g} and {value.max():g}: all shards are on a plateau",
-            hint="with more data the fall may begin; if it never does, look for a bug in the model or the labels",
+            f"every error lies between {value.min():g} and {value.max():g}: all shards are on a "
+            f"plateau",
+            hint="with more data the fall may begin; if it never does, look for a bug in the "
+            "model or the labels",
         )
 
 
@@ -290,7 +352,10 @@ def _check_validation(error: Array, count: int | None) -> None:
     """Warn where the validation set may fake a floor."""
     if count is None or error.min() < 10 / count:
         known = "num_validation is not given" if count is None else f"{count} validation examples"
-        message = f"{known}: errors near 1 / sqrt(validation examples) are noise and can look like a floor"
+        message = (
+            f"{known}: errors near 1 / sqrt(validation examples) are noise and can look "
+            f"like a floor"
+        )
         warnings.warn(message, SteelyardWarning, stacklevel=4)
 
 
@@ -342,8 +407,15 @@ def _regions(samples: Array, skipped: int, plateau: float | None, curve: Fit) ->
     if plateau is not None and plateau > params["gamma"]:
         power_from = (params["alpha"] / (plateau - params["gamma"])) ** (1 / params["beta"])
     has_floor = "gamma" in curve.params and "gamma" not in curve.at_bounds
-    log_floor_from = math.log(params["alpha"] / params["gamma"]) / params["beta"] if has_floor else math.inf
+    log_floor_from = (
+        math.log(params["alpha"] / params["gamma"]) / params["beta"] if has_floor else math.inf
+    )
     floor_from = math.exp(log_floor_from) if log_floor_from < 700 else math.inf
     is_floor: NDArray[np.bool_] = samples > floor_from
-    labels: list[Region] = ["plateau" if row < skipped else "floor" if is_floor[row] else "power" for row in range(len(samples))]
-    return Regions(labels=tuple(labels), plateau=plateau, power_from=power_from, floor_from=floor_from)
+    labels: list[Region] = [
+        "plateau" if row < skipped else "floor" if is_floor[row] else "power"
+        for row in range(len(samples))
+    ]
+    return Regions(
+        labels=tuple(labels), plateau=plateau, power_from=power_from, floor_from=floor_from
+    )

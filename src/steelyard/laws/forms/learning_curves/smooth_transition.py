@@ -19,7 +19,9 @@ _FARTHEST = 600.0
 
 @dataclass(frozen=True)
 class _SmoothTransition(Term):
-    """The error e that solves e - E = B samples^-c (E + G - e)^a, by Newton's method on the logit of (e - E) / G.
+    """The error e that solves e - E = B samples^-c (E + G.
+
+    E)^a, by Newton's method on the logit of (e - E) / G.
 
     Attributes:
         of: name of the input.
@@ -37,16 +39,22 @@ class _SmoothTransition(Term):
         """The one input."""
         return (self.of,)
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log error, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log error, [S, n]; see `Term.evaluate`."""
         log_input, bend, height = np.log(inputs[self.of]), theta["a"], theta["G"]
         wanted = theta["B"] - theta["c"] * log_input + (bend - 1) * height
-        logit = np.where(wanted < 0, wanted, wanted / np.maximum(bend, _LEAST_BEND)).clip(-_FARTHEST, _FARTHEST)
+        logit = np.where(wanted < 0, wanted, wanted / np.maximum(bend, _LEAST_BEND)).clip(
+            -_FARTHEST, _FARTHEST
+        )
         for _ in range(_NEWTON_STEPS):
             log_share, log_rest = -np.logaddexp(0, -logit), -np.logaddexp(0, logit)
             slope = np.exp(log_rest) + bend * np.exp(log_share)
             step = (log_share - bend * log_rest - wanted) / slope
-            logit = np.clip(logit - np.clip(step, -_LARGEST_STEP, _LARGEST_STEP), -_FARTHEST, _FARTHEST)
+            logit = np.clip(
+                logit - np.clip(step, -_LARGEST_STEP, _LARGEST_STEP), -_FARTHEST, _FARTHEST
+            )
         log_share, log_rest = -np.logaddexp(0, -logit), -np.logaddexp(0, logit)
         slope = np.exp(log_rest) + bend * np.exp(log_share)
         above = height + log_share
@@ -54,12 +62,18 @@ class _SmoothTransition(Term):
         part = np.exp(above - total)
         moved = part * np.exp(log_rest) / slope
         return total, {
-            "E": 1 - part, "G": part + moved * (bend - 1), "B": moved, "c": -moved * log_input, "a": moved * (height + log_rest),
-        }  # fmt: skip
+            "E": 1 - part,
+            "G": part + moved * (bend - 1),
+            "B": moved,
+            "c": -moved * log_input,
+            "a": moved * (height + log_rest),
+        }
 
 
 def smooth_transition(of: str = "samples") -> Law:
-    """Error e with e - E = B samples^-c (E + G - e)^a: a plateau E + G, a power law and a floor E, joined smoothly.
+    """Error e with e - E = B samples^-c (E + G - e)^a.
+
+    A plateau E + G, a power law and a floor E, joined smoothly.
 
     Args:
         of: name of the input.
@@ -77,4 +91,9 @@ def smooth_transition(of: str = "samples") -> Law:
         Parameter(name="a", transform="identity", low=_LEAST_BEND, high=8.0, starts=(0.3, 1.5)),
     )
     formula = "e - E = B m^-c (E + G - e)^a"
-    return Law(name=f"smooth_transition:{of}", term=_SmoothTransition(of), parameters=parameters, formula=formula)
+    return Law(
+        name=f"smooth_transition:{of}",
+        term=_SmoothTransition(of),
+        parameters=parameters,
+        formula=formula,
+    )

@@ -46,24 +46,31 @@ class PoolFit:
         return "tau" if f"tau[{self.pools[0]}]" in self.fit.law.names else "R"
 
     def utilities(self, level: float = 0.8) -> dict[str, Estimate]:
-        """Give each pool's utility b, negative; more negative is better."""
+        """Return each pool's utility b, negative; more negative is better."""
         return {pool: self._estimate(f"b[{pool}]", level) for pool in self.pools}
 
     def half_lives(self, level: float = 0.8) -> dict[str, Estimate]:
-        """Give each pool's half-life tau in passes; with ends 500 times apart the curves do not determine it."""
+        """Return each pool's half-life tau in passes; with ends 500 times apart the curves do not determine it."""
         return {pool: self._estimate(f"{self.memory}[{pool}]", level) for pool in self.pools}
 
     def predict(
-        self, mixture: Mixture, samples: ArrayLike, level: float = 0.8, *, pool_sizes: Mapping[str, float] | None = None
+        self,
+        mixture: Mixture,
+        samples: ArrayLike,
+        level: float = 0.8,
+        *,
+        pool_sizes: Mapping[str, float] | None = None,
     ) -> Prediction:
         """Predict the error of training on a mixture.
 
-        The interval adds the bootstrap spread of the parameters, the residual noise of one run and, beyond the measured samples,
-        the drift of the fit.
+        The interval adds the bootstrap spread of the parameters, the residual noise of one run and,
+        beyond the measured samples, the drift of the fit.
 
         Args:
-            mixture: weights by pool, which are scaled to sum 1, or names of pools of similar size to be drawn in proportion to it.
-            samples: seen in all, at least one pass of the smallest pool in the mixture, [n] or a single number.
+            mixture: weights by pool, which are scaled to sum 1, or names of pools of similar size
+                to be drawn in proportion to it.
+            samples: seen in all, at least one pass of the smallest pool in the mixture, [n] or a
+                single number.
             level: probability that a new run falls inside, 0..1.
             pool_sizes: unique samples by pool where they differ from the measured pools.
 
@@ -71,8 +78,8 @@ class PoolFit:
             Errors with low and high, [n].
 
         Raises:
-            FitError: an unknown pool, weights that are negative or all zero, names of pools of very different size, or samples
-                below one pass of the smallest pool.
+            FitError: an unknown pool, weights that are negative or all zero, names of pools of very
+                different size, or samples below one pass of the smallest pool.
         """
         sizes = self.sizes_of(pool_sizes)
         shares = self.shares(mixture, sizes)
@@ -80,8 +87,10 @@ class PoolFit:
         smallest = float(sizes[shares > 0].min())
         if not (np.isfinite(seen) & (seen >= smallest)).all():
             raise FitError(
-                f"samples {seen.min():.4g} are fewer than one pass of the smallest pool, {smallest:.4g}",
-                hint="the half-lives say nothing below one pass; ask for more samples or for smaller pools",
+                f"samples {seen.min():.4g} are fewer than one pass of the smallest pool, "
+                f"{smallest:.4g}",
+                hint="the half-lives say nothing below one pass; ask for more samples or for "
+                "smaller pools",
             )
         errors = self.errors(np.tile(shares, (len(seen), 1)), sizes, seen)
         return self._prediction(np.log(errors), seen, level)
@@ -97,12 +106,16 @@ class PoolFit:
             The shares.
 
         Raises:
-            FitError: an unknown pool, no pool, bad weights, or names of pools of very different size.
+            FitError: an unknown pool, no pool, bad weights, or names of pools of very different
+                size.
         """
         names = list(mixture)
         unknown = [name for name in names if name not in self.pools]
         if unknown or not names:
-            raise FitError(f"unknown pools {', '.join(map(str, unknown)) or '(none given)'}", hint=f"fitted: {', '.join(self.pools)}")
+            raise FitError(
+                f"unknown pools {', '.join(map(str, unknown)) or '(none given)'}",
+                hint=f"fitted: {', '.join(self.pools)}",
+            )
         rows = [self.pools.index(name) for name in names]
         if isinstance(mixture, Mapping):
             weights = np.array([float(mixture[name]) for name in names])
@@ -110,17 +123,22 @@ class PoolFit:
             weights = sizes[rows]
             if weights.max() > _ALIKE * weights.min():
                 raise FitError(
-                    f"pools of very different size ({weights.min():.3g} to {weights.max():.3g} samples) need weights",
-                    hint="give the share of samples drawn from each, such as {'clean': 0.7, 'web': 0.3}",
+                    f"pools of very different size ({weights.min():.3g} to {weights.max():.3g} "
+                    f"samples) need weights",
+                    hint="give the share of samples drawn from each, such as {'clean': 0.7, "
+                    "'web': 0.3}",
                 )
         if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.sum() > 0:
-            raise FitError(f"weights {dict(zip(names, weights.tolist(), strict=True))} must be 0 or more and not all 0")
+            raise FitError(
+                f"weights {dict(zip(names, weights.tolist(), strict=True))} must be 0 or more and "
+                f"not all 0"
+            )
         shares = np.zeros(len(self.pools))
         shares[rows] = weights / weights.sum()
         return shares
 
     def sizes_of(self, pool_sizes: Mapping[str, float] | None) -> Array:
-        """Give the unique samples per pool, with some replaced, [P].
+        """Return the unique samples per pool, with some replaced, [P].
 
         Args:
             pool_sizes: by pool, or None for the measured ones.
@@ -134,12 +152,15 @@ class PoolFit:
         sizes = self.sizes.copy()
         for name, size in (pool_sizes or {}).items():
             if name not in self.pools or not (np.isfinite(size) and size > 0):
-                raise FitError(f"pool {name!r} with {size} samples", hint=f"sizes are positive; fitted: {', '.join(self.pools)}")
+                raise FitError(
+                    f"pool {name!r} with {size} samples",
+                    hint=f"sizes are positive; fitted: {', '.join(self.pools)}",
+                )
             sizes[self.pools.index(name)] = size
         return sizes
 
     def errors(self, shares: Array, sizes: Array, samples: Array) -> Array:
-        """Give the errors of mixtures at the optimum, first, and over the bootstrap.
+        """Return the errors of mixtures at the optimum, first, and over the bootstrap.
 
         Args:
             shares: of the pools per mixture, [C, P].
@@ -150,15 +171,20 @@ class PoolFit:
             Errors, [1 + B, C].
         """
         numbers = self.numbers()
-        excess = log_mixture_excess(numbers, shares, np.broadcast_to(sizes, shares.shape), samples, self.stretch)
+        excess = log_mixture_excess(
+            numbers, shares, np.broadcast_to(sizes, shares.shape), samples, self.stretch
+        )
         return numbers["d"][:, None] + np.exp(excess)
 
     def numbers(self) -> dict[str, Array]:
-        """Give the parameters at the optimum, first, and over the bootstrap: "a", "n0" and "d" [1 + B], "b" and "tau" [1 + B, P]."""
+        """Return the parameters at the optimum, first, and over the bootstrap: "a", "n0" and "d" [1 + B], "b" and "tau" [1 + B, P]."""
         values = self.fit.law.values(np.concatenate([self.fit.theta[None], self.fit.samples]))
         named = dict(zip(self.fit.law.names, values.T, strict=True))
         named |= {name: np.full(len(values), value) for name, value in self.fit.law.fixed.items()}
-        own = {name: np.stack([named[f"{name}[{pool}]"] for pool in self.pools], axis=1) for name in ("b", self.memory)}
+        own = {
+            name: np.stack([named[f"{name}[{pool}]"] for pool in self.pools], axis=1)
+            for name in ("b", self.memory)
+        }
         return {name: named[name] for name in ("a", "n0", "d")} | own
 
     def _estimate(self, name: str, level: float) -> Estimate:
@@ -171,25 +197,40 @@ class PoolFit:
         ends = tails(level)
         freedom = max(self.fit.num_points - len(self.fit.law.parameters), 1)
         distance = np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0)
-        spread = (float(stdtrit(freedom, ends[1])) * self.fit.noise) ** 2 + (float(ndtri(ends[1])) * self.fit.drift * distance) ** 2
+        spread = (float(stdtrit(freedom, ends[1])) * self.fit.noise) ** 2 + (
+            float(ndtri(ends[1])) * self.fit.drift * distance
+        ) ** 2
         center = logs[0]
         low, high = np.quantile(logs[1:], ends, axis=0) if len(logs) > 1 else (center, center)
         below, above = np.maximum(center - low, 0), np.maximum(high - center, 0)
-        return Prediction(np.exp(center), np.exp(center - np.sqrt(below**2 + spread)), np.exp(center + np.sqrt(above**2 + spread)))
+        return Prediction(
+            np.exp(center),
+            np.exp(center - np.sqrt(below**2 + spread)),
+            np.exp(center + np.sqrt(above**2 + spread)),
+        )
 
 
 def fit_pools(
-    points: Mapping[str, ArrayLike], error: ArrayLike | str = "error", pool: ArrayLike | str = "pool", *,
-    law: Law | None = None, weights: ArrayLike | None = None, bootstraps: int = 300, seed: int = 0, delta: float = 1e-3,
-    stretch: Stretch = "share", source: str = "",
-) -> PoolFit:  # fmt: skip
+    points: Mapping[str, ArrayLike],
+    error: ArrayLike | str = "error",
+    pool: ArrayLike | str = "pool",
+    *,
+    law: Law | None = None,
+    weights: ArrayLike | None = None,
+    bootstraps: int = 300,
+    seed: int = 0,
+    delta: float = 1e-3,
+    stretch: Stretch = "share",
+    source: str = "",
+) -> PoolFit:
     """Fit all pools at once: shared start and floor, a utility and a half-life per pool.
 
     Args:
         points: "samples" seen and "pool_size" in unique samples, [n]; each pool trained on alone.
         error: measured, such as 1 - accuracy, positive, [n], or the name of a column of `points`.
         pool: name of each point's pool, [n], or the name of a column.
-        law: with parameters b and tau (or R); `pool_utility()` when None, `effective_pool()` for the baseline.
+        law: with parameters b and tau (or R); `pool_utility()` when None, `effective_pool()` for
+            the baseline.
         weights: not negative, [n], such as `binomial_weights(error, tests)`.
         bootstraps: resampled fits for the intervals.
         seed: of the resampling.
@@ -201,15 +242,22 @@ def fit_pools(
         The fit of all pools.
 
     Raises:
-        FitError: a column is missing, a pool has fewer than 3 checkpoints or several sizes, or its error does not fall.
+        FitError: a column is missing, a pool has fewer than 3 checkpoints or several sizes, or its
+            error does not fall.
 
-    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), section 3; all pools share a and d, or their products would not combine.
+    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), section 3; all pools share a and d, or
+        their products would not combine.
     """
     columns = {name: _column(points, name) for name in ("samples", "pool_size")}
     goal = np.asarray(_column(points, error) if isinstance(error, str) else error, dtype=np.float64)
-    labels = np.asarray(points[pool] if isinstance(pool, str) and pool in points else pool).astype(str)
+    labels = np.asarray(points[pool] if isinstance(pool, str) and pool in points else pool).astype(
+        str
+    )
     if labels.shape != goal.shape:
-        raise FitError(f"pool has shape {labels.shape}, error {goal.shape}", hint="give the name of each point's pool, or of its column")
+        raise FitError(
+            f"pool has shape {labels.shape}, error {goal.shape}",
+            hint="give the name of each point's pool, or of its column",
+        )
     pools = tuple(dict.fromkeys(labels.tolist()))
     sizes = np.array([_check_pool(name, labels == name, columns, goal) for name in pools])
     base = law or pool_utility()
@@ -218,49 +266,79 @@ def fit_pools(
     starts = _starts(grouped, pools, columns["samples"], goal, labels)
     inputs = columns | {"group": np.array([pools.index(label) + 1.0 for label in labels])}
     found = fit_points(
-        grouped, inputs, goal, starts=starts, weights=weights, bootstraps=bootstraps, seed=seed, delta=delta,
+        grouped,
+        inputs,
+        goal,
+        starts=starts,
+        weights=weights,
+        bootstraps=bootstraps,
+        seed=seed,
+        delta=delta,
         source=source or str(getattr(points, "source", "")),
-    )  # fmt: skip
+    )
     return PoolFit(fit=found, pools=pools, sizes=sizes, stretch=stretch)
 
 
 def _column(points: Mapping[str, ArrayLike], name: str) -> Array:
     """Take a column of numbers by name."""
     if name not in points:
-        raise FitError(f"no column {name!r}", hint=f"given: {', '.join(points)}; needed are samples, pool_size, error and pool")
+        raise FitError(
+            f"no column {name!r}",
+            hint=f"given: {', '.join(points)}; needed are samples, pool_size, error and pool",
+        )
     return np.asarray(points[name], dtype=np.float64)
 
 
-def _check_pool(name: str, rows: NDArray[np.bool_], columns: Mapping[str, Array], error: Array) -> float:
+def _check_pool(
+    name: str, rows: NDArray[np.bool_], columns: Mapping[str, Array], error: Array
+) -> float:
     """Refuse a pool whose curve cannot be fitted; give its size."""
     samples, sizes, curve = columns["samples"][rows], columns["pool_size"][rows], error[rows]
     if len(np.unique(samples)) < _FEWEST_CHECKPOINTS:
         raise FitError(
-            f"pool {name} has {len(np.unique(samples))} checkpoints; a utility and a half-life need at least {_FEWEST_CHECKPOINTS}",
+            f"pool {name} has {len(np.unique(samples))} checkpoints; a utility and a half-life "
+            f"need at least {_FEWEST_CHECKPOINTS}",
             hint="measure the error at 2, 4, 6, 8 and 10 passes",
         )
     if np.ptp(sizes) > 0:
-        raise FitError(f"pool {name} has sizes {sizes.min():g} to {sizes.max():g}", hint="give pools of different size different names")
+        raise FitError(
+            f"pool {name} has sizes {sizes.min():g} to {sizes.max():g}",
+            hint="give pools of different size different names",
+        )
     order = np.argsort(samples)
     first, last, least = curve[order[0]], curve[order[-1]], curve.min()
     if not last < first:
         raise FitError(
-            f"the error of pool {name} rises from {first:.4g} at {samples[order[0]]:.3g} samples to {last:.4g} at {samples[order[-1]]:.3g}",
-            hint="that is overfitting, which a utility cannot describe; leave out the late checkpoints or the pool",
+            f"the error of pool {name} rises from {first:.4g} at {samples[order[0]]:.3g} samples "
+            f"to {last:.4g} at {samples[order[-1]]:.3g}",
+            hint="that is overfitting, which a utility cannot describe; leave out the late "
+            "checkpoints or the pool",
         )
     if last > _RISE * least:
         warnings.warn(
-            f"the error of pool {name} rises again from {least:.4g} to {last:.4g}; its fit levels off", SteelyardWarning, stacklevel=3
+            f"the error of pool {name} rises again from {least:.4g} to {last:.4g}; its fit levels "
+            f"off",
+            SteelyardWarning,
+            stacklevel=3,
         )
     return float(sizes[0])
 
 
-def _starts(law: Law, pools: tuple[str, ...], samples: Array, error: Array, labels: NDArray[np.str_]) -> Array:
+def _starts(
+    law: Law, pools: tuple[str, ...], samples: Array, error: Array, labels: NDArray[np.str_]
+) -> Array:
     """Start from straight lines of log excess over log samples, one per pool, for several floors and half-lives, [S, P]."""
     starts = []
-    for floor in [law.fixed["d"]] if "d" in law.fixed else error.min() * np.array([0.02, 0.3, 0.6, 0.9]):
+    for floor in (
+        [law.fixed["d"]] if "d" in law.fixed else error.min() * np.array([0.02, 0.3, 0.6, 0.9])
+    ):
         excess = np.log(np.maximum(error - floor, 1e-3 * error))
-        lines = np.array([np.polyfit(np.log(samples[labels == name]), excess[labels == name], 1) for name in pools])
+        lines = np.array(
+            [
+                np.polyfit(np.log(samples[labels == name]), excess[labels == name], 1)
+                for name in pools
+            ]
+        )
         slopes, heights = np.minimum(lines[:, 0], -0.01), lines[:, 1]
         meets = {"d": float(np.log(floor)), "a": 0.0, "n0": 0.0}
         if "a" in law.fixed:
@@ -269,6 +347,10 @@ def _starts(law: Law, pools: tuple[str, ...], samples: Array, error: Array, labe
             meets["a"] = float(heights.mean())
         for memory in (0.7, 1.5, 2.5):
             own = {f"b[{name}]": 1.3 * slope for name, slope in zip(pools, slopes, strict=True)}
-            values = meets | own | {item: memory for item in law.names if item.startswith(("tau[", "R["))}
+            values = (
+                meets
+                | own
+                | {item: memory for item in law.names if item.startswith(("tau[", "R["))}
+            )
             starts.append([values[item] for item in law.names])
     return np.clip(np.array(starts), *law.bounds)

@@ -15,7 +15,9 @@ _NOTHING = 1e-18
 def log_growth(
     samples: NDArray[np.float64], pass_samples: NDArray[np.float64], rate: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Integrate d ln n with a weight that falls from pass to pass: sum over passes k of exp(-rate k) ln(n_end / n_begin).
+    """Integrate d ln n with a weight that falls from pass to pass.
+
+    Sum over passes k of exp(-rate k) ln(n_end / n_begin).
 
     The first pass, k = 0, begins at one sample. With rate 0 it is ln n.
 

@@ -1,10 +1,14 @@
-"""Pools of data with a utility and a half-life each: what a mixture of them yields at any number of samples.
+"""Pools of data with a utility and a half-life each.
 
-The excess error of one pool falls as a power of the samples seen; with every pass over the pool the power weakens by a factor
-of two per half-life. In a mixture each pool acts on the same relative growth of samples with the share at which it is drawn, and
-its half-life counts passes that come 1 / share times more rarely. So the excess error of a mixture is a product over pools:
+What a mixture of them yields at any number of samples.
 
-    ln(y - d) = ln a + sum_i share_i b_i (X_i(n) - ln n0),  X_i = sum over passes k of 2^(-k share_i / tau_i) ln(n_end / n_begin)
+The excess error of one pool falls as a power of the samples seen; with every pass over the pool the
+power weakens by a factor of two per half-life. In a mixture each pool acts on the same relative
+growth of samples with the share at which it is drawn, and its half-life counts passes that come 1 /
+share times more rarely. So the excess error of a mixture is a product over pools:
+
+    ln(y - d) = ln a + sum_i share_i b_i (X_i(n) - ln n0),  X_i = sum over passes k of 2^(-k share_i
+    / tau_i) ln(n_end / n_begin)
 """
 
 from collections.abc import Mapping
@@ -16,7 +20,16 @@ from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Input, Minimum, Sum, Term, Transform
+from steelyard.laws.fitting.terms import (
+    Array,
+    Constant,
+    Derivatives,
+    Input,
+    Minimum,
+    Sum,
+    Term,
+    Transform,
+)
 from steelyard.laws.forms.effective import Repeated
 
 __all__ = [
@@ -31,17 +44,22 @@ __all__ = [
 ]
 
 Meeting = Literal["inside", "outside", "both"]
-"""Where the curves of all pools meet: at an excess error of 1, at one sample, or at a fitted point."""
+"""Where the curves of all pools meet: at an excess error of 1, at one sample, or at a fitted
+point."""
 
 Stretch = Literal["share", "size"]
-"""How a half-life stretches in a mixture: by 1 / share drawn, or by all unique samples over the pool's; equal for draws by size."""
+"""How a half-life stretches in a mixture: by 1 / share drawn, or by all unique samples over the
+pool's; equal for draws by size."""
 
 
 @dataclass(frozen=True)
 class PoolExcess(Term):
-    """The error above its floor after n samples from one pool: a (n / n0)^b with b halved every tau passes.
+    """The error above its floor after n samples from one pool.
 
-    Inputs are "samples", n, and "pool_size", the unique samples of the pool. Parameters are "a", "n0", "b" and "tau".
+    A (n / n0)^b with b halved every tau passes.
+
+    Inputs are "samples", n, and "pool_size", the unique samples of the pool. Parameters are "a",
+    "n0", "b" and "tau".
 
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), equations 1 to 3.
     """
@@ -56,8 +74,10 @@ class PoolExcess(Term):
         """Samples seen and the size of the pool."""
         return ("samples", "pool_size")
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log excess, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log excess, [S, n]; see `Term.evaluate`."""
         from steelyard.laws.forms.pools.pool_passes import log_growth
 
         samples, sizes = inputs["samples"], inputs["pool_size"]
@@ -65,19 +85,26 @@ class PoolExcess(Term):
         rate = np.log(2.0) * np.exp(-np.broadcast_to(theta["tau"], (sets, len(samples))))
         growth, by_half_life = log_growth(samples, sizes, rate)
         beyond = growth - theta["n0"]
-        slopes: Derivatives = {"a": 1.0, "n0": -theta["b"], "b": beyond, "tau": theta["b"] * by_half_life}
+        slopes: Derivatives = {
+            "a": 1.0,
+            "n0": -theta["b"],
+            "b": beyond,
+            "tau": theta["b"] * by_half_life,
+        }
         return theta["a"] + theta["b"] * beyond, slopes
 
 
 def pool_utility(meeting: Meeting = "inside") -> Law:
     """Error = d + a (samples / n0)^b, with the utility b halved every tau passes over the pool.
 
-    With `Law.grouped(("b", "tau"), pools)` each pool has its own utility and half-life and all share the rest; `fit_pools` does so.
+    With `Law.grouped(("b", "tau"), pools)` each pool has its own utility and half-life and all
+    share the rest; `fit_pools` does so.
 
     Args:
-        meeting: which of a and n0 is fitted, the other being 1. "inside" fits n0, the samples at which every pool has an excess
-            error of 1, as the paper's programs do for errors between 0 and 1; "outside" fits a, the excess of every pool after one
-            sample, as its formula; "both" fits both, for metrics on another scale.
+        meeting: which of a and n0 is fitted, the other being 1. "inside" fits n0, the samples at
+            which every pool has an excess error of 1, as the paper's programs do for errors between
+            0 and 1; "outside" fits a, the excess of every pool after one sample, as its formula;
+            "both" fits both, for metrics on another scale.
 
     Returns:
         The law with inputs "samples" and "pool_size"; 4 parameters, or 5.
@@ -87,13 +114,22 @@ def pool_utility(meeting: Meeting = "inside") -> Law:
 
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), equations 1 to 3.
     """
-    return _law("pool_utility", PoolExcess(), meeting, _half_life(), "d + a (n / n0)^b_k, b_k = b / 2^(k / tau)")
+    return _law(
+        "pool_utility",
+        PoolExcess(),
+        meeting,
+        _half_life(),
+        "d + a (n / n0)^b_k, b_k = b / 2^(k / tau)",
+    )
 
 
 def effective_pool(meeting: Meeting = "inside") -> Law:
-    """Error = d + a (effective samples / n0)^b: a repeated sample counts less, instead of acting less.
+    """Error = d + a (effective samples / n0)^b.
 
-    The baseline the utility is compared with. Effective samples are m (1 + R (1 - (R / (1 + R))^r)) after r repetitions of a pool of m.
+    A repeated sample counts less, instead of acting less.
+
+    The baseline the utility is compared with. Effective samples are m (1 + R (1 - (R / (1 + R))^r))
+    after r repetitions of a pool of m.
 
     Args:
         meeting: as in `pool_utility`.
@@ -104,8 +140,8 @@ def effective_pool(meeting: Meeting = "inside") -> Law:
     Raises:
         FitError: an unknown meeting.
 
-    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), the effective-data baseline, after Muennighoff et al. 2023 (arXiv
-        2305.16264), equation 5.
+    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), the effective-data baseline, after
+        Muennighoff et al. 2023 (arXiv 2305.16264), equation 5.
     """
     constant = Parameter(name="R", transform="log", low=-5.0, high=9.0, starts=(0.5, 2.0))
     return _law("effective_pool", _EffectiveExcess(), meeting, constant, "d + a (n_eff / n0)^b")
@@ -125,15 +161,24 @@ class _EffectiveExcess(Term):
         """Samples seen and the size of the pool."""
         return ("samples", "pool_size")
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log excess, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log excess, [S, n]; see `Term.evaluate`."""
         log, slopes = _effective_samples().evaluate(theta, inputs)
         beyond = log - theta["n0"]
-        return theta["a"] + theta["b"] * beyond, {"a": 1.0, "n0": -theta["b"], "b": beyond, "R": theta["b"] * slopes["R"]}
+        return theta["a"] + theta["b"] * beyond, {
+            "a": 1.0,
+            "n0": -theta["b"],
+            "b": beyond,
+            "R": theta["b"] * slopes["R"],
+        }
 
 
 def _effective_samples() -> Repeated:
-    return Repeated(Input("samples"), Minimum((Input("samples"), Input("pool_size"))), "R", "geometric")
+    return Repeated(
+        Input("samples"), Minimum((Input("samples"), Input("pool_size"))), "R", "geometric"
+    )
 
 
 def _half_life() -> Parameter:
@@ -161,11 +206,18 @@ def _law(name: str, excess: Term, meeting: Meeting, memory: Parameter, formula: 
     return law.fix(**known[meeting])
 
 
-def log_mixture_excess(numbers: Mapping[str, Array], shares: Array, sizes: Array, samples: Array, stretch: Stretch = "share") -> Array:
-    """Give the log excess error of mixtures.
+def log_mixture_excess(
+    numbers: Mapping[str, Array],
+    shares: Array,
+    sizes: Array,
+    samples: Array,
+    stretch: Stretch = "share",
+) -> Array:
+    """Return the log excess error of mixtures.
 
     Args:
-        numbers: "a" and "n0" [S], "b" and "tau" (or "R" of the effective-data baseline) [S, P], natural values.
+        numbers: "a" and "n0" [S], "b" and "tau" (or "R" of the effective-data baseline) [S, P],
+            natural values.
         shares: at which the P pools are drawn, not negative, sum 1 per mixture, [C, P].
         sizes: unique samples per pool, [C, P].
         samples: seen in all, [C].
@@ -174,7 +226,8 @@ def log_mixture_excess(numbers: Mapping[str, Array], shares: Array, sizes: Array
     Returns:
         ln(error - d), [S, C].
 
-    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), theorem 1 for equal pools; the weights of unequal pools are an extension.
+    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), theorem 1 for equal pools; the weights of
+    unequal pools are an extension.
     """
     utility = shares @ numbers["b"].T
     if "tau" not in numbers:
@@ -193,10 +246,13 @@ def log_mixture_excess(numbers: Mapping[str, Array], shares: Array, sizes: Array
     return total
 
 
-def error_with_floor_inside(numbers: Mapping[str, Array], shares: Array, sizes: Array, samples: Array) -> Array:
-    """Give the error the way the paper's programs compute it, with the floor scaled down by every pass after the first.
+def error_with_floor_inside(
+    numbers: Mapping[str, Array], shares: Array, sizes: Array, samples: Array
+) -> Array:
+    """Return the error the way the paper's programs compute it, with the floor scaled down by every pass after the first.
 
-    For comparison only: (a n_1^b + d) times the later factors, where the paper's formula adds d at the end.
+    For comparison only: (a n_1^b + d) times the later factors, where the paper's formula adds d at
+    the end.
 
     Args:
         numbers: as in `log_mixture_excess`, and "d" [S].
@@ -215,15 +271,21 @@ def error_with_floor_inside(numbers: Mapping[str, Array], shares: Array, sizes: 
     return (np.exp(first) + numbers["d"][:, None]) * np.exp(later)
 
 
-def _effective_mixture(numbers: Mapping[str, Array], shares: Array, sizes: Array, samples: Array, utility: Array) -> Array:
+def _effective_mixture(
+    numbers: Mapping[str, Array], shares: Array, sizes: Array, samples: Array, utility: Array
+) -> Array:
     """Sum the effective samples of the pools and raise them to the mean utility, [S, C]."""
     total = np.zeros(utility.shape)
     for pool in range(shares.shape[1]):
         drawn = shares[:, pool] > 0
         seen = {"samples": samples[drawn] * shares[drawn, pool], "pool_size": sizes[drawn, pool]}
-        log, _ = _effective_samples().evaluate({"R": np.log(numbers["R"][:, pool : pool + 1])}, seen)
+        log, _ = _effective_samples().evaluate(
+            {"R": np.log(numbers["R"][:, pool : pool + 1])}, seen
+        )
         total[:, drawn] += np.exp(log)
-    return np.log(numbers["a"])[:, None] + utility * (np.log(total) - np.log(numbers["n0"])[:, None])
+    return np.log(numbers["a"])[:, None] + utility * (
+        np.log(total) - np.log(numbers["n0"])[:, None]
+    )
 
 
 def binomial_weights(error: ArrayLike, tests: float) -> Array:
@@ -241,5 +303,8 @@ def binomial_weights(error: ArrayLike, tests: float) -> Array:
     """
     values = np.asarray(error, dtype=np.float64)
     if not (np.isfinite(values) & (values > 0) & (values < 1)).all() or not tests > 0:
-        raise FitError("binomial weights need errors between 0 and 1 and a positive number of tests", hint="leave weights out for losses")
+        raise FitError(
+            "binomial weights need errors between 0 and 1 and a positive number of tests",
+            hint="leave weights out for losses",
+        )
     return tests * values / (1 - values)

@@ -1,4 +1,7 @@
-"""Loss as a function of the learning-rate schedule: the multi-power law, its curves, and what a cooldown gains."""
+"""Loss as a function of the learning-rate schedule.
+
+The multi-power law, its curves, and what a cooldown gains.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +20,24 @@ from steelyard.laws.forms.chinchilla import power_law
 from steelyard.laws.forms.schedules.schedule_kernel import Drops, anneal, collect_drops
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
-__all__ = ["CooldownGain", "Curve", "chinchilla_in_steps", "cooldown_gain", "fit_curves", "multi_power", "predict_curve"]
+__all__ = [
+    "CooldownGain",
+    "Curve",
+    "chinchilla_in_steps",
+    "cooldown_gain",
+    "fit_curves",
+    "multi_power",
+    "predict_curve",
+]
 
 _LINEAR_FROM = 0.9
-"""Where the annealed part takes more than this share of the rest, the log continues as a straight line, so that no set of
-parameters gives a negative loss; fitted laws stay far below."""
+"""Where the annealed part takes more than this share of the rest, the log continues as a straight
+line, so that no set of parameters gives a negative loss; fitted laws stay far below."""
 _REMEMBERED = 4
 _BELIEFS = {"beta": Prior(0.6, 0.05), "gamma": Prior(0.65, 0.05)}
-"""Published fits of 25M, 100M and 400M parameters lie within .58-.60 and .63-.66 (Luo et al. 2025); wider here. A few curves fit
-many pairs of beta and gamma about equally well, and those far from here predict longer decays worse."""
+"""Published fits of 25M, 100M and 400M parameters lie within .58-.60 and .63-.66 (Luo et al. 2025);
+wider here. A few curves fit many pairs of beta and gamma about equally well, and those far from
+here predict longer decays worse."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +56,25 @@ class _MultiPowerTerm(Term):
     @property
     def transforms(self) -> dict[str, Transform]:
         """Scales by their log, exponents as they are."""
-        return {"L0": "log", "A": "log", "B": "log", "C": "log", "alpha": "identity", "beta": "identity", "gamma": "identity"}
+        return {
+            "L0": "log",
+            "A": "log",
+            "B": "log",
+            "C": "log",
+            "alpha": "identity",
+            "beta": "identity",
+            "gamma": "identity",
+        }
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Number of the schedule and step in it."""
         return ("schedule", "step")
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log loss, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log loss, [S, n]; see `Term.evaluate`."""
         drops = self._collected(inputs)
         trunk = theta["A"] - theta["alpha"] * drops.log_total
         base = np.logaddexp(theta["L0"], trunk)
@@ -65,9 +87,14 @@ class _MultiPowerTerm(Term):
         log = base + np.log(left) - np.where(over, (part - _LINEAR_FROM) / left, 0.0)
         by_base = 1 + part / left
         return log, {
-            "L0": by_base * (1 - share), "A": by_base * share, "alpha": -by_base * share * drops.log_total, "B": -part / left,
-            "C": -scale * by_c / left, "beta": -scale * by_beta / left, "gamma": -scale * by_gamma / left,
-        }  # fmt: skip
+            "L0": by_base * (1 - share),
+            "A": by_base * share,
+            "alpha": -by_base * share * drops.log_total,
+            "B": -part / left,
+            "C": -scale * by_c / left,
+            "beta": -scale * by_beta / left,
+            "gamma": -scale * by_gamma / left,
+        }
 
     def _collected(self, inputs: Mapping[str, Array]) -> Drops:
         """Lump the drops once per set of points; the last few sets are remembered."""
@@ -75,32 +102,45 @@ class _MultiPowerTerm(Term):
         if key not in self._drops:
             while len(self._drops) >= _REMEMBERED:
                 self._drops.pop(next(iter(self._drops)))
-            self._drops[key] = collect_drops(self.schedules, inputs["schedule"], inputs["step"], growth=self.growth)
+            self._drops[key] = collect_drops(
+                self.schedules, inputs["schedule"], inputs["step"], growth=self.growth
+            )
         return self._drops[key]
 
 
 def multi_power(schedules: Sequence[LearningRates], *, growth: float = 1.15) -> Law:
-    """Loss = L0 + A S(t)^-alpha - B sum_k (eta_{k-1} - eta_k) [1 - (1 + C eta_k^-gamma S_k(t))^-beta].
+    """Loss = L0 + A S(t)^-alpha - B sum_k (eta_{k-1} - eta_k) [1.
 
-    S(t) is the sum of all learning rates up to step t, warm-up included, and S_k(t) that from step k on. The sum runs over all
-    changes of the rate; the rise of the warm-up counts as negative drops, so schedules that are compared share their warm-up.
+    (1 + C eta_k^-gamma S_k(t))^-beta].
+
+    S(t) is the sum of all learning rates up to step t, warm-up included, and S_k(t) that from step
+    k on. The sum runs over all changes of the rate; the rise of the warm-up counts as negative
+    drops, so schedules that are compared share their warm-up.
 
     Args:
         schedules: K of them, every step's rate.
-        growth: ratio of successive distances at which older drops are lumped; 1.15 keeps the loss within 1e-4 nats of the exact
-            sum, 1 is exact and many times slower.
+        growth: ratio of successive distances at which older drops are lumped; 1.15 keeps the loss
+            within 1e-4 nats of the exact sum, 1 is exact and many times slower.
 
     Returns:
-        The law with inputs "schedule" (1..K) and "step", 7 parameters; B and C have the unit of a reciprocal learning rate.
+        The law with inputs "schedule" (1..K) and "step", 7 parameters; B and C have the unit of a
+        reciprocal learning rate.
 
     Raises:
         FitError: there is no schedule.
 
-    Source: Luo et al. 2025 (Multi-Power Law, ICLR), equation 1; parameters and warm-up as in the authors' code.
+    Source: Luo et al. 2025 (Multi-Power Law, ICLR), equation 1; parameters and warm-up as in the
+        authors' code.
     """
     if not schedules:
-        raise FitError("a multi-power law needs at least one schedule", hint="give the learning rates of every run, see LearningRates")
-    peak, total = max(item.peak for item in schedules), max(float(item.rates.sum()) for item in schedules)
+        raise FitError(
+            "a multi-power law needs at least one schedule",
+            hint="give the learning rates of every run, see LearningRates",
+        )
+    peak, total = (
+        max(item.peak for item in schedules),
+        max(float(item.rates.sum()) for item in schedules),
+    )
     middle = float(np.log(total / 10))
     step_scale = np.log(0.1) - (1 - 0.6) * np.log(peak)
     return Law(
@@ -108,20 +148,49 @@ def multi_power(schedules: Sequence[LearningRates], *, growth: float = 1.15) -> 
         term=_MultiPowerTerm(tuple(schedules), growth),
         parameters=(
             Parameter(name="L0", transform="log", low=-7.0, high=7.0, starts=(0.0, 1.0)),
-            Parameter(name="A", transform="log", low=-25.0, high=25.0, starts=(float(np.log(0.5) + 0.5 * middle),)),
+            Parameter(
+                name="A",
+                transform="log",
+                low=-25.0,
+                high=25.0,
+                starts=(float(np.log(0.5) + 0.5 * middle),),
+            ),
             Parameter(name="alpha", transform="identity", low=0.02, high=3.0, starts=(0.3, 0.6)),
-            Parameter(name="B", transform="log", low=-25.0, high=30.0, starts=(float(np.log(0.1 / peak)),)),
-            Parameter(name="C", transform="log", low=-25.0, high=30.0, starts=(float(step_scale) - 1.0, float(step_scale) + 1.0)),
-            Parameter(name="beta", transform="identity", low=0.02, high=5.0, starts=(0.5,), prior=_BELIEFS["beta"]),
-            Parameter(name="gamma", transform="identity", low=-1.0, high=3.0, starts=(0.6,), prior=_BELIEFS["gamma"]),
+            Parameter(
+                name="B", transform="log", low=-25.0, high=30.0, starts=(float(np.log(0.1 / peak)),)
+            ),
+            Parameter(
+                name="C",
+                transform="log",
+                low=-25.0,
+                high=30.0,
+                starts=(float(step_scale) - 1.0, float(step_scale) + 1.0),
+            ),
+            Parameter(
+                name="beta",
+                transform="identity",
+                low=0.02,
+                high=5.0,
+                starts=(0.5,),
+                prior=_BELIEFS["beta"],
+            ),
+            Parameter(
+                name="gamma",
+                transform="identity",
+                low=-1.0,
+                high=3.0,
+                starts=(0.6,),
+                prior=_BELIEFS["gamma"],
+            ),
         ),
         conditions=("schedule", "step"),
-        formula="L0 + A S^-alpha - B sum_k (eta_{k-1} - eta_k) [1 - (1 + C eta_k^-gamma S_k)^-beta]",
+        formula="L0 + A S^-alpha - B sum_k (eta_{k-1} - eta_k) [1 - (1 + C eta_k^-gamma "
+        "S_k)^-beta]",
     )
 
 
 def chinchilla_in_steps() -> Law:
-    """Give loss = E + A / step^alpha, which knows the length of a run but not its schedule."""
+    """Return loss = E + A / step^alpha, which knows the length of a run but not its schedule."""
     return power_law("step")
 
 
@@ -141,8 +210,15 @@ class Curve:
 
     def __post_init__(self) -> None:
         """Refuse columns that do not belong together."""
-        if np.ndim(self.step) != 1 or np.shape(self.step) != np.shape(self.loss) or not len(self.step):
-            raise FitError(f"a curve has one loss per step, given shapes {np.shape(self.step)} and {np.shape(self.loss)}")
+        if (
+            np.ndim(self.step) != 1
+            or np.shape(self.step) != np.shape(self.loss)
+            or not len(self.step)
+        ):
+            raise FitError(
+                f"a curve has one loss per step, given shapes {np.shape(self.step)} and "
+                f"{np.shape(self.loss)}"
+            )
 
 
 def fit_curves(
@@ -157,13 +233,15 @@ def fit_curves(
 ) -> Fit:
     """Fit one law to whole loss curves.
 
-    Neighboring points of a curve err alike, so a block of steps counts as one point: the bootstrap draws blocks, and the prior
-    weighs against the number of blocks.
+    Neighboring points of a curve err alike, so a block of steps counts as one point: the bootstrap
+    draws blocks, and the prior weighs against the number of blocks.
 
     Args:
         curves: K of them; a cosine, a constant run and a two-stage run determine all parameters.
-        law: of inputs "schedule" and "step", or "step" alone; None for the multi-power law of these curves.
-        prior: "published" believes beta and gamma near those of published fits; None fits them freely.
+        law: of inputs "schedule" and "step", or "step" alone; None for the multi-power law of these
+            curves.
+        prior: "published" believes beta and gamma near those of published fits; None fits them
+            freely.
         block_steps: length of the blocks, in steps.
         bootstraps: resampled fits for the intervals; 0 for none.
         seed: of the resampling.
@@ -175,19 +253,33 @@ def fit_curves(
     Raises:
         FitError: no curves, or points that do not allow the fit.
 
-    Source: Luo et al. 2025 (Multi-Power Law, ICLR), section 3: Huber loss of log residuals with delta 1e-3.
+    Source: Luo et al. 2025 (Multi-Power Law, ICLR), section 3: Huber loss of log residuals with
+        delta 1e-3.
     """
     chosen = law or multi_power([curve.rates for curve in curves])
-    number = np.concatenate([np.full(len(curve.step), index + 1.0) for index, curve in enumerate(curves)])
+    number = np.concatenate(
+        [np.full(len(curve.step), index + 1.0) for index, curve in enumerate(curves)]
+    )
     step = np.concatenate([np.asarray(curve.step, dtype=np.float64) for curve in curves])
     loss = np.concatenate([np.asarray(curve.loss, dtype=np.float64) for curve in curves])
     blocks = _blocks(number, step, block_steps)
     shrink = float(np.sqrt((blocks.max() + 1) / len(blocks)))
-    own = {name: Prior(item.center, item.sd * shrink) for name, item in _BELIEFS.items() if name in chosen.names}
+    own = {
+        name: Prior(item.center, item.sd * shrink)
+        for name, item in _BELIEFS.items()
+        if name in chosen.names
+    }
     return fit(
-        chosen, {"schedule": number, "step": step}, loss, starts=_starts(chosen, loss), groups=blocks,
-        prior=own if prior and own else None, bootstraps=bootstraps, seed=seed, source=source,
-    )  # fmt: skip
+        chosen,
+        {"schedule": number, "step": step},
+        loss,
+        starts=_starts(chosen, loss),
+        groups=blocks,
+        prior=own if prior and own else None,
+        bootstraps=bootstraps,
+        seed=seed,
+        source=source,
+    )
 
 
 def _starts(law: Law, loss: Array) -> Array:
@@ -208,14 +300,17 @@ def _blocks(number: Array, step: Array, block_steps: int) -> NDArray[np.int64]:
     return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def predict_curve(fit: Fit, rates: LearningRates, steps: ArrayLike, level: float = 0.8) -> Prediction:
+def predict_curve(
+    fit: Fit, rates: LearningRates, steps: ArrayLike, level: float = 0.8
+) -> Prediction:
     """Predict the losses of a run with another schedule.
 
     Args:
         fit: of a law with inputs "schedule" and "step", or "step" alone.
         rates: of every step of the run, with the warm-up of the fitted curves.
         steps: where to predict, [n].
-        level: probability inside the interval, 0..1; it holds parameters' spread and the noise of one point.
+        level: probability inside the interval, 0..1; it holds parameters' spread and the noise of
+            one point.
 
     Returns:
         Losses with low and high, [n].
@@ -235,13 +330,20 @@ def predict_curve(fit: Fit, rates: LearningRates, steps: ArrayLike, level: float
     from scipy.special import ndtri
 
     noise = float(ndtri(ends[1])) * fit.noise
-    return Prediction(np.exp(center), np.exp(center - np.hypot(below, noise)), np.exp(center + np.hypot(above, noise)))
+    return Prediction(
+        np.exp(center),
+        np.exp(center - np.hypot(below, noise)),
+        np.exp(center + np.hypot(above, noise)),
+    )
 
 
 def _for_schedules(fit: Fit, schedules: Sequence[LearningRates]) -> Law:
-    """Give the fitted law with other schedules."""
+    """Return the fitted law with other schedules."""
     if fit.law.groups:
-        raise FitError("a grouped law has a set of parameters per group", hint="fit the curves of one group alone")
+        raise FitError(
+            "a grouped law has a set of parameters per group",
+            hint="fit the curves of one group alone",
+        )
     law = multi_power(schedules)
     return law.fix(**fit.law.fixed) if fit.law.fixed else law
 
@@ -263,7 +365,9 @@ class CooldownGain:
     gain: Estimate
 
 
-def cooldown_gain(fit: Fit, trunk: LearningRates, cooled: LearningRates, level: float = 0.8) -> CooldownGain:
+def cooldown_gain(
+    fit: Fit, trunk: LearningRates, cooled: LearningRates, level: float = 0.8
+) -> CooldownGain:
     """Predict the gain of a cooldown over its trunk from the law, without running it.
 
     Args:
@@ -280,7 +384,8 @@ def cooldown_gain(fit: Fit, trunk: LearningRates, cooled: LearningRates, level: 
     """
     if fit.law.name != "multi_power" or trunk.steps != cooled.steps:
         raise FitError(
-            f"law {fit.law.name}, runs of {trunk.steps} and {cooled.steps} steps: a cooldown's gain needs the multi-power law "
+            f"law {fit.law.name}, runs of {trunk.steps} and {cooled.steps} steps: a cooldown's "
+            f"gain needs the multi-power law "
             "and two runs of one length",
             hint="fit with fit_curves and cut the trunk with until(steps)",
         )

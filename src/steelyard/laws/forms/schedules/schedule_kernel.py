@@ -1,7 +1,8 @@
 """The sum over learning-rate drops of the multi-power law, lumped so that a curve costs dozens of terms per point, not thousands.
 
-Drops lie exact one by one just before a point and in blocks further back, whose width grows with the distance. A block is
-never wider than a fixed factor of the rate and never mixes drops and rises. Each block acts at its drop-weighted mean.
+Drops lie exact one by one just before a point and in blocks further back, whose width grows with
+the distance. A block is never wider than a fixed factor of the rate and never mixes drops and
+rises. Each block acts at its drop-weighted mean.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ class Drops:
 
     Attributes:
         size: learning rate before minus after, negative for a rise, [R].
-        log_since: log of the learning-rate sum from the drop to its point, both steps included, [R].
+        log_since: log of the learning-rate sum from the drop to its point, both steps included,
+            [R].
         log_rate: log of the rate after the drop, [R].
         owner: index of the point, ascending, every point at least once, [R].
         first: index of each point's first drop, [n].
@@ -59,11 +61,21 @@ class _Prefix:
         log = np.log(np.maximum(rates, _SMALLEST_RATE * schedule.peak))
         level = np.floor(2 * (log - log.max()) + 1e-9)
         change = (np.diff(level) != 0) | (np.diff(np.sign(drop)) != 0)
-        size, position, rate = (np.concatenate([[0.0], np.cumsum(drop * part)]) for part in (np.ones_like(drop), before[:-1], log))
+        size, position, rate = (
+            np.concatenate([[0.0], np.cumsum(drop * part)])
+            for part in (np.ones_like(drop), before[:-1], log)
+        )
         return cls(size, position, rate, before, np.flatnonzero(change) + 1)
 
 
-def collect_drops(schedules: Sequence[LearningRates], schedule: Array, step: Array, *, exact: int = 8, growth: float = 1.15) -> Drops:
+def collect_drops(
+    schedules: Sequence[LearningRates],
+    schedule: Array,
+    step: Array,
+    *,
+    exact: int = 8,
+    growth: float = 1.15,
+) -> Drops:
     """Lump the drops before each point.
 
     Args:
@@ -71,7 +83,8 @@ def collect_drops(schedules: Sequence[LearningRates], schedule: Array, step: Arr
         schedule: number 1..K of each point's schedule, [n].
         step: of each point, within its schedule, [n].
         exact: steps just before a point that are not lumped, at least 1.
-        growth: ratio of successive distances beyond, above 1; 1 + 1e-9 and less leaves every step alone.
+        growth: ratio of successive distances beyond, above 1; 1 + 1e-9 and less leaves every step
+            alone.
 
     Returns:
         The lumped drops.
@@ -83,28 +96,40 @@ def collect_drops(schedules: Sequence[LearningRates], schedule: Array, step: Arr
     prefixes = [_Prefix.of(item) for item in schedules]
     longest = max(item.steps for item in schedules)
     distances = _distances(exact, growth, longest)
-    parts = [_of_point(prefixes[row], int(at), distances) for row, at in zip(rows, steps, strict=True)]
+    parts = [
+        _of_point(prefixes[row], int(at), distances) for row, at in zip(rows, steps, strict=True)
+    ]
     counts = np.array([len(part[0]) for part in parts])
     size, since, rate = (np.concatenate([part[index] for part in parts]) for index in range(3))
     total = np.array([prefixes[row].total[at + 1] for row, at in zip(rows, steps, strict=True)])
     return Drops(
-        size=size, log_since=np.log(since), log_rate=rate, owner=np.repeat(np.arange(len(parts)), counts),
-        first=np.concatenate([[0], np.cumsum(counts)[:-1]]), log_total=np.log(total),
-    )  # fmt: skip
+        size=size,
+        log_since=np.log(since),
+        log_rate=rate,
+        owner=np.repeat(np.arange(len(parts)), counts),
+        first=np.concatenate([[0], np.cumsum(counts)[:-1]]),
+        log_total=np.log(total),
+    )
 
 
-def _checked(schedules: Sequence[LearningRates], schedule: Array, step: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _checked(
+    schedules: Sequence[LearningRates], schedule: Array, step: Array
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Turn numbers into indices and refuse those that do not exist."""
     rows, steps = np.rint(schedule).astype(np.int64) - 1, np.rint(step).astype(np.int64)
     bad = np.flatnonzero((rows < 0) | (rows >= len(schedules)))
     if len(bad):
-        raise FitError(f"schedule {schedule[bad[0]]:g} in row {bad[0] + 1} does not exist", hint=f"schedules are 1..{len(schedules)}")
+        raise FitError(
+            f"schedule {schedule[bad[0]]:g} in row {bad[0] + 1} does not exist",
+            hint=f"schedules are 1..{len(schedules)}",
+        )
     lengths = np.array([item.steps for item in schedules])[rows]
     bad = np.flatnonzero((steps < 0) | (steps >= lengths))
     if len(bad):
         row = bad[0]
         raise FitError(
-            f"step {step[row]:g} in row {row + 1} lies outside schedule {rows[row] + 1}, which has {lengths[row]} steps",
+            f"step {step[row]:g} in row {row + 1} lies outside schedule {rows[row] + 1}, which "
+            f"has {lengths[row]} steps",
             hint="give the whole schedule, or drop the points behind its end",
         )
     return rows, steps
@@ -114,12 +139,18 @@ def _distances(exact: int, growth: float, longest: int) -> NDArray[np.int64]:
     """List the distances from a point at which blocks begin, ascending from 0."""
     near = np.arange(exact)
     count = int(np.log(max(longest / exact, 1.0)) / np.log(growth)) + 2 if growth > 1 + 1e-9 else 0
-    far = np.rint(exact * growth ** np.arange(count)).astype(np.int64) if count else np.arange(exact, longest + 1)
+    far = (
+        np.rint(exact * growth ** np.arange(count)).astype(np.int64)
+        if count
+        else np.arange(exact, longest + 1)
+    )
     return np.unique(np.concatenate([near, far]))
 
 
-def _of_point(prefix: _Prefix, step: int, distances: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-    """Give size, learning-rate sum since and log rate of the blocks before one point; one empty block where there are none."""
+def _of_point(
+    prefix: _Prefix, step: int, distances: NDArray[np.int64]
+) -> tuple[Array, Array, Array]:
+    """Return size, learning-rate sum since and log rate of the blocks before one point; one empty block where there are none."""
     edges = prefix.edges[prefix.edges <= step]
     bounds = np.unique(np.concatenate([[1], edges, (step + 1) - distances[distances <= step]]))
     size = np.diff(prefix.size[bounds])
@@ -132,7 +163,9 @@ def _of_point(prefix: _Prefix, step: int, distances: NDArray[np.int64]) -> tuple
     return size[used], np.maximum(since, 1e-300), rate
 
 
-def anneal(drops: Drops, log_c: Array, beta: Array, gamma: Array) -> tuple[Array, Array, Array, Array]:
+def anneal(
+    drops: Drops, log_c: Array, beta: Array, gamma: Array
+) -> tuple[Array, Array, Array, Array]:
     """Sum size [1 - (1 + C rate^-gamma since)^-beta] over each point's drops, for S parameter sets.
 
     Args:
@@ -154,12 +187,14 @@ def anneal(drops: Drops, log_c: Array, beta: Array, gamma: Array) -> tuple[Array
         grown = np.logaddexp(0.0, exponent)
         left = drops.size * np.exp(-power * grown)
         by_exponent = power * left * np.exp(exponent - grown)
-        for index, part in enumerate((drops.size - left, by_exponent, left * grown, -drops.log_rate * by_exponent)):
+        for index, part in enumerate(
+            (drops.size - left, by_exponent, left * grown, -drops.log_rate * by_exponent)
+        ):
             out[index, row] = np.add.reduceat(part, drops.first)
     return out[0], out[1], out[2], out[3]
 
 
 def _of_points(column: Array, row: int, drops: Drops) -> Array:
-    """Give a parameter per drop, or as one number."""
+    """Return a parameter per drop, or as one number."""
     values = column[min(row, len(column) - 1)]
     return values if len(values) == 1 else values[drops.owner]

@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 from steelyard.errors import FitError
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["DataNeeds", "LearningCurve", "best_setting", "data_needs", "first_crossings", "return_thresholds"]
+__all__ = [
+    "DataNeeds",
+    "LearningCurve",
+    "best_setting",
+    "data_needs",
+    "first_crossings",
+    "return_thresholds",
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -20,8 +27,10 @@ class LearningCurve:
         task: its name.
         utd: gradient steps per environment step, positive.
         step: environment steps, rising, [T].
-        returns: of every seed, failed ones included, normalized so that 1000 is the task's maximum, [T, seeds].
-        resets: environment steps at which the agent was reset; after each the points up to recovery are left out.
+        returns: of every seed, failed ones included, normalized so that 1000 is the task's maximum,
+            [T, seeds].
+        resets: environment steps at which the agent was reset; after each the points up to recovery
+            are left out.
     """
 
     task: str
@@ -32,13 +41,26 @@ class LearningCurve:
 
     def __post_init__(self) -> None:
         """Refuse columns that do not belong together."""
-        step, returns = np.asarray(self.step, dtype=np.float64), np.asarray(self.returns, dtype=np.float64)
+        step, returns = (
+            np.asarray(self.step, dtype=np.float64),
+            np.asarray(self.returns, dtype=np.float64),
+        )
         if returns.ndim != 2 or step.shape != returns.shape[:1] or not returns.size:
-            raise FitError(f"task {self.task}, UTD {self.utd:g}: steps {step.shape} and returns {returns.shape}; needed [T] and [T, seeds]")
-        if not np.isfinite(returns).all() or not (np.diff(step) > 0).all() or not step[0] > 0 or not self.utd > 0:
             raise FitError(
-                f"task {self.task}, UTD {self.utd:g}: returns must be finite, steps positive and rising, the UTD positive",
-                hint="give a seed that failed its real low returns; leaving it out or calling it 0 biases the law",
+                f"task {self.task}, UTD {self.utd:g}: steps {step.shape} and returns "
+                f"{returns.shape}; needed [T] and [T, seeds]"
+            )
+        if (
+            not np.isfinite(returns).all()
+            or not (np.diff(step) > 0).all()
+            or not step[0] > 0
+            or not self.utd > 0
+        ):
+            raise FitError(
+                f"task {self.task}, UTD {self.utd:g}: returns must be finite, steps positive and "
+                f"rising, the UTD positive",
+                hint="give a seed that failed its real low returns; leaving it out or calling it "
+                "0 biases the law",
             )
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "returns", returns)
@@ -55,8 +77,10 @@ class LearningCurve:
         return keep
 
 
-def return_thresholds(lowest: float, highest: float = 800.0, count: int = 10, maximum: float = 1000.0) -> Array:
-    """Give returns to ask for, denser towards the maximum, where each point is dearer.
+def return_thresholds(
+    lowest: float, highest: float = 800.0, count: int = 10, maximum: float = 1000.0
+) -> Array:
+    """Return returns to ask for, denser towards the maximum, where each point is dearer.
 
     Args:
         lowest: first threshold, such as 200 (DeepMind Control) or 300 (Gym).
@@ -73,14 +97,18 @@ def return_thresholds(lowest: float, highest: float = 800.0, count: int = 10, ma
     Source: Rybkin et al. 2025 (arXiv 2502.04327), appendix D.
     """
     if not lowest < highest < maximum or count < 2:
-        raise FitError(f"{count} thresholds from {lowest:g} to {highest:g} below {maximum:g}: need at least 2 in rising order")
+        raise FitError(
+            f"{count} thresholds from {lowest:g} to {highest:g} below {maximum:g}: need at least "
+            f"2 in rising order"
+        )
     return maximum - np.geomspace(maximum - lowest, maximum - highest, count)
 
 
 def first_crossings(step: Array, returns: Array, thresholds: Array) -> Array:
     """Find where the isotonic regression of each curve first reaches each threshold.
 
-    No regression is run: a non-decreasing fit is at or above J exactly from the minimum of the cumulated y - J on.
+    No regression is run: a non-decreasing fit is at or above J exactly from the minimum of the
+    cumulated y - J on.
 
     Args:
         step: environment steps, [T].
@@ -90,12 +118,15 @@ def first_crossings(step: Array, returns: Array, thresholds: Array) -> Array:
     Returns:
         Steps, [R, J]; NaN where a curve never gets there.
 
-    Source: Rybkin et al. 2025 (arXiv 2502.04327), section 4; cumulative-sum form after Barlow et al. 1972.
+    Source: Rybkin et al. 2025 (arXiv 2502.04327), section 4; cumulative-sum form after Barlow et
+    al. 1972.
     """
     ends = np.append(step, np.nan)
     found = np.empty((returns.shape[1], len(thresholds)))
     for index, level in enumerate(thresholds):
-        below = np.concatenate([np.zeros((1, returns.shape[1])), np.cumsum(returns - level, axis=0)])
+        below = np.concatenate(
+            [np.zeros((1, returns.shape[1])), np.cumsum(returns - level, axis=0)]
+        )
         found[:, index] = ends[below.argmin(axis=0)]
     return found
 
@@ -120,13 +151,18 @@ class DataNeeds:
 
 
 def data_needs(
-    curves: Sequence[LearningCurve], thresholds: Array, *, bootstraps: int = 100, generator: np.random.Generator | None = None
+    curves: Sequence[LearningCurve],
+    thresholds: Array,
+    *,
+    bootstraps: int = 100,
+    generator: np.random.Generator | None = None,
 ) -> DataNeeds:
     """Measure the data every UTD needs for every threshold, over tasks of different difficulty.
 
-    Each task is divided by its median need, tasks are averaged, and the median of the tasks' medians turns the average back into
-    environment steps. Seeds are resampled within each curve; the resampled means are stretched by sqrt(n / (n - 1)), because
-    the means of n resampled seeds vary too little.
+    Each task is divided by its median need, tasks are averaged, and the median of the tasks'
+    medians turns the average back into environment steps. Seeds are resampled within each curve;
+    the resampled means are stretched by sqrt(n / (n - 1)), because the means of n resampled seeds
+    vary too little.
 
     Args:
         curves: one per task and UTD, every task with the same UTDs.
@@ -138,7 +174,8 @@ def data_needs(
         The needs with their resamplings.
 
     Raises:
-        FitError: a task misses a UTD or a threshold is never reached; task, UTD, threshold and the highest common one are named.
+        FitError: a task misses a UTD or a threshold is never reached; task, UTD, threshold and the
+            highest common one are named.
 
     Source: Rybkin et al. 2025 (arXiv 2502.04327), appendix D.
     """
@@ -146,33 +183,52 @@ def data_needs(
     by_cell = {(curve.task, curve.utd): curve for curve in curves}
     missing = [(task, utd) for task in tasks for utd in utds if (task, utd) not in by_cell]
     if not curves or missing or len(by_cell) != len(curves) or (bootstraps and generator is None):
-        where = f"; missing {', '.join(f'{task} at UTD {utd:g}' for task, utd in missing[:5])}" if missing else ""
-        raise FitError(
-            f"needs take one curve per task and UTD, and a generator to resample seeds{where}", hint=f"given {len(curves)} curves"
+        where = (
+            f"; missing {', '.join(f'{task} at UTD {utd:g}' for task, utd in missing[:5])}"
+            if missing
+            else ""
         )
-    found = np.array([[_resampled(by_cell[task, utd], thresholds, bootstraps, generator) for utd in utds] for task in tasks])
+        raise FitError(
+            f"needs take one curve per task and UTD, and a generator to resample seeds{where}",
+            hint=f"given {len(curves)} curves",
+        )
+    found = np.array(
+        [
+            [_resampled(by_cell[task, utd], thresholds, bootstraps, generator) for utd in utds]
+            for task in tasks
+        ]
+    )
     _refuse_unreached(found[:, :, 0], tasks, utds, thresholds)
     medians = np.median(found[:, :, 0], axis=(1, 2))
     unit = float(np.median(medians))
     mean = unit * (found / medians[:, None, None, None]).mean(axis=0)
     return DataNeeds(
-        utds=np.array(utds), thresholds=np.asarray(thresholds, dtype=np.float64), steps=mean[:, 0],
-        samples=mean[:, 1:].transpose(1, 0, 2), unit=unit,
-    )  # fmt: skip
+        utds=np.array(utds),
+        thresholds=np.asarray(thresholds, dtype=np.float64),
+        steps=mean[:, 0],
+        samples=mean[:, 1:].transpose(1, 0, 2),
+        unit=unit,
+    )
 
 
-def _resampled(curve: LearningCurve, thresholds: Array, bootstraps: int, generator: np.random.Generator | None) -> Array:
-    """Give the crossings of the mean over seeds, then those of resampled means, [1 + B, J]."""
+def _resampled(
+    curve: LearningCurve, thresholds: Array, bootstraps: int, generator: np.random.Generator | None
+) -> Array:
+    """Return the crossings of the mean over seeds, then those of resampled means, [1 + B, J]."""
     returns, seeds = curve.returns[curve.kept], curve.returns.shape[1]
     mean = returns.mean(axis=1, keepdims=True)
     parts = [mean]
     if bootstraps and generator is not None:
         counts = generator.multinomial(seeds, np.full(seeds, 1 / seeds), bootstraps)
-        parts.append(mean + np.sqrt(seeds / max(seeds - 1, 1)) * (returns @ counts.T / seeds - mean))
+        parts.append(
+            mean + np.sqrt(seeds / max(seeds - 1, 1)) * (returns @ counts.T / seeds - mean)
+        )
     return first_crossings(curve.step[curve.kept], np.concatenate(parts, axis=1), thresholds)
 
 
-def _refuse_unreached(found: Array, tasks: Sequence[str], utds: Sequence[float], thresholds: Array) -> None:
+def _refuse_unreached(
+    found: Array, tasks: Sequence[str], utds: Sequence[float], thresholds: Array
+) -> None:
     """Refuse thresholds that some task never reaches at some UTD, [tasks, U, J]."""
     lost = np.argwhere(np.isnan(found))
     if not len(lost):
@@ -188,15 +244,18 @@ def _refuse_unreached(found: Array, tasks: Sequence[str], utds: Sequence[float],
 
 
 def best_setting(needed: Array, values: Array) -> float:
-    """Choose a hyper-parameter at one UTD so that noise among seeds does not: average the winners of all resamplings.
+    """Choose a hyper-parameter at one UTD so that noise among seeds does not.
+
+    Average the winners of all resamplings.
 
     Args:
-        needed: environment steps to the highest threshold by value, by the other hyper-parameter and by resampling, NaN where it
-            is never reached, [V, O, R].
+        needed: environment steps to the highest threshold by value, by the other hyper-parameter
+            and by resampling, NaN where it is never reached, [V, O, R].
         values: of the hyper-parameter, [V].
 
     Returns:
-        The mean winner over the other hyper-parameter and the resamplings in which any value got there.
+        The mean winner over the other hyper-parameter and the resamplings in which any value got
+        there.
 
     Raises:
         FitError: no setting ever reaches the threshold.
@@ -206,5 +265,8 @@ def best_setting(needed: Array, values: Array) -> float:
     costs = np.where(np.isnan(needed), np.inf, needed)
     reached = np.isfinite(costs).any(axis=0)
     if not reached.any():
-        raise FitError(f"no setting among {values.tolist()} reaches the threshold", hint="lower the threshold or train longer")
+        raise FitError(
+            f"no setting among {values.tolist()} reaches the threshold",
+            hint="lower the threshold or train longer",
+        )
     return float(values[costs.argmin(axis=0)][reached].mean())

@@ -1,4 +1,7 @@
-"""Fitting the data law of reinforcement learning: all return thresholds and all resampled seeds in one batch."""
+"""Fitting the data law of reinforcement learning.
+
+All return thresholds and all resampled seeds in one batch.
+"""
 
 import math
 import warnings
@@ -36,8 +39,8 @@ def fit_updates(
         batch_size: of `fit_hyperparameters`.
         learning_rate: of `fit_hyperparameters`.
         critic_parameters: P, positive.
-        loss: "log" for a Huber loss of log steps; "linear" weighs log residuals by the squared steps, which near the optimum is
-            the paper's squared error of the steps themselves.
+        loss: "log" for a Huber loss of log steps; "linear" weighs log residuals by the squared
+            steps, which near the optimum is the paper's squared error of the steps themselves.
         flops_factor: FLOP per gradient step, sample and critic parameter.
         source: where the curves come from.
 
@@ -45,49 +48,85 @@ def fit_updates(
         The law; rises of the data with the UTD are warned of and kept in `rises`.
 
     Raises:
-        FitError: fewer than three UTDs, steps that are not positive, or a threshold that most resamplings miss.
+        FitError: fewer than three UTDs, steps that are not positive, or a threshold that most
+            resamplings miss.
 
     Source: Rybkin et al. 2025 (arXiv 2502.04327), section 4.
     """
     _check(needs, critic_parameters)
     law, steps = updates_to_data(needs.unit), needs.steps.T
-    weights = (steps / steps.max(axis=1, keepdims=True)) ** 2 if loss == "linear" else np.ones_like(steps)
+    weights = (
+        (steps / steps.max(axis=1, keepdims=True)) ** 2 if loss == "linear" else np.ones_like(steps)
+    )
     delta = math.inf if loss == "linear" else _DELTA
     starts = _starts(needs)
     count = starts.shape[1]
-    rough = _minimize(law, needs.utds, np.repeat(steps, count, axis=0), np.repeat(weights, count, axis=0), delta, np.concatenate(starts))
+    rough = _minimize(
+        law,
+        needs.utds,
+        np.repeat(steps, count, axis=0),
+        np.repeat(weights, count, axis=0),
+        delta,
+        np.concatenate(starts),
+    )
     best = rough.objective.reshape(-1, count).argmin(axis=1) + count * np.arange(len(steps))
     optimum = _minimize(law, needs.utds, steps, weights, delta, rough.theta[best])
     samples = _resampled(law, needs, weights, delta, optimum.theta)
     freedom = max(len(needs.utds) - 3, 1)
     fits = tuple(
         Fit(
-            law=law, theta=theta, samples=sample, inputs={"utd": needs.utds}, target=target, weights=weight,
-            clusters=np.arange(len(needs.utds)), delta=delta,
-            objective=float(objective), noise=float(np.sqrt(((law.predict(theta[None], {"utd": needs.utds})[0] - np.log(target)) ** 2)
-            .sum() / freedom)), resampling="pairs" if len(sample) else "none", source=source,
+            law=law,
+            theta=theta,
+            samples=sample,
+            inputs={"utd": needs.utds},
+            target=target,
+            weights=weight,
+            clusters=np.arange(len(needs.utds)),
+            delta=delta,
+            objective=float(objective),
+            noise=float(
+                np.sqrt(
+                    ((law.predict(theta[None], {"utd": needs.utds})[0] - np.log(target)) ** 2).sum()
+                    / freedom
+                )
+            ),
+            resampling="pairs" if len(sample) else "none",
+            source=source,
         )
-        for theta, sample, target, weight, objective in zip(optimum.theta, samples, steps, weights, optimum.objective, strict=True)
-    )  # fmt: skip
+        for theta, sample, target, weight, objective in zip(
+            optimum.theta, samples, steps, weights, optimum.objective, strict=True
+        )
+    )
     return UpdatesLaw(
-        utds=needs.utds, thresholds=needs.thresholds, fits=fits, batch_size=batch_size, learning_rate=learning_rate,
-        critic_parameters=critic_parameters, flops_factor=flops_factor, rises=_rises(needs),
-    )  # fmt: skip
+        utds=needs.utds,
+        thresholds=needs.thresholds,
+        fits=fits,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        critic_parameters=critic_parameters,
+        flops_factor=flops_factor,
+        rises=_rises(needs),
+    )
 
 
 def _check(needs: DataNeeds, critic_parameters: float) -> None:
     """Refuse needs that do not determine three parameters."""
     if len(needs.utds) < 3:
         raise FitError(
-            f"{len(needs.utds)} UTDs cannot fit the 3 parameters of the data law", hint="sweep at least three, such as 1, 2, 4 and 8"
+            f"{len(needs.utds)} UTDs cannot fit the 3 parameters of the data law",
+            hint="sweep at least three, such as 1, 2, 4 and 8",
         )
     if needs.steps.shape != (len(needs.utds), len(needs.thresholds)) or not critic_parameters > 0:
-        raise FitError(f"needs {needs.steps.shape} must be [{len(needs.utds)}, {len(needs.thresholds)}], and P positive")
+        raise FitError(
+            f"needs {needs.steps.shape} must be [{len(needs.utds)}, {len(needs.thresholds)}], and "
+            f"P positive"
+        )
     bad = np.argwhere(~(np.isfinite(needs.steps) & (needs.steps > 0)))
     if len(bad):
         utd, level = needs.utds[bad[0][0]], needs.thresholds[bad[0][1]]
         raise FitError(
-            f"the need at UTD {utd:g} for return {level:g} is not a positive number", hint="leave thresholds that are not reached out"
+            f"the need at UTD {utd:g} for return {level:g} is not a positive number",
+            hint="leave thresholds that are not reached out",
         )
 
 
@@ -98,27 +137,47 @@ def _starts(needs: DataNeeds) -> Array:
     for share in (0.2, 0.7, 0.97):
         for alpha in (0.5, 1.2):
             excess = np.log(np.maximum(most - share * least, 1e-3 * most) / needs.unit)
-            rows.append(np.stack([np.log(share * least), np.log(needs.utds[0]) + excess / alpha, np.full(len(least), alpha)], axis=1))
+            rows.append(
+                np.stack(
+                    [
+                        np.log(share * least),
+                        np.log(needs.utds[0]) + excess / alpha,
+                        np.full(len(least), alpha),
+                    ],
+                    axis=1,
+                )
+            )
     return np.stack(rows, axis=1)
 
 
-def _minimize(law: Law, utds: Array, steps: Array, weights: Array, delta: float, starts: Array) -> Minimum:
+def _minimize(
+    law: Law, utds: Array, steps: Array, weights: Array, delta: float, starts: Array
+) -> Minimum:
     """Minimize one problem per row of `steps`, [S, U]."""
     size = len(law.parameters)
     problem = Problem(
-        law=law, inputs={"utd": utds}, target=np.log(steps), weights=weights, delta=delta, center=np.zeros(size), precision=np.zeros(size)
+        law=law,
+        inputs={"utd": utds},
+        target=np.log(steps),
+        weights=weights,
+        delta=delta,
+        center=np.zeros(size),
+        precision=np.zeros(size),
     )
     return minimize(problem, starts, far=False, max_iterations=300)
 
 
-def _resampled(law: Law, needs: DataNeeds, weights: Array, delta: float, theta: Array) -> list[Array]:
+def _resampled(
+    law: Law, needs: DataNeeds, weights: Array, delta: float, theta: Array
+) -> list[Array]:
     """Fit the resamplings that reach every threshold, [B, 3] per threshold; row b is the same resampling for all."""
     samples = needs.samples
     reached = np.isfinite(samples).all(axis=(1, 2))
     if len(samples) and reached.mean() < 0.5:
         worst = int(np.isfinite(samples).all(axis=1).mean(axis=0).argmin())
         raise FitError(
-            f"{1 - reached.mean():.0%} of the resampled seeds miss a return, most often {needs.thresholds[worst]:g}",
+            f"{1 - reached.mean():.0%} of the resampled seeds miss a return, most often "
+            f"{needs.thresholds[worst]:g}",
             hint="leave the highest thresholds out, train longer or add seeds",
         )
     kept = samples[reached].transpose(2, 0, 1)
@@ -126,15 +185,29 @@ def _resampled(law: Law, needs: DataNeeds, weights: Array, delta: float, theta: 
     if not count:
         return [np.zeros((0, 3))] * len(theta)
     steps = kept.reshape(-1, len(needs.utds))
-    found = _minimize(law, needs.utds, steps, np.repeat(weights, count, axis=0), delta, np.repeat(theta, count, axis=0)).theta
+    found = _minimize(
+        law,
+        needs.utds,
+        steps,
+        np.repeat(weights, count, axis=0),
+        delta,
+        np.repeat(theta, count, axis=0),
+    ).theta
     return list(found.reshape(len(theta), count, 3))
 
 
 def _rises(needs: DataNeeds) -> tuple[tuple[float, float], ...]:
     """List and warn of thresholds for which a higher UTD needed more data."""
     level, above = np.nonzero((np.diff(needs.steps, axis=0) > 0).T)
-    rises = tuple((float(needs.thresholds[row]), float(needs.utds[at + 1])) for row, at in zip(level, above, strict=True))
+    rises = tuple(
+        (float(needs.thresholds[row]), float(needs.utds[at + 1]))
+        for row, at in zip(level, above, strict=True)
+    )
     if rises:
         shown = ", ".join(f"return {threshold:g} at UTD {utd:g}" for threshold, utd in rises[:5])
-        warnings.warn(f"more updates needed more data: {shown}; noise, or too many updates", SteelyardWarning, stacklevel=3)
+        warnings.warn(
+            f"more updates needed more data: {shown}; noise, or too many updates",
+            SteelyardWarning,
+            stacklevel=3,
+        )
     return rises

@@ -1,4 +1,7 @@
-"""Value-based reinforcement learning: data and compute to reach a return as laws of the updates-to-data ratio (UTD)."""
+"""Value-based reinforcement learning.
+
+Data and compute to reach a return as laws of the updates-to-data ratio (UTD).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +17,14 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
 
-__all__ = ["Hyperparameters", "UpdatesLaw", "fit_hyperparameters", "hyperparameter_law", "updates_setting", "updates_to_data"]
+__all__ = [
+    "Hyperparameters",
+    "UpdatesLaw",
+    "fit_hyperparameters",
+    "hyperparameter_law",
+    "updates_setting",
+    "updates_to_data",
+]
 
 _BATCH_MULTIPLE = 16
 
@@ -35,17 +45,23 @@ class _Excess(Term):
         """The updates-to-data ratio."""
         return ("utd",)
 
-    def evaluate(self, theta: Mapping[str, Array], inputs: Mapping[str, Array]) -> tuple[Array, Derivatives]:
-        """Give the log excess, [S, n]; see `Term.evaluate`."""
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log excess, [S, n]; see `Term.evaluate`."""
         distance = theta["beta"] - np.log(inputs["utd"])
-        return math.log(self.unit) + theta["alpha"] * distance, {"beta": theta["alpha"], "alpha": distance}
+        return math.log(self.unit) + theta["alpha"] * distance, {
+            "beta": theta["alpha"],
+            "alpha": distance,
+        }
 
 
 def updates_to_data(unit: float | str = 1.0) -> Law:
     """Data needed = Dmin + unit x (utd / beta)^-alpha.
 
     Args:
-        unit: environment steps (or whatever the data are counted in) of excess at utd = beta; 1 for normalized data.
+        unit: environment steps (or whatever the data are counted in) of excess at utd = beta; 1 for
+            normalized data.
 
     Returns:
         The law with input "utd", 3 parameters.
@@ -66,7 +82,9 @@ def updates_to_data(unit: float | str = 1.0) -> Law:
 
 
 def updates_setting() -> Law:
-    """Best batch size or learning rate = coefficient x utd^-slope; its scale is free, unlike that of a loss.
+    """Best batch size or learning rate = coefficient x utd^-slope.
+
+    Its scale is free, unlike that of a loss.
 
     Returns:
         The law with input "utd", 2 parameters.
@@ -78,14 +96,17 @@ def updates_setting() -> Law:
         Parameter(name="slope", transform="identity", low=-4.0, high=4.0, starts=(0.3,)),
     )
     power = Power("coefficient", "slope", "utd")
-    return Law(name="updates_setting", term=power, parameters=parameters, formula="coefficient utd^-slope")
+    return Law(
+        name="updates_setting", term=power, parameters=parameters, formula="coefficient utd^-slope"
+    )
 
 
 def hyperparameter_law(tasks: Sequence[str]) -> Law:
     """Best batch size or learning rate = coefficient[task] x utd^-slope, one slope for all tasks.
 
     Args:
-        tasks: their names; the input "group" holds the number 1..G or the name of each point's task.
+        tasks: their names; the input "group" holds the number 1..G or the name of each point's
+            task.
 
     Returns:
         The law with inputs "utd" and "group".
@@ -95,7 +116,14 @@ def hyperparameter_law(tasks: Sequence[str]) -> Law:
     return updates_setting().grouped(("coefficient",), tuple(tasks))
 
 
-def fit_hyperparameters(utd: ArrayLike, task: Sequence[str], values: ArrayLike, *, bootstraps: int = 200, source: str = "") -> Fit:
+def fit_hyperparameters(
+    utd: ArrayLike,
+    task: Sequence[str],
+    values: ArrayLike,
+    *,
+    bootstraps: int = 200,
+    source: str = "",
+) -> Fit:
     """Fit the best values of one hyper-parameter by least squares of their logs.
 
     Args:
@@ -111,7 +139,14 @@ def fit_hyperparameters(utd: ArrayLike, task: Sequence[str], values: ArrayLike, 
     names = tuple(dict.fromkeys(task))
     number = np.array([names.index(name) + 1.0 for name in task])
     law = hyperparameter_law(names)
-    return fit(law, {"utd": np.asarray(utd), "group": number}, values, delta=math.inf, bootstraps=bootstraps, source=source)
+    return fit(
+        law,
+        {"utd": np.asarray(utd), "group": number},
+        values,
+        delta=math.inf,
+        bootstraps=bootstraps,
+        source=source,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,8 +173,10 @@ class UpdatesLaw:
         batch_size: of `hyperparameter_law`.
         learning_rate: of `hyperparameter_law`.
         critic_parameters: P.
-        flops_factor: FLOP per gradient step, sample and critic parameter; 10 is 6 for the critic and 4 for target and actor.
-        rises: (threshold, UTD) where more updates needed more data than the next lower UTD; noise, or too many updates.
+        flops_factor: FLOP per gradient step, sample and critic parameter; 10 is 6 for the critic
+            and 4 for target and actor.
+        rises: (threshold, UTD) where more updates needed more data than the next lower UTD; noise,
+            or too many updates.
     """
 
     utds: Array
@@ -152,7 +189,7 @@ class UpdatesLaw:
     rises: tuple[tuple[float, float], ...] = ()
 
     def data_needed(self, threshold: float, utd: float, level: float = 0.8) -> Estimate:
-        """Give the environment steps to reach a return, between thresholds by log-linear interpolation.
+        """Return the environment steps to reach a return, between thresholds by log-linear interpolation.
 
         Args:
             threshold: return, between the lowest and highest fitted.
@@ -169,7 +206,9 @@ class UpdatesLaw:
         return Estimate.of(steps[0], steps[1:], level)
 
     def compute_needed(self, threshold: float, utd: float, level: float = 0.8) -> Estimate:
-        """Give the training FLOP to reach a return: factor x utd x D x B(utd) x P, with the mean best batch size over tasks.
+        """Return the training FLOP to reach a return.
+
+        Factor x utd x D x B(utd) x P, with the mean best batch size over tasks.
 
         Args:
             threshold: return, between the lowest and highest fitted.
@@ -186,16 +225,17 @@ class UpdatesLaw:
         return Estimate.of(flops[0], flops[1:], level)
 
     def frontier(self, threshold: float, count: int = 200) -> tuple[Array, Array, Array]:
-        """Give UTDs over the tested range with the data and compute they need for a return, [count] each."""
+        """Return UTDs over the tested range with the data and compute they need for a return, [count] each."""
         ratios = np.geomspace(self.utds[0], self.utds[-1], count)
         steps = self.steps(threshold, ratios)[0]
         return ratios, steps, steps * self.flops_per_step(ratios)
 
     def hyperparameters(self, utd: float, task: str = "") -> Hyperparameters:
-        """Give batch size and learning rate for a UTD.
+        """Return batch size and learning rate for a UTD.
 
         Args:
-            utd: gradient steps per environment step, positive; batch size and learning rate fall as it grows.
+            utd: gradient steps per environment step, positive; batch size and learning rate fall as
+                it grows.
             task: name of a fitted task; empty for the mean over tasks.
 
         Returns:
@@ -207,12 +247,15 @@ class UpdatesLaw:
         Source: Rybkin et al. 2025 (arXiv 2502.04327), equations 3 and 4 and appendix C.
         """
         ratios = np.array([_positive(utd)])
-        batch, rate = (float(_best_value(one, ratios, task)[0]) for one in (self.batch_size, self.learning_rate))
+        batch, rate = (
+            float(_best_value(one, ratios, task)[0])
+            for one in (self.batch_size, self.learning_rate)
+        )
         multiple = max(1, round(int(batch) / _BATCH_MULTIPLE))
         return Hyperparameters(batch_size=_BATCH_MULTIPLE * multiple, learning_rate=rate)
 
     def steps(self, threshold: float, utds: Array) -> Array:
-        """Give the environment steps to a return, first of the optimum, then of the resamplings that all thresholds share.
+        """Return the environment steps to a return, first of the optimum, then of the resamplings that all thresholds share.
 
         Args:
             threshold: return, between the lowest and highest fitted.
@@ -226,18 +269,32 @@ class UpdatesLaw:
         """
         low, high = self.thresholds[0], self.thresholds[-1]
         if not low <= threshold <= high:
-            raise FitError(f"return {threshold:g} lies outside the fitted thresholds, {low:g} to {high:g}", hint="fit it from the curves")
-        at = min(int(np.searchsorted(self.thresholds, threshold, side="right")) - 1, len(self.fits) - 2)
-        share = (threshold - self.thresholds[at]) / (self.thresholds[at + 1] - self.thresholds[at]) if at >= 0 else 0.0
+            raise FitError(
+                f"return {threshold:g} lies outside the fitted thresholds, {low:g} to {high:g}",
+                hint="fit it from the curves",
+            )
+        at = min(
+            int(np.searchsorted(self.thresholds, threshold, side="right")) - 1, len(self.fits) - 2
+        )
+        share = (
+            (threshold - self.thresholds[at]) / (self.thresholds[at + 1] - self.thresholds[at])
+            if at >= 0
+            else 0.0
+        )
         first, second = (self._log_steps(max(row, 0), utds) for row in (at, at + 1))
         return np.exp((1 - share) * first + share * second)
 
     def flops_per_step(self, utds: Array) -> Array:
-        """Give training FLOP per environment step, [n]."""
-        return self.flops_factor * self.critic_parameters * utds * _best_value(self.batch_size, utds, "")
+        """Return training FLOP per environment step, [n]."""
+        return (
+            self.flops_factor
+            * self.critic_parameters
+            * utds
+            * _best_value(self.batch_size, utds, "")
+        )
 
     def _log_steps(self, index: int, utds: Array) -> Array:
-        """Give the log need of one threshold, [1 + B, n]."""
+        """Return the log need of one threshold, [1 + B, n]."""
         one = self.fits[index]
         return one.law.predict(np.concatenate([one.theta[None], one.samples]), {"utd": utds})
 
@@ -245,15 +302,25 @@ class UpdatesLaw:
 def _positive(utd: float) -> float:
     """Refuse ratios that are not positive."""
     if not (math.isfinite(utd) and utd > 0):
-        raise FitError(f"UTD {utd:g} must be positive and finite", hint="it is the number of gradient steps per environment step")
+        raise FitError(
+            f"UTD {utd:g} must be positive and finite",
+            hint="it is the number of gradient steps per environment step",
+        )
     return utd
 
 
 def _best_value(one: Fit, utds: Array, task: str) -> Array:
-    """Give a hyper-parameter of a task, or its mean over tasks, [n]."""
+    """Return a hyper-parameter of a task, or its mean over tasks, [n]."""
     groups = one.law.groups
     if task and task not in groups:
-        raise FitError(f"no hyper-parameters were fitted for task {task}", hint=f"tasks: {', '.join(groups)}")
+        raise FitError(
+            f"no hyper-parameters were fitted for task {task}", hint=f"tasks: {', '.join(groups)}"
+        )
     numbers = [groups.index(task) + 1] if task else range(1, len(groups) + 1)
-    logs = [one.law.predict(one.theta[None], {"utd": utds, "group": np.full(len(utds), float(number))})[0] for number in numbers]
+    logs = [
+        one.law.predict(one.theta[None], {"utd": utds, "group": np.full(len(utds), float(number))})[
+            0
+        ]
+        for number in numbers
+    ]
     return np.exp(logs).mean(axis=0)

@@ -1,4 +1,7 @@
-"""What the random-feature model answers: curves, exponents, the best split of a budget, and which resource binds."""
+"""What the random-feature model answers.
+
+Curves, exponents, the best split of a budget, and which resource binds.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +22,8 @@ class LearningCurve:
         steps: [t].
         test: mean squared error on new examples without label noise, [t].
         train: mean squared error on the training examples with their noise, [t].
-        truncation: largest share of the loss that may be missing because the modes end, [t]; 0 where no tail is known.
+        truncation: largest share of the loss that may be missing because the modes end, [t]; 0
+            where no tail is known.
     """
 
     steps: NDArray[np.int64]
@@ -70,7 +74,9 @@ class ComputeOptimal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bottleneck:
-    """How much each resource would lower the loss: d ln loss / d ln resource, negative where more helps.
+    """How much each resource would lower the loss.
+
+    D ln loss / d ln resource, negative where more helps.
 
     Attributes:
         steps: slope in steps.

@@ -1,4 +1,7 @@
-"""A student as the mean-field theory sees it: how past gradients move it, and how sharp its loss is."""
+"""A student as the mean-field theory sees it.
+
+How past gradients move it, and how sharp its loss is.
+"""
 
 from dataclasses import dataclass
 
@@ -36,7 +39,7 @@ class Dynamics:
     label_noise: float = 0.0
 
     def drive(self, gap: Complex) -> Complex:
-        """Give s(z), how far past unit gradients have moved the weights, from the gap 1 - z."""
+        """Return s(z), how far past unit gradients have moved the weights, from the gap 1 - z."""
         return self.learning_rate * (1 - gap) / (gap * (1 - self.momentum * (1 - gap)))
 
     def follow(self, drives: Complex) -> Complex:
@@ -45,14 +48,18 @@ class Dynamics:
 
         if np.isinf(self.width) and np.isinf(self.samples):
             return drives
-        return follow(drives, self.spectrum.variance, self.spectrum.count, 1 / self.samples, 1 / self.width)
+        return follow(
+            drives, self.spectrum.variance, self.spectrum.count, 1 / self.samples, 1 / self.width
+        )
 
 
 def learning_rate_limit(dynamics: Dynamics) -> float:
-    """Give the learning rate from which on gradient descent diverges: 2 (1 + momentum) / largest curvature.
+    """Return the learning rate from which on gradient descent diverges.
 
-    The curvature of a finite student on finite data reaches above lambda_1: its edge is where 1 / s turns back as x goes down
-    the negative axis.
+    2 (1 + momentum) / largest curvature.
+
+    The curvature of a finite student on finite data reaches above lambda_1: its edge is where 1 / s
+    turns back as x goes down the negative axis.
 
     Args:
         dynamics: the student.
@@ -64,7 +71,7 @@ def learning_rate_limit(dynamics: Dynamics) -> float:
 
 
 def largest_curvature(dynamics: Dynamics) -> float:
-    """Give the upper edge of the spectrum of gradient descent's matrix.
+    """Return the upper edge of the spectrum of gradient descent's matrix.
 
     Args:
         dynamics: the student.

@@ -1,4 +1,7 @@
-"""Noise of minibatches in the mean-field theory: every step adds noise in proportion to the train loss of that step."""
+"""Noise of minibatches in the mean-field theory.
+
+Every step adds noise in proportion to the train loss of that step.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +17,14 @@ _EXACT_STEPS = 512
 _NODES_PER_DECADE = 48
 
 
-def minibatch_losses(dynamics: Dynamics, steps: NDArray[np.int64], batch: float) -> tuple[Array, Array]:
-    """Give test and train loss of stochastic gradient descent.
+def minibatch_losses(
+    dynamics: Dynamics, steps: NDArray[np.int64], batch: float
+) -> tuple[Array, Array]:
+    """Return test and train loss of stochastic gradient descent.
 
-    The losses without noise and their response to noise are exact on the first 512 steps and on log-spaced ones beyond, with a
-    cubic spline in log-log space between; the losses then solve a convolution equation in the train loss.
+    The losses without noise and their response to noise are exact on the first 512 steps and on
+    log-spaced ones beyond, with a cubic spline in log-log space between; the losses then solve a
+    convolution equation in the train loss.
 
     Args:
         dynamics: the student; samples are inf for a fresh batch in every step.
@@ -39,11 +45,14 @@ def minibatch_losses(dynamics: Dynamics, steps: NDArray[np.int64], batch: float)
     test, train = (_every_step(values, last) for values in plain[:2])
     if noise <= 0:
         return test[steps], train[steps]
-    test_response, train_response = (_every_step(values, last) for values in fluctuations(dynamics, _nodes(last)))
+    test_response, train_response = (
+        _every_step(values, last) for values in fluctuations(dynamics, _nodes(last))
+    )
     gain = noise * float(train_response.sum())
     if gain >= 1:
         raise ConfigError(
-            f"batches of {batch:g} at learning rate {dynamics.learning_rate:g} diverge within {last} steps: "
+            f"batches of {batch:g} at learning rate {dynamics.learning_rate:g} diverge within "
+            f"{last} steps: "
             f"noise feeds itself {gain:.3g}-fold",
             hint="take larger batches or a lower learning rate, in proportion",
         )
@@ -54,12 +63,14 @@ def minibatch_losses(dynamics: Dynamics, steps: NDArray[np.int64], batch: float)
 
 
 def _nodes(last: int) -> NDArray[np.int64]:
-    """Give the steps that are solved for: all early ones, log-spaced late ones, and the last."""
+    """Return the steps that are solved for: all early ones, log-spaced late ones, and the last."""
     early = np.arange(min(last, _EXACT_STEPS) + 1)
     if last <= _EXACT_STEPS:
         return early
     count = int(np.ceil(np.log10(last / _EXACT_STEPS) * _NODES_PER_DECADE)) + 4
-    return np.concatenate([early, np.unique(np.round(np.geomspace(_EXACT_STEPS, last, count)).astype(np.int64))[1:]])
+    return np.concatenate(
+        [early, np.unique(np.round(np.geomspace(_EXACT_STEPS, last, count)).astype(np.int64))[1:]]
+    )
 
 
 def _every_step(values: Array, last: int) -> Array:
@@ -72,7 +83,9 @@ def _every_step(values: Array, last: int) -> Array:
     late = np.flatnonzero(nodes >= _EXACT_STEPS // 2)
     floor = np.finfo(np.float64).tiny
     spline = CubicSpline(np.log(nodes[late]), np.log(np.maximum(values[late], floor)))
-    return np.concatenate([values[: _EXACT_STEPS + 1], np.exp(spline(np.log(np.arange(_EXACT_STEPS + 1, last + 1))))])
+    return np.concatenate(
+        [values[: _EXACT_STEPS + 1], np.exp(spline(np.log(np.arange(_EXACT_STEPS + 1, last + 1))))]
+    )
 
 
 def _convolve(first: Array, second: Array) -> Array:

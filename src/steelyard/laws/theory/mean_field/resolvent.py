@@ -1,4 +1,6 @@
-"""Compiled inner loops of the mean-field theory: the scalar fixed point along a path, and sums over modes at pairs of nodes.
+"""Compiled inner loops of the mean-field theory.
+
+The scalar fixed point along a path, and sums over modes at pairs of nodes.
 
 Imported by the functions that need it, because numba takes a second to load.
 """
@@ -49,13 +51,19 @@ def _newton(x, s, variance, count, per_sample, per_width):
 
 
 @njit(cache=True)
-def follow(drives: Complex, variance: Array, count: Array, per_sample: float, per_width: float) -> Complex:
-    """Solve x = s (1 - h(x) / P) (1 - h(x) / N) along paths of s, each from the branch x = s at small s.
+def follow(
+    drives: Complex, variance: Array, count: Array, per_sample: float, per_width: float
+) -> Complex:
+    """Solve x = s (1 - h(x) / P) (1.
 
-    A path never crosses the cut on the negative axis of s, so following it keeps the physical branch.
+    H(x) / N) along paths of s, each from the branch x = s at small s.
+
+    A path never crosses the cut on the negative axis of s, so following it keeps the physical
+    branch.
 
     Args:
-        drives: s, [paths, nodes]; every path is joined to small s of the sign of its first node's real part.
+        drives: s, [paths, nodes]; every path is joined to small s of the sign of its first node's
+            real part.
         variance: lambda of each bin, [K].
         count: modes in each bin, [K].
         per_sample: 1 / P.
@@ -77,13 +85,17 @@ def follow(drives: Complex, variance: Array, count: Array, per_sample: float, pe
             origin = s
             for piece in range(1, pieces + 1):
                 s = goal if piece == pieces else origin * np.exp(change * piece / pieces)
-                x, rate = _newton(x * np.exp(rate * change / pieces), s, variance, count, per_sample, per_width)
+                x, rate = _newton(
+                    x * np.exp(rate * change / pieces), s, variance, count, per_sample, per_width
+                )
             solved[path, node] = x
     return solved
 
 
 @njit(cache=True)
-def pair_sums(rows: Complex, columns: Complex, variance: Array, power: Array, count: Array) -> tuple[Complex, Complex, Complex]:
+def pair_sums(
+    rows: Complex, columns: Complex, variance: Array, power: Array, count: Array
+) -> tuple[Complex, Complex, Complex]:
     """Sum over modes at every pair of nodes, K and K' being 1 / (1 + lambda x) at the two.
 
     Args:
@@ -94,8 +106,8 @@ def pair_sums(rows: Complex, columns: Complex, variance: Array, power: Array, co
         count: modes in each bin, [K].
 
     Returns:
-        Sums of lambda K K', lambda^2 K K', lambda w^2 K K' and lambda^2 w^2 K K', [4, paths, n, m]; and of lambda K at the
-        rows and at the columns, [paths, n] and [paths, m].
+        Sums of lambda K K', lambda^2 K K', lambda w^2 K K' and lambda^2 w^2 K K', [4, paths, n, m];
+        and of lambda K at the rows and at the columns, [paths, n] and [paths, m].
     """
     paths, n, m = rows.shape[0], rows.shape[1], columns.shape[1]
     result = np.empty((4, paths, n, m), np.complex128)

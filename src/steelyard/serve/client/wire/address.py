@@ -25,7 +25,10 @@ def read_key(variable: str) -> str:
     if not variable:
         return ""
     if not os.environ.get(variable):
-        raise ConfigError(f"the environment variable {variable} is not set", hint="set it to the key, or leave --api-key-env out")
+        raise ConfigError(
+            f"the environment variable {variable} is not set",
+            hint="set it to the key, or leave --api-key-env out",
+        )
     return os.environ[variable]
 
 
@@ -67,12 +70,29 @@ class Endpoint:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port < 0 or any(letter.isspace() for letter in text):
-            raise ConfigError(f"{url!r} is not the address of a server", hint="give one such as http://127.0.0.1:8000")
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or port < 0
+            or any(letter.isspace() for letter in text)
+        ):
+            raise ConfigError(
+                f"{url!r} is not the address of a server",
+                hint="give one such as http://127.0.0.1:8000",
+            )
         if not (api_key.isascii() and api_key.isprintable()):
-            raise ConfigError("the API key has characters that no header may hold", hint="check the environment variable")
+            raise ConfigError(
+                "the API key has characters that no header may hold",
+                hint="check the environment variable",
+            )
         base = parts.path.rstrip("/") or "/v1"
-        return cls(host=parts.hostname, port=port, base=base, is_tls=parts.scheme == "https", api_key=api_key)
+        return cls(
+            host=parts.hostname,
+            port=port,
+            base=base,
+            is_tls=parts.scheme == "https",
+            api_key=api_key,
+        )
 
     @property
     def url(self) -> str:
@@ -86,7 +106,7 @@ class Endpoint:
         return ssl.create_default_context() if self.is_tls else None
 
     def request(self, method: str, path: str, body: bytes = b"", *, request_id: str = "") -> bytes:
-        """Give the bytes of a request.
+        """Return the bytes of a request.
 
         Args:
             method: GET or POST.
@@ -97,8 +117,16 @@ class Endpoint:
         Returns:
             Head and body.
         """
-        lines = [f"{method} {self.base}{path} HTTP/1.1", f"Host: {self.host}:{self.port}", "Accept: */*"]
+        lines = [
+            f"{method} {self.base}{path} HTTP/1.1",
+            f"Host: {self.host}:{self.port}",
+            "Accept: */*",
+        ]
         lines += [f"Authorization: Bearer {self.api_key}"] if self.api_key else []
         lines += [f"X-Request-Id: {request_id}"] if request_id else []
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if body or method == "POST" else []
+        lines += (
+            ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+            if body or method == "POST"
+            else []
+        )
         return "\r\n".join([*lines, "", ""]).encode() + body

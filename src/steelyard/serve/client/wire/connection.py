@@ -11,7 +11,9 @@ from steelyard.serve.client.wire.address import Endpoint
 try:
     import httptools
 except ImportError as error:
-    raise BackendError("the client needs httptools", hint="pip install 'steelyard[serve]'") from error
+    raise BackendError(
+        "the client needs httptools", hint="pip install 'steelyard[serve]'"
+    ) from error
 
 __all__ = ["Answer", "Connection", "ConnectionPool", "ProtocolError"]
 
@@ -36,7 +38,8 @@ class Answer:
         """Wait for the answer.
 
         Args:
-            listener: takes pieces of a body of status 200 with the time they came; without one they are collected.
+            listener: takes pieces of a body of status 200 with the time they came; without one they
+                are collected.
         """
         self.status, self.headers, self.first_byte_s = 0, dict[str, str](), float("nan")
         self.body = b""
@@ -68,7 +71,9 @@ class Connection(asyncio.Protocol):
         return self._keeps and self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, data: bytes, answer: Answer) -> None:
-        """Send a request and wait for the end of its answer; when cancelled, the connection is closed.
+        """Send a request and wait for the end of its answer.
+
+        When cancelled, the connection is closed.
 
         Args:
             data: head and body.
@@ -117,11 +122,17 @@ class Connection(asyncio.Protocol):
         answer = self._answer
         if self._done is None or answer is None:
             return
-        ends_here = answer.status and not {"content-length", "transfer-encoding"} & set(answer.headers)
+        ends_here = answer.status and not {"content-length", "transfer-encoding"} & set(
+            answer.headers
+        )
         if ends_here and exc is None:
             self.on_message_complete()
         else:
-            self._fail(exc if isinstance(exc, ConnectionError) else ConnectionResetError("the server closed the connection"))
+            self._fail(
+                exc
+                if isinstance(exc, ConnectionError)
+                else ConnectionResetError("the server closed the connection")
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header."""
@@ -164,7 +175,8 @@ class ConnectionPool:
     async def exchange(self, data: bytes, answer: Answer) -> None:
         """Send a request on a free or new connection.
 
-        A kept connection that the server has meanwhile closed is replaced once, as long as nothing came back on it.
+        A kept connection that the server has meanwhile closed is replaced once, as long as nothing
+        came back on it.
 
         Args:
             data: head and body.
@@ -183,7 +195,9 @@ class ConnectionPool:
                     if answer.status:
                         raise
                 break
-        _, fresh = await asyncio.get_running_loop().create_connection(Connection, self.endpoint.host, self.endpoint.port, ssl=self._tls)
+        _, fresh = await asyncio.get_running_loop().create_connection(
+            Connection, self.endpoint.host, self.endpoint.port, ssl=self._tls
+        )
         await self._on(fresh, data, answer)
 
     async def _on(self, connection: Connection, data: bytes, answer: Answer) -> None:

@@ -1,4 +1,7 @@
-"""Server-sent events of a streamed answer: split into payloads, payloads into text, counts and stage times."""
+"""Server-sent events of a streamed answer.
+
+Split into payloads, payloads into text, counts and stage times.
+"""
 
 from typing import Any
 
@@ -62,7 +65,8 @@ class Chunk(msgspec.Struct):
 
     Attributes:
         choices: pieces of text.
-        usage: token counts, in the last event where they were asked for, and seconds by stage where a server tells them.
+        usage: token counts, in the last event where they were asked for, and seconds by stage where
+            a server tells them.
         error: when the server gave up in the middle.
     """
 
@@ -78,7 +82,7 @@ class Chunk(msgspec.Struct):
 
 
 def _text(choice: _Choice) -> str | None:
-    """Give a choice's text, or None; an empty delta of a chat, such as the one with the role, is not text."""
+    """Return a choice's text, or None; an empty delta of a chat, such as the one with the role, is not text."""
     if choice.delta is None:
         return choice.text
     return choice.delta.content or choice.delta.reasoning_content or None

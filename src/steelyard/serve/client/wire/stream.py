@@ -1,4 +1,7 @@
-"""One streamed request: bodies of both kinds, what comes back, retries after 429, errors told apart."""
+"""One streamed request.
+
+Bodies of both kinds, what comes back, retries after 429, errors told apart.
+"""
 
 import asyncio
 import math
@@ -78,7 +81,13 @@ class StreamReader:
 
 
 async def stream_once(
-    pool: ConnectionPool, path: str, body: bytes, reader: StreamReader, *, timeout_s: float, request_id: str = ""
+    pool: ConnectionPool,
+    path: str,
+    body: bytes,
+    reader: StreamReader,
+    *,
+    timeout_s: float,
+    request_id: str = "",
 ) -> tuple[Answer, str, str]:
     """Send one streamed request and read its answer to the end.
 
@@ -96,7 +105,9 @@ async def stream_once(
     answer = Answer(reader.take)
     try:
         async with asyncio.timeout(timeout_s):
-            await pool.exchange(pool.endpoint.request("POST", path, body, request_id=request_id), answer)
+            await pool.exchange(
+                pool.endpoint.request("POST", path, body, request_id=request_id), answer
+            )
     except TimeoutError:
         return answer, "timeout", f"no whole answer after {timeout_s:g} s"
     except ProtocolError as error:
@@ -113,7 +124,7 @@ async def stream_once(
 
 
 def error_words(body: bytes) -> str:
-    """Give the message of an error body in OpenAI's shape, else the first characters of the body."""
+    """Return the message of an error body in OpenAI's shape, else the first characters of the body."""
     try:
         parsed: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -122,12 +133,12 @@ def error_words(body: bytes) -> str:
 
 
 def _words(error: Any) -> str:
-    """Give the message of an error object, or the object itself as text."""
+    """Return the message of an error object, or the object itself as text."""
     return str(error.get("message", error) if isinstance(error, dict) else error)
 
 
 def retry_wait_s(answer: Answer) -> float:
-    """Give the seconds a 429 asks to wait, at most a minute; one second when it does not say."""
+    """Return the seconds a 429 asks to wait, at most a minute; one second when it does not say."""
     try:
         wait_s = float(answer.headers.get("retry-after", ""))
     except ValueError:
@@ -136,7 +147,14 @@ def retry_wait_s(answer: Answer) -> float:
 
 
 async def fill_record(
-    pool: ConnectionPool, path: str, body: bytes, record: RequestRecord, *, start_s: float, timeout_s: float, retries: int
+    pool: ConnectionPool,
+    path: str,
+    body: bytes,
+    record: RequestRecord,
+    *,
+    start_s: float,
+    timeout_s: float,
+    retries: int,
 ) -> None:
     """Send a request, again after each 429 as often as allowed, and write down what happened.
 
@@ -154,7 +172,9 @@ async def fill_record(
     record.sent_s = time.perf_counter() - start_s
     while True:
         reader = StreamReader()
-        answer, record.error, record.message = await stream_once(pool, path, body, reader, timeout_s=timeout_s)
+        answer, record.error, record.message = await stream_once(
+            pool, path, body, reader, timeout_s=timeout_s
+        )
         if record.error != "http 429" or record.retries >= retries:
             break
         record.retries += 1
@@ -163,6 +183,10 @@ async def fill_record(
     record.first_byte_s = answer.first_byte_s - start_s
     record.chunk_s = [at_s - start_s for at_s in reader.chunk_s]
     record.finish_reason = reader.finish_reason
-    record.prompt_tokens = record.prompt_tokens if reader.prompt_tokens is None else reader.prompt_tokens
-    record.output_tokens = len(reader.chunk_s) if reader.output_tokens is None else reader.output_tokens
+    record.prompt_tokens = (
+        record.prompt_tokens if reader.prompt_tokens is None else reader.prompt_tokens
+    )
+    record.output_tokens = (
+        len(reader.chunk_s) if reader.output_tokens is None else reader.output_tokens
+    )
     record.stages = reader.stages or parse_stages(answer.headers.get("x-stage-times", ""))

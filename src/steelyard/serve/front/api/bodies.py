@@ -10,7 +10,14 @@ from msgspec import Meta
 
 from steelyard.serve.front.api.errors import ApiError
 
-__all__ = ["ChatBody", "CompletionBody", "EmbeddingBody", "GenerationBody", "Message", "decode_body"]
+__all__ = [
+    "ChatBody",
+    "CompletionBody",
+    "EmbeddingBody",
+    "GenerationBody",
+    "Message",
+    "decode_body",
+]
 
 _MAX_PROMPTS, _MAX_STOPS, _MAX_SEQUENCES = 256, 64, 32
 
@@ -184,7 +191,7 @@ class Message(msgspec.Struct):
     content: str | list[dict[str, Any]] | None = None
 
     def plain(self) -> dict[str, str]:
-        """Give role and content as text.
+        """Return role and content as text.
 
         Returns:
             Both as strings.
@@ -192,8 +199,14 @@ class Message(msgspec.Struct):
         Raises:
             ApiError: a part is not text.
         """
-        parts = self.content if isinstance(self.content, list) else [{"type": "text", "text": self.content or ""}]
-        if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in parts):
+        parts = (
+            self.content
+            if isinstance(self.content, list)
+            else [{"type": "text", "text": self.content or ""}]
+        )
+        if any(
+            part.get("type") != "text" or not isinstance(part.get("text"), str) for part in parts
+        ):
             raise ApiError(400, "only parts of type 'text' are supported", param="messages")
         return {"role": self.role, "content": "".join(part["text"] for part in parts)}
 
@@ -262,7 +275,7 @@ class EmbeddingBody(msgspec.Struct, kw_only=True):
 
 
 def split_prompts(value: str | list[str | int | list[int]], field: str) -> list[str | list[int]]:
-    """Give one entry per prompt.
+    """Return one entry per prompt.
 
     Args:
         value: a text, token ids, texts or lists of token ids.
@@ -274,13 +287,30 @@ def split_prompts(value: str | list[str | int | list[int]], field: str) -> list[
     Raises:
         ApiError: there is none, there are too many, or kinds are mixed.
     """
-    listed: Any = [value] if isinstance(value, str) or (value and isinstance(value[0], int)) else value
+    listed: Any = (
+        [value] if isinstance(value, str) or (value and isinstance(value[0], int)) else value
+    )
     if not 1 <= len(listed) <= _MAX_PROMPTS:
-        raise ApiError(400, f"{field} has {len(listed)} prompts, but 1 to {_MAX_PROMPTS} are allowed; split the request", param=field)
+        raise ApiError(
+            400,
+            f"{field} has {len(listed)} prompts, but 1 to {_MAX_PROMPTS} are allowed; split the "
+            f"request",
+            param=field,
+        )
     texts = sum(isinstance(item, str) for item in listed)
-    numbers = all(isinstance(token, int) for item in listed if isinstance(item, list) for token in item)
-    if texts not in (0, len(listed)) or not numbers or (not texts and not all(isinstance(item, list) for item in listed)):
-        raise ApiError(400, f"{field} must be a text, token ids, a list of texts or a list of lists of token ids", param=field)
+    numbers = all(
+        isinstance(token, int) for item in listed if isinstance(item, list) for token in item
+    )
+    if (
+        texts not in (0, len(listed))
+        or not numbers
+        or (not texts and not all(isinstance(item, list) for item in listed))
+    ):
+        raise ApiError(
+            400,
+            f"{field} must be a text, token ids, a list of texts or a list of lists of token ids",
+            param=field,
+        )
     if any(not item for item in listed):
         raise ApiError(400, f"{field} is empty; give at least one token", param=field)
     return listed
@@ -289,7 +319,9 @@ def split_prompts(value: str | list[str | int | list[int]], field: str) -> list[
 _Body = TypeVar("_Body", CompletionBody, ChatBody, EmbeddingBody)
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in (CompletionBody, ChatBody, EmbeddingBody)}
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (CompletionBody, ChatBody, EmbeddingBody)
+}
 
 
 def decode_body(data: bytes, kind: type[_Body]) -> _Body:

@@ -30,7 +30,9 @@ class Shape(ABC):
 
     whole = piece = ""
 
-    def __init__(self, name: str, created: int, model: str, codec: TextCodec, *, with_usage: bool = False) -> None:
+    def __init__(
+        self, name: str, created: int, model: str, codec: TextCodec, *, with_usage: bool = False
+    ) -> None:
         """Prepare what all events of one answer share.
 
         Args:
@@ -38,7 +40,8 @@ class Shape(ABC):
             created: seconds since 1970.
             model: name of the model.
             codec: gives tokens as text.
-            with_usage: whether a last event counts tokens, for which the others carry an empty count.
+            with_usage: whether a last event counts tokens, for which the others carry an empty
+                count.
         """
         self.id, self.created, self.model = name, created, model
         self._codec = codec
@@ -47,16 +50,18 @@ class Shape(ABC):
         self._tail = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
 
     def answer(self, choices: list[dict[str, Any]], counts: dict[str, Any]) -> bytes:
-        """Give a whole answer."""
+        """Return a whole answer."""
         head = {"id": self.id, "object": self.whole, "created": self.created, "model": self.model}
         return _encode({**head, "choices": choices, "usage": counts})
 
     @abstractmethod
-    def choice(self, sequence: Sequence, prefix: str = "", *, with_logprobs: bool = False) -> dict[str, Any]:
-        """Give one whole choice."""
+    def choice(
+        self, sequence: Sequence, prefix: str = "", *, with_logprobs: bool = False
+    ) -> dict[str, Any]:
+        """Return one whole choice."""
 
     def event(self, sequence: Sequence, *, with_logprobs: bool = False) -> bytes:
-        """Give a stream event with what a sequence has that the client does not know; it counts as told from then on."""
+        """Return a stream event with what a sequence has that the client does not know; it counts as told from then on."""
         text, sequence.text = sequence.text, ""
         reason = b"null"
         if sequence.finish_reason and not sequence.reported:
@@ -66,23 +71,33 @@ class Shape(ABC):
             reports, sequence.reports = sequence.reports, []
             report = _encode(self.report(reports))
         index = str(sequence.index).encode()
-        parts = (b'{"index":', index, b",", self.delta(text), b',"logprobs":', report, b',"finish_reason":', reason, b"}")
+        parts = (
+            b'{"index":',
+            index,
+            b",",
+            self.delta(text),
+            b',"logprobs":',
+            report,
+            b',"finish_reason":',
+            reason,
+            b"}",
+        )
         return self._head + b"".join(parts) + self._tail
 
     @abstractmethod
     def delta(self, text: str) -> bytes:
-        """Give the fields of an event that carry text."""
+        """Return the fields of an event that carry text."""
 
     @abstractmethod
     def report(self, reports: list[TokenReport]) -> dict[str, Any]:
-        """Give log probabilities in this kind's form."""
+        """Return log probabilities in this kind's form."""
 
     def opening(self, sequence: Sequence) -> bytes:
-        """Give the event before the first text of a choice, if this kind has one."""
+        """Return the event before the first text of a choice, if this kind has one."""
         return b""
 
     def closing(self, counts: dict[str, Any] | None) -> bytes:
-        """Give what ends a stream: the counts, when asked for, and the end mark."""
+        """Return what ends a stream: the counts, when asked for, and the end mark."""
         event = b"" if counts is None else self._head + b'],"usage":' + _encode(counts) + b"}\n\n"
         return event + b"data: [DONE]\n\n"
 
@@ -92,22 +107,31 @@ class CompletionShape(Shape):
 
     whole = piece = "text_completion"
 
-    def choice(self, sequence: Sequence, prefix: str = "", *, with_logprobs: bool = False) -> dict[str, Any]:
-        """Give one whole choice."""
+    def choice(
+        self, sequence: Sequence, prefix: str = "", *, with_logprobs: bool = False
+    ) -> dict[str, Any]:
+        """Return one whole choice."""
         report = self.report(sequence.reports) if with_logprobs else None
-        return {"index": sequence.index, "text": prefix + sequence.text, "logprobs": report, "finish_reason": sequence.finish_reason}
+        return {
+            "index": sequence.index,
+            "text": prefix + sequence.text,
+            "logprobs": report,
+            "finish_reason": sequence.finish_reason,
+        }
 
     def delta(self, text: str) -> bytes:
-        """Give the fields of an event that carry text."""
+        """Return the fields of an event that carry text."""
         return b'"text":' + _encode(text)
 
     def report(self, reports: list[TokenReport]) -> dict[str, Any]:
-        """Give tokens, their log probabilities, the likeliest ones and the characters before each."""
+        """Return tokens, their log probabilities, the likeliest ones and the characters before each."""
         name = self._codec.piece
         return {
             "tokens": [name(item.token) for item in reports],
             "token_logprobs": [_finite(item.logprob) for item in reports],
-            "top_logprobs": [{name(token): _finite(value) for token, value in item.tops} for item in reports],
+            "top_logprobs": [
+                {name(token): _finite(value) for token, value in item.tops} for item in reports
+            ],
             "text_offset": [item.offset for item in reports],
         }
 
@@ -117,38 +141,52 @@ class ChatShape(Shape):
 
     whole, piece = "chat.completion", "chat.completion.chunk"
 
-    def choice(self, sequence: Sequence, prefix: str = "", *, with_logprobs: bool = False) -> dict[str, Any]:
-        """Give one whole choice."""
+    def choice(
+        self, sequence: Sequence, prefix: str = "", *, with_logprobs: bool = False
+    ) -> dict[str, Any]:
+        """Return one whole choice."""
         message = {"role": "assistant", "content": prefix + sequence.text, "refusal": None}
         report = self.report(sequence.reports) if with_logprobs else None
-        return {"index": sequence.index, "message": message, "logprobs": report, "finish_reason": sequence.finish_reason}
+        return {
+            "index": sequence.index,
+            "message": message,
+            "logprobs": report,
+            "finish_reason": sequence.finish_reason,
+        }
 
     def delta(self, text: str) -> bytes:
-        """Give the fields of an event that carry text."""
+        """Return the fields of an event that carry text."""
         return b'"delta":{"content":' + _encode(text) + b"}" if text else b'"delta":{}'
 
     def opening(self, sequence: Sequence) -> bytes:
-        """Give the event that names the role."""
+        """Return the event that names the role."""
         index = str(sequence.index).encode()
         body = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
         return self._head + b'{"index":' + index + body + self._tail
 
     def report(self, reports: list[TokenReport]) -> dict[str, Any]:
-        """Give each token with its log probability, its bytes and the likeliest ones."""
+        """Return each token with its log probability, its bytes and the likeliest ones."""
         content = [
-            {**self._token(item.token, item.logprob), "top_logprobs": [self._token(token, value) for token, value in item.tops]}
+            {
+                **self._token(item.token, item.logprob),
+                "top_logprobs": [self._token(token, value) for token, value in item.tops],
+            }
             for item in reports
         ]
         return {"content": content, "refusal": None}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        """Give one token."""
+        """Return one token."""
         raw = self._codec.piece_bytes(token)
-        return {"token": raw.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(raw)}
+        return {
+            "token": raw.decode(errors="replace"),
+            "logprob": _finite(logprob),
+            "bytes": list(raw),
+        }
 
 
 def _finite(value: float) -> float:
-    """Give a number that JSON has."""
+    """Return a number that JSON has."""
     return value if math.isfinite(value) else _FLOOR
 
 
@@ -164,4 +202,9 @@ def usage(prompt_tokens: int, output_tokens: int, stage_times: dict[str, float])
         OpenAI's counts, and `stage_times` beside them.
     """
     total = prompt_tokens + output_tokens
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens, "total_tokens": total, "stage_times": stage_times}
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": total,
+        "stage_times": stage_times,
+    }

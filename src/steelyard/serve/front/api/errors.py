@@ -10,7 +10,13 @@ from steelyard.errors import SteelyardError
 
 __all__ = ["ApiError", "error_body"]
 
-_CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 429: "rate_limit_exceeded"}
+_CODES = {
+    401: "invalid_api_key",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "body_too_large",
+    429: "rate_limit_exceeded",
+}
 
 
 class ApiError(Exception):
@@ -23,7 +29,15 @@ class ApiError(Exception):
         retry_after_s: seconds after which another try may succeed, 0 when it would not.
     """
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float = 0.0,
+    ) -> None:
         """Keep the parts.
 
         Args:
@@ -41,10 +55,12 @@ class ApiError(Exception):
 
     @classmethod
     def refusal(cls, error: SteelyardError, param: str | None = None) -> ApiError:
-        """Give 400 with the message and hint of an error of ours; its first word names the field unless `param` does."""
+        """Return 400 with the message and hint of an error of ours; its first word names the field unless `param` does."""
         first = str(error).partition(" ")[0]
         text = f"{error}; {error.hint}" if error.hint else str(error)
-        return cls(400, text, param=param or (first if first.isidentifier() and "_" in first else None))
+        return cls(
+            400, text, param=param or (first if first.isidentifier() and "_" in first else None)
+        )
 
     @property
     def kind(self) -> str:
@@ -56,7 +72,11 @@ class ApiError(Exception):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Headers beyond the usual ones."""
-        return [(b"retry-after", str(max(math.ceil(self.retry_after_s), 1)).encode())] if self.retry_after_s > 0 else []
+        return (
+            [(b"retry-after", str(max(math.ceil(self.retry_after_s), 1)).encode())]
+            if self.retry_after_s > 0
+            else []
+        )
 
     @property
     def body(self) -> bytes:
@@ -64,6 +84,10 @@ class ApiError(Exception):
         return error_body(str(self), kind=self.kind, param=self.param, code=self.code)
 
 
-def error_body(message: str, *, kind: str, param: str | None = None, code: str | None = None) -> bytes:
-    """Give an error in OpenAI's shape as JSON."""
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+def error_body(
+    message: str, *, kind: str, param: str | None = None, code: str | None = None
+) -> bytes:
+    """Return an error in OpenAI's shape as JSON."""
+    return msgspec.json.encode(
+        {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    )

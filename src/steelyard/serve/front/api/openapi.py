@@ -35,19 +35,44 @@ _ERRORS = {
 
 @cache
 def schema() -> bytes:
-    """Give the OpenAPI 3.1 description as JSON."""
+    """Return the OpenAPI 3.1 description as JSON."""
     kinds = [kind for kind, _ in _POSTS.values()]
-    bodies, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    paths: dict[str, Any] = {path: {"get": {"summary": text, "responses": _responses(text)}} for path, text in _GETS.items()}
+    bodies, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
+    paths: dict[str, Any] = {
+        path: {"get": {"summary": text, "responses": _responses(text)}}
+        for path, text in _GETS.items()
+    }
     for (path, (_, text)), body in zip(_POSTS.items(), bodies, strict=True):
         content = {"application/json": {"schema": body}}
-        paths[path] = {"post": {"summary": text, "requestBody": {"required": True, "content": content}, "responses": _responses(text)}}
+        paths[path] = {
+            "post": {
+                "summary": text,
+                "requestBody": {"required": True, "content": content},
+                "responses": _responses(text),
+            }
+        }
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-    paths["/v1/models/{model}"] = {"get": {"summary": "Give one model", "parameters": [model], "responses": _responses("The model")}}
-    info = {"title": "Steelyard", "version": __version__, "description": "OpenAI-compatible serving."}
-    return msgspec.json.encode({"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components}})
+    paths["/v1/models/{model}"] = {
+        "get": {
+            "summary": "Give one model",
+            "parameters": [model],
+            "responses": _responses("The model"),
+        }
+    }
+    info = {
+        "title": "Steelyard",
+        "version": __version__,
+        "description": "OpenAI-compatible serving.",
+    }
+    return msgspec.json.encode(
+        {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components}}
+    )
 
 
 def _responses(text: str) -> dict[str, Any]:
-    """Give the answers a path may have."""
-    return {"200": {"description": text}} | {status: {"description": told} for status, told in _ERRORS.items()}
+    """Return the answers a path may have."""
+    return {"200": {"description": text}} | {
+        status: {"description": told} for status, told in _ERRORS.items()
+    }

@@ -40,7 +40,11 @@ _READ_BYTES = 256 * 1024
 
 @dataclass(slots=True)
 class _Live:
-    """A prompt in flight: when it was received, when the first step with it began, and whether its first token was told."""
+    """A prompt in flight.
+
+    When it was received, when the first step with it began, and whether its first token was
+    told.
+    """
 
     received_s: float
     began_s: float = 0.0
@@ -50,14 +54,19 @@ class _Live:
 class EngineLoop:
     """Drives an engine for one gateway.
 
-    A reader thread takes frames; `run` steps the engine in the calling thread and writes one frame per step. Writing blocks when the
-    gateway does not read, so that nothing piles up here.
+    A reader thread takes frames; `run` steps the engine in the calling thread and writes one frame
+    per step. Writing blocks when the gateway does not read, so that nothing piles up here.
 
     Attributes:
         llm: the engine; only the thread in `run` touches it.
     """
 
-    def __init__(self, llm: LLM, connection: socket.socket, embed: Callable[[list[list[int]]], Any] | None = None) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        connection: socket.socket,
+        embed: Callable[[list[list[int]]], Any] | None = None,
+    ) -> None:
         """Keep the parts.
 
         Args:

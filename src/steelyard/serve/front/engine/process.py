@@ -1,4 +1,7 @@
-"""The engine process: connects to the gateway's socket, makes the engine it is told to, and runs it."""
+"""The engine process.
+
+Connects to the gateway's socket, makes the engine it is told to, and runs it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard.errors import SteelyardError
-from steelyard.serve.front.engine.wire import Failed, FrameReader, Ready, Start, ToEngine, ToGateway, encode_frame
+from steelyard.serve.front.engine.wire import (
+    Failed,
+    FrameReader,
+    Ready,
+    Start,
+    ToEngine,
+    ToGateway,
+    encode_frame,
+)
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
@@ -30,7 +41,10 @@ def main(arguments: list[str]) -> int:
     Returns:
         Exit code: 0 after a drain, else what the failure says.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # the gateway decides when to end; a closed socket ends us in any case
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # the gateway decides when to end; a closed socket ends us in any case
         signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(arguments[0])
@@ -68,15 +82,22 @@ def _make(start: Start) -> LLM:
         torch.set_num_threads(start.threads or len(start.cores))
     folder = Path(start.model)
     model = checkpoint.load(folder)
-    config = default_config(model, pool_bytes=start.pool_bytes, max_model_len=start.max_model_len, token_budget=start.token_budget)
+    config = default_config(
+        model,
+        pool_bytes=start.pool_bytes,
+        max_model_len=start.max_model_len,
+        token_budget=start.token_budget,
+    )
     config = replace(config, policy=start.policy)  # pyright: ignore[reportArgumentType]
     codec = TextCodec.load(folder)
     sampler = Sampler(_grammars(codec, model.architecture.vocab_size))
-    return LLM(model, config, end_tokens=codec.end_tokens, asynchronous=start.asynchronous, sampler=sampler)
+    return LLM(
+        model, config, end_tokens=codec.end_tokens, asynchronous=start.asynchronous, sampler=sampler
+    )
 
 
 def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
-    """Give what follows grammars, or None when this model's tokenizer cannot; requests with a grammar are refused then."""
+    """Return what follows grammars, or None when this model's tokenizer cannot; requests with a grammar are refused then."""
     from steelyard.serve.running.grammar import Grammars
 
     if codec.tokenizer is None:

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from steelyard.errors import BackendError, DataError
-from steelyard.serve.front.engine.wire import Drain, Failed, FrameReader, GetStats, Ready, Start, ToEngine, ToGateway, encode_frame
+from steelyard.serve.front.engine.wire import (
+    Drain,
+    Failed,
+    FrameReader,
+    GetStats,
+    Ready,
+    Start,
+    ToEngine,
+    ToGateway,
+    encode_frame,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,8 +72,9 @@ class _Link(asyncio.Protocol):
 class EngineSupervisor:
     """Owns the engine process and the socket it connects to, in a folder only this user can enter.
 
-    After a death the engine is started again at once, then with waits that double up to half a minute; a minute of steady work resets them.
-    An engine that owes answers and says nothing for too long, not even to a question about its counters, is ended.
+    After a death the engine is started again at once, then with waits that double up to half a
+    minute; a minute of steady work resets them. An engine that owes answers and says nothing for
+    too long, not even to a question about its counters, is ended.
 
     Attributes:
         num_restarts: times the engine was started again.
@@ -72,7 +83,12 @@ class EngineSupervisor:
     """
 
     def __init__(
-        self, start: Start, dispatcher: Dispatcher, count_restart: Callable[[], None] = lambda: None, *, stall_timeout_s: float = 600.0
+        self,
+        start: Start,
+        dispatcher: Dispatcher,
+        count_restart: Callable[[], None] = lambda: None,
+        *,
+        stall_timeout_s: float = 600.0,
     ) -> None:
         """Keep the parts; `begin` starts.
 
@@ -100,7 +116,11 @@ class EngineSupervisor:
     @property
     def process_id(self) -> int:
         """Number of the engine process, 0 when there is none."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else 0
+        return (
+            self._process.pid
+            if self._process is not None and self._process.returncode is None
+            else 0
+        )
 
     async def begin(self) -> None:
         """Start the engine for the first time and watch it from then on.
@@ -108,9 +128,14 @@ class EngineSupervisor:
         Raises:
             BackendError: it ended before it was ready; the message says why.
         """
-        self._server = await asyncio.get_running_loop().create_unix_server(self._connect, str(self._path))
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            self._connect, str(self._path)
+        )
         await self._launch()
-        self._watchers = [asyncio.create_task(self._watch()), asyncio.create_task(self._check_pulse())]
+        self._watchers = [
+            asyncio.create_task(self._watch()),
+            asyncio.create_task(self._check_pulse()),
+        ]
 
     async def end(self) -> None:
         """Let the engine finish, and end it if it does not."""
@@ -151,7 +176,9 @@ class EngineSupervisor:
     async def _launch(self) -> None:
         """Start a process and wait until it is ready."""
         self._first = asyncio.get_running_loop().create_future()
-        self._process = await asyncio.create_subprocess_exec(sys.executable, "-m", _MODULE, str(self._path))
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", _MODULE, str(self._path)
+        )
         self._begun_s = time.monotonic()
         ended = asyncio.ensure_future(self._process.wait())
         await asyncio.wait({self._first, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -192,12 +219,18 @@ class EngineSupervisor:
                     self._dispatcher.disconnect(self.failure, retry=False)
 
     async def _check_pulse(self) -> None:
-        """End an engine that is silent for too long while it owes answers; it answers a question between any two steps."""
+        """End an engine that is silent for too long while it owes answers.
+
+        It answers a question between any two steps.
+        """
         while True:
             await asyncio.sleep(self._stall_timeout_s / 4)
             if not self._dispatcher.has_work:
                 self._heard_s = time.monotonic()
-            elif time.monotonic() - self._heard_s > self._stall_timeout_s and self._process is not None:
+            elif (
+                time.monotonic() - self._heard_s > self._stall_timeout_s
+                and self._process is not None
+            ):
                 self.failure = f"it said nothing for {self._stall_timeout_s:g} s"
                 self._process.kill()
                 self._heard_s = time.monotonic()

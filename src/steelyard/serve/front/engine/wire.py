@@ -1,4 +1,7 @@
-"""What gateway and engine tell each other: length-prefixed MessagePack frames over a Unix socket."""
+"""What gateway and engine tell each other.
+
+Length-prefixed MessagePack frames over a Unix socket.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +152,8 @@ class Update(msgspec.Struct, array_like=True, frozen=True):
         finish_reason: "stop", "length", "abort" or "refused" when it ended, else empty.
         logprobs: one natural logarithm per token, or None.
         tops: (token, natural logarithm) pairs, most likely first, for each token, or None.
-        stamps: when the frame was received, when the first step began and when its first token came; with the first token only.
+        stamps: when the frame was received, when the first step began and when its first token
+            came; with the first token only.
         message: why it was refused.
     """
 
@@ -203,7 +207,7 @@ ToGateway = Ready | Failed | Step | Embedded | Stats
 
 
 def encode_frame(message: ToEngine | ToGateway) -> bytes:
-    """Give a message as bytes with its length in front.
+    """Return a message as bytes with its length in front.
 
     Args:
         message: of either direction.
@@ -216,7 +220,10 @@ def encode_frame(message: ToEngine | ToGateway) -> bytes:
     """
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME_BYTES:
-        raise DataError(f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}", hint="send fewer tokens in one request")
+        raise DataError(
+            f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}",
+            hint="send fewer tokens in one request",
+        )
     return _LENGTH.pack(len(body)) + body
 
 
@@ -242,7 +249,8 @@ class FrameReader:
             Messages in order.
 
         Raises:
-            DataError: a length is beyond `MAX_FRAME_BYTES` or a body is none of the expected messages.
+            DataError: a length is beyond `MAX_FRAME_BYTES` or a body is none of the expected
+                messages.
         """
         self._buffer += data
         start, buffer = 0, self._buffer
@@ -250,7 +258,10 @@ class FrameReader:
             while len(buffer) - start >= _LENGTH.size:
                 (size,) = _LENGTH.unpack_from(buffer, start)
                 if size > MAX_FRAME_BYTES:
-                    raise DataError(f"a frame of {size} bytes was announced, more than {MAX_FRAME_BYTES}", hint="restart the server")
+                    raise DataError(
+                        f"a frame of {size} bytes was announced, more than {MAX_FRAME_BYTES}",
+                        hint="restart the server",
+                    )
                 stop = start + _LENGTH.size + size
                 if len(buffer) < stop:
                     break
@@ -258,7 +269,9 @@ class FrameReader:
                 start = stop
                 yield self._decoder.decode(body)
         except msgspec.MsgspecError as error:
-            raise DataError(f"a frame is not a message: {error}", hint="restart the server") from error
+            raise DataError(
+                f"a frame is not a message: {error}", hint="restart the server"
+            ) from error
         finally:
             del buffer[:start]
 

@@ -29,7 +29,9 @@ __all__ = ["Answers"]
 class Answers:
     """Runs calls and writes their answers."""
 
-    def __init__(self, name: str, codec: TextCodec, dispatcher: Dispatcher, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, name: str, codec: TextCodec, dispatcher: Dispatcher, metrics: GatewayMetrics
+    ) -> None:
         """Keep the parts.
 
         Args:
@@ -55,7 +57,11 @@ class Answers:
         """
         exchange.clock.parsed_s = time.perf_counter()
         prompts = [await encode_prompt(self._codec, item) for item in body.prompts]
-        prefixes = [item if isinstance(item, str) else self._codec.decode(item) for item in body.prompts] if body.echo else []
+        prefixes = (
+            [item if isinstance(item, str) else self._codec.decode(item) for item in body.prompts]
+            if body.echo
+            else []
+        )
         shape = self._shape(CompletionShape, "cmpl", body)
         await self._run(exchange, body, prompts, prefixes, shape)
 
@@ -78,10 +84,21 @@ class Answers:
     def _shape(self, kind: type[Shape], prefix: str, body: CompletionBody | ChatBody) -> Shape:
         """Make an answer's frame."""
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        return kind(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), self.name, self._codec, with_usage=with_usage)
+        return kind(
+            f"{prefix}-{secrets.token_hex(12)}",
+            int(time.time()),
+            self.name,
+            self._codec,
+            with_usage=with_usage,
+        )
 
     async def _run(
-        self, exchange: Exchange, body: CompletionBody | ChatBody, prompts: list[list[int]], prefixes: list[str], shape: Shape
+        self,
+        exchange: Exchange,
+        body: CompletionBody | ChatBody,
+        prompts: list[list[int]],
+        prefixes: list[str],
+        shape: Shape,
     ) -> None:
         """Make the call, let it in, write its answer and count it out."""
         check_tokens(prompts, self._dispatcher.ready, "prompt")
@@ -113,11 +130,21 @@ class Answers:
         """Refuse what exceeds the model length."""
         longest, limit = max(len(prompt) for prompt in call.prompts), call.params.max_tokens
         if longest + limit > self._longest:
-            text = f"prompt of {longest} tokens and max_tokens {limit} exceed the model length {self._longest}"
+            text = (
+                f"prompt of {longest} tokens and max_tokens {limit} exceed the model length "
+                f"{self._longest}"
+            )
             param = "max_tokens" if longest < self._longest else "prompt"
-            raise ApiError(400, f"{text}; shorten the prompt or lower max_tokens", param=param, code="context_length_exceeded")
+            raise ApiError(
+                400,
+                f"{text}; shorten the prompt or lower max_tokens",
+                param=param,
+                code="context_length_exceeded",
+            )
 
-    async def _whole(self, exchange: Exchange, call: Call, shape: Shape, body: Any, prefixes: list[str]) -> None:
+    async def _whole(
+        self, exchange: Exchange, call: Call, shape: Shape, body: Any, prefixes: list[str]
+    ) -> None:
         """Wait for the end and answer at once."""
         while not call.is_done:
             await call.wait()
@@ -126,13 +153,20 @@ class Answers:
         now_s = time.perf_counter()
         wants = body.num_logprobs is not None
         heads = [prefixes[item.index // call.width] if prefixes else "" for item in call.sequences]
-        choices = [shape.choice(item, head, with_logprobs=wants) for item, head in zip(call.sequences, heads, strict=True)]
+        choices = [
+            shape.choice(item, head, with_logprobs=wants)
+            for item, head in zip(call.sequences, heads, strict=True)
+        ]
         counts = usage(call.num_prompt_tokens, call.num_output_tokens, call.clock.stages(now_s))
         call.emitted = True
         call.clock.first_relayed_s = now_s
-        await exchange.send_json(200, shape.answer(choices, counts), stages=call.clock.header(now_s))
+        await exchange.send_json(
+            200, shape.answer(choices, counts), stages=call.clock.header(now_s)
+        )
 
-    async def _stream(self, exchange: Exchange, call: Call, shape: Shape, body: Any, prefixes: list[str]) -> None:
+    async def _stream(
+        self, exchange: Exchange, call: Call, shape: Shape, body: Any, prefixes: list[str]
+    ) -> None:
         """Send text as it comes; headers go out with the first of it, so that a refusal still has its status."""
         wants = body.num_logprobs is not None
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -146,16 +180,24 @@ class Answers:
                 await exchange.send_piece(b"data: " + call.failure.body + b"\n\n", is_last=True)
                 return
             first = b"" if call.emitted else await self._open(exchange, call, shape, prefixes)
-            piece = first + b"".join([shape.event(item, with_logprobs=wants) for item in call.sequences if item.has_news])
+            piece = first + b"".join(
+                [shape.event(item, with_logprobs=wants) for item in call.sequences if item.has_news]
+            )
             if call.is_done:
                 now_s = time.perf_counter()
-                counts = usage(call.num_prompt_tokens, call.num_output_tokens, call.clock.stages(now_s)) if with_usage else None
+                counts = (
+                    usage(call.num_prompt_tokens, call.num_output_tokens, call.clock.stages(now_s))
+                    if with_usage
+                    else None
+                )
                 await exchange.send_piece(piece + shape.closing(counts), is_last=True)
                 return
             if piece:
                 await exchange.send_piece(piece)
 
-    async def _open(self, exchange: Exchange, call: Call, shape: Shape, prefixes: list[str]) -> bytes:
+    async def _open(
+        self, exchange: Exchange, call: Call, shape: Shape, prefixes: list[str]
+    ) -> bytes:
         """Send the headers; give what comes before the first text."""
         opening = self._opening(call, shape, prefixes)
         call.emitted = True
@@ -164,7 +206,7 @@ class Answers:
         return opening
 
     def _opening(self, call: Call, shape: Shape, prefixes: list[str]) -> bytes:
-        """Give what comes before the first text: roles, or the prompt when it is echoed."""
+        """Return what comes before the first text: roles, or the prompt when it is echoed."""
         for item in call.sequences if prefixes else ():
             item.text = prefixes[item.index // call.width] + item.text
         return b"".join(shape.opening(item) for item in call.sequences)
@@ -174,22 +216,29 @@ class Answers:
         now_s, metrics, clock = time.perf_counter(), self._metrics, call.clock
         is_complete = call.is_done and call.failure is None
         output = call.num_output_tokens
-        self._dispatcher.backlog.leave(cost, output // max(len(call.sequences), 1), now_s, is_complete=is_complete)
+        self._dispatcher.backlog.leave(
+            cost, output // max(len(call.sequences), 1), now_s, is_complete=is_complete
+        )
         exchange.client.tokens.give(cost - call.num_prompt_tokens - output)
         metrics.prompt_tokens.inc(call.num_prompt_tokens)
-        exchange.outcome = call.sequences[0].finish_reason if is_complete else "error" if call.failure else "abort"
+        exchange.outcome = (
+            call.sequences[0].finish_reason if is_complete else "error" if call.failure else "abort"
+        )
         if not math.isnan(clock.first_relayed_s):
             metrics.ttft.observe(clock.first_relayed_s - clock.arrived_s)
         if is_complete:
             if output > len(call.sequences):
-                metrics.tpot.observe((clock.last_s - clock.first_s) / (max(item.num_tokens for item in call.sequences) - 1 or 1))
+                metrics.tpot.observe(
+                    (clock.last_s - clock.first_s)
+                    / (max(item.num_tokens for item in call.sequences) - 1 or 1)
+                )
             metrics.duration.observe(now_s - clock.arrived_s)
             for name, value in clock.stages(now_s).items():
                 metrics.stages.labels(name).observe(value)
 
 
 def _params(body: CompletionBody | ChatBody, limit: int) -> SamplingParams:
-    """Give a body's fields as sampling parameters."""
+    """Return a body's fields as sampling parameters."""
     names = body.unsupported()
     if names:
         raise ApiError(400, f"not supported: {', '.join(names)}; leave it out", param=names[0])
@@ -197,7 +246,11 @@ def _params(body: CompletionBody | ChatBody, limit: int) -> SamplingParams:
     if drawn and drawn < n:
         raise ApiError(400, f"best_of is {drawn}, but must be at least n = {n}", param="best_of")
     if body.stream and (drawn > n or beams):
-        raise ApiError(400, "the likeliest sequences are known only at the end; leave stream out", param="stream")
+        raise ApiError(
+            400,
+            "the likeliest sequences are known only at the end; leave stream out",
+            param="stream",
+        )
     try:
         return SamplingParams(
             max_tokens=limit,
@@ -225,19 +278,23 @@ def _params(body: CompletionBody | ChatBody, limit: int) -> SamplingParams:
 
 
 def _bias(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
-    """Give logit biases by token."""
+    """Return logit biases by token."""
     if any(not key.isascii() or not key.isdigit() for key in given or ()):
         raise ApiError(400, "logit_bias must have token ids for names", param="logit_bias")
     return tuple((int(key), value) for key, value in (given or {}).items())
 
 
 def _grammar(body: CompletionBody | ChatBody) -> str:
-    """Give the grammar of a response format, spelled as `running.grammar` does."""
+    """Return the grammar of a response format, spelled as `running.grammar` does."""
     form = body.response_format
     if form is None or form.type == "text":
         return ""
     if form.type == "json_object":
         return "json_object"
     if form.json_schema is None or form.json_schema.schema is None:
-        raise ApiError(400, "response_format of type 'json_schema' needs json_schema.schema", param="response_format")
+        raise ApiError(
+            400,
+            "response_format of type 'json_schema' needs json_schema.schema",
+            param="response_format",
+        )
     return "json_schema:" + msgspec.json.encode(form.json_schema.schema).decode()

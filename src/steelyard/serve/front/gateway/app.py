@@ -77,10 +77,14 @@ class GatewayApp:
                 await exchange.send_error(error)
         except ConnectionError:
             exchange.outcome = "abort"
-        except Exception:  # a fault of ours: the client gets the usual shape, the server's log the traceback
+        except (
+            Exception
+        ):  # a fault of ours: the client gets the usual shape, the server's log the traceback
             exchange.outcome = "500"
             if not exchange.started:
-                await exchange.send_error(ApiError(500, "the server failed; its log says why", code="internal_error"))
+                await exchange.send_error(
+                    ApiError(500, "the server failed; its log says why", code="internal_error")
+                )
             raise
         route = exchange.path if exchange.path in _ROUTES else "other"
         self._metrics.requests.labels(route, exchange.outcome or str(exchange.status)).inc()
@@ -105,10 +109,19 @@ class GatewayApp:
     async def _generate(self, exchange: Exchange) -> None:
         """Answer a request that costs something."""
         if self.is_draining:
-            raise ApiError(503, "the server is shutting down; send the request to another", code="shutting_down", retry_after_s=1.0)
+            raise ApiError(
+                503,
+                "the server is shutting down; send the request to another",
+                code="shutting_down",
+                retry_after_s=1.0,
+            )
         wait_s = exchange.client.requests.take(1, time.perf_counter())
         if wait_s:
-            raise ApiError(429, f"the key's requests per minute are used up; try again in {wait_s:.0f} s", retry_after_s=wait_s)
+            raise ApiError(
+                429,
+                f"the key's requests per minute are used up; try again in {wait_s:.0f} s",
+                retry_after_s=wait_s,
+            )
         self._dispatcher.backlog.refuse_if_full()
         data = await exchange.body(self._body_limit_bytes)
         if exchange.path == "/v1/completions":
@@ -134,8 +147,12 @@ class GatewayApp:
         """Answer a question about the server."""
         path = exchange.path
         if path == "/health":
-            state = "draining" if self.is_draining else "ok" if self._dispatcher.is_up else "starting"
-            await exchange.send_json(200 if state == "ok" else 503, msgspec.json.encode({"status": state}))
+            state = (
+                "draining" if self.is_draining else "ok" if self._dispatcher.is_up else "starting"
+            )
+            await exchange.send_json(
+                200 if state == "ok" else 503, msgspec.json.encode({"status": state})
+            )
         elif path == "/metrics":
             backlog = self._dispatcher.backlog
             self._metrics.in_flight.set(backlog.num_requests)
@@ -150,5 +167,10 @@ class GatewayApp:
     def _models(self, name: str) -> bytes:
         """List the models, or give one."""
         self._check_model(name)
-        card = {"id": self._answers.name, "object": "model", "created": self._created, "owned_by": "steelyard"}
+        card = {
+            "id": self._answers.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "steelyard",
+        }
         return msgspec.json.encode(card if name else {"object": "list", "data": [card]})

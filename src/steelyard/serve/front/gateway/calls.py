@@ -45,7 +45,16 @@ class Sequence:
         reported: whether the end was given to the client.
     """
 
-    __slots__ = ("_num_chars", "_stream", "finish_reason", "index", "num_tokens", "reported", "reports", "text")
+    __slots__ = (
+        "_num_chars",
+        "_stream",
+        "finish_reason",
+        "index",
+        "num_tokens",
+        "reported",
+        "reports",
+        "text",
+    )
 
     def __init__(self, index: int, codec: TextCodec, stops: list[str]) -> None:
         """Start with no text.
@@ -78,7 +87,9 @@ class Sequence:
             self.num_tokens += 1
             if update.logprobs is not None:
                 tops = update.tops[place] if update.tops else []
-                self.reports.append(TokenReport(token, update.logprobs[place], tops, self._num_chars))
+                self.reports.append(
+                    TokenReport(token, update.logprobs[place], tops, self._num_chars)
+                )
             piece = self._stream.push(token)
             self._num_chars += len(piece)
             pieces.append(piece)
@@ -119,7 +130,14 @@ class Call:
     """
 
     def __init__(
-        self, name: str, prompts: list[list[int]], params: SamplingParams, codec: TextCodec, stops: list[str], *, streaming: bool
+        self,
+        name: str,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        codec: TextCodec,
+        stops: list[str],
+        *,
+        streaming: bool,
     ) -> None:
         """Make the sequences.
 
@@ -144,7 +162,10 @@ class Call:
 
     def restart(self) -> None:
         """Forget all output, for another try."""
-        self.sequences = [Sequence(index, self._codec, self._stops) for index in range(len(self.prompts) * self.width)]
+        self.sequences = [
+            Sequence(index, self._codec, self._stops)
+            for index in range(len(self.prompts) * self.width)
+        ]
         self._num_open = len(self.sequences)
         self.has_news = False
 
@@ -166,7 +187,9 @@ class Call:
     @property
     def predicted_tokens(self) -> int:
         """Prompt and expected output tokens."""
-        return self.num_prompt_tokens + len(self.prompts) * self.params.num_sequences * self.expected
+        return (
+            self.num_prompt_tokens + len(self.prompts) * self.params.num_sequences * self.expected
+        )
 
     def take(self, row: int, update: Update, ended_s: float) -> bool:
         """Account for what one sequence got.
@@ -204,7 +227,9 @@ class Call:
 
     def is_prompt_done(self, row: int) -> bool:
         """Whether all sequences of a prompt have ended."""
-        return all(item.finish_reason for item in self.sequences[row * self.width : (row + 1) * self.width])
+        return all(
+            item.finish_reason for item in self.sequences[row * self.width : (row + 1) * self.width]
+        )
 
     def fail(self, error: ApiError) -> None:
         """End without an answer."""

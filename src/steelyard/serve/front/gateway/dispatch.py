@@ -1,4 +1,7 @@
-"""Between calls and the engine: sends prompts, hands out each step's tokens, and keeps what is in flight bounded."""
+"""Between calls and the engine.
+
+Sends prompts, hands out each step's tokens, and keeps what is in flight bounded.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,19 @@ import time
 from typing import TYPE_CHECKING
 
 from steelyard.serve.front.api.errors import ApiError
-from steelyard.serve.front.engine.wire import Abort, Add, Embed, Embedded, GetStats, Ready, Stats, Step, ToEngine, ToGateway, Update
+from steelyard.serve.front.engine.wire import (
+    Abort,
+    Add,
+    Embed,
+    Embedded,
+    GetStats,
+    Ready,
+    Stats,
+    Step,
+    ToEngine,
+    ToGateway,
+    Update,
+)
 from steelyard.serve.front.limits.backlog import Backlog
 
 if TYPE_CHECKING:
@@ -22,7 +37,8 @@ FLUSH_S = 0.005
 """Text of one sequence goes out at most this often, first and last pieces aside."""
 
 MAX_ATTEMPTS = 3
-"""Engines a request is sent to before it is given up; a request that kills each of them must not do so for ever."""
+"""Engines a request is sent to before it is given up; a request that kills each of them must not do
+so for ever."""
 
 _STATS_TIMEOUT_S = 2.0
 
@@ -98,7 +114,7 @@ class Dispatcher:
         return await self._ask(Embed(self._next_key(), prompts))  # pyright: ignore[reportReturnType]
 
     async def stats(self) -> dict[str, float]:
-        """Give the engine's counters; empty when it does not answer in time."""
+        """Return the engine's counters; empty when it does not answer in time."""
         try:
             answer = await asyncio.wait_for(self._ask(GetStats(self._next_key())), _STATS_TIMEOUT_S)
         except (ApiError, TimeoutError):
@@ -117,7 +133,9 @@ class Dispatcher:
             self._dispatch(call)
 
     def disconnect(self, reason: str, *, retry: bool = True) -> None:
-        """Learn that the engine is gone: calls of which the client has seen nothing wait for the next one, the others fail.
+        """Learn that the engine is gone.
+
+        Calls of which the client has seen nothing wait for the next one, the others fail.
 
         Args:
             reason: told to clients.
@@ -127,7 +145,14 @@ class Dispatcher:
         self._rows.clear()
         for future in self._answers.values():
             if not future.done():
-                future.set_exception(ApiError(503, f"the engine has ended: {reason}", code="engine_restarted", retry_after_s=1.0))
+                future.set_exception(
+                    ApiError(
+                        503,
+                        f"the engine has ended: {reason}",
+                        code="engine_restarted",
+                        retry_after_s=1.0,
+                    )
+                )
         self._answers.clear()
         for call, keys in self._calls.items():
             keys.clear()
@@ -137,7 +162,10 @@ class Dispatcher:
                 call.restart()
                 continue
             call.failure = ApiError(
-                503, f"the engine has ended: {reason}; send the request again", code="engine_restarted", retry_after_s=1.0
+                503,
+                f"the engine has ended: {reason}; send the request again",
+                code="engine_restarted",
+                retry_after_s=1.0,
             )
             call.wake()
 
@@ -158,7 +186,12 @@ class Dispatcher:
     async def _ask(self, message: Embed | GetStats) -> Stats | Embedded:
         """Send a question and wait for its answer."""
         if not self.is_up:
-            raise ApiError(503, "the engine is starting; try again soon", code="engine_restarted", retry_after_s=1.0)
+            raise ApiError(
+                503,
+                "the engine is starting; try again soon",
+                code="engine_restarted",
+                retry_after_s=1.0,
+            )
         future = self._answers[message.key] = asyncio.get_running_loop().create_future()
         self._send(message)
         try:
@@ -178,7 +211,9 @@ class Dispatcher:
             key = self._next_key()
             keys.append(key)
             self._rows[key] = (call, row)
-            self._send(Add(key, prompt, call.params, call.priority, call.client, call.expected, now_s))
+            self._send(
+                Add(key, prompt, call.params, call.priority, call.client, call.expected, now_s)
+            )
 
     def _take_step(self, step: Step) -> None:
         """Hand out the tokens of a step and wake who should be told of them."""

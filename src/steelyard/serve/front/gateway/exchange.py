@@ -20,10 +20,15 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
-_EVENTS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_EVENTS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 
 _LONGEST_STALL_S, _CHECK_STALL_S = 60.0, 10.0
-"""A client that takes nothing for so long counts as gone; it would keep its place among the requests in flight for ever."""
+"""A client that takes nothing for so long counts as gone; it would keep its place among the
+requests in flight for ever."""
 
 
 class Exchange:
@@ -46,14 +51,16 @@ class Exchange:
         self.path, self.method = scope["path"], scope["method"]
         self._headers = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"")
-        self.request_id = given if 0 < len(given) <= 128 and given.isascii() else secrets.token_hex(8).encode()
+        self.request_id = (
+            given if 0 < len(given) <= 128 and given.isascii() else secrets.token_hex(8).encode()
+        )
         self.client: Client
         self.status, self.outcome, self.started = 0, "", False
         self._stalled_s = math.inf
         self._receive, self._send = receive, send
 
     def header(self, name: bytes) -> bytes:
-        """Give a header, empty when it was not sent."""
+        """Return a header, empty when it was not sent."""
         return self._headers.get(name, b"")
 
     async def body(self, limit_bytes: int) -> bytes:
@@ -117,7 +124,13 @@ class Exchange:
             watch.cancel()
 
     async def send_json(
-        self, status: int, body: bytes, *, stages: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None, kind: bytes = b""
+        self,
+        status: int,
+        body: bytes,
+        *,
+        stages: bytes = b"",
+        headers: list[tuple[bytes, bytes]] | None = None,
+        kind: bytes = b"",
     ) -> None:
         """Send a whole answer."""
         extra = [(b"x-stage-times", stages)] if stages else []
@@ -158,5 +171,5 @@ class Exchange:
 
     @staticmethod
     def _too_large(limit_bytes: int) -> ApiError:
-        """Give the answer to a long body."""
+        """Return the answer to a long body."""
         return ApiError(413, f"the body is longer than {limit_bytes} bytes; send less at once")

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["run_gateway"]
 
 _POOLS_IN_FLIGHT = 4
-"""Predicted tokens let in, in multiples of what the pool holds: some run, the others keep it full as those end."""
+"""Predicted tokens let in, in multiples of what the pool holds: some run, the others keep it full
+as those end."""
 
 _POLL_S = 0.02
 _KEEP_ALIVE_S = 30
@@ -59,11 +60,20 @@ class _Gateway:
         self.dispatcher = Dispatcher(self.backlog, self.metrics)
         name = options.name or folder.name
         keys = read_keys(options.api_key_env, options.api_key_file)
-        ring = KeyRing(keys, requests_per_min=options.requests_per_min, tokens_per_min=options.tokens_per_min)
+        ring = KeyRing(
+            keys, requests_per_min=options.requests_per_min, tokens_per_min=options.tokens_per_min
+        )
         codec = TextCodec.load(folder)
         answers = Answers(name, codec, self.dispatcher, self.metrics)
         vectors = Vectors(name, codec, self.dispatcher, self.metrics)
-        self.app = GatewayApp(answers, vectors, self.dispatcher, ring, self.metrics, body_limit_bytes=options.body_limit_bytes)
+        self.app = GatewayApp(
+            answers,
+            vectors,
+            self.dispatcher,
+            ring,
+            self.metrics,
+            body_limit_bytes=options.body_limit_bytes,
+        )
         start = Start(
             model=str(folder),
             pool_bytes=options.pool_bytes,
@@ -74,7 +84,12 @@ class _Gateway:
             threads=options.threads,
             cores=options.engine_cores,
         )
-        self.supervisor = EngineSupervisor(start, self.dispatcher, self.metrics.restarts.inc, stall_timeout_s=options.stall_timeout_s)
+        self.supervisor = EngineSupervisor(
+            start,
+            self.dispatcher,
+            self.metrics.restarts.inc,
+            stall_timeout_s=options.stall_timeout_s,
+        )
 
     async def run(self, address: socket.socket) -> None:
         """Serve on a bound socket until told to stop."""
@@ -144,7 +159,8 @@ def _bind(options: ServeOptions) -> socket.socket:
     except OSError as error:
         address.close()
         raise ConfigError(
-            f"cannot listen on {options.host}:{options.port}: {error.strerror}", hint="choose another host or port"
+            f"cannot listen on {options.host}:{options.port}: {error.strerror}",
+            hint="choose another host or port",
         ) from error
     return address
 

@@ -21,7 +21,7 @@ _INLINE_CHARS = 8192
 
 
 async def encode_prompt(codec: TextCodec, prompt: str | list[int]) -> list[int]:
-    """Give a prompt's token ids.
+    """Return a prompt's token ids.
 
     Args:
         codec: of the model.
@@ -73,4 +73,8 @@ def check_tokens(prompts: list[list[int]], ready: Ready | None, field: str) -> N
         if not prompt:
             raise ApiError(400, f"{field} is empty; give at least one token", param=field)
         if min(prompt) < 0 or max(prompt) >= size:
-            raise ApiError(400, f"token ids must be in [0, {size}); encode the {field} with this model's tokenizer", param=field)
+            raise ApiError(
+                400,
+                f"token ids must be in [0, {size}); encode the {field} with this model's tokenizer",
+                param=field,
+            )

@@ -7,14 +7,24 @@ import time
 
 __all__ = ["STAGES", "StageClock"]
 
-STAGES = ("parse", "tokenize", "queue", "send", "engine_queue", "prefill", "decode", "detokenize", "relay")
+STAGES = (
+    "parse",
+    "tokenize",
+    "queue",
+    "send",
+    "engine_queue",
+    "prefill",
+    "decode",
+    "detokenize",
+    "relay",
+)
 """Stages in their order.
 
-parse: reading and checking the body. tokenize: prompt to token ids. queue: waiting in the gateway for an engine. send: gateway to engine.
-engine_queue: until the first step that runs the request. prefill: until the first output token. decode: until the last output token.
-detokenize: text of the last step's tokens, the only ones that nobody waits for the engine meanwhile. relay: everything after the last
-output token but that: frame, wake-up, formatting, hand-over to the network.
-"""
+parse: reading and checking the body. tokenize: prompt to token ids. queue: waiting in the gateway
+for an engine. send: gateway to engine. engine_queue: until the first step that runs the request.
+prefill: until the first output token. decode: until the last output token. detokenize: text of the
+last step's tokens, the only ones that nobody waits for the engine meanwhile. relay: everything
+after the last output token but that: frame, wake-up, formatting, hand-over to the network. """
 
 
 class StageClock:
@@ -56,7 +66,7 @@ class StageClock:
         self.detokenize_s = self.queued_s = 0.0
 
     def stages(self, now_s: float) -> dict[str, float]:
-        """Give the seconds of each stage; they sum to the time since arrival.
+        """Return the seconds of each stage; they sum to the time since arrival.
 
         Args:
             now_s: when the answer was handed to the network.
@@ -78,5 +88,7 @@ class StageClock:
         return {name: max(value, 0.0) for name, value in times.items() if value == value}
 
     def header(self, now_s: float) -> bytes:
-        """Give the stages as `name=seconds` pairs apart by commas."""
-        return ",".join(f"{name}={value:.6f}" for name, value in self.stages(now_s).items()).encode()
+        """Return the stages as `name=seconds` pairs apart by commas."""
+        return ",".join(
+            f"{name}={value:.6f}" for name, value in self.stages(now_s).items()
+        ).encode()

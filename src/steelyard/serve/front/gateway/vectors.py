@@ -25,7 +25,9 @@ __all__ = ["Vectors"]
 class Vectors:
     """Runs `/v1/embeddings`."""
 
-    def __init__(self, name: str, codec: TextCodec, dispatcher: Dispatcher, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, name: str, codec: TextCodec, dispatcher: Dispatcher, metrics: GatewayMetrics
+    ) -> None:
         """Keep the parts.
 
         Args:
@@ -52,7 +54,11 @@ class Vectors:
         check_tokens(prompts, ready, "input")
         longest, limit = max(len(prompt) for prompt in prompts), ready.max_model_len if ready else 0
         if longest > limit:
-            raise ApiError(400, f"input of {longest} tokens exceeds the model length {limit}; shorten it", param="input")
+            raise ApiError(
+                400,
+                f"input of {longest} tokens exceeds the model length {limit}; shorten it",
+                param="input",
+            )
         cost = sum(len(prompt) for prompt in prompts)
         exchange.client.enter(cost, backlog, time.perf_counter())
         try:
@@ -63,14 +69,25 @@ class Vectors:
             raise ApiError(400, answer.message, param="input")
         self._metrics.prompt_tokens.inc(cost)
         rows = np.frombuffer(answer.values, dtype="<f4").reshape(len(prompts), answer.width)
-        await exchange.send_json(200, self._body(_cut(rows, body.dimensions), body.encoding_format == "base64", cost))
+        await exchange.send_json(
+            200, self._body(_cut(rows, body.dimensions), body.encoding_format == "base64", cost)
+        )
 
     def _body(self, rows: np.ndarray, as_base64: bool, tokens: int) -> bytes:
-        """Give the answer as JSON."""
-        values: list[Any] = [base64.b64encode(row.tobytes()).decode() for row in rows] if as_base64 else rows.tolist()
-        data = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
+        """Return the answer as JSON."""
+        values: list[Any] = (
+            [base64.b64encode(row.tobytes()).decode() for row in rows]
+            if as_base64
+            else rows.tolist()
+        )
+        data = [
+            {"object": "embedding", "index": index, "embedding": value}
+            for index, value in enumerate(values)
+        ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return msgspec.json.encode({"object": "list", "data": data, "model": self._name, "usage": usage})
+        return msgspec.json.encode(
+            {"object": "list", "data": data, "model": self._name, "usage": usage}
+        )
 
 
 def _cut(rows: np.ndarray, dimensions: int | None) -> np.ndarray:
@@ -78,6 +95,10 @@ def _cut(rows: np.ndarray, dimensions: int | None) -> np.ndarray:
     if dimensions is None:
         return rows
     if dimensions > rows.shape[1]:
-        raise ApiError(400, f"dimensions is {dimensions}, but the vectors have {rows.shape[1]}", param="dimensions")
+        raise ApiError(
+            400,
+            f"dimensions is {dimensions}, but the vectors have {rows.shape[1]}",
+            param="dimensions",
+        )
     kept = rows[:, :dimensions]
     return (kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1e-12)).astype("<f4")

@@ -10,7 +10,8 @@ __all__ = ["Backlog"]
 class Backlog:
     """Counts what is in flight and refuses what is too much; a policy without a clock of its own.
 
-    The output length of a request is predicted as the mean of those that ended, at most its limit. A single request is always taken.
+    The output length of a request is predicted as the mean of those that ended, at most its limit.
+    A single request is always taken.
 
     Attributes:
         max_requests: most requests in flight.
@@ -37,7 +38,7 @@ class Backlog:
         self._ended_s = 0.0
 
     def predict(self, limit: int, *, is_forced: bool = False) -> int:
-        """Give the output tokens a sequence will have.
+        """Return the output tokens a sequence will have.
 
         Args:
             limit: most it may have.
@@ -56,7 +57,9 @@ class Backlog:
         Raises:
             ApiError: 429 with the time after which one will have ended.
         """
-        if self.num_requests >= self.max_requests or (self.max_tokens and self.num_tokens >= self.max_tokens):
+        if self.num_requests >= self.max_requests or (
+            self.max_tokens and self.num_tokens >= self.max_tokens
+        ):
             raise self._refusal(1)
 
     def enter(self, tokens: int) -> None:
@@ -94,7 +97,7 @@ class Backlog:
         self._ended_s = now_s
 
     def _refusal(self, tokens: int) -> ApiError:
-        """Give the answer to a request that is too much, with the time until there is room for it."""
+        """Return the answer to a request that is too much, with the time until there is room for it."""
         excess = max(self.num_tokens + tokens - (self.max_tokens or self.num_tokens), tokens)
         wait_s = min(max(excess / self._tokens_per_s, 1.0), 60.0) if self._tokens_per_s else 1.0
         text = f"the server is busy with {self.num_requests} requests; try again in {wait_s:.0f} s"

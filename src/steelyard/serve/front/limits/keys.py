@@ -45,7 +45,11 @@ class TokenBucket:
         """
         if not self.per_min:
             return 0.0
-        self.level = min(self.per_min, self.level + (now_s - self.seen_s) * self.per_min / 60) if self.seen_s else self.level
+        self.level = (
+            min(self.per_min, self.level + (now_s - self.seen_s) * self.per_min / 60)
+            if self.seen_s
+            else self.level
+        )
         self.seen_s = now_s
         amount = min(amount, self.per_min)
         if self.level >= amount:
@@ -86,7 +90,11 @@ class Client:
         """
         wait_s = self.tokens.take(tokens, now_s)
         if wait_s:
-            raise ApiError(429, f"the key's tokens per minute are used up; try again in {wait_s:.0f} s", retry_after_s=wait_s)
+            raise ApiError(
+                429,
+                f"the key's tokens per minute are used up; try again in {wait_s:.0f} s",
+                retry_after_s=wait_s,
+            )
         try:
             backlog.enter(tokens)
         except ApiError:
@@ -97,7 +105,9 @@ class Client:
 class KeyRing:
     """Keys and their buckets; without keys everyone is one client."""
 
-    def __init__(self, keys: dict[str, str], *, requests_per_min: float = 0.0, tokens_per_min: float = 0.0) -> None:
+    def __init__(
+        self, keys: dict[str, str], *, requests_per_min: float = 0.0, tokens_per_min: float = 0.0
+    ) -> None:
         """Keep digests of the keys only.
 
         Args:
@@ -105,7 +115,10 @@ class KeyRing:
             requests_per_min: of each key, 0 for no limit.
             tokens_per_min: of each key, 0 for no limit.
         """
-        self._clients = [(_digest(key), self._client(name, requests_per_min, tokens_per_min)) for key, name in keys.items()]
+        self._clients = [
+            (_digest(key), self._client(name, requests_per_min, tokens_per_min))
+            for key, name in keys.items()
+        ]
         self._anyone = self._client("default", requests_per_min, tokens_per_min)
 
     @staticmethod
@@ -130,7 +143,9 @@ class KeyRing:
         given = _digest(authorization.removeprefix(b"Bearer ").strip().decode("latin-1"))
         matches = [client for digest, client in self._clients if hmac.compare_digest(digest, given)]
         if not matches:
-            raise ApiError(401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+            raise ApiError(
+                401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"
+            )
         return matches[0]
 
 
@@ -156,12 +171,18 @@ def read_keys(variable: str, path: Path | None) -> dict[str, str]:
     if variable:
         lines += [item for item in os.environ.get(variable, "").split(",") if item.strip()]
         if not lines:
-            raise ConfigError(f"the environment variable {variable} is not set", hint="set it to the keys, apart by commas")
+            raise ConfigError(
+                f"the environment variable {variable} is not set",
+                hint="set it to the keys, apart by commas",
+            )
     if path is not None:
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read API keys from {path}: {error}", hint="give a text file with one key per line") from error
+            raise ConfigError(
+                f"cannot read API keys from {path}: {error}",
+                hint="give a text file with one key per line",
+            ) from error
         found = [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
         if not found:
             raise ConfigError(f"{path} holds no key", hint="write one key per line")

@@ -1,4 +1,7 @@
-"""Compile the kernels once per machine and load them; no compiler is needed, as the numba kernels give equal results."""
+"""Compile the kernels once per machine and load them.
+
+No compiler is needed, as the numba kernels give equal results.
+"""
 
 import ctypes
 import hashlib
@@ -58,7 +61,7 @@ def switched_off() -> bool:
 
 
 def library_path(compiler: str) -> Path:
-    """Give where the library of this source, these flags, this compiler and this processor stands.
+    """Return where the library of this source, these flags, this compiler and this processor stands.
 
     Args:
         compiler: path of g++.
@@ -73,7 +76,11 @@ def library_path(compiler: str) -> Path:
     version = _run([compiler, "--version"], seconds=20).partition("\n")[0]
     parts = [(folder / name).read_bytes() for name in _SOURCES]
     parts += [text.encode() for text in (*_FLAGS, version, _processor())]
-    return user_dir() / "native" / f"kernels-{hashlib.sha256(bytes(1).join(parts)).hexdigest()[:20]}.so"
+    return (
+        user_dir()
+        / "native"
+        / f"kernels-{hashlib.sha256(bytes(1).join(parts)).hexdigest()[:20]}.so"
+    )
 
 
 def compiled_library(compiler: str | None = None) -> ctypes.CDLL:
@@ -90,18 +97,29 @@ def compiled_library(compiler: str | None = None) -> ctypes.CDLL:
     """
     found = shutil.which(compiler or "g++")
     if found is None:
-        raise BackendError(f"no compiler {compiler or 'g++'!r} on the search path", hint="install g++, or use native=False")
+        raise BackendError(
+            f"no compiler {compiler or 'g++'!r} on the search path",
+            hint="install g++, or use native=False",
+        )
     path = library_path(found)
     if not path.exists():
         with atomic_path(path) as temporary:
-            _run([found, *_FLAGS, "-o", str(temporary), str(Path(__file__).parent / _SOURCES[0])], seconds=120)
+            _run(
+                [found, *_FLAGS, "-o", str(temporary), str(Path(__file__).parent / _SOURCES[0])],
+                seconds=120,
+            )
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise BackendError(f"cannot load {path}: {error}", hint="remove the file, or use native=False") from error
+        raise BackendError(
+            f"cannot load {path}: {error}", hint="remove the file, or use native=False"
+        ) from error
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, _PLACE if name == "steelyard_team" else None
+        function.argtypes, function.restype = (
+            arguments,
+            _PLACE if name == "steelyard_team" else None,
+        )
     return library
 
 
@@ -112,7 +130,9 @@ def _run(command: list[str], *, seconds: float) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"{command[0]} did not run: {error}", hint="use native=False") from error
     if done.returncode:
-        raise BackendError(f"{command[0]} failed: {done.stderr[-500:].strip()}", hint="use native=False")
+        raise BackendError(
+            f"{command[0]} failed: {done.stderr[-500:].strip()}", hint="use native=False"
+        )
     return done.stdout
 
 
@@ -120,5 +140,7 @@ def _processor() -> str:
     """Name the processor and its features, as far as the system tells."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    kept = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))]
+    kept = [
+        line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))
+    ]
     return "\n".join([platform.machine(), platform.processor(), *dict.fromkeys(kept)])

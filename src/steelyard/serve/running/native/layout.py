@@ -25,7 +25,11 @@ def fits(model: Transformer) -> bool:
     """Whether the kernels take a model: float32 on a CPU, widths in multiples of 8."""
     arch, weight = model.architecture, model.embedding.weight
     widths = (arch.hidden_size, arch.head_dim, arch.intermediate_size)
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and all(width % 8 == 0 for width in widths)
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and all(width % 8 == 0 for width in widths)
+    )
 
 
 class LinearMap(Structure):
@@ -50,7 +54,18 @@ class _Layer(Structure):
     _fields_ = (*((name, _Norm) for name in _NORMS), *((name, LinearMap) for name in _LINEARS))
 
 
-_MODEL_SIZES = ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocab", "block_size", "num_blocks", "position_offset")
+_MODEL_SIZES = (
+    "num_layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "inner",
+    "vocab",
+    "block_size",
+    "num_blocks",
+    "position_offset",
+)
 
 
 class _Model(Structure):
@@ -75,7 +90,10 @@ _STEP_BUFFERS = ("hidden", "normed", "qkv", "attended", "up", "logits")
 class StepLayout(Structure):
     """`Step` of step.cpp."""
 
-    _fields_ = (*((name, c_int64) for name in _STEP_SIZES), *((name, c_void_p) for name in (*_STEP_INDICES, *_STEP_BUFFERS)))
+    _fields_ = (
+        *((name, c_int64) for name in _STEP_SIZES),
+        *((name, c_void_p) for name in (*_STEP_INDICES, *_STEP_BUFFERS)),
+    )
 
 
 class ModelLayout:
@@ -98,19 +116,33 @@ class ModelLayout:
         self.packed_bytes = 0
         self._library = library
         self._kept: list[Tensor] = []
-        self._layers = (_Layer * arch.num_layers)(*[self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)])
-        sizes = arch.num_layers, arch.hidden_size, arch.num_heads, arch.num_kv_heads, arch.head_dim, arch.intermediate_size, arch.vocab_size
+        self._layers = (_Layer * arch.num_layers)(
+            *[self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
+        )
+        sizes = (
+            arch.num_layers,
+            arch.hidden_size,
+            arch.num_heads,
+            arch.num_kv_heads,
+            arch.head_dim,
+            arch.intermediate_size,
+            arch.vocab_size,
+        )
         counts = *sizes, pool.kv.shape[4], pool.kv.shape[2], arch.position_offset
         forms = arch.mlp == "swiglu", arch.mlp == "relu", pool.kv.dtype == torch.bfloat16
         epsilon = arch.norm_eps
         learned = None if model.position_embedding is None else model.position_embedding.weight
         tables = (None, None) if learned is not None else (model.rotary_cosines, model.rotary_sines)
-        head = self._linear((model.embedding if model.output is None else model.output).weight, None)
+        head = self._linear(
+            (model.embedding if model.output is None else model.output).weight, None
+        )
         places = (self._keep(item) for item in (model.embedding.weight, learned, *tables, pool.kv))
-        self.value = _Model(*counts, *forms, epsilon, epsilon, self._layers, self._norm(model.norm), head, *places)
+        self.value = _Model(
+            *counts, *forms, epsilon, epsilon, self._layers, self._norm(model.norm), head, *places
+        )
 
     def _keep(self, tensor: Tensor | None) -> int | None:
-        """Give the address of a tensor and keep it alive."""
+        """Return the address of a tensor and keep it alive."""
         if tensor is None:
             return None
         self._kept.append(tensor.detach().contiguous())
@@ -128,7 +160,11 @@ class ModelLayout:
         source, packed = weight.detach().contiguous(), torch.empty(padded(outputs) * inputs)
         self._library.steelyard_pack(source.data_ptr(), outputs, inputs, packed.data_ptr())
         self.packed_bytes += packed.nbytes
-        wide = None if bias is None else nn.functional.pad(bias.detach(), (0, padded(outputs) - outputs))
+        wide = (
+            None
+            if bias is None
+            else nn.functional.pad(bias.detach(), (0, padded(outputs) - outputs))
+        )
         return LinearMap(self._keep(packed), self._keep(wide), outputs, inputs)
 
     def _layer(self, layer: DecoderLayer) -> _Layer:

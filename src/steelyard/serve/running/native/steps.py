@@ -18,14 +18,16 @@ __all__ = ["NativeSteps"]
 class NativeSteps:
     """A model, its pool and the buffers of a step.
 
-    Nothing is allocated per step unless a step has more rows than any before. The call holds no Python lock, so the next step can
-    be scheduled meanwhile.
+    Nothing is allocated per step unless a step has more rows than any before. The call holds no
+    Python lock, so the next step can be scheduled meanwhile.
 
     Attributes:
         packed_bytes: bytes of the packed weights.
     """
 
-    def __init__(self, model: Transformer, pool: KVPool, library: ctypes.CDLL, *, rows: int, threads: int) -> None:
+    def __init__(
+        self, model: Transformer, pool: KVPool, library: ctypes.CDLL, *, rows: int, threads: int
+    ) -> None:
         """Pack the weights and make buffers.
 
         Args:
@@ -42,7 +44,13 @@ class NativeSteps:
         self._vocab, self._team = arch.vocab_size, Team(library, threads)
         heads = arch.num_heads * arch.head_dim
         inner = arch.intermediate_size * (2 if arch.mlp == "swiglu" else 1)
-        self._widths = arch.hidden_size, arch.hidden_size, heads + 2 * arch.num_kv_heads * arch.head_dim, heads, inner
+        self._widths = (
+            arch.hidden_size,
+            arch.hidden_size,
+            heads + 2 * arch.num_kv_heads * arch.head_dim,
+            heads,
+            inner,
+        )
         self._buffers = self._rows_of(rows)
         self._logits = torch.empty(1, padded(arch.vocab_size))
 
@@ -65,12 +73,28 @@ class NativeSteps:
             self._buffers = self._rows_of(len(token_ids))
         if len(picks) > len(self._logits):
             self._logits = torch.empty(len(picks), self._logits.shape[1])
-        indices = token_ids, plan.positions, plan.slot_mapping, plan.query_starts, plan.context_lengths, plan.block_tables, picks
+        indices = (
+            token_ids,
+            plan.positions,
+            plan.slot_mapping,
+            plan.query_starts,
+            plan.context_lengths,
+            plan.block_tables,
+            picks,
+        )
         kept = [np.ascontiguousarray(item, dtype=np.int64) for item in indices]
-        sizes = len(token_ids), plan.num_decodes, len(plan.request_ids), plan.block_tables.shape[1], len(picks)
+        sizes = (
+            len(token_ids),
+            plan.num_decodes,
+            len(plan.request_ids),
+            plan.block_tables.shape[1],
+            len(picks),
+        )
         buffers = [item.data_ptr() for item in (*self._buffers, self._logits)]
         step = StepLayout(*sizes, *[item.ctypes.data for item in kept], *buffers)
-        self._library.steelyard_run(self._team.address, self._layout.address, ctypes.addressof(step))
+        self._library.steelyard_run(
+            self._team.address, self._layout.address, ctypes.addressof(step)
+        )
         if not len(picks):
             return None
         found = self._logits[: len(picks), : self._vocab]

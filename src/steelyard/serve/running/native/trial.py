@@ -96,12 +96,18 @@ def _hold(library: ctypes.CDLL, threads: int) -> Verdict:
                 assert logits is not None
                 found[side] = logits
                 best[side] = min(best[side], time.perf_counter() - start) if turn else best[side]
-    return Verdict(speedup=best[0] / best[1], difference=float((found[0] - found[1]).abs().max()), threads=threads)
+    return Verdict(
+        speedup=best[0] / best[1],
+        difference=float((found[0] - found[1]).abs().max()),
+        threads=threads,
+    )
 
 
 def _filled(model: Transformer) -> KVPool:
     """Make a pool of random keys and values."""
-    pool = KVPool(model.architecture, _ROWS * _CONTEXT // _BLOCK, _BLOCK, torch.float32, torch.device("cpu"))
+    pool = KVPool(
+        model.architecture, _ROWS * _CONTEXT // _BLOCK, _BLOCK, torch.float32, torch.device("cpu")
+    )
     pool.kv.normal_(generator=torch.Generator().manual_seed(0))
     return pool
 

@@ -1,4 +1,7 @@
-"""From logits to tokens: penalties, cuts, draws, grammars and log probabilities of a whole batch."""
+"""From logits to tokens.
+
+Penalties, cuts, draws, grammars and log probabilities of a whole batch.
+"""
 
 from steelyard.serve.running.sampling.sampler import Sampler
 

@@ -1,9 +1,12 @@
-"""Draws from cut distributions, compiled with numba: no sort of the vocabulary, no temporary of the batch's size.
+"""Draws from cut distributions, compiled with numba.
 
-Weights are exp((logit - largest) / temperature) in float32, so the likeliest token has weight 1. What the cuts keep is a prefix of
-the tokens in descending order (equal ones by rising id). A histogram of the weights by the leading bits of their float says in
-which bin that prefix ends; histograms of the next bits, over this bin's tokens only, say where in the bin. The draw finds its bin
-in the first histogram.
+No sort of the vocabulary, no temporary of the batch's size.
+
+Weights are exp((logit - largest) / temperature) in float32, so the likeliest token has weight 1.
+What the cuts keep is a prefix of the tokens in descending order (equal ones by rising id). A
+histogram of the weights by the leading bits of their float says in which bin that prefix ends;
+histograms of the next bits, over this bin's tokens only, say where in the bin. The draw finds its
+bin in the first histogram.
 """
 
 import numba
@@ -12,7 +15,8 @@ import numpy as np
 __all__ = ["draw_tokens", "find_peaks", "likeliest", "philox", "weigh"]
 
 _BINS = 1024
-"""Bins of a histogram: ten bits of a float32 in [0, 1] at a time, first the exponent and three leading bits of the fraction."""
+"""Bins of a histogram: ten bits of a float32 in [0, 1] at a time, first the exponent and three
+leading bits of the fraction."""
 _SHIFT = np.uint32(20)
 _BLOCK = 1024
 _LOOSE = {"reassoc", "nsz", "contract"}
@@ -21,7 +25,7 @@ _LOOSE = {"reassoc", "nsz", "contract"}
 
 @numba.njit(cache=True, nogil=True)
 def philox(seed: np.uint64, position: np.uint64) -> float:
-    """Give the draw in [0, 1) of a seed at an output position, a pure function of both: Philox4x32 with ten rounds.
+    """Return the draw in [0, 1) of a seed at an output position, a pure function of both: Philox4x32 with ten rounds.
 
     Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (SC11), section 3.
     """
@@ -37,11 +41,13 @@ def philox(seed: np.uint64, position: np.uint64) -> float:
 
 
 @numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
-def weigh(logits: np.ndarray, peak: np.number | np.ndarray, temperature: float, weights: np.ndarray) -> float:
+def weigh(
+    logits: np.ndarray, peak: np.number | np.ndarray, temperature: float, weights: np.ndarray
+) -> float:
     """Fill float32 `weights` [V] with exp((logits - peak) / temperature), 0 below e**-87, and give their sum.
 
-    The exponential is 2**n times a polynomial of degree 6, off by at most 1e-6 of its value where it matters; written out, it runs
-    in vector registers.
+    The exponential is 2**n times a polynomial of degree 6, off by at most 1e-6 of its value where
+    it matters; written out, it runs in vector registers.
     """
     scale, top = np.float32(1.4426950408889634 / temperature), np.float32(peak)
     powers = np.empty(_BLOCK, np.int32)
@@ -100,7 +106,14 @@ def find_peaks(logits: np.ndarray, peaks: np.ndarray, first: int, end: int) -> N
 
 
 @numba.njit(cache=True, nogil=True)
-def likeliest(logits: np.ndarray, peaks: np.ndarray, rows: np.ndarray, tokens: np.ndarray, first: int, end: int) -> None:
+def likeliest(
+    logits: np.ndarray,
+    peaks: np.ndarray,
+    rows: np.ndarray,
+    tokens: np.ndarray,
+    first: int,
+    end: int,
+) -> None:
     """Find the first token that has its row's largest logit.
 
     Args:
@@ -171,7 +184,9 @@ def draw_tokens(
         if top_k[at] < size:
             value, ties = _cut(weights, top_k[at], np.inf, counts, masses, found)
         if top_p[at] < 1.0:
-            value, ties = _cut(weights, min(top_k[at], size), top_p[at] * masses.sum(), counts, masses, found)
+            value, ties = _cut(
+                weights, min(top_k[at], size), top_p[at] * masses.sum(), counts, masses, found
+            )
         tokens[at] = _draw(weights, value, ties, draw, masses)
 
 
@@ -222,12 +237,18 @@ def _histogram(weights: np.ndarray, counts: np.ndarray, masses: np.ndarray) -> N
         tables[0, place, 0] += 1.0
         tables[0, place, 1] += weights[token]
     for place in range(_BINS):
-        counts[place] = int(tables[0, place, 0] + tables[1, place, 0] + tables[2, place, 0] + tables[3, place, 0])
-        masses[place] = tables[0, place, 1] + tables[1, place, 1] + tables[2, place, 1] + tables[3, place, 1]
+        counts[place] = int(
+            tables[0, place, 0] + tables[1, place, 0] + tables[2, place, 0] + tables[3, place, 0]
+        )
+        masses[place] = (
+            tables[0, place, 1] + tables[1, place, 1] + tables[2, place, 1] + tables[3, place, 1]
+        )
 
 
 @numba.njit(cache=True, nogil=True)
-def _walk(counts: np.ndarray, masses: np.ndarray, quota: int, target: float) -> tuple[int, int, float]:
+def _walk(
+    counts: np.ndarray, masses: np.ndarray, quota: int, target: float
+) -> tuple[int, int, float]:
     """Go down the bins until `quota` tokens or `target` mass are reached; give that bin, or the last one, and what is above it."""
     last, count, mass = 0, 0, 0.0
     above_count, above_mass = 0, 0.0
@@ -242,7 +263,14 @@ def _walk(counts: np.ndarray, masses: np.ndarray, quota: int, target: float) -> 
 
 
 @numba.njit(cache=True, nogil=True)
-def _cut(weights: np.ndarray, quota: int, target: float, counts: np.ndarray, masses: np.ndarray, found: np.ndarray) -> tuple[float, int]:
+def _cut(
+    weights: np.ndarray,
+    quota: int,
+    target: float,
+    counts: np.ndarray,
+    masses: np.ndarray,
+    found: np.ndarray,
+) -> tuple[float, int]:
     """Find the shortest run of heaviest tokens that has `quota` tokens or `target` mass, and cut the histogram to it.
 
     What comes back is the lightest kept weight, and how many tokens of just this weight are kept.
@@ -264,7 +292,9 @@ def _cut(weights: np.ndarray, quota: int, target: float, counts: np.ndarray, mas
                 place = (found[at] >> shift) & (_BINS - 1)
                 fine_counts[place] += 1
                 fine_masses[place] += values[at]
-        place, above_count, above_mass = _walk(fine_counts, fine_masses, quota - count, target - mass)
+        place, above_count, above_mass = _walk(
+            fine_counts, fine_masses, quota - count, target - mass
+        )
         count, mass, prefix = count + above_count, mass + above_mass, prefix << 10 | place
     found[0] = prefix
     value, ties = float(values[0]), min(fine_counts[place], quota - count)

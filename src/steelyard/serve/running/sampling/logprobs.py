@@ -11,13 +11,20 @@ __all__ = ["LogProbs", "asks_logprobs", "log_totals", "top_logits"]
 
 
 class LogProbs:
-    """Log probabilities of one step: taken in part before logits are edited, finished when tokens are chosen.
+    """Log probabilities of one step.
+
+    Taken in part before logits are edited, finished when tokens are chosen.
 
     Rows that ask for none cost nothing and hold NaN, token -1 and minus infinity.
     """
 
     def __init__(
-        self, logits: np.ndarray, peaks: np.ndarray, params: list[SamplingParams], threads: RowThreads, changed: list[int] | None = None
+        self,
+        logits: np.ndarray,
+        peaks: np.ndarray,
+        params: list[SamplingParams],
+        threads: RowThreads,
+        changed: list[int] | None = None,
     ) -> None:
         """Look at the raw logits.
 
@@ -29,15 +36,30 @@ class LogProbs:
             changed: rows whose logits will be edited.
         """
         self._logits, self._threads = logits, threads
-        self._rows = np.array([row for row, item in enumerate(params) if asks_logprobs(item)], dtype=np.int64)
+        self._rows = np.array(
+            [row for row, item in enumerate(params) if asks_logprobs(item)], dtype=np.int64
+        )
         self._is_beam = np.array([params[row].beam_width > 0 for row in self._rows], dtype=bool)
-        self._width = max((max(params[row].logprobs or 0, 2 * params[row].beam_width) for row in self._rows), default=0)
+        self._width = max(
+            (max(params[row].logprobs or 0, 2 * params[row].beam_width) for row in self._rows),
+            default=0,
+        )
         self._totals = np.empty(len(self._rows))
         if len(self._rows):
-            threads.run(log_totals, len(self._rows), logits.shape[1], logits, peaks, self._rows, self._totals)
+            threads.run(
+                log_totals,
+                len(self._rows),
+                logits.shape[1],
+                logits,
+                peaks,
+                self._rows,
+                self._totals,
+            )
         edited = set(changed or ())
         self._raw = {int(row): logits[row].copy() for row in self._rows if row in edited}
-        wide = [params[row].logprobs is not None and params[row].logprobs != 0 for row in self._rows]
+        wide = [
+            params[row].logprobs is not None and params[row].logprobs != 0 for row in self._rows
+        ]
         self._plain = self._tops(np.flatnonzero(np.array(wide, dtype=bool) & ~self._is_beam))
 
     def _tops(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -46,17 +68,20 @@ class LogProbs:
         tokens = np.empty((len(rows), self._width), dtype=np.int64)
         values = np.empty((len(rows), self._width), dtype=np.float32)
         if len(rows) and self._width:
-            self._threads.run(top_logits, len(rows), self._logits.shape[1], self._logits, rows, tokens, values)
+            self._threads.run(
+                top_logits, len(rows), self._logits.shape[1], self._logits, rows, tokens, values
+            )
         return which, tokens, (values - self._totals[which, None]).astype(np.float32)
 
     def finish(self, tokens: np.ndarray) -> dict[str, np.ndarray]:
-        """Give the columns of the step's output.
+        """Return the columns of the step's output.
 
         Args:
             tokens: int64 [R], chosen.
 
         Returns:
-            "logprobs" when a row asks, "top_tokens" and "top_logprobs" when one asks for alternatives.
+            "logprobs" when a row asks, "top_tokens" and "top_logprobs" when one asks for
+            alternatives.
         """
         if not len(self._rows):
             return {}
@@ -78,7 +103,14 @@ def asks_logprobs(params: SamplingParams) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def log_totals(logits: np.ndarray, peaks: np.ndarray, rows: np.ndarray, totals: np.ndarray, first: int, end: int) -> None:
+def log_totals(
+    logits: np.ndarray,
+    peaks: np.ndarray,
+    rows: np.ndarray,
+    totals: np.ndarray,
+    first: int,
+    end: int,
+) -> None:
     """Give log(sum(exp(logits))) of rows.
 
     Args:
@@ -91,11 +123,20 @@ def log_totals(logits: np.ndarray, peaks: np.ndarray, rows: np.ndarray, totals: 
     """
     weights = np.empty(logits.shape[1], np.float32)
     for at in range(first, end):
-        totals[at] = peaks[rows[at]] + np.log(weigh(logits[rows[at]], peaks[rows[at]], 1.0, weights))
+        totals[at] = peaks[rows[at]] + np.log(
+            weigh(logits[rows[at]], peaks[rows[at]], 1.0, weights)
+        )
 
 
 @numba.njit(cache=True, nogil=True)
-def top_logits(logits: np.ndarray, rows: np.ndarray, tokens: np.ndarray, values: np.ndarray, first: int, end: int) -> None:
+def top_logits(
+    logits: np.ndarray,
+    rows: np.ndarray,
+    tokens: np.ndarray,
+    values: np.ndarray,
+    first: int,
+    end: int,
+) -> None:
     """Give the K largest logits of rows, largest first, equal ones by rising token.
 
     Where fewer than K are above minus infinity, the rest is token -1 and minus infinity.

@@ -1,4 +1,7 @@
-"""Changes to the logits of single requests: end tokens held back, biases, and penalties for tokens that came before."""
+"""Changes to the logits of single requests.
+
+End tokens held back, biases, and penalties for tokens that came before.
+"""
 
 import numpy as np
 
@@ -12,7 +15,9 @@ _MOST_HISTORIES = 1024
 
 def has_penalty(params: SamplingParams) -> bool:
     """Whether tokens that came before change the logits."""
-    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
+    return bool(
+        params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0
+    )
 
 
 def forbid_end(logits: np.ndarray, params: SamplingParams, position: int) -> None:
@@ -35,18 +40,25 @@ def add_bias(logits: np.ndarray, params: SamplingParams) -> None:
 
 
 class Histories:
-    """What is remembered of requests with penalties; forgotten entries are made again from the requests' outputs."""
+    """What is remembered of requests with penalties.
+
+    Forgotten entries are made again from the requests' outputs.
+    """
 
     def __init__(self) -> None:
         """Remember nothing."""
         self._known: dict[str, History] = {}
 
     def get(self, request: Request, length: int) -> "History":
-        """Give a request's history with its first `length` output tokens counted."""
+        """Return a request's history with its first `length` output tokens counted."""
         history = self._known.get(request.id)
         if history is None or history.request is not request:
             if len(self._known) >= _MOST_HISTORIES:
-                self._known = {key: item for key, item in self._known.items() if item.request.finish_reason is None}
+                self._known = {
+                    key: item
+                    for key, item in self._known.items()
+                    if item.request.finish_reason is None
+                }
             if len(self._known) >= _MOST_HISTORIES:
                 self._known = {}
             history = self._known[request.id] = History(request)
@@ -106,8 +118,8 @@ class History:
         Args:
             logits: float32 [V], changed in place.
 
-        Source: repetition, Keskar et al. 2019 (arXiv 1909.05858), section 4.1, with negative logits multiplied as is usual;
-            frequency and presence, OpenAI API reference.
+        Source: repetition, Keskar et al. 2019 (arXiv 1909.05858), section 4.1, with negative logits
+            multiplied as is usual; frequency and presence, OpenAI API reference.
         """
         params = self.request.params
         tokens, counts = self._tokens[: self._size], self._counts[: self._size]
@@ -115,5 +127,7 @@ class History:
         if params.repetition_penalty != 1.0:
             factor = np.float32(params.repetition_penalty)
             values = np.where(values > 0, values / factor, values * factor)
-        values -= np.float32(params.frequency_penalty) * counts + np.float32(params.presence_penalty) * (counts > 0)
+        values -= np.float32(params.frequency_penalty) * counts + np.float32(
+            params.presence_penalty
+        ) * (counts > 0)
         logits[tokens] = values

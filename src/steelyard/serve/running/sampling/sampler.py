@@ -1,8 +1,9 @@
 """From logits to tokens, for a whole step at once; each row pays only for what its request asks.
 
-Order of processing, as in vLLM and, for what it has, the OpenAI API: grammar, `min_tokens`, `logit_bias`, repetition, frequency and
-presence penalties, temperature, `min_p`, `top_k`, `top_p`. Reported log probabilities are those of the raw logits; only beams rank
-tokens by what grammar, biases and penalties made of them.
+Order of processing, as in vLLM and, for what it has, the OpenAI API: grammar, `min_tokens`,
+`logit_bias`, repetition, frequency and presence penalties, temperature, `min_p`, `top_k`, `top_p`.
+Reported log probabilities are those of the raw logits; only beams rank tokens by what grammar,
+biases and penalties made of them.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ _GREEDY_BELOW = 1e-5
 class Sampler:
     """Chooses the tokens of a step.
 
-    A draw depends only on the request's seed, its output position and its logits: neither on the other requests of the step nor on
-    their order. What is remembered of a request (counts for penalties, states of grammars) follows the request's output and can be
-    made again from it, so preemption and forks need no word from the scheduler.
+    A draw depends only on the request's seed, its output position and its logits: neither on the
+    other requests of the step nor on their order. What is remembered of a request (counts for
+    penalties, states of grammars) follows the request's output and can be made again from it, so
+    preemption and forks need no word from the scheduler.
 
     Attributes:
         grammars: compiles and follows grammars, or None when there is no tokenizer.
@@ -59,13 +61,20 @@ class Sampler:
             vocab_size: of the model.
 
         Raises:
-            ConfigError: a bias names a token outside the vocabulary or is not finite, or the grammar cannot be used.
+            ConfigError: a bias names a token outside the vocabulary or is not finite, or the
+                grammar cannot be used.
         """
         for token, addend in params.logit_bias:
             if not (0 <= token < vocab_size and np.isfinite(addend)):
-                raise ConfigError(f"logit_bias has {addend} for token {token}", hint=f"give finite addends for tokens in [0, {vocab_size})")
+                raise ConfigError(
+                    f"logit_bias has {addend} for token {token}",
+                    hint=f"give finite addends for tokens in [0, {vocab_size})",
+                )
         if params.grammar and self.grammars is None:
-            raise ConfigError("a grammar needs a tokenizer, which this model lacks", hint="serve a folder with tokenizer.json")
+            raise ConfigError(
+                "a grammar needs a tokenizer, which this model lacks",
+                hint="serve a folder with tokenizer.json",
+            )
         if params.grammar and self.grammars is not None:
             self.grammars.check(params.grammar)
 
@@ -77,7 +86,10 @@ class Sampler:
         """
         logits, peaks = np.zeros((1, vocab_size), dtype=np.float32), np.zeros(1, dtype=np.float32)
         find_peaks(logits, peaks, 0, 1)
-        for params in (SamplingParams(), SamplingParams(temperature=1.0, top_k=1, top_p=0.5, min_p=0.1, logprobs=1)):
+        for params in (
+            SamplingParams(),
+            SamplingParams(temperature=1.0, top_k=1, top_p=0.5, min_p=0.1, logprobs=1),
+        ):
             report = LogProbs(logits, peaks, [params], self._threads)
             report.finish(self._choose(logits, peaks, [params], np.zeros(1, dtype=np.int64)))
 
@@ -89,12 +101,15 @@ class Sampler:
             plan: of the step.
 
         Returns:
-            Tokens, and log probabilities when a request asks for them, has beams, or has outputs to rank.
+            Tokens, and log probabilities when a request asks for them, has beams, or has outputs to
+            rank.
 
         Raises:
             BackendError: the model gave a logit that is NaN or infinite.
         """
-        if logits.device.type != "cpu" and all(_is_greedy(request.params) for request in plan.sampled):
+        if logits.device.type != "cpu" and all(
+            _is_greedy(request.params) for request in plan.sampled
+        ):
             return _take_likeliest(logits, plan)
         values = logits.float().contiguous().numpy(force=True)
         peaks = np.empty(len(values), dtype=np.float32)
@@ -127,13 +142,26 @@ class Sampler:
                 self._histories.get(request, positions[row]).penalize(values[row])
         return errors
 
-    def _constrain(self, values: np.ndarray, rows: list[int], requests: list[Request], positions: list[int]) -> dict[int, str]:
+    def _constrain(
+        self, values: np.ndarray, rows: list[int], requests: list[Request], positions: list[int]
+    ) -> dict[int, str]:
         """Leave rows only what their grammars allow."""
         if self.grammars is None:
-            raise BackendError("a request has a grammar but the engine has no tokenizer", hint="check requests with Sampler.check")
-        return self.grammars.constrain(values, rows, [requests[row] for row in rows], [positions[row] for row in rows])
+            raise BackendError(
+                "a request has a grammar but the engine has no tokenizer",
+                hint="check requests with Sampler.check",
+            )
+        return self.grammars.constrain(
+            values, rows, [requests[row] for row in rows], [positions[row] for row in rows]
+        )
 
-    def _choose(self, values: np.ndarray, peaks: np.ndarray, params: list[SamplingParams], positions: np.ndarray) -> np.ndarray:
+    def _choose(
+        self,
+        values: np.ndarray,
+        peaks: np.ndarray,
+        params: list[SamplingParams],
+        positions: np.ndarray,
+    ) -> np.ndarray:
         """Take or draw one token for each row of float32 [R, V]."""
         size = values.shape[1]
         drawn = np.array([item.temperature >= _GREEDY_BELOW for item in params], dtype=bool)
@@ -154,7 +182,9 @@ class Sampler:
 
 def _is_greedy(params: SamplingParams) -> bool:
     """Whether a row needs nothing but its largest logit."""
-    return params.temperature < _GREEDY_BELOW and not (params.needs_history or params.logit_bias or asks_logprobs(params))
+    return params.temperature < _GREEDY_BELOW and not (
+        params.needs_history or params.logit_bias or asks_logprobs(params)
+    )
 
 
 def _take_likeliest(logits: Tensor, plan: StepPlan) -> StepOutput:
@@ -164,8 +194,10 @@ def _take_likeliest(logits: Tensor, plan: StepPlan) -> StepOutput:
     return StepOutput(tokens=tokens.numpy(force=True))
 
 
-def _columns(params: list[SamplingParams], size: int, positions: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Give temperature, min_p, top_k, top_p, seed and position of the rows to draw, as `draw_tokens` takes them."""
+def _columns(
+    params: list[SamplingParams], size: int, positions: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Return temperature, min_p, top_k, top_p, seed and position of the rows to draw, as `draw_tokens` takes them."""
     return (
         np.array([item.temperature for item in params]),
         np.array([item.min_p for item in params]),
@@ -178,7 +210,9 @@ def _columns(params: list[SamplingParams], size: int, positions: np.ndarray) -> 
 
 def _is_changed(params: SamplingParams, position: int) -> bool:
     """Whether a row's logits are edited before the choice."""
-    return bool(params.grammar or params.logit_bias or position < params.min_tokens or has_penalty(params))
+    return bool(
+        params.grammar or params.logit_bias or position < params.min_tokens or has_penalty(params)
+    )
 
 
 def _refuse_broken(peaks: np.ndarray, plan: StepPlan) -> None:
@@ -187,5 +221,6 @@ def _refuse_broken(peaks: np.ndarray, plan: StepPlan) -> None:
     if broken:
         shown = ", ".join(broken[:5]) + (f" and {len(broken) - 5} more" if len(broken) > 5 else "")
         raise BackendError(
-            f"the model gave NaN or infinite logits for {shown}", hint="check its weights; a narrow dtype may overflow, so try float32"
+            f"the model gave NaN or infinite logits for {shown}",
+            hint="check its weights; a narrow dtype may overflow, so try float32",
         )

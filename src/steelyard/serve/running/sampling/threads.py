@@ -35,13 +35,15 @@ class RowThreads:
             return
         edges = [count * part // parts for part in range(parts + 1)]
         pool = self._helpers(parts - 1)
-        rest = [pool.submit(kernel, *arrays, edges[part], edges[part + 1]) for part in range(1, parts)]
+        rest = [
+            pool.submit(kernel, *arrays, edges[part], edges[part + 1]) for part in range(1, parts)
+        ]
         kernel(*arrays, 0, edges[1])
         for part in rest:
             part.result()
 
     def _helpers(self, size: int) -> ThreadPoolExecutor:
-        """Give a pool of at least `size` threads."""
+        """Return a pool of at least `size` threads."""
         if self._pool is None or self._size < size:
             self._pool, self._size = ThreadPoolExecutor(size, thread_name_prefix="sampling"), size
         return self._pool

@@ -1,4 +1,7 @@
-"""Who goes first: orders of requests, fair sharing between clients, and how fairness is measured."""
+"""Who goes first.
+
+Orders of requests, fair sharing between clients, and how fairness is measured.
+"""
 
 from steelyard.serve.scheduling.fairness.dlpm import DLPM
 from steelyard.serve.scheduling.fairness.drawn import MarkovPriorities, RandomPriorities

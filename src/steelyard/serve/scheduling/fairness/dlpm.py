@@ -10,16 +10,19 @@ __all__ = ["DLPM"]
 
 
 def _cached_when_admitted(request: Request) -> int:
-    """Give the prompt tokens that the prefix index held when a request last came in."""
+    """Return the prompt tokens that the prefix index held when a request last came in."""
     return request.num_cached
 
 
 class DLPM:
-    """Deficit longest prefix match: among clients with deficit left, the request with the longest cached prefix goes first.
+    """Deficit longest prefix match.
 
-    Every client in flight has a deficit that service uses up; when no one has any left, all get another quantum. A larger quantum lets
-    a client stay longer (more reuse of its prefixes), a smaller one is fairer: two backlogged clients drift apart by at most the
-    quantum and what one batch serves.
+    Among clients with deficit left, the request with the longest cached prefix goes first.
+
+    Every client in flight has a deficit that service uses up; when no one has any left, all get
+    another quantum. A larger quantum lets a client stay longer (more reuse of its prefixes), a
+    smaller one is fairer: two backlogged clients drift apart by at most the quantum and what one
+    batch serves.
 
     Attributes:
         deficits: service each client may still have before others go first.
@@ -48,7 +51,10 @@ class DLPM:
         """
         for name, value in (("quantum", quantum), ("w_in", w_in), ("w_out", w_out)):
             if not 0 < value < float("inf"):
-                raise ConfigError(f"{name} is {value}, but must be above 0 and finite", hint="give a positive number")
+                raise ConfigError(
+                    f"{name} is {value}, but must be above 0 and finite",
+                    hint="give a positive number",
+                )
         self.quantum = quantum
         self.w_in = w_in
         self.w_out = w_out
@@ -79,7 +85,11 @@ class DLPM:
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
         """Give (whether the client is out of deficit, minus the cached prefix, rank of arrival)."""
-        return (float(self.deficits[client_of(request)] <= 0), -self.cached_prefix(request), request.order)
+        return (
+            float(self.deficits[client_of(request)] <= 0),
+            -self.cached_prefix(request),
+            request.order,
+        )
 
     def _refill(self) -> None:
         """Add as many quanta for all clients in flight as it takes for one of them to have deficit left."""

@@ -1,4 +1,7 @@
-"""Priorities drawn by chance, as studies of preemption use them: every update shuffles who may run."""
+"""Priorities drawn by chance, as studies of preemption use them.
+
+Every update shuffles who may run.
+"""
 
 from steelyard.errors import ConfigError
 from steelyard.serve.scheduling.fairness.order import Unaffected
@@ -32,7 +35,8 @@ class RandomPriorities(Unaffected):
         """Begin the first round.
 
         Args:
-            seed: of the draws; equal seeds give a request of equal rank of arrival equal priorities.
+            seed: of the draws; equal seeds give a request of equal rank of arrival equal
+                priorities.
         """
         self.seed = seed
         self._turn = 0
@@ -47,7 +51,9 @@ class RandomPriorities(Unaffected):
 
 
 class MarkovPriorities(RandomPriorities):
-    """Requests served since the last update stay on top with some probability; the others draw anew.
+    """Requests served since the last update stay on top with some probability.
+
+    The others draw anew.
 
     Source: Shen et al. 2024 (arXiv 2411.18424), Markov pattern.
     """
@@ -56,14 +62,17 @@ class MarkovPriorities(RandomPriorities):
         """Begin the first round.
 
         Args:
-            p_stay: probability that a request that was just served goes before those that were not; 0 is `RandomPriorities`.
+            p_stay: probability that a request that was just served goes before those that were not;
+                0 is `RandomPriorities`.
             seed: of the draws.
 
         Raises:
             ConfigError: `p_stay` is not a probability.
         """
         if not 0 <= p_stay <= 1:
-            raise ConfigError(f"p_stay is {p_stay}, but must be in [0, 1]", hint="give a probability")
+            raise ConfigError(
+                f"p_stay is {p_stay}, but must be in [0, 1]", hint="give a probability"
+            )
         super().__init__(seed=seed)
         self.p_stay = p_stay
         self._served: set[str] = set()
@@ -85,5 +94,8 @@ class MarkovPriorities(RandomPriorities):
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
         """Give (whether it does not stay on top, this round's draw, rank of arrival)."""
-        stays = request.id in self._stays and _uniform(self.seed + 1, self._turn, request.order) < self.p_stay
+        stays = (
+            request.id in self._stays
+            and _uniform(self.seed + 1, self._turn, request.order) < self.p_stay
+        )
         return (0.0 if stays else 1.0, *super().key(request, now_s))

@@ -8,10 +8,13 @@ __all__ = ["FCFS", "OrderPolicy", "Priority", "ShortestJob", "Unaffected"]
 
 
 class OrderPolicy(Protocol):
-    """Ranks requests. The scheduler tells it what happens and asks for keys; a smaller key goes first.
+    """Ranks requests. The scheduler tells it what happens and asks for keys.
 
-    Keys of one policy compare with each other. They may change between any two calls; the scheduler reads them when it admits, and for
-    all requests (running, swapped, waiting) at each update of the priorities.
+    A smaller key goes first.
+
+    Keys of one policy compare with each other. They may change between any two calls; the scheduler
+    reads them when it admits, and for all requests (running, swapped, waiting) at each update of
+    the priorities.
     """
 
     def arrive(self, request: Request, now_s: float) -> None:
@@ -24,7 +27,9 @@ class OrderPolicy(Protocol):
         ...
 
     def served(self, request: Request, prefill_tokens: int, decode_tokens: int) -> None:
-        """Learn of service: tokens that ran for a request in one step, the first of either kind included.
+        """Learn of service.
+
+        Tokens that ran for a request in one step, the first of either kind included.
 
         Args:
             request: as it arrived.
@@ -42,7 +47,7 @@ class OrderPolicy(Protocol):
         ...
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
-        """Give a request's rank.
+        """Return a request's rank.
 
         Args:
             request: that has arrived and not left.
@@ -74,7 +79,7 @@ class FCFS(Unaffected):
     """First come, first served."""
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
-        """Give the rank of arrival."""
+        """Return the rank of arrival."""
         return (request.order,)
 
 
@@ -89,7 +94,8 @@ class Priority(Unaffected):
 class ShortestJob(Unaffected):
     """Fewest tokens left, prompt and expected output together; equal ones by arrival.
 
-    A request that says nothing of its output is taken to use all of `max_tokens`; one that passed its expectation has one token left.
+    A request that says nothing of its output is taken to use all of `max_tokens`; one that passed
+    its expectation has one token left.
     """
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:

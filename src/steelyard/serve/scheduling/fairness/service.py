@@ -10,7 +10,7 @@ __all__ = ["ServiceRecord", "jain_index", "service_bound"]
 
 
 def jain_index(shares: Iterable[float]) -> float:
-    """Give Jain's fairness index of what each of n parties got.
+    """Return Jain's fairness index of what each of n parties got.
 
     Args:
         shares: at least 0 each.
@@ -25,13 +25,16 @@ def jain_index(shares: Iterable[float]) -> float:
     """
     values = np.asarray(list(shares), dtype=np.float64)
     if not len(values) or values.min() < 0:
-        raise ConfigError("fairness needs at least one share, none of them negative", hint="give each client's service")
+        raise ConfigError(
+            "fairness needs at least one share, none of them negative",
+            hint="give each client's service",
+        )
     squares = float((values**2).sum())
     return float(values.sum() ** 2 / (len(values) * squares)) if squares else 1.0
 
 
 def service_bound(*, w_in: float, w_out: float, longest_prompt: int, pool_tokens: int) -> float:
-    """Give how far the service of two backlogged clients may drift apart under `VTC`, in priced tokens.
+    """Return how far the service of two backlogged clients may drift apart under `VTC`, in priced tokens.
 
     Args:
         w_in: price of a prompt token.
@@ -82,12 +85,12 @@ class ServiceRecord:
         return np.array(self._backlogged, dtype=bool).reshape(-1, len(self.clients))
 
     def jain(self) -> float:
-        """Give Jain's index of the service in steps where all clients had requests waiting; 1 when there is none."""
+        """Return Jain's index of the service in steps where all clients had requests waiting; 1 when there is none."""
         saturated = self.backlogged.all(axis=1)
         return jain_index(self.service[saturated].sum(axis=0))
 
     def largest_difference(self) -> float:
-        """Give the most by which one client's service ran ahead of another's in any interval where both had requests waiting.
+        """Return the most by which one client's service ran ahead of another's in any interval where both had requests waiting.
 
         Returns:
             Priced tokens; 0 when no two clients ever waited together.
@@ -103,6 +106,6 @@ class ServiceRecord:
 
 
 def _stretches(flags: np.ndarray) -> Iterable[tuple[int, int]]:
-    """Give the [start, stop) of each run of True."""
+    """Return the [start, stop) of each run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     return zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

@@ -9,20 +9,21 @@ __all__ = ["VTC", "client_of"]
 
 
 def client_of(request: Request) -> str:
-    """Give who pays for a request; an empty name counts as "default"."""
+    """Return who pays for a request; an empty name counts as "default"."""
     return request.client or "default"
 
 
 class VTC:
     """Virtual token counter: the client that has had the least service goes first.
 
-    Each client's counter grows by `w_in` per prompt token and `w_out` per output token that ran, over its weight. A client that comes
-    back after it had nothing in flight is lifted to the least counter of the others (or of the last to leave), so that idling saves
-    nothing up. Within a client requests go by arrival, and each stands behind the work of those before it: with equal counters the
-    clients take turns instead of filling the pool one after the other.
+    Each client's counter grows by `w_in` per prompt token and `w_out` per output token that ran,
+    over its weight. A client that comes back after it had nothing in flight is lifted to the least
+    counter of the others (or of the last to leave), so that idling saves nothing up. Within a
+    client requests go by arrival, and each stands behind the work of those before it: with equal
+    counters the clients take turns instead of filling the pool one after the other.
 
-    Of two clients that always have requests waiting, neither gets more than `2 max(w_in L_in, w_out M)` ahead, with `L_in` the longest
-    prompt and `M` the tokens the pool holds.
+    Of two clients that always have requests waiting, neither gets more than `2 max(w_in L_in, w_out
+    M)` ahead, with `L_in` the longest prompt and `M` the tokens the pool holds.
 
     Attributes:
         counters: service of each client so far, lifted.
@@ -30,7 +31,9 @@ class VTC:
     Source: Sheng et al. 2024 (arXiv 2401.00588), section 4.
     """
 
-    def __init__(self, *, w_in: float = 1.0, w_out: float = 2.0, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, *, w_in: float = 1.0, w_out: float = 2.0, weights: Mapping[str, float] | None = None
+    ) -> None:
         """Start with no client.
 
         Args:
@@ -41,10 +44,17 @@ class VTC:
         Raises:
             ConfigError: a price or weight is not positive.
         """
-        prices = {"w_in": w_in, "w_out": w_out, **{f"weight of client {name!r}": value for name, value in (weights or {}).items()}}
+        prices = {
+            "w_in": w_in,
+            "w_out": w_out,
+            **{f"weight of client {name!r}": value for name, value in (weights or {}).items()},
+        }
         for name, value in prices.items():
             if not 0 < value < float("inf"):
-                raise ConfigError(f"{name} is {value}, but must be above 0 and finite", hint="give a positive number")
+                raise ConfigError(
+                    f"{name} is {value}, but must be above 0 and finite",
+                    hint="give a positive number",
+                )
         self.w_in = w_in
         self.w_out = w_out
         self.counters: dict[str, float] = {}
@@ -60,7 +70,9 @@ class VTC:
         client = client_of(request)
         if not self._in_flight.get(client):
             others = [self.counters[name] for name, count in self._in_flight.items() if count]
-            self.counters[client] = max(self.counters.get(client, 0.0), min(others, default=self._floor))
+            self.counters[client] = max(
+                self.counters.get(client, 0.0), min(others, default=self._floor)
+            )
             self._queued[client] = self._ended[client] = 0.0
         self._in_flight[client] = self._in_flight.get(client, 0) + 1
         self._stands_at[request.id] = self._queued[client]
@@ -69,7 +81,9 @@ class VTC:
     def served(self, request: Request, prefill_tokens: int, decode_tokens: int) -> None:
         """Charge the client."""
         client = client_of(request)
-        self.counters[client] += (self.w_in * prefill_tokens + self.w_out * decode_tokens) / self._weights.get(client, 1.0)
+        self.counters[client] += (
+            self.w_in * prefill_tokens + self.w_out * decode_tokens
+        ) / self._weights.get(client, 1.0)
 
     def leave(self, request: Request) -> None:
         """Move the client's later requests up."""
@@ -92,4 +106,6 @@ class VTC:
     def _work(self, request: Request) -> float:
         """Price what a request is known to need when it arrives: its prompt, and one output token or what its sender expects."""
         output = max(request.expected_output, 1)
-        return (self.w_in * len(request.prompt) + self.w_out * output) / self._weights.get(client_of(request), 1.0)
+        return (self.w_in * len(request.prompt) + self.w_out * output) / self._weights.get(
+            client_of(request), 1.0
+        )

@@ -36,25 +36,35 @@ class Hypothesis:
 
 
 def best_hypotheses(family: Family) -> list[Hypothesis]:
-    """Give the `n` finished beams of the highest score, earlier found ones first among equals."""
+    """Return the `n` finished beams of the highest score, earlier found ones first among equals."""
     return sorted(family.hypotheses, key=lambda item: -item.score)[: family.root.params.n]
 
 
-def advance_beams(family: Family, rows: dict[str, int], output: StepOutput, now_s: float, fork: Callable[[Request, Request], None]) -> None:
+def advance_beams(
+    family: Family,
+    rows: dict[str, int],
+    output: StepOutput,
+    now_s: float,
+    fork: Callable[[Request, Request], None],
+) -> None:
     """Rank the continuations of all living beams and let the best ones live.
 
-    Of the 2 x width likeliest continuations, those of the first `width` that end become finished beams; the best `width` of the others
-    live on. Where fewer do, as under a grammar, later ones that end take their places. The search ends when `width` beams finished or
-    the longest output is reached.
+    Of the 2 x width likeliest continuations, those of the first `width` that end become finished
+    beams; the best `width` of the others live on. Where fewer do, as under a grammar, later ones
+    that end take their places. The search ends when `width` beams finished or the longest output is
+    reached.
 
     Args:
         family: of a beam search; its living members and finished beams change.
         rows: row of the step's output by member.
-        output: with at least 2 x width top tokens per row, or none, as simulators give: then every beam goes on with its token.
+        output: with at least 2 x width top tokens per row, or none, as simulators give: then every
+            beam goes on with its token.
         now_s: time at the step's end.
-        fork: makes the second request share all blocks of the first; blocks that it held are given back.
+        fork: makes the second request share all blocks of the first; blocks that it held are given
+            back.
 
-    Source: Graves 2012 (arXiv 1211.3711), section 3; ends as in common libraries: the first `width` finished beams.
+    Source: Graves 2012 (arXiv 1211.3711), section 3; ends as in common libraries: the first `width`
+        finished beams.
     """
     width = family.root.params.beam_width
     parents = list(family.living)
@@ -71,22 +81,30 @@ def advance_beams(family: Family, rows: dict[str, int], output: StepOutput, now_
             survivors.append((parent, token, logprob))
     for parent, token, logprob in late[: width - len(survivors)]:
         _finish(family, parents[parent], token, logprob)
-    family.living = [] if len(family.hypotheses) >= width else _replace(family, parents, survivors, now_s, fork)
+    family.living = (
+        [] if len(family.hypotheses) >= width else _replace(family, parents, survivors, now_s, fork)
+    )
     if family.living and len(family.living[0].output) >= family.root.params.max_tokens:
         for beam in family.living:
             _finish(family, beam, None, 0.0)
         family.living = []
 
 
-def _rank(parents: list[Request], rows: dict[str, int], output: StepOutput, count: int) -> list[tuple[int, int, float]]:
-    """Give the `count` likeliest (parent, token, log probability of the token), the likeliest first."""
+def _rank(
+    parents: list[Request], rows: dict[str, int], output: StepOutput, count: int
+) -> list[tuple[int, int, float]]:
+    """Return the `count` likeliest (parent, token, log probability of the token), the likeliest first."""
     if output.top_tokens is None or output.top_logprobs is None:
-        return [(parent, int(output.tokens[rows[beam.id]]), 0.0) for parent, beam in enumerate(parents)]
+        return [
+            (parent, int(output.tokens[rows[beam.id]]), 0.0) for parent, beam in enumerate(parents)
+        ]
     found = [
         (parent, token, logprob)
         for parent, beam in enumerate(parents)
         for token, logprob in zip(
-            output.top_tokens[rows[beam.id]][:count].tolist(), output.top_logprobs[rows[beam.id]][:count].tolist(), strict=True
+            output.top_tokens[rows[beam.id]][:count].tolist(),
+            output.top_logprobs[rows[beam.id]][:count].tolist(),
+            strict=True,
         )
         if logprob > -math.inf
     ]
@@ -96,7 +114,11 @@ def _rank(parents: list[Request], rows: dict[str, int], output: StepOutput, coun
 def _ends(beam: Request, token: int) -> bool:
     """Whether a token ends a beam."""
     params = beam.params
-    return not params.ignore_end and len(beam.output) >= params.min_tokens and token in params.stop_tokens
+    return (
+        not params.ignore_end
+        and len(beam.output) >= params.min_tokens
+        and token in params.stop_tokens
+    )
 
 
 def _finish(family: Family, beam: Request, token: int | None, logprob: float) -> None:
@@ -133,7 +155,10 @@ def _replace(
         if target is not source:
             fork(source, target)
             target.output, target.logprobs = list(source.output), list(source.logprobs)
-            target.cumulative_logprob, target.first_token_s = source.cumulative_logprob, source.first_token_s
+            target.cumulative_logprob, target.first_token_s = (
+                source.cumulative_logprob,
+                source.first_token_s,
+            )
         living.append(target)
         grown.append((target, token, logprob))
     for target, token, logprob in grown:

@@ -17,8 +17,8 @@ __all__ = ["Family"]
 class Family:
     """The sequences of one request; they are admitted and preempted together.
 
-    The root runs the prompt. The step that completes it gives every member its first token; from then on the members' tables share
-    the prompt's blocks and grow apart by copy-on-write.
+    The root runs the prompt. The step that completes it gives every member its first token; from
+    then on the members' tables share the prompt's blocks and grow apart by copy-on-write.
 
     Attributes:
         root: the request as it was asked, the first member.
@@ -26,7 +26,8 @@ class Family:
         living: members that run now; only the root while the prompt is computed.
         reports: whether log probabilities were asked for.
         has_forked: whether the prompt was completed once.
-        shared_tokens: leading tokens that the first living member computes for the others after an admission.
+        shared_tokens: leading tokens that the first living member computes for the others after an
+            admission.
         leader: the member that does.
         hypotheses: finished beams.
     """
@@ -50,11 +51,29 @@ class Family:
         ranked = params.best_of > params.n and params.logprobs is None
         members = [root]
         for index in range(1, params.num_sequences):
-            own = replace(params, seed=(params.seed + index) % 2**63, logprobs=0 if ranked else params.logprobs)
-            members.append(Request(id=f"{root.id}#{index}", prompt=root.prompt, params=own, arrival_s=root.arrival_s, client=root.client))
+            own = replace(
+                params,
+                seed=(params.seed + index) % 2**63,
+                logprobs=0 if ranked else params.logprobs,
+            )
+            members.append(
+                Request(
+                    id=f"{root.id}#{index}",
+                    prompt=root.prompt,
+                    params=own,
+                    arrival_s=root.arrival_s,
+                    client=root.client,
+                )
+            )
         if ranked:
             root.params = replace(params, logprobs=0)
-        family = cls(root=root, members=members, living=[root], leader=root, reports=params.logprobs is not None)
+        family = cls(
+            root=root,
+            members=members,
+            living=[root],
+            leader=root,
+            reports=params.logprobs is not None,
+        )
         for index, member in enumerate(members):
             member.family, member.index = family, index
             member.is_synchronous = params.needs_history
@@ -80,9 +99,12 @@ class Family:
         return member is self.leader or self.leader.num_computed >= self.shared_tokens
 
     def outputs(self) -> list[Request]:
-        """Give the members whose outputs are returned, the best first where they are ranked, else by index."""
+        """Return the members whose outputs are returned, the best first where they are ranked, else by index."""
         params = self.root.params
         if params.best_of <= params.n:
             return self.members
-        score = {member.id: member.cumulative_logprob / max(len(member.output), 1) for member in self.members}
+        score = {
+            member.id: member.cumulative_logprob / max(len(member.output), 1)
+            for member in self.members
+        }
         return sorted(self.members, key=lambda member: -score[member.id])[: params.n]

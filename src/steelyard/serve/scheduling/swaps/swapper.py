@@ -1,4 +1,7 @@
-"""Moving requests between the pool and the host tier: who is where, what is copied, and when blocks are free again."""
+"""Moving requests between the pool and the host tier.
+
+Who is where, what is copied, and when blocks are free again.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ class _Move:
     Attributes:
         transfer: as the driver gets it.
         key: of the host copy.
-        request: whose blocks they are; None when it has gone (aborted, or ended with its copy kept).
+        request: whose blocks they are; None when it has gone (aborted, or ended with its copy
+            kept).
         blocks: device blocks the transfer reads or writes; nobody else gets them before it landed.
         valid_tokens: tokens the host copy holds after it.
         hashes: chain hashes to keep the copy by, for another turn.
@@ -51,26 +55,39 @@ class Swapper:
 
         running      --start_out--> swapping_out --land--> swapped
         swapped      --start_in---> swapping_in  --land--> running
-        swapping_in  --start_out--> swapping_out --land--> swapped  (nothing is copied: the host copy still holds it all)
+        swapping_in  --start_out--> swapping_out --land--> swapped  (nothing is copied: the host
+        copy still holds it all)
 
-    A request without blocks of its own has an empty table; only a running one's table holds blocks. Blocks that a transfer reads or
-    writes belong to the transfer until it landed, whatever becomes of the request, so no one else can get them too early; blocks whose
-    content the host holds already are free at once. `num_computed` is kept while a request is away.
+    A request without blocks of its own has an empty table; only a running one's table holds blocks.
+    Blocks that a transfer reads or writes belong to the transfer until it landed, whatever becomes
+    of the request, so no one else can get them too early; blocks whose content the host holds
+    already are free at once. `num_computed` is kept while a request is away.
 
-    Deterministic; it knows no tensors and no time. The driver starts the transfers that `drain` gives, in order and after all steps
-    planned before, and reports each to `land` or `fail`.
+    Deterministic; it knows no tensors and no time. The driver starts the transfers that `drain`
+    gives, in order and after all steps planned before, and reports each to `land` or `fail`.
 
-    Source: Shen et al. 2024 (arXiv 2411.18424), multithreading swap manager and KV cache reuse mechanism.
+    Source: Shen et al. 2024 (arXiv 2411.18424), multithreading swap manager and KV cache reuse
+    mechanism.
     """
 
-    def __init__(self, pool: BlockPool, host: HostSpace, *, reuse: bool = True, keep_turns: bool = False, root: bytes = b"") -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        host: HostSpace,
+        *,
+        reuse: bool = True,
+        keep_turns: bool = False,
+        root: bytes = b"",
+    ) -> None:
         """Start with nothing away.
 
         Args:
             pool: of the device.
             host: second tier.
-            reuse: whether host copies stay valid after a request came back, so that the next time only new tokens are sent.
-            keep_turns: whether the copy of a request that ended is kept for one that begins with its tokens.
+            reuse: whether host copies stay valid after a request came back, so that the next time
+                only new tokens are sent.
+            keep_turns: whether the copy of a request that ended is kept for one that begins with
+                its tokens.
             root: start of the chain hashes, that of the prefix index where there is one.
         """
         self.pool = pool
@@ -96,11 +113,17 @@ class Swapper:
     @property
     def num_blocks_leaving(self) -> int:
         """Pool blocks that come free when the transfers under way have landed."""
-        return sum(len(move.blocks) for move in self._moves.values() if move.transfer.direction == "out" or move.turned_back)
+        return sum(
+            len(move.blocks)
+            for move in self._moves.values()
+            if move.transfer.direction == "out" or move.turned_back
+        )
 
     def can_swap_out(self, request: Request) -> bool:
         """Whether a running request has anything to move and the host tier room for it."""
-        return request.state == "swapping_in" or (request.num_computed > 0 and self.host.can_extend(request.id, request.num_computed))
+        return request.state == "swapping_in" or (
+            request.num_computed > 0 and self.host.can_extend(request.id, request.num_computed)
+        )
 
     def start_out(self, request: Request) -> None:
         """Take a request's blocks; `can_swap_out` must hold.
@@ -114,10 +137,14 @@ class Swapper:
         assert request.state == "running", f"{request.id} is {request.state}"
         blocks = request.table.blocks.tolist()
         request.table.num_blocks = 0
-        request.state = "swapping_out" if self._send_out(request.id, request, blocks, request.num_computed, []) else "swapped"
+        request.state = (
+            "swapping_out"
+            if self._send_out(request.id, request, blocks, request.num_computed, [])
+            else "swapped"
+        )
 
     def start_in(self, request: Request) -> bool:
-        """Give a swapped request blocks for all its known tokens, and bring it back.
+        """Return a swapped request blocks for all its known tokens, and bring it back.
 
         Args:
             request: any.
@@ -133,12 +160,19 @@ class Swapper:
         copy.pinned, copy.resident = True, False
         blocks = self.pool.take(needed)
         full = -(-request.num_computed // self.pool.block_size)
-        self._begin("in", request.id, request, blocks, _runs(blocks[:full], copy.blocks[:full]), copy.valid_tokens)
+        self._begin(
+            "in",
+            request.id,
+            request,
+            blocks,
+            _runs(blocks[:full], copy.blocks[:full]),
+            copy.valid_tokens,
+        )
         request.state = "swapping_in"
         return True
 
     def drain(self) -> list[Transfer]:
-        """Give the transfers to start now; each is given once."""
+        """Return the transfers to start now; each is given once."""
         fresh, self._undrained = self._undrained, []
         for move in fresh:
             move.started = True
@@ -165,13 +199,16 @@ class Swapper:
         return changed
 
     def fail(self, transfer_ids: Iterable[int]) -> list[Request]:
-        """Take note of transfers that did not work; what they were to copy is lost and has to be computed again.
+        """Take note of transfers that did not work.
+
+        What they were to copy is lost and has to be computed again.
 
         Args:
             transfer_ids: as `drain` gave them.
 
         Returns:
-            Requests whose state changed: "swapped" with what an earlier copy holds, or "waiting" with nothing computed.
+            Requests whose state changed: "swapped" with what an earlier copy holds, or "waiting"
+            with nothing computed.
         """
         changed = []
         for name in transfer_ids:
@@ -200,15 +237,25 @@ class Swapper:
             self._settle(self._end(move.transfer.id), move.valid_tokens)
 
     def retire(self, request: Request) -> None:
-        """Let a request go that ended; with `keep_turns`, the full blocks that its host copy lacks are sent first.
+        """Let a request go that ended.
+
+        With `keep_turns`, the full blocks that its host copy lacks are sent first.
 
         Args:
-            request: in any state. Its table keeps the blocks that no transfer took, which the caller frees; a step in flight may
-                write these, and none of the others.
+            request: in any state. Its table keeps the blocks that no transfer took, which the
+                caller frees; a step in flight may write these, and none of the others.
         """
-        size, computed = self.pool.block_size, min(request.num_computed, len(request.prompt) + len(request.output))
+        size, computed = (
+            self.pool.block_size,
+            min(request.num_computed, len(request.prompt) + len(request.output)),
+        )
         full = min(computed // size, request.table.num_blocks)
-        if not (self.keep_turns and full and request.state == "running" and self.host.can_extend(request.id, full * size)):
+        if not (
+            self.keep_turns
+            and full
+            and request.state == "running"
+            and self.host.can_extend(request.id, full * size)
+        ):
             self.forget(request)
             return
         hashes, key = self._hashes(request, full), self._part_with(request.id)
@@ -222,7 +269,12 @@ class Swapper:
         """Count the leading tokens of a request that a copy kept from an earlier turn holds; at least its last token is left to run."""
         if not self.keep_turns:
             return 0
-        return self.host.match(self._hashes(request, (request.num_tokens - 1) // self.pool.block_size))[1] * self.pool.block_size
+        return (
+            self.host.match(
+                self._hashes(request, (request.num_tokens - 1) // self.pool.block_size)
+            )[1]
+            * self.pool.block_size
+        )
 
     def adopt(self, request: Request) -> int:
         """Make a copy kept from an earlier turn a waiting request's own; it is "swapped" then.
@@ -245,7 +297,14 @@ class Swapper:
         request.num_cached = min(num_tokens, len(request.prompt))
         return request.num_cached
 
-    def _send_out(self, key: str, request: Request | None, blocks: list[int], num_tokens: int, hashes: list[bytes]) -> bool:
+    def _send_out(
+        self,
+        key: str,
+        request: Request | None,
+        blocks: list[int],
+        num_tokens: int,
+        hashes: list[bytes],
+    ) -> bool:
         """Move a table's blocks to the host tier; True when a transfer is needed for it, False when the host holds all of it."""
         size = self.pool.block_size
         copy = self.host.extend(key, num_tokens)
@@ -261,7 +320,9 @@ class Swapper:
         if not moving:
             copy.pinned = request is not None
             return False
-        self._begin("out", key, request, moving, _runs(moving, copy.blocks[first:stop]), num_tokens, hashes)
+        self._begin(
+            "out", key, request, moving, _runs(moving, copy.blocks[first:stop]), num_tokens, hashes
+        )
         return True
 
     def _begin(
@@ -276,7 +337,14 @@ class Swapper:
     ) -> None:
         """Queue a transfer."""
         transfer = Transfer(id=self._count, request_id=key, direction=direction, runs=runs)
-        move = _Move(transfer=transfer, key=key, request=request, blocks=blocks, valid_tokens=valid_tokens, hashes=hashes or [])
+        move = _Move(
+            transfer=transfer,
+            key=key,
+            request=request,
+            blocks=blocks,
+            valid_tokens=valid_tokens,
+            hashes=hashes or [],
+        )
         self._count += 1
         self._moves[transfer.id] = move
         self._undrained.append(move)
@@ -324,7 +392,7 @@ class Swapper:
             self._settle(self._end(move.transfer.id), move.valid_tokens)
 
     def _part_with(self, request_id: str) -> str:
-        """Give the copy of a request that goes a name no later request can have."""
+        """Return the copy of a request that goes a name no later request can have."""
         name = f"{request_id}\0{self._count}"
         self._count += 1
         self.host.rename(request_id, name)
@@ -335,7 +403,9 @@ class Swapper:
         size, known = self.pool.block_size, request.block_hashes
         while len(known) < full:
             start = len(known) * size
-            known.append(chain_hash(known[-1] if known else self._root, request.tokens(start, start + size)))
+            known.append(
+                chain_hash(known[-1] if known else self._root, request.tokens(start, start + size))
+            )
         return known[:full]
 
 
