@@ -16,6 +16,7 @@ __all__ = [
     "SteelyardWarning",
     "StoreError",
     "TraceError",
+    "require",
 ]
 
 
@@ -85,3 +86,22 @@ class InfeasibleError(SteelyardError):
 
 class SteelyardWarning(UserWarning):
     """A result stands, but the reader should know something about it."""
+
+
+def require(owner: object, **rules: tuple[object, str]) -> None:
+    """Refuse the first field of a configuration that breaks its rule.
+
+    Args:
+        owner: the configuration; a message shows its field's value.
+        rules: by field name, whether the value is good, and what is allowed ("at least 1").
+
+    Raises:
+        ConfigError: names the field, its value and what is allowed.
+
+    Example:
+        >>> require(options, port=(0 <= options.port < 65536, "in [0, 65535]"))  # doctest: +SKIP
+    """
+    for name, (is_good, allowed) in rules.items():
+        if not is_good:
+            value = getattr(owner, name)
+            raise ConfigError(f"{name} is {value!r}, but must be {allowed}", hint=f"change {name}")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, cast
 
-from steelyard.errors import BackendError, ConfigError
+from steelyard.errors import BackendError, ConfigError, require
 from steelyard.serve.client.bodies import Form
 from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.wire.address import Endpoint
@@ -79,20 +79,17 @@ class LoadOptions:
         Raises:
             ConfigError: names the option and its range.
         """
-        for name, good, allowed in (
-            ("form", self.form in ("tokens", "text", "chat"), "tokens, text or chat"),
-            ("concurrency", self.concurrency >= 0, "at least 0"),
-            ("warm_up", self.warm_up >= 0, "at least 0"),
-            ("processes", self.processes >= 0, "at least 0"),
-            ("timeout_s", self.timeout_s > 0, "above 0"),
-            ("retries", self.retries >= 0, "at least 0"),
-            ("duration_s", self.duration_s >= 0, "at least 0"),
-            ("vocab_size", self.vocab_size >= 1, "at least 1"),
-        ):
-            if not good:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}"
-                )
+        require(
+            self,
+            form=(self.form in ("tokens", "text", "chat"), "tokens, text or chat"),
+            concurrency=(self.concurrency >= 0, "at least 0"),
+            warm_up=(self.warm_up >= 0, "at least 0"),
+            processes=(self.processes >= 0, "at least 0"),
+            timeout_s=(self.timeout_s > 0, "above 0"),
+            retries=(self.retries >= 0, "at least 0"),
+            duration_s=(self.duration_s >= 0, "at least 0"),
+            vocab_size=(self.vocab_size >= 1, "at least 1"),
+        )
 
     @property
     def num_processes(self) -> int:

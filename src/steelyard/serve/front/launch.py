@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from steelyard.errors import BackendError, ConfigError
+from steelyard.errors import BackendError, ConfigError, require
 
 __all__ = ["ServeOptions", "serve"]
 
@@ -69,24 +69,21 @@ class ServeOptions:
         Raises:
             ConfigError: names the option, the value and the range.
         """
-        for name, good, allowed in (
-            ("port", 0 <= self.port < 65536, "in [0, 65535]"),
-            ("pool_bytes", self.pool_bytes >= 1, "at least 1"),
-            ("max_model_len", self.max_model_len >= 0, "at least 0"),
-            ("token_budget", self.token_budget >= 1, "at least 1"),
-            ("requests_per_min", self.requests_per_min >= 0, "at least 0"),
-            ("tokens_per_min", self.tokens_per_min >= 0, "at least 0"),
-            ("max_requests", self.max_requests >= 1, "at least 1"),
-            ("queue_tokens", self.queue_tokens >= 0, "at least 0"),
-            ("body_limit_bytes", self.body_limit_bytes >= 1, "at least 1"),
-            ("drain_timeout_s", self.drain_timeout_s >= 0, "at least 0"),
-            ("stall_timeout_s", self.stall_timeout_s > 0, "above 0"),
-            ("threads", self.threads >= 0, "at least 0"),
-        ):
-            if not good:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}"
-                )
+        require(
+            self,
+            port=(0 <= self.port < 65536, "in [0, 65535]"),
+            pool_bytes=(self.pool_bytes >= 1, "at least 1"),
+            max_model_len=(self.max_model_len >= 0, "at least 0"),
+            token_budget=(self.token_budget >= 1, "at least 1"),
+            requests_per_min=(self.requests_per_min >= 0, "at least 0"),
+            tokens_per_min=(self.tokens_per_min >= 0, "at least 0"),
+            max_requests=(self.max_requests >= 1, "at least 1"),
+            queue_tokens=(self.queue_tokens >= 0, "at least 0"),
+            body_limit_bytes=(self.body_limit_bytes >= 1, "at least 1"),
+            drain_timeout_s=(self.drain_timeout_s >= 0, "at least 0"),
+            stall_timeout_s=(self.stall_timeout_s > 0, "above 0"),
+            threads=(self.threads >= 0, "at least 0"),
+        )
 
 
 def serve(model: Path | str, options: ServeOptions | None = None) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from steelyard.errors import CapacityError, ConfigError
+from steelyard.errors import CapacityError, require
 
 __all__ = ["Allocator", "SchedulerConfig"]
 
@@ -73,35 +73,28 @@ class SchedulerConfig:
         size, needed = self.block_size, -(-self.max_model_len // max(self.block_size, 1))
         swaps = self.preemption != "recompute"
         known = self.swap_s_per_block > 0 and self.prefill_s_per_token > 0
-        for name, good, allowed in (
-            ("block_size", size >= 1 and size & (size - 1) == 0, "a power of two"),
-            ("token_budget", self.token_budget >= 1, "at least 1"),
-            (
-                "max_num_seqs",
+        require(
+            self,
+            block_size=(size >= 1 and size & (size - 1) == 0, "a power of two"),
+            token_budget=(self.token_budget >= 1, "at least 1"),
+            max_num_seqs=(
                 1 <= self.max_num_seqs <= self.token_budget,
                 f"in [1, token_budget = {self.token_budget}]",
             ),
-            ("max_model_len", self.max_model_len >= 2, "at least 2"),
-            ("watermark_fraction", 0 <= self.watermark_fraction < 1, "in [0, 1)"),
-            ("update_every", self.update_every >= 0, "at least 0"),
-            ("group_blocks", self.group_blocks >= 0, "at least 0"),
-            ("host_blocks", self.host_blocks >= 0, "at least 0"),
-            (
-                "swap_s_per_block",
+            max_model_len=(self.max_model_len >= 2, "at least 2"),
+            watermark_fraction=(0 <= self.watermark_fraction < 1, "in [0, 1)"),
+            update_every=(self.update_every >= 0, "at least 0"),
+            group_blocks=(self.group_blocks >= 0, "at least 0"),
+            host_blocks=(self.host_blocks >= 0, "at least 0"),
+            swap_s_per_block=(
                 self.preemption != "auto" or known,
                 "above 0, as prefill_s_per_token, when preemption is 'auto'",
             ),
-            (
-                "preemption",
+            preemption=(
                 not swaps or not self.is_contiguous,
                 "'recompute' with a contiguous allocator",
             ),
-        ):
-            if not good:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}, but must be {allowed}",
-                    hint=f"change {name}",
-                )
+        )
         for name, count in (
             ("num_blocks", self.num_blocks),
             ("host_blocks", self.host_blocks if swaps else needed),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from steelyard.errors import ConfigError
+from steelyard.errors import require
 
 __all__ = ["SamplingParams"]
 
@@ -63,38 +63,32 @@ class SamplingParams:
         Raises:
             ConfigError: names the field, the value and the range.
         """
-        for name, good, allowed in (
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
-            (
-                "min_tokens",
+        require(
+            self,
+            max_tokens=(self.max_tokens >= 1, "at least 1"),
+            min_tokens=(
                 0 <= self.min_tokens <= self.max_tokens,
                 f"in [0, max_tokens = {self.max_tokens}]",
             ),
-            ("temperature", 0 <= self.temperature < float("inf"), "finite and at least 0"),
-            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
-            ("top_k", self.top_k >= 0, "at least 0, where 0 keeps all"),
-            ("min_p", 0 <= self.min_p <= 1, "in [0, 1]"),
-            ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2]"),
-            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2]"),
-            (
-                "repetition_penalty",
+            temperature=(0 <= self.temperature < float("inf"), "finite and at least 0"),
+            top_p=(0 < self.top_p <= 1, "in (0, 1]"),
+            top_k=(self.top_k >= 0, "at least 0, where 0 keeps all"),
+            min_p=(0 <= self.min_p <= 1, "in [0, 1]"),
+            presence_penalty=(-2 <= self.presence_penalty <= 2, "in [-2, 2]"),
+            frequency_penalty=(-2 <= self.frequency_penalty <= 2, "in [-2, 2]"),
+            repetition_penalty=(
                 0 < self.repetition_penalty < float("inf"),
                 "finite and above 0",
             ),
-            ("seed", 0 <= self.seed < 2**63, "in [0, 2**63)"),
-            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "in [0, 20], or None"),
-            ("n", self.n >= 1, "at least 1"),
-            ("best_of", self.best_of == 0 or self.best_of >= self.n, f"0 or at least n = {self.n}"),
-            (
-                "beam_width",
+            seed=(0 <= self.seed < 2**63, "in [0, 2**63)"),
+            logprobs=(self.logprobs is None or 0 <= self.logprobs <= 20, "in [0, 20], or None"),
+            n=(self.n >= 1, "at least 1"),
+            best_of=(self.best_of == 0 or self.best_of >= self.n, f"0 or at least n = {self.n}"),
+            beam_width=(
                 self.beam_width == 0 or self.beam_width >= self.n,
                 f"0 or at least n = {self.n}",
             ),
-        ):
-            if not good:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}, but must be {allowed}", hint=f"change {name}"
-                )
+        )
 
     @property
     def num_sequences(self) -> int:
