@@ -25,14 +25,14 @@ quickstart: $(VENV)/.installed
 	$(BIN)/steelyard quickstart $(ARGS)
 
 test: lint
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/pydoclint --quiet src
-	$(BIN)/codespell
+	git ls-files -z | xargs -0 $(BIN)/codespell
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed-dev

@@ -1,0 +1,208 @@
+"""Train ladders as a quickstart does, over seeds and three kinds of text, and store their points.
+
+`python -m benchmarks.weigh._ladders --out FOLDER` trains what `ladder_points.csv` lacks. It may be
+killed at any time: the next call goes on at the last checkpoint. A ladder's rows are written
+together, when its last run is done, so that the table never holds half a ladder.
+"""
+
+import csv
+import gzip
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import cyclopts
+import msgspec
+from benchmarks.laws._shared import shared
+
+from steelyard.config import convert
+from steelyard.data.shards import TokenShards
+from steelyard.data.text import default_sources, prepare
+from steelyard.files import atomic_path, read_json, write_bytes, write_json
+from steelyard.weigh.forecast import RungPoint
+from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
+from steelyard.weigh.settings import QuickstartConfig
+from steelyard.weigh.training import climb, probe_step_times, train_target
+
+__all__ = ["POINTS", "TEXTS", "LadderRun", "read_ladders"]
+
+POINTS = Path(__file__).with_name("ladder_points.csv")
+_MINUTES = 5.0
+_TEXT_BYTES = 15_000_000
+_HELDOUT_FRACTION = 0.05
+_COLUMNS = ("hidden_size", "num_layers", "parameters", "steps", "tokens", "loss")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LadderRun:
+    """One ladder and the larger run it is to forecast.
+
+    Attributes:
+        text: kind of text, a key of `TEXTS`.
+        seed: seed of the held-out documents, data order and weights.
+        points: cooled-down runs of the rungs.
+        target: the larger run.
+    """
+
+    text: str
+    seed: int
+    points: list[RungPoint]
+    target: RungPoint
+
+
+def _library(folder: Path) -> list[Path]:
+    """Return what a quickstart reads by default: Python's library and the system's documents."""
+    return default_sources()
+
+
+def _abstracts(folder: Path) -> list[Path]:
+    """Unpack scientific abstracts, one file each, and return their folder."""
+    place = folder / "abstracts"
+    for name, field in (("arxiv-abstracts/papers", "abstract"), ("cranfield/docs", "text")):
+        source = shared(name.partition("/")[0]) / f"{name.partition('/')[2]}.jsonl.gz"
+        with gzip.open(source, "rt", encoding="utf-8") as lines:
+            for row, line in enumerate(lines):
+                text = msgspec.json.decode(line)[field]
+                write_bytes(place / f"{source.parent.name}-{row:06d}.txt", text.encode())
+    return [place]
+
+
+def _headers(folder: Path) -> list[Path]:
+    """Return the C++ headers that come with PyTorch."""
+    import torch
+
+    return [Path(torch.__file__).parent / "include"]
+
+
+TEXTS: dict[str, Callable[[Path], list[Path]]] = {
+    "library": _library,
+    "abstracts": _abstracts,
+    "headers": _headers,
+}
+"""Python and documents, English prose, C++: what the three differ in is what a law must stand."""
+
+
+def read_ladders(path: Path = POINTS) -> list[LadderRun]:
+    """Read the stored ladders, by seed and text.
+
+    Args:
+        path: the table; a missing one holds no ladder.
+
+    Returns:
+        Ladders in the order in which they were stored.
+    """
+    if not path.exists():
+        return []
+    with path.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    found: dict[tuple[str, int], list[dict[str, str]]] = {}
+    for row in rows:
+        found.setdefault((row["text"], int(row["seed"])), []).append(row)
+    return [
+        LadderRun(
+            text=text,
+            seed=seed,
+            points=[_point(row) for row in group if row["role"] == "rung"],
+            target=next(_point(row) for row in group if row["role"] == "target"),
+        )
+        for (text, seed), group in found.items()
+    ]
+
+
+def _point(row: dict[str, str]) -> RungPoint:
+    """Read one run; times and memory are not kept, since they say nothing about the law."""
+    counts = {name: int(row[name]) for name in _COLUMNS[:-1]}
+    return RungPoint(
+        **counts,
+        loss=float(row["loss"]),
+        step_time_s=0.0,
+        step_time_spread_s=0.0,
+        peak_memory_bytes=0.0,
+    )
+
+
+def _write_ladders(ladders: list[LadderRun]) -> None:
+    """Replace the table."""
+    with atomic_path(POINTS) as path, path.open("w", newline="") as lines:
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(("text", "seed", "role", *_COLUMNS))
+        for item in ladders:
+            runs = [*((point, "rung") for point in item.points), (item.target, "target")]
+            for point, role in runs:
+                values = [getattr(point, name) for name in _COLUMNS]
+                writer.writerow((item.text, item.seed, role, *values))
+
+
+def _shards(folder: Path, text: str, seed: int) -> TokenShards:
+    """Prepare one text as the quickstart does; a finished folder is taken as it is."""
+    prepare(
+        TEXTS[text](folder),
+        folder / "data",
+        vocab_size=VOCAB_SIZE,
+        heldout_fraction=_HELDOUT_FRACTION,
+        seed=seed,
+        max_bytes=_TEXT_BYTES,
+    )
+    return TokenShards(folder / "data")
+
+
+def _design(out: Path, shards: TokenShards, config: QuickstartConfig) -> Ladder:
+    """Return the ladder of a five-minute quickstart on this machine.
+
+    The probe is made once: ladders that differ in their lengths could not be scored together.
+    """
+    path = out / "ladder.json"
+    if not path.exists():
+        shapes = probe_shapes(_MINUTES)
+        times = probe_step_times(shapes, shards, config, lambda *_: None)
+        seconds = dict(zip(shapes, times, strict=True))
+        write_json(path, design(seconds, budget_s=60 * _MINUTES, max_tokens=shards.num_tokens))
+    return convert(read_json(path), Ladder)
+
+
+def _train(out: Path, text: str, seed: int, threads: int) -> LadderRun:
+    """Train one ladder and its larger run, or go on with them."""
+    folder = out / f"{text}-{seed}"
+    config = QuickstartConfig(out=folder, minutes=_MINUTES, seed=seed, threads=threads)
+    shards = _shards(folder, text, seed)
+    ladder = _design(out, shards, config)
+    points = climb(ladder, shards, config, lambda *_: None)
+    result = train_target(ladder, shards, config, lambda *_: None)
+    target = RungPoint(
+        hidden_size=ladder.target[0],
+        num_layers=ladder.target[1],
+        parameters=result.parameters,
+        steps=result.steps,
+        tokens=result.tokens,
+        loss=result.eval_loss,
+        step_time_s=0.0,
+        step_time_spread_s=0.0,
+        peak_memory_bytes=0.0,
+    )
+    shutil.rmtree(folder)
+    return LadderRun(text=text, seed=seed, points=points, target=target)
+
+
+def train_ladders(*, out: Path, seeds: int = 7, threads: int = 0) -> None:
+    """Train every ladder that the table lacks.
+
+    Args:
+        out: Folder for text and checkpoints; a ladder's part is removed when it is stored.
+        seeds: Ladders per kind of text.
+        threads: Threads of every kernel, 0 for all cores.
+    """
+    ladders = read_ladders()
+    stored = {(item.text, item.seed) for item in ladders}
+    for seed in range(seeds):
+        for text in TEXTS:
+            if (text, seed) in stored:
+                continue
+            ladders.append(_train(out, text, seed, threads))
+            _write_ladders(ladders)
+            done = ladders[-1].target
+            print(f"{len(ladders)} of {seeds * len(TEXTS)}: {text} {seed}, {done.loss:.4f}")
+
+
+if __name__ == "__main__":
+    cyclopts.run(train_ladders)

@@ -1,0 +1,132 @@
+"""How good the quickstart's loss forecasts are, over stored ladders of several texts and seeds.
+
+Every ladder of `ladder_points.csv` (trained by `_ladders.py`) is fitted from its rungs alone; its
+larger run is then compared with what each forecaster said. The table shows them side by side: the
+mean of the forms that the quickstart uses, each form alone, and the simplest rule, the loss of the
+largest rung's longest run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from benchmarks.common import Check
+from benchmarks.weigh._ladders import LadderRun, read_ladders
+
+from steelyard.errors import DataError
+from steelyard.laws import Fit
+from steelyard.quantity import Forecast
+from steelyard.weigh.forecast import RungPoint, fit_laws, loss_forecast
+
+PAPER: list[str] = []
+
+_LADDERS = 20
+_QUICK_LADDERS = 6
+_Forecaster = Callable[[list[Fit], RungPoint], Forecast]
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    """How one forecaster did: relative errors, relative half-widths, and intervals that held."""
+
+    errors: list[float]
+    half_widths: list[float]
+    held: list[bool]
+
+    @property
+    def error(self) -> float:
+        """Median of the absolute relative errors."""
+        return median(abs(error) for error in self.errors)
+
+    @property
+    def bias(self) -> float:
+        """Median of the signed relative errors."""
+        return median(self.errors)
+
+    @property
+    def half_width(self) -> float:
+        """Median half-width of the intervals over the measured loss."""
+        return median(self.half_widths)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the intervals that held the measured loss."""
+        return float(np.mean(self.held))
+
+
+def run(quick: bool) -> list[Check]:
+    """Score every forecaster on every stored ladder."""
+    ladders = read_ladders()
+    if not ladders:
+        raise DataError(
+            "no ladder is stored",
+            hint="train them: python -m benchmarks.weigh._ladders --out FOLDER",
+        )
+    some = ladders[:_QUICK_LADDERS] if quick else ladders
+    scores = _score(some)
+    _print(scores, some)
+    own = scores["mean of forms"]
+    return [
+        Check("stored ladders", len(ladders), _LADDERS, "higher"),
+        Check("median error of the loss", own.error, 0.02, "lower"),
+        Check("80 % intervals hold at least", own.coverage, 0.7, "higher"),
+        Check("80 % intervals hold at most", own.coverage, 0.9, "lower"),
+        Check("median half-width over median error", own.half_width / own.error, 2.5, "lower"),
+    ]
+
+
+def _score(ladders: list[LadderRun]) -> dict[str, _Score]:
+    """Let each forecaster see the rungs, and compare what it says with the larger run."""
+    scores: dict[str, _Score] = {}
+    for item in ladders:
+        found = fit_laws(item.points, seed=item.seed)
+        for name, forecaster in _forecasters(found).items():
+            said, seen = forecaster(found, item.target), item.target.loss
+            score = scores.setdefault(name, _Score([], [], []))
+            score.errors.append(said.value / seen - 1)
+            score.half_widths.append((said.high - said.low) / 2 / seen)
+            score.held.append(said.low <= seen <= said.high)
+    scores["largest run seen"] = _largest(ladders)
+    return scores
+
+
+def _forecasters(found: list[Fit]) -> dict[str, _Forecaster]:
+    """Name the quickstart's own forecaster and each form alone."""
+    alone = {
+        fitted.law.name: lambda _, target, fitted=fitted: _of([fitted], target) for fitted in found
+    }
+    return {"mean of forms": _of, **dict(sorted(alone.items()))}
+
+
+def _of(laws: list[Fit], target: RungPoint) -> Forecast:
+    """Forecast the larger run's loss."""
+    return loss_forecast(laws, float(target.parameters), float(target.tokens))
+
+
+def _largest(ladders: list[LadderRun]) -> _Score:
+    """Score the rule without a law; it has no interval, so nothing is held."""
+    errors = [
+        max(item.points, key=lambda point: (point.parameters, point.tokens)).loss / item.target.loss
+        - 1
+        for item in ladders
+    ]
+    return _Score(errors, [0.0] * len(errors), [False] * len(errors))
+
+
+def _print(scores: dict[str, _Score], ladders: list[LadderRun]) -> None:
+    """Show every forecaster, then the quickstart's own by text."""
+    print(f"{len(ladders)} ladders\n{'forecaster':20s} {'error':>7s} {'bias':>7s}", end=" ")
+    print(f"{'half-width':>10s} {'held':>6s}")
+    for name, score in scores.items():
+        print(
+            f"{name:20s} {score.error:7.2%} {score.bias:+7.2%} {score.half_width:10.2%} "
+            f"{score.coverage:6.0%}"
+        )
+    for text in sorted({item.text for item in ladders}):
+        errors = [
+            error
+            for error, item in zip(scores["mean of forms"].errors, ladders, strict=True)
+            if item.text == text
+        ]
+        print(f"{text:20s} " + " ".join(f"{error:+.2%}" for error in errors))
