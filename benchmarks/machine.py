@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide a result; packages that are not installed are left out."""
+    """Return the versions of the installed packages that decide a result."""
     found: dict[str, str] = {}
     for package in _PACKAGES:
         try:

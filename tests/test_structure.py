@@ -45,7 +45,7 @@ def test_files_and_functions_are_short(path):
 
 
 def imported_at_once(path):
-    """Packages a file imports when it is itself imported: at top level, but not under TYPE_CHECKING."""
+    """Yield the packages a file imports when it is imported: at top level, not for types."""
     waiting = list(ast.parse(path.read_text()).body)
     while waiting:
         node = waiting.pop()
