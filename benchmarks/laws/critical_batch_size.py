@@ -14,6 +14,7 @@ import warnings
 import numpy as np
 import polars as pl
 from benchmarks.common import Check
+from benchmarks.laws._least_squares import LeastSquares, StepsTable
 from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
 
@@ -21,7 +22,6 @@ from steelyard import laws
 from steelyard.errors import DataError, SteelyardWarning
 from steelyard.laws.decisions.optima.sweeps import optima
 from steelyard.laws.forms.batch_size import batch_law, critical_batch, fit_steps
-from steelyard.laws.theory.least_squares import LeastSquares, StepsTable
 
 PAPER = ["35-critical-batch-size"]
 

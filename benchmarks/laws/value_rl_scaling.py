@@ -20,6 +20,7 @@ from unittest import mock
 import numpy as np
 import scipy.optimize
 from benchmarks.common import Check
+from benchmarks.laws._planted_returns import PlantedReturns
 from benchmarks.laws._shared import shared
 
 from steelyard.errors import SteelyardWarning
@@ -34,7 +35,6 @@ from steelyard.laws.forms.updates.updates_to_data import (
     hyperparameter_law,
     updates_to_data,
 )
-from steelyard.laws.theory.planted_returns import PlantedReturns
 
 PAPER = ["45-value-rl-scaling"]
 
