@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Minimum", "Problem", "huber", "minimize"]
+__all__ = ["Minima", "Problem", "huber", "minimize"]
 
 _CHUNK_NUMBERS = 100_000
 """Derivatives that advance together: few enough to stay in the cache, many enough that numpy's
@@ -73,7 +73,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Minimum:
+class Minima:
     """Where the S problems ended.
 
     Attributes:
@@ -98,7 +98,7 @@ def huber(residuals: Array, delta: float) -> Array:
 
 def minimize(
     problem: Problem, starts: Array, *, far: bool = True, max_iterations: int = 100
-) -> Minimum:
+) -> Minima:
     """Minimize S problems, each from its own start.
 
     Far starts first descend with a wider delta, close to least squares, so that they reach the
@@ -128,13 +128,13 @@ def minimize(
                 tolerance=1e-3,
             ).theta
         parts.append(_descend(part, theta, max_iterations, tolerance=1e-10))
-    return Minimum(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in Minimum.__slots__)
+    return Minima(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in Minima.__slots__)
     )
 
 
 @dataclass(slots=True)
-class _State:
+class _Iterate:
     """Where a batch stands: objective, gradient and what the Newton matrix is made of."""
 
     theta: Array
@@ -145,7 +145,7 @@ class _State:
     reweighted: Array
 
     @classmethod
-    def at(cls, problem: Problem, theta: Array) -> "_State":
+    def at(cls, problem: Problem, theta: Array) -> "_Iterate":
         """Evaluate a batch at `theta`, [S, P]."""
         log, slopes = problem.law.evaluate(theta, problem.inputs)
         residuals = log - problem.target
@@ -164,14 +164,14 @@ class _State:
         inside = np.where(size <= problem.delta, problem.weights, 0.0)
         return cls(theta, objective, gradient, slopes, inside, reweighted)
 
-    def put(self, rows: NDArray[np.bool_], other: "_State") -> None:
+    def put(self, rows: NDArray[np.bool_], other: "_Iterate") -> None:
         """Copy the chosen rows of another state of the same size."""
         for name in ("theta", "objective", "gradient", "slopes", "inside", "reweighted"):
             getattr(self, name)[rows] = getattr(other, name)[rows]
 
-    def keep(self, rows: NDArray[np.bool_]) -> "_State":
+    def keep(self, rows: NDArray[np.bool_]) -> "_Iterate":
         """Keep the chosen rows only."""
-        return _State(
+        return _Iterate(
             *(
                 getattr(self, name)[rows]
                 for name in ("theta", "objective", "gradient", "slopes", "inside", "reweighted")
@@ -179,7 +179,7 @@ class _State:
         )
 
 
-def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array]:
+def _step(problem: Problem, state: _Iterate, damping: Array) -> tuple[Array, Array]:
     """Solve the damped Newton systems; give projected steps [S, P] and the decrease they promise [S]."""
     low, high = problem.bounds
     is_square = np.isinf(problem.delta)
@@ -203,18 +203,18 @@ def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array
     return step, -np.einsum("sp,sp->s", gradient, step) - 0.5 * curved
 
 
-def _descend(problem: Problem, theta: Array, max_iterations: int, *, tolerance: float) -> Minimum:
+def _descend(problem: Problem, theta: Array, max_iterations: int, *, tolerance: float) -> Minima:
     """Advance a batch until each problem's promised decrease is below `tolerance` of its objective."""
     count = len(theta)
-    result = Minimum(
+    result = Minima(
         theta.copy(), np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64)
     )
     rows = np.arange(count)
-    state = _State.at(problem, theta.copy())
+    state = _Iterate.at(problem, theta.copy())
     damping = np.ones(count)
     for _ in range(max_iterations):
         step, promised = _step(problem, state, damping)
-        trial = _State.at(problem, state.theta + step)
+        trial = _Iterate.at(problem, state.theta + step)
         gained = state.objective - trial.objective
         better = gained > 0
         done = (np.abs(promised) <= tolerance * state.objective + 1e-300) & (

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from steelyard.errors import ConfigError, SteelyardWarning
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.theory.mean_field.answers import (
-    Bottleneck,
     ComputeOptimal,
-    LearningCurve,
+    LossCurve,
+    ResourceBottleneck,
     TheoryExponents,
 )
 from steelyard.laws.theory.mean_field.dynamics import Dynamics, learning_rate_limit
@@ -84,7 +84,7 @@ class RandomFeatureModel:
         width: float = np.inf,
         samples: float = np.inf,
         batch: float | None = None,
-    ) -> LearningCurve:
+    ) -> LossCurve:
         """Return test and train loss after given numbers of steps.
 
         Args:
@@ -113,7 +113,7 @@ class RandomFeatureModel:
 
             _check_batch(batch, samples)
             test, train = minibatch_losses(dynamics, when, batch)
-        return LearningCurve(when, test, train, self._truncation(test))
+        return LossCurve(when, test, train, self._truncation(test))
 
     def ensemble_loss(
         self,
@@ -280,7 +280,9 @@ class RandomFeatureModel:
             loss=float(losses[best]),
         )
 
-    def bottleneck(self, steps: int, width: float = np.inf, samples: float = np.inf) -> Bottleneck:
+    def bottleneck(
+        self, steps: int, width: float = np.inf, samples: float = np.inf
+    ) -> ResourceBottleneck:
         """Say which resource binds.
 
         Args:
@@ -310,7 +312,7 @@ class RandomFeatureModel:
                 for factor in (0.9, 1.1)
             )
             slopes[name] = _slope(low, high, 1.1 / 0.9) if np.isfinite(size) else 0.0
-        return Bottleneck(**slopes, binding=min(slopes, key=lambda name: slopes[name]))  # pyright: ignore[reportArgumentType]
+        return ResourceBottleneck(**slopes, binding=min(slopes, key=lambda name: slopes[name]))  # pyright: ignore[reportArgumentType]
 
     def _loss_at(self, steps: int, width: float, samples: float) -> float:
         """Return one test loss; inf where gradient descent diverges."""

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Bottleneck", "ComputeOptimal", "LearningCurve", "TheoryExponents"]
+__all__ = ["ComputeOptimal", "LossCurve", "ResourceBottleneck", "TheoryExponents"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LearningCurve:
+class LossCurve:
     """Losses of one student over steps (or over ridges), from theory.
 
     Attributes:
@@ -73,7 +73,7 @@ class ComputeOptimal:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bottleneck:
+class ResourceBottleneck:
     """How much each resource would lower the loss.
 
     D ln loss / d ln resource, negative where more helps.
