@@ -25,8 +25,8 @@ _CHUNK_NUMBERS = 100_000
 """Derivatives that advance together: few enough to stay in the cache, many enough that numpy's
 calls cost little."""
 _CONTINUATION = 30.0
-"""Delta of the first stage over the wanted one. With delta 1e-3 nearly every residual of a far start
-lies in the linear zone, where the objective has no curvature to follow; at 3 % it has."""
+"""Delta of the first stage over the wanted one. With delta 1e-3 nearly every residual of a far
+start lies in the linear zone, where the objective has no curvature to follow; at 3 % it has."""
 _LARGEST_DAMPING = 1e9
 """Damping at which a step is too short to count; a problem that gets there has nowhere to go."""
 _TINY = 1e-300
@@ -178,7 +178,7 @@ class _Iterate:
 
 
 def _step(problem: Problem, state: _Iterate, damping: Array) -> tuple[Array, Array]:
-    """Return projected steps of the damped Newton systems [S, P] and their promised decrease [S]."""
+    """Return projected steps of damped Newton systems [S, P] and the decreases they promise [S]."""
     low, high = problem.bounds
     is_square = np.isinf(problem.delta)
     # Points in the linear zone have no curvature, so the quadratic zone alone may leave the matrix

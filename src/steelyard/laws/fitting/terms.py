@@ -148,8 +148,7 @@ class Raised(Term):
         """Return exponent * log base, [S, n]; see `Term.evaluate`."""
         log, slopes = self.base.evaluate(theta, inputs)
         power = theta[self.exponent]
-        derivatives: Derivatives = {name: power * slope for name, slope in slopes.items()}
-        return power * log, _added(derivatives, {self.exponent: log})
+        return power * log, _added(_scaled(power, slopes), {self.exponent: log})
 
 
 @dataclass(frozen=True)
@@ -187,8 +186,7 @@ class Power(Term):
     ) -> tuple[Array, Derivatives]:
         """Return ln coefficient - exponent * ln quantity, [S, n]; see `Term.evaluate`."""
         log, slopes = Raised(self.base, self.exponent).evaluate(theta, inputs)
-        derivatives: Derivatives = {name: -slope for name, slope in slopes.items()}
-        return theta[self.coefficient] - log, _added(derivatives, {self.coefficient: 1.0})
+        return theta[self.coefficient] - log, _added(_scaled(-1.0, slopes), {self.coefficient: 1.0})
 
 
 @dataclass(frozen=True)
@@ -239,8 +237,9 @@ class Minimum(_Several):
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
     ) -> tuple[Array, Derivatives]:
         """Return the smallest log, [S, n]; see `Term.evaluate`."""
-        (least, *logs), (derivatives, *others) = self._parts(theta, inputs)
-        for log, slopes in zip(logs, others, strict=True):
+        (least, *logs), slopes_of = self._parts(theta, inputs)
+        derivatives: Derivatives = slopes_of[0]
+        for log, slopes in zip(logs, slopes_of[1:], strict=True):
             is_less = log < least
             derivatives = {
                 name: np.where(is_less, slopes.get(name, 0.0), derivatives.get(name, 0.0))
@@ -265,10 +264,14 @@ class Sum(_Several):
         shares = [np.exp(log - largest) for log in logs]
         total = functools.reduce(np.add, shares)
         weighted = [
-            {name: share * value for name, value in slope.items()}
-            for share, slope in zip((share / total for share in shares), slopes, strict=True)
+            _scaled(share / total, slope) for share, slope in zip(shares, slopes, strict=True)
         ]
         return largest + np.log(total), functools.reduce(_added, weighted)
+
+
+def _scaled(factor: Array | float, slopes: Derivatives) -> Derivatives:
+    """Multiply derivatives."""
+    return {name: factor * slope for name, slope in slopes.items()}
 
 
 def _added(first: Derivatives, second: Derivatives) -> Derivatives:
