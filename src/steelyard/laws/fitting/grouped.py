@@ -31,11 +31,11 @@ class Grouped(Term):
     def transforms(self) -> dict[str, Transform]:
         """Shared parameters, and one per group of each that varies."""
         kinds = self.base.transforms
-        shared: dict[str, Transform] = {
+        free: dict[str, Transform] = {
             name: kind for name, kind in kinds.items() if name not in self.vary
         }
-        own = {f"{name}[{group}]": kinds[name] for name in self.vary for group in self.groups}
-        return {**shared, **own}
+        free |= {f"{name}[{group}]": kinds[name] for name in self.vary for group in self.groups}
+        return free
 
     @property
     def inputs(self) -> tuple[str, ...]:
