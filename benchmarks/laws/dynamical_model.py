@@ -17,12 +17,13 @@ from unittest import mock
 import numpy as np
 from benchmarks.common import Check
 from benchmarks.laws import _probes
+from benchmarks.laws._error_covariance import error_covariance
 from benchmarks.laws._probes import Array, Probes
 
 from steelyard.errors import BackendError, DataError
 from steelyard.laws.theory.kernel import from_kernel
 from steelyard.laws.theory.mean_field.dynamics import Dynamics
-from steelyard.laws.theory.mean_field.losses import error_covariance, mean_field
+from steelyard.laws.theory.mean_field.losses import mean_field
 from steelyard.laws.theory.random_features import RandomFeatureModel
 
 PAPER = ["59-dynamical-model"]

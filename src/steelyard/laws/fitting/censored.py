@@ -74,26 +74,22 @@ def fit_censored(
     log_cap = np.log(np.where(np.isinf(limit), 1e300, limit))  # above any drawn target
     theta, noise = _climb(problem, start[None], problem.target[None], censored[None], _TOLERANCE)
     center = law.predict(theta, data.inputs)
-    filled = np.where(
-        censored,
-        center + noise[:, None] * _hazard(problem.target[None], center, noise)[1],
-        problem.target,
-    )
+    expected = center + noise[:, None] * _hazard(problem.target[None], center, noise)[1]
+    filled = np.where(censored, expected, problem.target)[0]
     seen = int((~censored).sum())
     freedom = max(seen - len(law.parameters), 1)
     corrected = float(noise[0] * math.sqrt(seen / freedom))
     samples = _redraw(
         problem, theta[0], corrected, freedom, log_cap, bootstraps, np.random.default_rng(seed)
     )
-    complete = replace(problem, target=filled[0])
-    drift, drift_source = measure_drift(complete, theta, corrected)
-    residual = filled[0] - law.predict(theta, data.inputs)[0]
+    drift, drift_source = measure_drift(replace(problem, target=filled), theta, corrected)
+    residual = filled - center[0]
     return Fit(
         law=law,
         theta=theta[0],
         samples=samples,
         inputs=data.inputs,
-        target=np.exp(filled[0]),
+        target=np.exp(filled),
         weights=data.weights,
         clusters=data.clusters,
         delta=math.inf,
