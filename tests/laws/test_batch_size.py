@@ -158,7 +158,10 @@ def test_steps_to_reach_interpolates_in_log_step():
 
 
 def test_published_critical_batch_fits_meet():
-    """Zhang et al. 2024, fits in sequences of 512 tokens, millions of parameters and of tokens, agree where their sweeps cross."""
+    """Both fits of Zhang et al. 2024 agree where their sweeps cross.
+
+    They are in sequences of 512 tokens, by millions of parameters and of tokens.
+    """
     chinchilla_path, by_tokens = 93.20 * 302**0.47, 22.91 * 6040**0.47
     assert chinchilla_path == pytest.approx(by_tokens, rel=0.02)
     tokens = np.array([1510, 3020, 6040, 12080.0])
