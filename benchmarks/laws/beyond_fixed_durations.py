@@ -195,6 +195,7 @@ def _schedules(model: str, quick: bool) -> list[Check]:
 def _decisions(model: str, fit: Fit, curves: Mapping[str, Curve]) -> list[Check]:
     """Check a cooldown's gain against the measured one, and the best schedule against rivals."""
     trunk, cooled = curves["constant_24000"], curves["wsdld_20000_24000"]
+    # A trunk's loss at its full rate is noisy from step to step, that of a cooled run is not.
     measured = float(trunk.loss[-8:].mean() - cooled.loss[-1])
     said = cooldown_gain(fit, trunk.rates, cooled.rates).gain.value
     found = best_schedule(fit, 24000, _PEAK, warmup=_WARMUP, final=0.1)

@@ -116,6 +116,7 @@ def _held_out(table: pl.DataFrame) -> list[Check]:
     envelope = fit_envelope(_columns(small))
     checks = []
     for scale, bar in (("3B", 3.0), ("13B", 1.0), ("34B", 1.0)):
+        # Several pools were trained at each scale, and an envelope is about the best of them.
         best = large.filter(pl.col("scale") == scale).sort("error").row(0, named=True)
         said = float(envelope.predict_run(best["gmacs"], best["samples"]).value[0])
         print(

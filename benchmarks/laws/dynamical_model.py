@@ -313,6 +313,7 @@ def _speed(quick: bool) -> tuple[float, float]:
             samples.append(time.perf_counter() - begin)
         return samples
 
+    # Half of our rounds run before the simulations and half after, so a busy machine hits both.
     before = rounds()
     runs = 4 if quick else 40
     begin = time.perf_counter()

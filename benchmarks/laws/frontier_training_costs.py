@@ -119,6 +119,7 @@ def _growth(
         Factor per year, and the number of models.
     """
     is_chosen = (pl.col("rank") >= 1) & (pl.col("rank") <= top) if top else pl.col("above_trend")
+    # The snapshot is later than the paper, so models that the paper could not know are left out.
     is_dated = pl.col("year") <= laws.decimal_year(_END)
     rows = models.filter(is_chosen & is_dated & hardware & pl.col(cost).is_not_null())
     trend = laws.fit_growth(

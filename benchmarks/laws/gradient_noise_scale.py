@@ -130,6 +130,8 @@ def _steps(
         gradient = curvature * weights
         bend = float(curvature @ gradient**2)
         scales.append(variance / float(gradient @ gradient))
+        # The best step on a quadratic whose gradient carries noise: less than without it, because
+        # curvature turns noise into loss.
         rate = float(gradient @ gradient) / (
             bend + variance / len(curvature) * float(curvature.sum()) / batch
         )

@@ -125,6 +125,7 @@ def _peer(quick: bool) -> list[Check]:
         mock.patch.dict(os.environ, _ONE_THREAD),
         multiprocessing.get_context("spawn").Pool(1) as pool,
     ):
+        # Ours is timed before and after the peer, so that a busy machine hits both.
         before = pool.apply(_our_seconds)
         names = ["summed Huber"] if quick else ["default", "mean Huber", "summed Huber"]
         found = {name: _run_peer(python, name, law, inputs, loss, quick) for name in names}

@@ -129,6 +129,7 @@ def _scipy_loop(
     starts_s = time.perf_counter() - begin
     generator = np.random.default_rng(0)
     begin = time.perf_counter()
+    # Bootstraps start from the best optimum only, as ours do.
     for _ in range(_BOOTSTRAPS // share):
         rows = generator.integers(0, _POINTS, _POINTS)
         drawn = {name: column[rows] for name, column in inputs.items()}

@@ -84,6 +84,7 @@ def last_steps(router: str) -> tuple[dict[str, Array], Array]:
         .last()
         .sort("hyper_id")
     )
+    # One cell of the sweep; the others vary routing and seed, which the law does not know.
     table = table.filter(
         (pl.col("routing_frequency") == 0.5)
         & (pl.col("k") == 1)

@@ -259,6 +259,7 @@ def _planted(repeats: int) -> list[Check]:
 
 def _speed(quick: bool) -> tuple[float, float, float]:
     """Return the seconds of ten fits on both sides, and the largest ratio of squared errors."""
+    # This process is thrown away after its measurement, so the filter needs no end.
     warnings.simplefilter("ignore", SteelyardWarning)
     generator = np.random.default_rng(0)
     law = _law("dmc", "ours")

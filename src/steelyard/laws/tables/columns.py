@@ -84,6 +84,7 @@ class RunColumns(Mapping[str, Array]):
                     hint="see table.words, where() and groups()",
                 )
             try:
+                # A mapping's users expect a KeyError, ours the near names of a DataError.
                 pick(name, self.numbers, self.origin)
             except DataError as error:
                 raise UnknownColumnError(str(error), hint=error.hint) from None

@@ -109,6 +109,8 @@ def _read_file(path: Path) -> "polars.DataFrame":
             f"no such file: {path}",
             hint="name a CSV, Parquet or JSON-lines file with one run per row",
         )
+    # The ending before .gz tells the kind; types are inferred from all rows, because a column that
+    # is whole for a hundred rows may hold a fraction in the next one.
     kind = "".join(path.suffixes[-2:]).removesuffix(".gz").rsplit(".", 1)[-1].lower()
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -260,6 +262,8 @@ def store_frame(
     places = {**_STORE_COLUMNS, **columns}
     rows = [[_value(run, place) for place in places.values()] for run in runs]
     for index, (name, place) in enumerate(list(places.items())):
+        # A default column that no run measured is left out, and FLOPs too when some did not: they
+        # are 6 N D then. What the caller named must be there.
         missing = [run.id for run, row in zip(runs, rows, strict=True) if row[index] is None]
         if missing and (name in columns or (len(missing) < len(runs) and name != "flops")):
             raise DataError(

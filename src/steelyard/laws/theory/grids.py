@@ -82,6 +82,7 @@ def isoflop_grid(
             f"an isoFLOP row needs at least 3 runs over a span above 1, given {runs} and {span:g}"
         )
     grid = crossed(flops=budgets_flops, place=np.geomspace(span**-0.5, span**0.5, runs))
+    # The middle of a row is the size whose tokens are so many times itself: C = 6 N (ratio N).
     sizes = (
         np.sqrt(grid["flops"] / (6 * _axis("tokens_per_parameter", tokens_per_parameter)))
         * grid["place"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steelyard.errors import ConfigError, SteelyardWarning
+from steelyard.errors import ConfigError, SteelyardWarning, require
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.theory.mean_field.answers import (
     ComputeOptimal,
@@ -70,14 +70,13 @@ class RandomFeatureModel:
         """Make the spectrum and refuse dials outside their ranges."""
         if self.spectrum is None:
             object.__setattr__(self, "spectrum", Spectrum.power_law(self.a, self.b, self.modes))
-        for name, low, high in (
-            ("momentum", 0.0, _LARGEST_MOMENTUM),
-            ("label_noise", 0.0, np.inf),
-            ("learning_rate", 1e-300, np.inf),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high or np.isinf(value):
-                raise ConfigError(f"{name} {value:g} must lie between {low:g} and {high:g}")
+        is_momentum = 0 <= self.momentum <= _LARGEST_MOMENTUM
+        require(
+            self,
+            momentum=(is_momentum, f"between 0 and {_LARGEST_MOMENTUM}"),
+            label_noise=(0 <= self.label_noise < np.inf, "at least 0 and finite"),
+            learning_rate=(0 < self.learning_rate < np.inf, "positive and finite"),
+        )
 
     def loss(
         self,
@@ -262,14 +261,13 @@ class RandomFeatureModel:
                 f"a budget of {budget:g} width x steps cannot be split, allowed are 4 to 1e18"
             )
         low, high = 0.0, float(np.log(budget))
+        # The loss along a budget has one valley, so a grid that closes in on its least point finds
+        # it; gradients would need losses at steps that are not whole.
         for _ in range(6):
             steps = np.unique(np.round(np.exp(np.linspace(low, high, 17))).astype(np.int64))
             losses = np.array([self._loss_at(step, budget / step, samples) for step in steps])
             best = int(losses.argmin())
-            low, high = (
-                np.log(steps[max(best - 1, 0)]),
-                np.log(steps[min(best + 1, len(steps) - 1)]),
-            )
+            low, high = np.log(steps[[max(best - 1, 0), min(best + 1, len(steps) - 1)]])
             if len(steps) <= 3 or high - low < 0.02:
                 break
         return ComputeOptimal(

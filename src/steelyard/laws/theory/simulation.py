@@ -75,7 +75,7 @@ def simulate_run(
         else generator.standard_normal((int(dynamics.width), len(variance)))
     )
     if features is not None:
-        features /= np.sqrt(dynamics.width)
+        features /= np.sqrt(dynamics.width)  # so that curvature does not grow with the width
     if np.isinf(dynamics.samples):
         return _fresh_samples(dynamics, (variance, target, features), steps, batch, generator)
     inputs = generator.standard_normal((int(dynamics.samples), len(variance))) * np.sqrt(variance)
@@ -103,6 +103,8 @@ def _same_samples(
     seen = inputs if task[2] is None else inputs @ task[2].T
     weights = np.zeros(seen.shape[1])
     moved = np.zeros_like(weights)
+    # The test loss is that of the population, not of a test set, whose noise would hide the few
+    # percent that the theory may be off.
     test_loss = _TestLoss(task)
     test, train = np.empty(steps + 1), np.empty(steps + 1)
     for step in range(steps + 1):

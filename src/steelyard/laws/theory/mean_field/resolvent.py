@@ -69,6 +69,7 @@ def follow(
         x, [paths, nodes].
     """
     solved = np.empty_like(drives)
+    # At small s the solution is x = s up to a percent, which picks the physical branch.
     small = 0.01 / (np.sum(variance * count) * max(per_sample, per_width))
     for path in range(drives.shape[0]):
         first = drives[path, 0]
@@ -114,6 +115,7 @@ def pair_sums(
             for j in range(m):
                 x, y = rows[path, i], columns[path, j]
                 gap = x - y
+                # Divided differences need one sum per node in place of one per pair.
                 if abs(gap) > _CLOSE * abs(x):
                     a, b = left[path, i], right[path, j]
                     c, d = left_power[path, i], right_power[path, j]
