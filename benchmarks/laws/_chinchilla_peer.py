@@ -1,7 +1,4 @@
-"""Fit points with pip `chinchilla` in the peer's own Python.
-
-Reads one JSON object and prints one.
-"""
+"""Fit points with pip `chinchilla` in the peer's own Python: one JSON object in, one out."""
 
 import json
 import sys
@@ -15,7 +12,7 @@ from chinchilla._metrics import asymmetric_mae, log_huber  # pyright: ignore[rep
 
 
 def main() -> None:
-    """Take the CPU time of `Chinchilla.fit` in one process, without the plot it draws at its end."""
+    """Take the CPU time of `Chinchilla.fit` in one process, without the plot at its end."""
     task = json.load(sys.stdin)
     size = len(task["loss"])
 

@@ -1,7 +1,4 @@
-"""Points drawn from published laws with known noise.
-
-Do intervals hold the truth, and is the optimum the best there is.
-"""
+"""Points drawn from published laws with known noise: coverage of intervals, quality of optima."""
 
 import multiprocessing
 import os
@@ -18,8 +15,10 @@ from steelyard.laws.fitting.terms import Array
 
 __all__ = ["draw", "recovery"]
 
-_NOISE, _LEVEL = 0.003, 0.9
-_POINTS, _BOOTSTRAPS = 120, 200
+_NOISE = 0.003
+_LEVEL = 0.9
+_POINTS = 120
+_BOOTSTRAPS = 200
 _NAMES = (
     "hoffmann2022",
     "besiroglu2024",
@@ -38,9 +37,9 @@ def draw(name: str, count: int, seed: int) -> tuple[laws.Law, Array, dict[str, A
     """Draw runs of a published law, 40M to 16B parameters and 1e9 to 5e11 tokens, with 0.3 % noise.
 
     Args:
-        name: of the published law.
-        count: runs.
-        seed: of sizes and noise.
+        name: name of the published law.
+        count: number of runs.
+        seed: seed of sizes and noise.
 
     Returns:
         The law, the true coordinates [P], the inputs and the losses [count].
@@ -62,7 +61,7 @@ def draw(name: str, count: int, seed: int) -> tuple[laws.Law, Array, dict[str, A
 
 
 def recovery(quick: bool) -> list[Check]:
-    """Check coverage per parameter over repeats, and the optimum against the best of many random starts."""
+    """Check coverage per parameter, and the optimum against the best of many random starts."""
     names, repeats, starts = (("besiroglu2024",), 40, 400) if quick else (_NAMES, 200, 2000)
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     with (
@@ -71,10 +70,8 @@ def recovery(quick: bool) -> list[Check]:
     ):
         coverages = pool.starmap_async(_coverage, [(name, repeats) for name in names])
         excesses = pool.starmap_async(_excess, [(name, starts) for name in names])
-        covered, worse = (
-            dict(zip(names, coverages.get(), strict=True)),
-            dict(zip(names, excesses.get(), strict=True)),
-        )
+        covered = dict(zip(names, coverages.get(), strict=True))
+        worse = dict(zip(names, excesses.get(), strict=True))
     for name in names:
         inside = ", ".join(f"{parameter} {value:.1%}" for parameter, value in covered[name].items())
         print(
@@ -82,6 +79,7 @@ def recovery(quick: bool) -> list[Check]:
             f"best of {starts} starts {worse[name]:+.1e}"
         )
     shares = [value for inside in covered.values() for value in inside.values()]
+    # Forty repeats have a binomial error of .05 at .9, so the band is wider.
     below, above = (0.05, 0.02) if quick else (0.0, 0.0)
     return [
         Check(
@@ -106,7 +104,7 @@ def recovery(quick: bool) -> list[Check]:
 
 
 def _coverage(name: str, repeats: int) -> dict[str, float]:
-    """Count how often each parameter's 90 % interval holds the truth; fits use all of the law's own starts."""
+    """Count how often each parameter's 90 % interval holds the truth."""
     inside = []
     for seed in range(repeats):
         law, truth, inputs, loss = draw(name, _POINTS, seed)
@@ -122,7 +120,7 @@ def _coverage(name: str, repeats: int) -> dict[str, float]:
 
 
 def _excess(name: str, starts: int) -> float:
-    """Return the largest relative excess of the fitted objective over random starts on two sets of points."""
+    """Return the largest relative excess of the fitted objective over that of random starts."""
     excess = []
     for seed in range(2):
         law, _, inputs, loss = draw(name, _POINTS, 1000 + seed)

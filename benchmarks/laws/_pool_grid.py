@@ -1,7 +1,4 @@
-"""The slow obvious way to a utility and a half-life.
-
-A grid over both for each pool, in Python loops.
-"""
+"""The slow obvious way to a utility and a half-life: a grid over both, in Python loops."""
 
 import math
 import time
@@ -23,7 +20,9 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-START, FLOOR, SIZE = 1e5 / 0.025, 0.1, 12.8e6
+START = 1e5 / 0.025
+FLOOR = 0.1
+SIZE = 12.8e6
 """Samples at which every pool has an excess error of 1, irreducible error and samples per pool:
 Goyal, Maini et al. 2024 (arXiv 2404.07177), as shipped with its programs for ImageNet error."""
 
@@ -35,17 +34,25 @@ SIDE = 316
 def grid_search(
     curves: list[Array], error: Callable[[int, float, float], float], part: int
 ) -> tuple[float, float]:
-    """Try b and tau of each pool, every `part`-th b only; give the seconds of the whole and the sum of the best objectives."""
-    begin, total = time.process_time(), 0.0
+    """Search a grid of b and tau for each pool.
+
+    Args:
+        curves: errors of each pool alone after `PASSES`, [5] each.
+        error: error after so many passes, for a utility and a half-life.
+        part: only every `part`-th b is tried, and the time scaled up.
+
+    Returns:
+        CPU seconds of the whole grid, and the sum of the pools' best objectives.
+    """
+    begin = time.process_time()
+    total = 0.0
     for curve in curves:
         least = math.inf
         for i in range(0, SIDE, part):
             for j in range(SIDE):
-                utility, half_life, objective = (
-                    -0.005 - 0.495 * i / (SIDE - 1),
-                    1 + 9 * j / (SIDE - 1),
-                    0.0,
-                )
+                utility = -0.005 - 0.495 * i / (SIDE - 1)
+                half_life = 1 + 9 * j / (SIDE - 1)
+                objective = 0.0
                 for passes, measured in zip(PASSES, curve, strict=True):
                     size = abs(math.log(error(int(passes), utility, half_life) / measured))
                     objective += 0.5 * size * size if size <= 1e-3 else 1e-3 * (size - 0.5e-3)

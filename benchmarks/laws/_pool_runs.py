@@ -1,7 +1,4 @@
-"""Training runs in miniature whose law is not the one fitted.
-
-Averaged stochastic gradient descent on pools of linear data.
-"""
+"""Training runs in miniature whose law is not the one fitted: averaged SGD on pools of data."""
 
 from dataclasses import dataclass
 
@@ -13,7 +10,8 @@ __all__ = ["FLOOR", "Pool", "draw_pools", "train"]
 
 Array = NDArray[np.float64]
 _DIMENSIONS = 400
-_TEST_DECAY, _SIGNAL_DECAY = 1.1, 1.35
+_TEST_DECAY = 1.1
+_SIGNAL_DECAY = 1.35
 _LEARNING_RATE = 0.25
 
 FLOOR = 0.1
@@ -25,8 +23,8 @@ class Pool:
     """What a pool is like.
 
     Attributes:
-        decay: of its inputs' spectrum; the test inputs have 1.1, a larger one covers the tail more
-            thinly.
+        decay: exponent of the spectrum of its inputs; the test inputs have 1.1, a larger one covers
+            the tail more thinly.
         noise: standard deviation of the label noise; the labels have 1.
         copies: fraction of the samples that repeat others.
     """
@@ -60,7 +58,16 @@ def _teacher() -> Array:
 
 
 def train(pools: list[tuple[Array, Array]], marks: Array, seed: int) -> Array:
-    """Train on the union, reshuffled each pass, and give the test error at each number of samples, [n]; 1.1 before training."""
+    """Train on the union of pools, reshuffled in each pass.
+
+    Args:
+        pools: inputs and labels of each.
+        marks: numbers of samples at which the error is taken, rising, [n].
+        seed: seed of the order.
+
+    Returns:
+        Test error at each mark, [n]; it is 1.1 before training.
+    """
     generator = np.random.default_rng(seed)
     inputs, labels = (np.concatenate(parts) for parts in zip(*pools, strict=True))
     steps = int(marks[-1])
@@ -74,14 +81,12 @@ def train(pools: list[tuple[Array, Array]], marks: Array, seed: int) -> Array:
 
 @njit(cache=True)
 def _descend(inputs, labels, order, spectrum, teacher, marks):
-    """Give the excess error of the weights averaged over the second half of the samples before each mark."""
+    """Return the excess error at each mark, of the weights averaged over its second half."""
     size = inputs.shape[1]
-    weights, total, begin, errors = (
-        np.zeros(size),
-        np.zeros(size),
-        np.zeros((len(marks), size)),
-        np.zeros(len(marks)),
-    )
+    weights = np.zeros(size)
+    total = np.zeros(size)
+    begin = np.zeros((len(marks), size))
+    errors = np.zeros(len(marks))
     for step in range(len(order)):
         row = inputs[order[step]]
         weights += _LEARNING_RATE * (labels[order[step]] - np.dot(row, weights)) * row

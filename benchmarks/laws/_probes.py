@@ -27,7 +27,7 @@ class Probes:
 
     Attributes:
         ridges: penalties in units of the largest variance.
-        steps: of gradient descent at a rate of half the inverse of the largest variance.
+        steps: numbers of steps of gradient descent at half the inverse of the largest variance.
         top: largest variance of the features.
     """
 
@@ -44,7 +44,7 @@ class Probes:
 
 
 def digits() -> tuple[Array, Array]:
-    """Return the 64 pixels of 1,797 handwritten digits and their classes as one-hot rows, from the peer scikit-learn."""
+    """Return pixels and one-hot classes of 1,797 handwritten digits, from the peer scikit-learn."""
     interpreter = peers.python("scikit-learn")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digits.npz"
@@ -58,7 +58,7 @@ def digits() -> tuple[Array, Array]:
 
 
 def molecules(columns: int = 512) -> tuple[Array, Array]:
-    """Return hashed counts of letter sequences of 1,999 molecules' names and their orbital energies (PCQM4Mv2)."""
+    """Return hashed letter sequences of 1,999 molecules and their orbital energies (PCQM4Mv2)."""
     with (shared("molecules") / "pcqm4mv2_2k.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     counts = np.zeros((len(rows), columns))
@@ -83,8 +83,8 @@ def measure(
     Args:
         task: features and targets.
         rows: held-out rows and rows to train on.
-        sizes: of the subsets.
-        probes: to train.
+        sizes: sizes of the subsets.
+        probes: probes to train.
         repeats: subsets per size.
         generator: draws the subsets.
 
@@ -105,7 +105,9 @@ def measure(
 
 
 def _train(seen: Array, targets: Array, held: Array, probes: Probes) -> Iterator[Array]:
-    """Return each probe's predictions on the held-out rows; all are gains on the directions of the sample."""
+    """Return each probe's predictions on the held-out rows."""
+    # Ridge and gradient descent are both gains on the sample's own directions, so one
+    # eigendecomposition serves all probes.
     size = len(seen)
     few = size < seen.shape[1]
     variance, directions = np.linalg.eigh(seen @ seen.T / size if few else seen.T @ seen / size)

@@ -1,4 +1,4 @@
-"""Where the shared data sets lie that benchmarks compare with; they are not part of the project."""
+"""Where the data sets lie that benchmarks compare with; they are not part of the project."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ def shared(name: str) -> Path:
     """Return the folder of a shared data set.
 
     Args:
-        name: of the folder, such as "overtrained-lm".
+        name: name of the folder, such as "overtrained-lm".
 
     Returns:
         The folder, below STEELYARD_SHARED or `shared` beside the checkout.

@@ -1,10 +1,8 @@
-"""How fast compute, memory bandwidth and links grow.
+"""How fast peak FLOPS, memory bandwidth and links of accelerators grow.
 
-The points of "AI and Memory Wall", and the catalog's own chips.
-
-Only bullet 1 of the card, the trends, belongs to the laws. Bullets 2 to 5 (operation counts,
-measured arithmetic intensity, the training memory model, bound labels) belong to the rooms `cost`
-and `catalog`, and to their benchmarks.
+Points are those of Gholami et al. 2024 ("AI and Memory Wall", arXiv 2403.14123) and the catalog's
+own chips. Only the trends are here. Operation counts, measured arithmetic intensity, the memory of
+training and bound labels belong to the rooms `cost` and `catalog`, and to their benchmarks.
 """
 
 import numpy as np
@@ -23,11 +21,12 @@ _PUBLISHED = {
     "interconnect_bandwidth": (1.4, 0.1),
 }
 _CHIP_QUANTITIES = ("peak_flops_per_s", "memory_bytes_per_s", "scale_up_bytes_per_s")
-_H100, _H100_YEAR = "H100-SXM5-80GB", 2022.0
+_H100 = "H100-SXM5-80GB"
+_H100_YEAR = 2022.0
 
 
 def run(quick: bool) -> list[Check]:
-    """Fit the published points and the catalog; quick and full differ in the number of bootstraps only."""
+    """Fit the published points and the catalog; `quick` only takes fewer bootstraps."""
     bootstraps = 1000 if quick else 10000
     points = pl.read_csv(shared("memory-wall") / "hw_trend_points.csv")
     trends = {}
@@ -43,7 +42,7 @@ def run(quick: bool) -> list[Check]:
         _print_trend(trends[series])
     checks = [
         Check(
-            f"1 {series} growth per two years, off {factor}",
+            f"1 {series} growth per two years, error against {factor}",
             abs(laws.growth_per_two_years(trends[series]).value - factor),
             bar,
             "lower",
@@ -64,11 +63,10 @@ def run(quick: bool) -> list[Check]:
 
 def _print_trend(trend: Fit) -> None:
     """Print one trend with both intervals."""
-    t, resampled = (
-        laws.growth_per_two_years(trend),
-        laws.growth_per_two_years(trend, intervals="bootstrap"),
-    )
-    doubling, last = laws.doubling_time_years(trend), laws.last_residual(trend)
+    t = laws.growth_per_two_years(trend)
+    resampled = laws.growth_per_two_years(trend, intervals="bootstrap")
+    doubling = laws.doubling_time_years(trend)
+    last = laws.last_residual(trend)
     print(
         f"{trend.source}: n {trend.num_points}, "
         f"{trend.inputs['year'].min():.0f}-{trend.inputs['year'].max():.0f}, per two years "

@@ -1,9 +1,8 @@
-"""Studies without fixed durations.
+"""Studies without fixed durations: cost of branches, losses of one schedule from others.
 
-What branches cost, and predicting one schedule's losses from others.
-
-Curves of a 25M and a 100M model under nine schedules come from Luo et al. 2025 (shared data set
-lr-schedule-curves). The rival is Chinchilla in steps, fitted to the same three curves. The errors
+Shares of cost are those of Hägele et al. 2024 (arXiv 2405.18392). Curves of a 25M and a 100M model
+under nine schedules come from Luo et al. 2025 (shared data set lr-schedule-curves). The rival is
+Chinchilla in steps, fitted to the same three curves. The errors
 of the authors' printed parameters and of a fit without prior are printed beside ours. With `quick`
 every fourth point is fitted; every point is predicted.
 """
@@ -32,7 +31,8 @@ from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 PAPER = ["40-beyond-fixed-durations"]
 
-_WARMUP, _PEAK = 2160, 3e-4
+_WARMUP = 2160
+_PEAK = 3e-4
 _TRAINED = ("cosine_24000", "constant_24000", "wsdcon_9")
 _MODELS = ("25m", "100m")
 _NAMES = ("L0", "A", "alpha", "B", "C", "beta", "gamma")
@@ -51,7 +51,7 @@ def run(quick: bool) -> list[Check]:
 
 
 def _costs() -> list[Check]:
-    """Compare the account with the paper's printed shares; the sizes are those of the Chinchilla suite's range."""
+    """Compare the account with the paper's printed shares, over the Chinchilla suite's sizes."""
     rows = (
         ((10, 20, 30), 0.2, 0.60),
         ((10, 20, 30), 0.1, 0.55),
@@ -73,20 +73,21 @@ def _costs() -> list[Check]:
 
 
 def _width(repeats: int) -> list[Check]:
-    """Choose the cheapest study for a wanted interval; draw its losses again and again, fit them, and measure the real spread."""
-    law, noise, wanted = laws.chinchilla(), 0.002, 0.03
+    """Choose the cheapest study for a wanted interval, and measure the spread of repeated draws."""
+    law = laws.chinchilla()
+    noise = 0.002
+    wanted = 0.03
     theta = law.coordinates(laws.published["besiroglu2024"].params)
     known = Fit(
         law=law, theta=theta, samples=np.zeros((0, len(theta))), noise=noise, provenance="published"
     )
-    sizes, ratios, target = (
-        np.geomspace(1e7, 6e8, 6).tolist(),
-        [5, 10, 20, 30, 40],
-        {"parameters": [3e9], "tokens": [6e10]},
-    )
+    sizes = np.geomspace(1e7, 6e8, 6).tolist()
+    ratios = [5, 10, 20, 30, 40]
+    target = {"parameters": [3e9], "tokens": [6e10]}
     plan = cheapest_study(known, 3e9, 6e10, wanted, sizes, ratios)
     cells = {"parameters": plan.cells()[0], "tokens": plan.cells()[1]}
-    generator, said = np.random.default_rng(0), []
+    generator = np.random.default_rng(0)
+    said = []
     for _ in range(repeats):
         loss = np.exp(
             law.predict(theta[None], cells)[0]
@@ -139,7 +140,8 @@ def _curves(model: str) -> dict[str, Curve]:
 
 def _errors(fit: Fit, curves: Mapping[str, Curve]) -> tuple[Array, Array]:
     """Return R2 and mean absolute error of each curve that was not fitted, [6] each."""
-    fits, errors = [], []
+    fits = []
+    errors = []
     for name, curve in curves.items():
         if name not in _TRAINED:
             miss = predict_curve(fit, curve.rates, curve.step).value - curve.loss
@@ -149,7 +151,7 @@ def _errors(fit: Fit, curves: Mapping[str, Curve]) -> tuple[Array, Array]:
 
 
 def _schedules(model: str, quick: bool) -> list[Check]:
-    """Fit three curves, predict six; compare with Chinchilla in steps, the printed parameters and a measured cooldown."""
+    """Fit three curves, predict six; compare with Chinchilla in steps and printed parameters."""
     curves = _curves(model)
     every = 4 if quick else 1
     known = [
@@ -191,8 +193,9 @@ def _schedules(model: str, quick: bool) -> list[Check]:
 
 
 def _decisions(model: str, fit: Fit, curves: Mapping[str, Curve]) -> list[Check]:
-    """Check the gain of a cooldown against the measured one, and the searched schedule against its rivals under the law."""
+    """Check a cooldown's gain against the measured one, and the best schedule against rivals."""
     trunk, cooled = curves["constant_24000"], curves["wsdld_20000_24000"]
+    # A trunk's loss at its full rate is noisy from step to step, that of a cooled run is not.
     measured = float(trunk.loss[-8:].mean() - cooled.loss[-1])
     said = cooldown_gain(fit, trunk.rates, cooled.rates).gain.value
     found = best_schedule(fit, 24000, _PEAK, warmup=_WARMUP, final=0.1)

@@ -1,10 +1,8 @@
-"""Contrastive models.
+"""Contrastive models: lower envelope, two training distributions, a held-out architecture.
 
-The lower envelope, two training distributions, a held-out architecture and its bottleneck.
-
-Points are the published zero-shot results of shared/data/openclip-scaling: ViT-B/32, B/16 and L/14
-on LAION-80M, 400M and 2B (27 runs) and on OpenAI's WIT-400M (3 runs). Compute is GMAC per sample
-times samples seen.
+Exponents are those of Cherti et al. 2023 (arXiv 2212.07143). Points are the published zero-shot
+results of shared/data/openclip-scaling: ViT-B/32, B/16 and L/14 on LAION-80M, 400M and 2B (27 runs)
+and on OpenAI's WIT-400M (3 runs). Compute is GMAC per sample times samples seen.
 """
 
 import math
@@ -111,15 +109,14 @@ def _exponents(tables: dict[str, pl.DataFrame], bootstraps: int) -> list[Check]:
 
 
 def _held_out(table: pl.DataFrame) -> list[Check]:
-    """Fit without L/14, predict its best run of each scale, and ask what its small-data run is short of."""
+    """Fit without L/14, predict its best runs, and ask what its small-data run is short of."""
     laion = table.filter(pl.col("source") == "LAION")
-    small, large = (
-        laion.filter(pl.col("arch") != "ViT-L-14"),
-        laion.filter(pl.col("arch") == "ViT-L-14"),
-    )
+    small = laion.filter(pl.col("arch") != "ViT-L-14")
+    large = laion.filter(pl.col("arch") == "ViT-L-14")
     envelope = fit_envelope(_columns(small))
     checks = []
     for scale, bar in (("3B", 3.0), ("13B", 1.0), ("34B", 1.0)):
+        # Several pools were trained at each scale, and an envelope is about the best of them.
         best = large.filter(pl.col("scale") == scale).sort("error").row(0, named=True)
         said = float(envelope.predict_run(best["gmacs"], best["samples"]).value[0])
         print(
@@ -128,7 +125,7 @@ def _held_out(table: pl.DataFrame) -> list[Check]:
         )
         checks.append(
             Check(
-                f"2 L/14 held out, points of top-1 off at {scale}",
+                f"2 L/14 held out, error in points of top-1 accuracy at {scale}",
                 100 * abs(said - best["error"]),
                 bar,
                 "lower",

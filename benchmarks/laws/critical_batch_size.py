@@ -1,11 +1,10 @@
-"""The critical batch on exactly solvable training runs.
+"""The critical batch on exactly solvable training runs, where its growth with data is known.
 
-One-pass SGD on least squares, where its growth with data is known.
-
-The smallest batch sets the target at each number of examples; the learning rate is tuned for every
-batch and target; batches that need three times the steps of linear scaling are stopped and count as
-"more than that". The exponent is read off the tables and, apart from that, found through f(B) = a +
-b / B^alpha. Small language models are a later benchmark.
+The runs are one-pass SGD on least squares (Zhang et al. 2024, arXiv 2410.21676). The smallest batch
+sets the target at each number of examples; the learning rate is tuned for every batch and target;
+batches that need three times the steps of linear scaling are stopped and count as "more than that".
+The exponent is read off the tables and, apart from that, found through f(B) = a + b / B^alpha.
+Small language models are a later benchmark.
 """
 
 import math
@@ -14,6 +13,7 @@ import warnings
 import numpy as np
 import polars as pl
 from benchmarks.common import Check
+from benchmarks.laws._least_squares import LeastSquares, StepsTable
 from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
 
@@ -21,7 +21,6 @@ from steelyard import laws
 from steelyard.errors import DataError, SteelyardWarning
 from steelyard.laws.decisions.optima.sweeps import optima
 from steelyard.laws.forms.batch_size import batch_law, critical_batch, fit_steps
-from steelyard.laws.theory.least_squares import LeastSquares, StepsTable
 
 PAPER = ["35-critical-batch-size"]
 
@@ -31,12 +30,12 @@ _Array = NDArray[np.float64]
 
 
 def run(quick: bool) -> list[Check]:
-    """Measure exponents, held-out batches, few batches against many, and what the censored likelihood is worth."""
-    checks, tables = [], []
+    """Measure exponents, held-out batches, few batches against many, and censored runs."""
+    checks = []
+    tables = []
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", SteelyardWarning
-        )  # five batches for three parameters, on purpose
+        # Five batches for three parameters are few on purpose.
+        warnings.simplefilter("ignore", SteelyardWarning)
         for spectrum, source in _PAIRS[:3] if quick else _PAIRS:
             problem = LeastSquares(spectrum, source)
             table = problem.steps_table(
@@ -85,7 +84,7 @@ def _exponent(examples: _Array, batches: _Array) -> float:
 
 
 def _steps_fit(table: StepsTable, row: int, keep: NDArray[np.int64] | None = None) -> laws.Fit:
-    """Fit f(B) to one target, with batches of at least eight linear-scaling steps; `keep` chooses among them."""
+    """Fit f(B) to one target, with batches of at least eight steps; `keep` chooses among them."""
     columns = np.flatnonzero(table.examples[row] / table.batches >= _FEWEST_STEPS)
     columns = columns if keep is None else columns[keep]
     return fit_steps(
@@ -95,7 +94,8 @@ def _steps_fit(table: StepsTable, row: int, keep: NDArray[np.int64] | None = Non
 
 def _predictions(tables: list[StepsTable]) -> list[Check]:
     """Leave each inner batch out; compare five batches with nine."""
-    errors, ratios = [], []
+    errors = []
+    ratios = []
     for table in tables:
         row = len(table.examples) - 1
         full = _steps_fit(table, row, np.arange(9))
@@ -121,12 +121,13 @@ def _predictions(tables: list[StepsTable]) -> list[Check]:
 
 
 def _censoring(count: int) -> list[Check]:
-    """Draw steps of a known law with 4 % noise, stop large batches early, and find B* with and without the stopped runs' say."""
+    """Find B* of a known law when large batches were stopped early, in three ways."""
     batches = 2.0 ** np.arange(4, 13)
     clean = 1000.0 + 6e5 / batches
     truth = 1.2 * batches[0] + 0.2 * 600.0
     caps = 2 * clean[0] * batches[0] / batches
-    errors, inside = {"likelihood": [], "caps as steps": [], "dropped": []}, []
+    errors = {"likelihood": [], "caps as steps": [], "dropped": []}
+    inside = []
     for seed in range(count):
         steps = clean * np.exp(0.04 * np.random.default_rng(seed).standard_normal(len(batches)))
         seen = steps < caps
@@ -168,7 +169,7 @@ def _censoring(count: int) -> list[Check]:
 
 
 def _print_sweep() -> None:
-    """Show the exponent of the best batch in the published sweep, where the data are on this machine."""
+    """Print the exponent of the best batch in the published sweep, where it is on this machine."""
     try:
         table = pl.read_csv(shared("lr-batch-sweep") / "dense.csv")
     except DataError as error:

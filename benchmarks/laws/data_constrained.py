@@ -1,11 +1,9 @@
-"""Repeated tokens.
+"""Repeated tokens: published runs refitted, ladders forecast, sizes chosen under unique data.
 
-182 published runs refitted, the flat valley shown, ladders forecast, sizes chosen under unique
-data.
-
-The numbers beside the card's bullets 3 and 4 that need training runs of our own are not here; in
-their place stand generators with known truth on the design of the published runs, one of them of
-another form than the law fitted, and the published runs that share budget and unique tokens.
+The 182 runs are those of Muennighoff et al. 2023 (arXiv 2305.16264). Nothing is trained here. In
+place of runs of our own, generators with known truth follow the design of the published runs, one
+of them of another form than the law fitted, and published runs that share budget and unique tokens
+judge the choice of a size.
 """
 
 import csv
@@ -87,15 +85,16 @@ def _published_numbers(paper: Runs) -> list[Check]:
     )
     return [
         Check("1 runs of the published fit missing", 182 - len(paper["loss"]), 0, "lower"),
-        Check("1 R2 of the published pair, off .7722 by", abs(both - 0.7722), 1e-3, "lower"),
-        Check("1 R2 without decay, off .4452 by", abs(none - 0.4452), 1e-3, "lower"),
+        Check("1 R2 of the published pair, error against .7722", abs(both - 0.7722), 1e-3, "lower"),
+        Check("1 R2 without decay, error against .4452", abs(none - 0.4452), 1e-3, "lower"),
     ]
 
 
 def _own_fit(paper: Runs) -> list[Check]:
     """Fit the two constants, time it, profile them, and compare with 16 starts of scipy."""
     law = laws.data_constrained(base=_BASE)
-    fit, times = laws.fit(law, paper, paper["loss"]), []
+    fit = laws.fit(law, paper, paper["loss"])
+    times = []
     for _ in range(5):
         start = time.process_time()
         laws.fit(law, paper, paper["loss"])
@@ -154,7 +153,7 @@ def _scipy(law: laws.Law, paper: Runs) -> float:
 
 
 def _ladders(table: Runs, paper: Runs) -> list[Check]:
-    """Forecast 2 to 7 epochs from the single-epoch run of each ladder, by fits that saw no run of the ladders beyond it."""
+    """Forecast 2 to 7 epochs of each ladder by fits that saw its single-epoch run only."""
     on_ladder = np.array(
         [(n, d) in _LADDERS for n, d in zip(paper["parameters"], paper["tokens"], strict=True)]
     )
@@ -193,14 +192,17 @@ def _ladders(table: Runs, paper: Runs) -> list[Check]:
 
 
 def _ladder_error(fit: laws.Fit, table: Runs) -> tuple[float, float, float]:
-    """Return the mean error of the fit and of no change at all, and how many runs lie between the bootstrap's 5 and 95 %."""
+    """Return mean errors of the fit and of no change, and the share of runs in 90 % intervals."""
     thetas = np.concatenate([fit.theta[None], fit.samples])
-    ours, flat, inside = [], [], []
+    ours = []
+    flat = []
+    inside = []
     for size, tokens in _LADDERS:
         rungs = _take(table, (table["parameters"] == size) & (table["tokens"] == tokens))
         rungs = _take(rungs, np.argsort(-rungs["unique_tokens"]))
         rungs = _take(rungs, rungs["tokens"] / rungs["unique_tokens"] < _LADDER_EPOCHS)
-        loss, said = rungs["loss"], np.exp(fit.law.predict(thetas, rungs))
+        loss = rungs["loss"]
+        said = np.exp(fit.law.predict(thetas, rungs))
         forecast = (loss[0] + said - said[:, :1])[:, 1:]
         ours.extend(np.abs(forecast[0] - loss[1:]))
         flat.extend(np.abs(loss[0] - loss[1:]))
@@ -212,8 +214,9 @@ def _ladder_error(fit: laws.Fit, table: Runs) -> tuple[float, float, float]:
 
 
 def _recovery(paper: Runs, rounds: int) -> list[Check]:
-    """Draw losses of a known law on the published design; the profile intervals should hold the truth."""
-    truth, law = _pair(), laws.data_constrained(base=_BASE)
+    """Draw losses of a known law on the published design; profile intervals should hold it."""
+    truth = _pair()
+    law = laws.data_constrained(base=_BASE)
     clean = truth.predict(paper, extrapolate=True).value
     generator = np.random.default_rng(0)
     held = flat = 0
@@ -246,7 +249,7 @@ def _chosen_form(runs: Runs) -> laws.Fit:
 
 
 def _chosen_sizes(paper: Runs) -> list[Check]:
-    """Choose form and size by generated tables and judge by the truth: once the law itself, once the penalty form."""
+    """Choose form and size by tables of known truth: once the law itself, once the penalty form."""
     penalty = laws.fit(laws.overfitting_penalty(), paper, paper["loss"], bootstraps=0)
     checks = []
     for name, truth in (("of the law", _pair()), ("of the penalty form", penalty)):
@@ -261,7 +264,7 @@ def _chosen_sizes(paper: Runs) -> list[Check]:
 
 
 def _wins(fit: laws.Fit, truth: laws.Fit, flops: float, unique: float) -> bool:
-    """Say whether the chosen size truly loses less than Chinchilla's and than the single-epoch size."""
+    """Say whether the chosen size truly loses less than Chinchilla's and the single-epoch one."""
     chosen = laws.allocate_repeated(fit, flops, unique, extrapolate=True)
     sizes = np.array(
         [chosen.best.parameters.value, chosen.chinchilla_parameters, flops / 6 / unique]
@@ -277,19 +280,20 @@ def _wins(fit: laws.Fit, truth: laws.Fit, flops: float, unique: float) -> bool:
 
 
 def _published_budgets(paper: Runs) -> list[Check]:
-    """Among published runs of one budget and one amount of unique tokens, choose form and size by all other runs.
+    """Choose form and size for published runs of one budget and data set by all other runs.
 
     A choice wins when its measured loss is no higher than that of the runs nearest to Chinchilla's
     size and to one epoch.
     """
-    wins, regrets, usual = [], [], []
+    wins = []
+    regrets = []
+    usual = []
     for rows in _budgets(paper):
-        seen, cell = (
-            _take(paper, np.setdiff1d(np.arange(len(paper["loss"])), rows)),
-            _take(paper, rows),
-        )
+        seen = _take(paper, np.setdiff1d(np.arange(len(paper["loss"])), rows))
+        cell = _take(paper, rows)
         fit = _chosen_form(seen)
-        loss, unique = _picked(fit, cell), cell["unique_tokens"][0]
+        loss = _picked(fit, cell)
+        unique = cell["unique_tokens"][0]
         said = (
             f"chosen by {fit.law.name} {loss[0]:.3f}, Chinchilla's size {loss[1]:.3f}, one "
             f"epoch {loss[2]:.3f}"
@@ -317,11 +321,9 @@ def _published_budgets(paper: Runs) -> list[Check]:
 
 
 def _picked(fit: laws.Fit, cell: Runs) -> Array:
-    """Return the measured losses of the run chosen by the fit, the one nearest to Chinchilla's size and to one epoch, [3]."""
-    flops, unique = (
-        6 * float(np.median(cell["parameters"] * cell["tokens"])),
-        float(cell["unique_tokens"][0]),
-    )
+    """Return losses of the chosen run and of those nearest Chinchilla's size and one epoch, [3]."""
+    flops = 6 * float(np.median(cell["parameters"] * cell["tokens"]))
+    unique = float(cell["unique_tokens"][0])
     chinchilla = laws.allocate_repeated(fit, flops, unique, extrapolate=True).chinchilla_parameters
     picks = [int(fit.predict(cell, extrapolate=True).value.argmin())]
     picks += [
@@ -332,12 +334,10 @@ def _picked(fit: laws.Fit, cell: Runs) -> Array:
 
 
 def _budgets(table: Runs) -> list[NDArray[np.int64]]:
-    """List rows of runs with the same unique tokens and budgets within 10 %, at least four sizes, some of which repeat."""
-    flops, cells, used = (
-        6 * table["parameters"] * table["tokens"],
-        [],
-        np.zeros(len(table["loss"]), dtype=bool),
-    )
+    """List rows of at least four sizes with one budget (within 10 %) and the same unique tokens."""
+    flops = 6 * table["parameters"] * table["tokens"]
+    cells = []
+    used = np.zeros(len(table["loss"]), dtype=bool)
     for row in np.argsort(flops):
         near = (np.abs(np.log(flops / flops[row] / (1 + _SAME_BUDGET / 2))) < _SAME_BUDGET) & ~used
         near &= table["unique_tokens"] == table["unique_tokens"][row]

@@ -1,24 +1,21 @@
-"""Pools of data.
+"""Pools of data: single pools forecast mixtures, the best choice and where it changes.
 
-Utilities and half-lives from single pools forecast mixtures, the best choice and where it changes.
-
-No errors per bucket were published, so the truth is generated: once by the law itself with noise,
-once by training runs in miniature (averaged stochastic gradient descent on linear data), for which
-the law is only an approximation and can fail. Those are judged twice, with the irreducible error
-known, as the paper's programs set it, and with it fitted.
+The law is that of Goyal, Maini et al. 2024 (arXiv 2404.07177). No errors per bucket were published,
+so the truth is generated: once by the law itself with noise, once by training runs in miniature
+(averaged stochastic gradient descent on linear data), for which the law is only an approximation
+and can fail. Those are judged twice, with the irreducible error known, as the paper's programs set
+it, and with it fitted.
 """
 
-import csv
 import math
 import statistics
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.laws._pool_clip import clip_checks
 from benchmarks.laws._pool_grid import (
     FLOOR,
     PASSES,
@@ -31,7 +28,20 @@ from benchmarks.laws._pool_grid import (
 )
 from benchmarks.laws._pool_runs import FLOOR as TRAINED_FLOOR
 from benchmarks.laws._pool_runs import Pool, draw_pools, train
-from benchmarks.laws._shared import shared
+from benchmarks.laws._pool_truths import (
+    BUDGETS,
+    HALF_LIFE,
+    NAMES,
+    UTILITY,
+    Truth,
+    by_passes,
+    first_pools,
+    law_truths,
+    mixture_errors,
+    numbers,
+    points_of,
+    trained_truth,
+)
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
@@ -43,25 +53,17 @@ from steelyard.laws.forms.pools.pool_utility import error_with_floor_inside, log
 Rows = NDArray[np.int64]
 PAPER = ["43-data-filtering-qqt"]
 
-# Goyal, Maini et al. 2024 (arXiv 2404.07177): constants shipped with its programs, ImageNet error,
-# buckets by T-MARS score
-_NAMES = ("top 10", "10-20", "20-30", "30-40")
-_UTILITY = np.array([-0.16, -0.125, -0.1, -0.085])
-_HALF_LIFE = np.array([6.7272727, 8.5454545, 5.2727273, 2.2727273])
-_BUDGETS = SIZE * np.geomspace(1.5, 50, 15)
-
 
 def run(quick: bool) -> list[Check]:
-    """Check the mathematics, both generators, the published pool sizes of CLIP, and the time against a plain grid."""
+    """Check the mathematics, both generators, CLIP's pool sizes, and the time against a grid."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", SteelyardWarning
-        )  # few points on purpose, and curves of noisy pools that rise at the end
-        trained = [_trained_truth(2 if quick else 6)]
+        # Points are few on purpose, and curves of noisy pools rise at their end.
+        warnings.simplefilter("ignore", SteelyardWarning)
+        trained = [trained_truth(2 if quick else 6)]
         return [
             *_exactness(),
             *_published_choice(),
-            *_judge("law", _law_truths(6 if quick else 30)),
+            *_judge("law", law_truths(6 if quick else 30)),
             *_judge(
                 "training runs, floor known", trained, laws.pool_utility().fix(d=TRAINED_FLOOR)
             ),
@@ -69,58 +71,26 @@ def run(quick: bool) -> list[Check]:
             *_monotone(2 if quick else 8),
             *_coverage(10 if quick else 40),
             *_speed(quick),
-            *_clip(),
+            *clip_checks(),
         ]
-
-
-def _numbers() -> dict[str, Array]:
-    shared_ones = {"a": np.ones(1), "n0": np.array([START]), "d": np.array([FLOOR])}
-    return shared_ones | {"b": _UTILITY[None], "tau": _HALF_LIFE[None]}
-
-
-def _mixture(shares: Array, samples: Array) -> Array:
-    """Return the law's errors for one mixture at many budgets."""
-    rows = np.tile(shares, (len(samples), 1))
-    return FLOOR + np.exp(
-        log_mixture_excess(_numbers(), rows, np.full(rows.shape, SIZE), samples)[0]
-    )
-
-
-def _first(count: int) -> Array:
-    return np.array([1 / count] * count + [0.0] * (4 - count))
-
-
-def _by_passes(count: int, samples: float, inside: bool = False) -> float:
-    """Write the aggregate of `count` equal pools pass by pass, with the floor added at the end or, as the programs do, at first."""
-    union, error = SIZE * count, 0.0
-    for k in range(math.ceil(samples / union)):
-        utility = (
-            sum(_UTILITY[i] * 0.5 ** (k / (_HALF_LIFE[i] * count)) for i in range(count)) / count
-        )
-        end = min(samples, union * (k + 1))
-        error = (
-            (end / START) ** utility + FLOOR * inside
-            if k == 0
-            else error * (end / (union * k)) ** utility
-        )
-    return error + FLOOR * (not inside)
 
 
 def _exactness() -> list[Check]:
     """Compare with the power law, the differential equation and the published aggregate."""
-    endless = _numbers() | {"b": np.full((1, 4), -0.2), "tau": np.full((1, 4), np.inf)}
-    shares, sizes = np.array([[0.4, 0.1, 0.3, 0.2]]), np.array([[3e6, 1e7, 2e6, 5e6]])
+    endless = numbers() | {"b": np.full((1, 4), -0.2), "tau": np.full((1, 4), np.inf)}
+    shares = np.array([[0.4, 0.1, 0.3, 0.2]])
+    sizes = np.array([[3e6, 1e7, 2e6, 5e6]])
     power = (
         np.exp(log_mixture_excess(endless, shares, sizes, np.array([7e8])))[0, 0]
         / (7e8 / START) ** -0.2
         - 1
     )
-    ours = float(np.exp(log_mixture_excess(_numbers(), shares, sizes, np.array([1.5e8])))[0, 0])
+    ours = float(np.exp(log_mixture_excess(numbers(), shares, sizes, np.array([1.5e8])))[0, 0])
     solved = _solve(shares[0], sizes[0], 1.5e8)
     aggregate = max(
-        abs(_mixture(_first(p), np.array([n]))[0] / _by_passes(p, n) - 1)
+        abs(mixture_errors(first_pools(p), np.array([n]))[0] / by_passes(p, n) - 1)
         for p in (2, 3, 4)
-        for n in _BUDGETS
+        for n in BUDGETS
     )
     return [
         Check(
@@ -146,10 +116,11 @@ def _solve(shares: Array, sizes: Array, samples: float) -> float:
         for m, r in zip(sizes, shares, strict=True)
         for k in range(1, math.ceil(samples * r / m))
     )
-    y, begin = 1.0, START
+    y = 1.0
+    begin = START
     for end in [*bounds, samples]:
         passed = np.floor(0.5 * (begin + end) * shares / sizes)
-        utility = float((shares * _UTILITY * 0.5 ** (passed * shares / _HALF_LIFE)).sum())
+        utility = float((shares * UTILITY * 0.5 ** (passed * shares / HALF_LIFE)).sum())
         y = float(
             solve_ivp(
                 _growth(utility), (math.log(begin), math.log(end)), [y], rtol=1e-10, atol=1e-14
@@ -164,25 +135,22 @@ def _growth(utility: float) -> Callable[[float, Array], Array]:
 
 
 def _published_choice() -> list[Check]:
-    """Choose among the first 1 to 4 buckets with the published constants, as the paper's programs do."""
+    """Choose among the first 1 to 4 buckets with the published constants, as the programs do."""
     budgets = np.array([32e6, 64e6, 128e6, 640e6])
-    ours = np.stack([_mixture(_first(p), budgets) for p in (1, 2, 3, 4)]).argmin(axis=0)
+    ours = np.stack([mixture_errors(first_pools(p), budgets) for p in (1, 2, 3, 4)]).argmin(axis=0)
     theirs = np.array(
-        [[_by_passes(p, n, inside=True) for n in budgets] for p in (1, 2, 3, 4)]
+        [[by_passes(p, n, inside=True) for n in budgets] for p in (1, 2, 3, 4)]
     ).argmin(axis=0)
-    rows = [np.tile(_first(p), (4, 1)) for p in (1, 2, 3, 4)]
+    rows = [np.tile(first_pools(p), (4, 1)) for p in (1, 2, 3, 4)]
     variant = np.stack(
-        [
-            error_with_floor_inside(_numbers(), row, np.full((4, 4), SIZE), budgets)[0]
-            for row in rows
-        ]
+        [error_with_floor_inside(numbers(), row, np.full((4, 4), SIZE), budgets)[0] for row in rows]
     )
     print(
         f"published constants at 32, 64, 128, 640 million samples: best number of buckets "
         f"{ours + 1}, by its programs {theirs + 1}"
     )
     far = max(
-        abs(variant[p, i] / _by_passes(p + 1, n, inside=True) - 1)
+        abs(variant[p, i] / by_passes(p + 1, n, inside=True) - 1)
         for p in range(4)
         for i, n in enumerate(budgets)
     )
@@ -193,54 +161,12 @@ def _published_choice() -> list[Check]:
             4,
             "higher",
         ),
-        Check("1 their variant reproduced, relative", float(far), 1e-12, "lower"),
+        Check("1 formula of the published programs, relative error", float(far), 1e-12, "lower"),
     ]
 
 
-@dataclass(frozen=True)
-class _Truth:
-    """Measured curves of single pools and true errors of the first 1 to 4 pools, [4, budgets]."""
-
-    points: dict[str, NDArray[Any]]
-    error: Array
-    budgets: Array
-    mixtures: Array
-
-
-def _law_truths(count: int) -> list[_Truth]:
-    """Generate by the law, the mean of 3 seeds with 0.3 % noise each on the curves."""
-    alone = np.stack([_mixture(row, PASSES * SIZE) for row in np.eye(4)])
-    mixed = np.stack([_mixture(_first(p), _BUDGETS) for p in (1, 2, 3, 4)])
-    generator = np.random.default_rng(0)
-    noise = 0.003 / math.sqrt(3) * generator.standard_normal((count, *alone.shape))
-    return [
-        _Truth(_points(SIZE, 4), (alone * np.exp(own)).ravel(), _BUDGETS, mixed) for own in noise
-    ]
-
-
-def _trained_truth(seeds: int) -> _Truth:
-    """Train on pools that cover the test inputs ever more thinly and have ever noisier labels."""
-    kinds = [Pool(1.1, 0.3), Pool(1.2, 0.35), Pool(1.3, 0.4), Pool(1.4, 0.45)]
-    size, budgets = 1500, np.rint(1500 * np.geomspace(1.5, 48, 11))
-    alone, mixed = [], []
-    for seed in range(seeds):
-        pools = draw_pools(kinds, size, 100 + seed)
-        alone.append([train([pool], PASSES * size, seed) for pool in pools])
-        mixed.append([train(pools[:p], budgets, seed) for p in (1, 2, 3, 4)])
-    return _Truth(_points(size, 4), np.mean(alone, axis=0).ravel(), budgets, np.mean(mixed, axis=0))
-
-
-def _points(size: float, pools: int) -> dict[str, NDArray[Any]]:
-    labels = np.repeat(np.array(_NAMES[:pools]), len(PASSES))
-    return {
-        "samples": np.tile(PASSES, pools) * size,
-        "pool_size": np.full(len(labels), size),
-        "pool": labels,
-    }
-
-
-def _judge(name: str, truths: list[_Truth], law: laws.Law | None = None) -> list[Check]:
-    """Forecast mixtures that were not fitted; compare errors, ranks, choices, crossings and regrets, means over the truths."""
+def _judge(name: str, truths: list[Truth], law: laws.Law | None = None) -> list[Check]:
+    """Forecast mixtures that were not fitted; compare errors, ranks, choices and crossings."""
     found = [_forecast(truth, law) for truth in truths]
     mean = {key: float(np.mean([item[key] for item in found])) for key in found[0]}
     crossing = statistics.median(item["crossing"] for item in found)
@@ -263,7 +189,7 @@ def _judge(name: str, truths: list[_Truth], law: laws.Law | None = None) -> list
             "higher",
         ),
         Check(
-            f"3 {name}: forecast crossing of best pool and all, off by a factor, median",
+            f"3 {name}: forecast crossing of best pool and all, factor of error, median",
             crossing,
             1.5,
             "lower",
@@ -277,21 +203,20 @@ def _judge(name: str, truths: list[_Truth], law: laws.Law | None = None) -> list
     ]
 
 
-def _forecast(truth: _Truth, law: laws.Law | None) -> dict[str, float]:
-    """Fit the single pools and judge what is forecast for the first 1 to 4; the baseline knows the floor when the law does."""
+def _forecast(truth: Truth, law: laws.Law | None) -> dict[str, float]:
+    """Fit the single pools and judge what is forecast for the first 1 to 4."""
+    # The baseline knows the floor when the law does.
     known = {"d": law.fixed["d"]} if law else {}
     fit = laws.fit_pools(truth.points, truth.error, law=law, bootstraps=0)
-    said = np.stack([fit.predict(_NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
+    said = np.stack([fit.predict(NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
     baseline = laws.fit_pools(
         truth.points, truth.error, law=laws.effective_pool().fix(**known), bootstraps=0
     )
-    other = np.stack([baseline.predict(_NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
+    other = np.stack([baseline.predict(NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
     ranks = [_rank_correlation(said[:, i], truth.mixtures[:, i]) for i in range(len(truth.budgets))]
-    columns, best, picks = (
-        np.arange(len(truth.budgets)),
-        truth.mixtures.min(axis=0),
-        said.argmin(axis=0),
-    )
+    columns = np.arange(len(truth.budgets))
+    best = truth.mixtures.min(axis=0)
+    picks = said.argmin(axis=0)
     return {
         "error": float(np.abs(said / truth.mixtures - 1)[1:].mean()),
         "error of the effective-data baseline": float(
@@ -311,8 +236,8 @@ def _rank_correlation(first: Array, second: Array) -> float:
     return float(np.corrcoef(first.argsort().argsort(), second.argsort().argsort())[0, 1])
 
 
-def _rivals(truth: _Truth, other: Array, picks: Rows) -> dict[str, Rows]:
-    """Return the choices of the baselines: top pool, all, one law for all pools, and effective data per pool."""
+def _rivals(truth: Truth, other: Array, picks: Rows) -> dict[str, Rows]:
+    """Return the choices of the baselines."""
     single = laws.fit(laws.effective_pool(), truth.points, truth.error, bootstraps=0)
     one = np.stack([_one_law(single, truth, p) for p in (1, 2, 3, 4)]).argmin(axis=0)
     none = np.zeros(len(truth.budgets), dtype=np.int64)
@@ -325,7 +250,7 @@ def _rivals(truth: _Truth, other: Array, picks: Rows) -> dict[str, Rows]:
     }
 
 
-def _one_law(single: laws.Fit, truth: _Truth, count: int) -> Array:
+def _one_law(single: laws.Fit, truth: Truth, count: int) -> Array:
     """Predict with a law that knows repetition but no quality."""
     size = count * truth.points["pool_size"][0]
     return single.predict(
@@ -333,21 +258,21 @@ def _one_law(single: laws.Fit, truth: _Truth, count: int) -> Array:
     ).value
 
 
-def _crossing_off(fit: laws.PoolFit, truth: _Truth) -> float:
-    """Compare where all pools overtake the best one: forecast against the truth, interpolated between its budgets."""
+def _crossing_off(fit: laws.PoolFit, truth: Truth) -> float:
+    """Return the factor of error of the budget at which all pools overtake the best one."""
     ahead = truth.mixtures[3] - truth.mixtures[0]
     at = int(np.flatnonzero((ahead[:-1] > 0) & (ahead[1:] <= 0))[0])
     logs = np.log(truth.budgets)
     measured = logs[at] + ahead[at] / (ahead[at] - ahead[at + 1]) * (logs[at + 1] - logs[at])
     grid = np.geomspace(truth.points["pool_size"][0], 100 * truth.budgets[-1], 400)
-    crossings = laws.pool_frontier(fit, grid, candidates=[_NAMES[:1], _NAMES]).crossings
+    crossings = laws.pool_frontier(fit, grid, candidates=[NAMES[:1], NAMES]).crossings
     if not crossings:
         return float("inf")
     return math.exp(abs(math.log(crossings[0].samples.value) - float(measured)))
 
 
 def _monotone(seeds: int) -> list[Check]:
-    """Train on pools with ever more copies, ever noisier labels, and ever thinner cover of the test inputs."""
+    """Train on pools with ever more copies, noisier labels, and thinner cover of test inputs."""
     kinds = {
         "copies": [Pool(copies=share) for share in (0.0, 0.3, 0.5, 0.7)],
         "noise": [Pool(noise=sd) for sd in (0.2, 0.3, 0.4, 0.5)],
@@ -376,36 +301,40 @@ def _monotone(seeds: int) -> list[Check]:
 
 
 def _levels(kinds: list[Pool], seeds: int) -> laws.PoolFit:
-    size, curves = 1500, []
+    size = 1500
+    curves = []
     for seed in range(seeds):
         pools = draw_pools(kinds, size, 200 + seed)
         curves.append([train([pool], PASSES * size, seed) for pool in pools])
     law = laws.pool_utility().fix(d=TRAINED_FLOOR)
     return laws.fit_pools(
-        _points(size, len(kinds)), np.mean(curves, axis=0).ravel(), law=law, bootstraps=0
+        points_of(size, len(kinds)), np.mean(curves, axis=0).ravel(), law=law, bootstraps=0
     )
 
 
 def _coverage(rounds: int) -> list[Check]:
     """Count how often profile intervals hold the truth on curves of the law with 0.3 % noise."""
-    clean = np.stack([_mixture(row, PASSES * SIZE) for row in np.eye(4)]).ravel()
-    generator, held, total = np.random.default_rng(1), 0, 0
+    clean = np.stack([mixture_errors(row, PASSES * SIZE) for row in np.eye(4)]).ravel()
+    generator = np.random.default_rng(1)
+    held = 0
+    total = 0
     names = {
         "d": FLOOR,
-        f"b[{_NAMES[0]}]": _UTILITY[0],
-        f"tau[{_NAMES[0]}]": _HALF_LIFE[0],
-        f"tau[{_NAMES[3]}]": _HALF_LIFE[3],
+        f"b[{NAMES[0]}]": UTILITY[0],
+        f"tau[{NAMES[0]}]": HALF_LIFE[0],
+        f"tau[{NAMES[3]}]": HALF_LIFE[3],
     }
     for _ in range(rounds):
         fit = laws.fit_pools(
-            _points(SIZE, 4),
+            points_of(SIZE, 4),
             clean * np.exp(0.003 * generator.standard_normal(20)),
             bootstraps=0,
             delta=math.inf,
         ).fit
         for name, value in names.items():
             profile = fit.profile(name, 0.9)
-            held, total = held + (profile.low <= value <= profile.high), total + 1
+            held += profile.low <= value <= profile.high
+            total += 1
     return [
         Check(
             "5 coverage of 90 % profile intervals of d, b and tau",
@@ -417,19 +346,20 @@ def _coverage(rounds: int) -> list[Check]:
 
 
 def _speed(quick: bool) -> list[Check]:
-    """Fit all pools with every parameter free, against a grid over b and tau of each pool with the truth given for the rest.
+    """Time a fit with every parameter free against a grid over b and tau of each pool.
 
-    The grid is written twice: with small arrays per checkpoint, as in the paper's programs, and in
-    bare Python.
+    The grid is given the truth of all other parameters. It is written twice: with small arrays per
+    checkpoint, as in the paper's programs, and in bare Python.
     """
-    truth = _law_truths(1)[0]
+    truth = law_truths(1)[0]
     laws.fit_pools(truth.points, truth.error, bootstraps=0)
     times = []
     for _ in range(7):
         begin = time.process_time()
         fit = laws.fit_pools(truth.points, truth.error, bootstraps=0)
         times.append(time.process_time() - begin)
-    ours, curves = statistics.median(times), np.split(truth.error, 4)
+    ours = statistics.median(times)
+    curves = np.split(truth.error, 4)
     arrays_s, best = grid_search(curves, error_by_arrays, 100 if quick else 4)
     bare_s, _ = grid_search(curves, error_bare, 50 if quick else 2)
     print(
@@ -445,68 +375,4 @@ def _speed(quick: bool) -> list[Check]:
         ),
         Check("6 grid search in bare Python over ours, CPU time", bare_s / ours, 100, "higher"),
         Check("6 our objective over the grid's best", fit.fit.objective / best, 1.0, "lower"),
-    ]
-
-
-def _clip() -> list[Check]:
-    """Fit CLIP models on 80 million to 2 billion pairs up to 13 billion samples; forecast their error at 34 billion."""
-    sizes = {"LAION-80M": 8e7, "LAION-400M": 4.07e8, "LAION-2B": 2.3e9}
-    ours, plain, same = [], [], []
-    for rows in _clip_runs(sizes):
-        late = rows["samples"] > 2e10
-        early = {name: column[~late] for name, column in rows.items()}
-        held = {name: column[late] for name, column in rows.items()}
-        for law, into in ((laws.pool_utility(), ours), (laws.power_law("samples"), plain)):
-            fit = laws.fit(law, early, early["error"], bootstraps=0)
-            into.extend(np.abs(fit.predict(held).value / held["error"] - 1))
-        last = [
-            early["error"][(early["pool_size"] == size) & (early["samples"] > 1e10)][0]
-            for size in held["pool_size"]
-        ]
-        same.extend(np.abs(np.array(last) / held["error"] - 1))
-    print(
-        f"CLIP at 34 billion samples: mean error {np.mean(ours):.4f}, power law "
-        f"{np.mean(plain):.4f}, no change {np.mean(same):.4f}"
-    )
-    return [
-        Check(
-            "7 CLIP pool sizes, relative error at 34 billion samples, mean",
-            float(np.mean(ours)),
-            0.05,
-            "lower",
-        ),
-        Check(
-            "7 CLIP, error of a power law without repetition over ours",
-            float(np.mean(plain) / np.mean(ours)),
-            1.0,
-            "higher",
-        ),
-        Check(
-            "7 CLIP, error of forecasting no change over ours",
-            float(np.mean(same) / np.mean(ours)),
-            1.0,
-            "higher",
-        ),
-    ]
-
-
-def _clip_runs(sizes: dict[str, float]) -> list[dict[str, Array]]:
-    """Read nine tables: three models on ImageNet, its second test set and its robustness sets."""
-    cells: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
-    with (shared("openclip-scaling") / "zeroshot_results.csv").open() as lines:
-        for row in csv.DictReader(lines):
-            if row["upstream_dataset"] in sizes and row["downstream_dataset"] in (
-                "imagenet1k",
-                "imagenetv2",
-                "imagenet_robustness",
-            ):
-                point = (
-                    float(row["samples_seen"]),
-                    sizes[row["upstream_dataset"]],
-                    1 - float(row["acc1"]),
-                )
-                cells.setdefault((row["downstream_dataset"], row["arch"]), []).append(point)
-    return [
-        dict(zip(("samples", "pool_size", "error"), np.array(points).T, strict=True))
-        for points in cells.values()
     ]

@@ -1,6 +1,7 @@
 """The trade-off between steps and examples on generated runs whose critical batch is known.
 
-Two generators: tables drawn from the hyperbola with noise, for recovery and coverage; and SGD with
+The hyperbola and the noise scale are those of McCandlish et al. 2018 (arXiv 1812.06162). Two
+generators: tables drawn from the hyperbola with noise, for recovery and coverage; and SGD with
 sampled gradient noise on three quadratics, where the noise scale along the run is known exactly.
 Measuring the noise scale inside a training run is a later benchmark.
 """
@@ -32,7 +33,8 @@ def run(quick: bool) -> list[Check]:
 
 def _recovery(count: int) -> list[Check]:
     """Draw tables of seven batches with 5 % noise; critical batches span four decades."""
-    errors, inside = [], []
+    errors = []
+    inside = []
     for seed in range(count):
         generator = np.random.default_rng(seed)
         truth = 10 ** generator.uniform(1, 5)
@@ -69,8 +71,10 @@ def _recovery(count: int) -> list[Check]:
 
 
 def _quadratics(repeats: int) -> list[Check]:
-    """Train each quadratic to a hundredth of its loss with batches around its noise scale; compare the knee with the scale."""
-    ratios, fits, pairs = [], [], []
+    """Train each quadratic with batches around its noise scale; compare the knee with the scale."""
+    ratios = []
+    fits = []
+    pairs = []
     for name, (power, variance) in _TASKS.items():
         curvature = np.arange(1.0, 65.0) ** -power
         _, scale = _steps(curvature, variance, math.inf, np.random.default_rng(0))
@@ -106,22 +110,34 @@ def _quadratics(repeats: int) -> list[Check]:
 def _steps(
     curvature: _Array, variance: float, batch: float, generator: np.random.Generator
 ) -> tuple[float, float]:
-    """Descend with the best step for this batch until the loss is a hundredth; give steps, fractional, and the mean of B_simple."""
+    """Descend with the best step for this batch until the loss is a hundredth.
+
+    Args:
+        curvature: eigenvalues of the Hessian.
+        variance: variance of the gradient of one example, summed over directions.
+        batch: examples per step; infinite for no noise.
+        generator: source of the gradient noise.
+
+    Returns:
+        Steps, the last one as a fraction, and the mean of B_simple along the run.
+    """
     weights = np.ones_like(curvature)
     loss = start = 0.5 * float(curvature @ weights**2)
-    taken, scales = 0.0, []
+    taken = 0.0
+    scales = []
     noise = math.sqrt(variance / len(curvature) / batch)
     while True:
         gradient = curvature * weights
         bend = float(curvature @ gradient**2)
         scales.append(variance / float(gradient @ gradient))
+        # The best step on a quadratic whose gradient carries noise: less than without it, because
+        # curvature turns noise into loss.
         rate = float(gradient @ gradient) / (
             bend + variance / len(curvature) * float(curvature.sum()) / batch
         )
         weights = weights - rate * (gradient + noise * generator.standard_normal(len(weights)))
         before, loss = loss, 0.5 * float(curvature @ weights**2)
         if loss <= start / 100:
-            return taken + math.log(100 * before / start) / math.log(before / loss), float(
-                np.mean(scales)
-            )
+            share = math.log(100 * before / start) / math.log(before / loss)
+            return taken + share, float(np.mean(scales))
         taken += 1

@@ -1,10 +1,9 @@
-"""Learning curves: parameters, regions and intervals on generated curves of known truth.
+"""Learning curves: generated ones of known truth, and extrapolation of published ones.
 
-Extrapolation of published fine-tuning curves.
-
-Generated shards: seven over two and a half decades with 5 % noise per run, the smallest near the
-known best guess. One run per shard leaves beta less certain than its bar (the Cramer-Rao bound is
-printed), so five runs per shard are checked as well.
+The regions are those of Hestness et al. 2017 (arXiv 1712.00409). Generated shards: seven over two
+and a half decades with 5 % noise per run, the smallest near the known best guess. One run per shard
+leaves beta less certain than its bar (the Cramer-Rao bound is printed), so five runs per shard are
+checked as well.
 """
 
 import csv
@@ -23,10 +22,14 @@ from steelyard.laws.forms.rectified import fit_rectified
 
 PAPER = ["22-hestness-predictable"]
 
-_SHARDS, _DECADES, _NOISE = 7, 2.5, 0.05
-_BETA, _PLATEAU = 0.5, 1.0
+_SHARDS = 7
+_DECADES = 2.5
+_NOISE = 0.05
+_BETA = 0.5
+_PLATEAU = 1.0
 _MANY = 10**7
-_TARGET, _SHARE = 1_638_400, 8
+_TARGET = 1_638_400
+_SHARE = 8
 
 
 def run(quick: bool) -> list[Check]:
@@ -38,7 +41,8 @@ def run(quick: bool) -> list[Check]:
 
 
 def _truth() -> tuple[Array, Array, dict[str, float]]:
-    """Return the shards, their errors without noise, and the parameters; floor and power are equal at the largest shard."""
+    """Return the shards, their errors without noise, and the parameters."""
+    # Floor and power are equal at the largest shard, so that each is visible and neither easy.
     samples = 1000.0 * np.logspace(0, _DECADES, _SHARDS)
     leaves = float(np.sqrt(samples[0] * samples[1]))
     falling = (samples / leaves) ** -_BETA
@@ -57,8 +61,12 @@ def _truth() -> tuple[Array, Array, dict[str, float]]:
 def _generated(runs: int, repeats: int) -> list[Check]:
     """Fit repeated draws; compare parameters, profile intervals and breakpoints with the truth."""
     samples, clean, truth = _truth()
-    generator, shard = np.random.default_rng(runs), _DECADES / (_SHARDS - 1)
-    beta, floor, inside, places = [], [], [], []
+    generator = np.random.default_rng(runs)
+    shard = _DECADES / (_SHARDS - 1)
+    beta = []
+    floor = []
+    inside = []
+    places = []
     for _ in range(repeats):
         error = clean * np.exp(_NOISE * generator.standard_normal((runs, _SHARDS)).mean(axis=0))
         found = fit_learning_curve(
@@ -85,7 +93,8 @@ def _generated(runs: int, repeats: int) -> list[Check]:
             ]
         )
     label = "one run per shard" if runs == 1 else f"{runs} runs per shard"
-    coverage, within = np.mean(inside, axis=0), np.mean(places, axis=0)
+    coverage = np.mean(inside, axis=0)
+    within = np.mean(places, axis=0)
     print(
         f"{label}: median error of beta {np.median(beta):.3f} (bound for an unbiased estimate "
         f"{_bound(samples, truth, runs):.3f}), of the "
@@ -117,7 +126,7 @@ def _covered(name: str, value: float) -> list[Check]:
 
 
 def _bound(samples: Array, truth: dict[str, float], runs: int) -> float:
-    """Return the least median error of beta that an unbiased estimate from the shards beyond the plateau can have."""
+    """Return the least median error of beta that an unbiased estimate can have."""
     falling = truth["alpha"] * samples[1:] ** -_BETA
     share = falling / (falling + truth["gamma"])
     slopes = np.stack([share, -share * np.log(samples[1:]), 1 - share])

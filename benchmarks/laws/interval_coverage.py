@@ -1,6 +1,4 @@
-"""How often 90 % intervals hold the truth.
-
-Laws with known numbers, drawn again and again, fitted with the defaults.
+"""How often 90 % intervals hold the truth of laws with known numbers, fitted with the defaults.
 
 Every generator draws tables of a published or plausible law with log-normal noise of 0.3 to 2 %.
 `fit` sees the points and nothing else; a parameter's interval is its bootstrap percentile. With
@@ -25,7 +23,8 @@ _Generator = tuple[Law, dict[str, float], dict[str, np.ndarray], float]
 
 def run(quick: bool) -> list[Check]:
     """Measure the coverage of each generator's parameters and their mean."""
-    checks, inside = [], 0
+    checks = []
+    inside = 0
     for name, generator in _generators().items():
         found = _measure(generator, 40 if quick else 400)
         shares = {key: found.fraction(key) for key in found.held}
@@ -58,7 +57,8 @@ def _measure(generator: _Generator, repeats: int) -> Coverage:
 
 def _generators() -> dict[str, _Generator]:
     """Declare laws, their truth, the grid of runs and the noise."""
-    chinchilla, kaplan = laws.published["besiroglu2024"], laws.published["kaplan2020"]
+    chinchilla = laws.published["besiroglu2024"]
+    kaplan = laws.published["kaplan2020"]
     routed = laws.published["clark2022_sbase"]
     grid = grids.chinchilla_grid()
     curve = grids.learning_curve_grid(2**22, 14, repeats=3)

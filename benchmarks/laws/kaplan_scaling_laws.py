@@ -1,10 +1,8 @@
-"""The law-fitting engine.
+"""The law-fitting engine: isoFLOP exponents, known laws, pip `chinchilla`, extrapolation.
 
-IsoFLOP exponents, recovery of known laws, pip `chinchilla`, and extrapolation to larger runs.
-
-Points are the published losses of shared/data/isoflop-refinedweb and overtrained-lm, and draws from
-published laws. The peer runs in its own environment (`python -m benchmarks peers install
-chinchilla`), on one thread as ours does.
+Exponents are those of Porian et al. 2024 (arXiv 2406.19146). Points are the published losses of
+shared/data/isoflop-refinedweb and overtrained-lm, and draws from published laws. The peer runs in
+its own environment (`python -m benchmarks peers install chinchilla`), on one thread as ours does.
 """
 
 import json
@@ -37,15 +35,14 @@ _RECIPES: dict[tuple[str, ...], tuple[float, float]] = {
     ("base", "short", "chinchilla", "standard", "val"): (0.571, 0.552),
     ("tuned", "short", "const", "standard", "val"): (0.497, 0.501),
 }
-"""Exponents of Porian et al. 2024 (arXiv 2406.19146), and those of a plain parabola through five
-points, by recipe."""
+"""Published exponents, and those of a plain parabola through five points, by recipe."""
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 _SETS = ("c4", "rpj", "rw")
 
 
 def run(quick: bool) -> list[Check]:
-    """Check the four bullets of the card that rest on published points and draws."""
+    """Check what rests on published points and draws."""
     return [
         *_isoflop(),
         *recovery(quick),
@@ -60,15 +57,13 @@ def _isoflop() -> list[Check]:
     found = []
     for recipe, (published, plain) in _RECIPES.items():
         part = _recipe(recipe)
-        ours, parabola = (
-            laws.isoflop(part, level=0.9),
-            laws.isoflop(part, method="parabola", level=0.9),
-        )
+        ours = laws.isoflop(part, level=0.9)
+        parabola = laws.isoflop(part, method="parabola", level=0.9)
         exponent = ours.exponent
         print(
             f"{' '.join(recipe)}: N* ~ C^{exponent.value:.3f} [{exponent.low:.3f}, "
             f"{exponent.high:.3f}] (published {published}), "
-            f"parabola {parabola.exponent.value:.3f} (card {plain}); {len(ours.dropped)} of "
+            f"parabola {parabola.exponent.value:.3f} (plain {plain}); {len(ours.dropped)} of "
             f"{len(ours.budgets)} budgets dropped"
         )
         found.append((exponent, published, parabola.exponent.value, plain))
@@ -112,7 +107,14 @@ def _recipe(recipe: tuple[str, ...]) -> laws.RunTable:
 
 
 def _peer(quick: bool) -> list[Check]:
-    """Fit 240 points from the same 72 starts with the peer's losses and with ours; quick: 18 of the peer's, its time scaled up."""
+    """Fit 240 points from the same 72 starts with the peer's losses and with ours.
+
+    Args:
+        quick: whether to run 18 of the peer's starts and scale its time up.
+
+    Returns:
+        Checks; none where the peer is not installed.
+    """
     try:
         python = peers.python("chinchilla")
     except BackendError as error:
@@ -123,6 +125,7 @@ def _peer(quick: bool) -> list[Check]:
         mock.patch.dict(os.environ, _ONE_THREAD),
         multiprocessing.get_context("spawn").Pool(1) as pool,
     ):
+        # Ours is timed before and after the peer, so that a busy machine hits both.
         before = pool.apply(_our_seconds)
         names = ["summed Huber"] if quick else ["default", "mean Huber", "summed Huber"]
         found = {name: _run_peer(python, name, law, inputs, loss, quick) for name in names}
@@ -159,7 +162,7 @@ def _peer(quick: bool) -> list[Check]:
 
 
 def _our_seconds() -> list[float]:
-    """Take the CPU time of our fit of the same points from 72 starts, in a process with one thread."""
+    """Take the CPU time of our fit from 72 starts, in a process with one thread."""
     law, _, inputs, loss = draw("besiroglu2024", 240, 0)
     laws.fit(law, inputs, loss, bootstraps=0)
     samples = []
@@ -173,7 +176,7 @@ def _our_seconds() -> list[float]:
 def _run_peer(
     python: Path, objective: str, law: laws.Law, inputs: dict[str, Array], loss: Array, quick: bool
 ) -> dict[str, Any]:
-    """Run the peer in its own Python from our starts; quick: a quarter of them, one exponent each, and four times the time."""
+    """Run the peer in its own Python from our starts, from a quarter of them with `quick`."""
     starts = {
         item.name: list(
             item.starts[:1] if quick and item.name in ("alpha", "beta") else item.starts
@@ -215,7 +218,7 @@ def _objective(
 
 
 def _outliers() -> list[Check]:
-    """Plant six runs whose loss is 3 % too high, and look at the real ones; print both fits of each."""
+    """Plant six runs whose loss is 3 % too high, and look at the real ones."""
     law, truth, inputs, loss = draw("besiroglu2024", 240, 1)
     planted = np.random.default_rng(1).choice(240, 6, replace=False)
     loss[planted] *= 1.03
@@ -268,11 +271,12 @@ def _overtrained() -> laws.RunTable:
 
 
 def _extrapolation(bootstraps: int) -> list[Check]:
-    """Fit small runs and predict the eight above 1e20 FLOP, from below 2e19 (66) and 5e18 (48); choose the form beforehand."""
+    """Fit runs below 2e19 and 5e18 FLOP, predict the eight above 1e20, choose the form before."""
     table = _overtrained()
     flops = 6 * table["parameters"] * table["tokens"]
     large = table.where(flops > 1e20)
-    checks, right = [], []
+    checks = []
+    right = []
     for limit, bar in ((2e19, 0.015), (5e18, 0.04)):
         small = table.where(flops < limit)
         apart = {
@@ -321,8 +325,9 @@ def _extrapolation(bootstraps: int) -> list[Check]:
 def _apart(
     law: laws.Law, small: laws.RunTable, large: laws.RunTable, bootstraps: int
 ) -> tuple[float, float]:
-    """Fit each train set on its own, without priors; give the mean relative error and the fraction inside 80 % intervals."""
-    errors, inside = [], []
+    """Fit each train set alone without priors; return mean error and share in 80 % intervals."""
+    errors = []
+    inside = []
     for name in _SETS:
         part = large.where(train_set=name)
         with warnings.catch_warnings():
@@ -352,7 +357,7 @@ def _with_group(table: laws.RunTable) -> dict[str, Array]:
 
 
 def _chosen(small: laws.RunTable) -> str:
-    """Choose between both forms by rolling extrapolation inside the small runs, averaged over the train sets."""
+    """Choose the form by rolling extrapolation inside the small runs of all train sets."""
     errors: dict[str, list[float]] = {}
     for part in small.groups("train_set").values():
         with warnings.catch_warnings():

@@ -1,6 +1,4 @@
-"""L(N, D) of 240 points, 72 starts and 300 bootstraps.
-
-The batched fit against scipy, one start after another.
+"""The batched fit of L(N, D) from 72 starts with 300 bootstraps against scipy in a loop.
 
 The rival is the obvious loop: `scipy.optimize.minimize` with BFGS and the same analytic gradient,
 per start and per bootstrap from the best optimum. Both run on one thread. With `quick`, scipy runs
@@ -24,7 +22,10 @@ from steelyard.laws.fitting.terms import Array
 
 PAPER: list[str] = []
 
-_POINTS, _BOOTSTRAPS, _DELTA, _NOISE = 240, 300, 1e-3, 0.003
+_POINTS = 240
+_BOOTSTRAPS = 300
+_DELTA = 1e-3
+_NOISE = 0.003
 _Objective = Callable[[Array], tuple[float, Array]]
 
 
@@ -48,7 +49,7 @@ def run(quick: bool) -> list[Check]:
 
 
 def _measure(quick: bool) -> tuple[float, float, float]:
-    """Return our median seconds, the loop's seconds, and how far our objective lies above the loop's, relative.
+    """Return our median seconds, the loop's, and our objective's relative excess over the loop's.
 
     Our rounds run half before and half after the loop, so that a busy machine hits both.
     """
@@ -83,7 +84,9 @@ def _points(law: laws.Law) -> tuple[dict[str, Array], Array]:
 
 def _objective(inputs: dict[str, Array], loss: Array) -> _Objective:
     """Write the sum of Huber losses and its gradient the way one would in a notebook."""
-    log_n, log_d, goal = np.log(inputs["parameters"]), np.log(inputs["tokens"]), np.log(loss)
+    log_n = np.log(inputs["parameters"])
+    log_d = np.log(inputs["tokens"])
+    goal = np.log(loss)
 
     def value(theta: Array) -> tuple[float, Array]:
         a, b, e, alpha, beta = theta
@@ -114,7 +117,7 @@ def _objective(inputs: dict[str, Array], loss: Array) -> _Objective:
 def _scipy_loop(
     law: laws.Law, inputs: dict[str, Array], loss: Array, quick: bool
 ) -> tuple[float, float]:
-    """Run the loop; give its seconds for all starts and bootstraps, and the best objective."""
+    """Return the loop's seconds for all starts and bootstraps, and its best objective."""
     step, share = (4, 10) if quick else (1, 1)
     starts = law.start_grid()[::step]
     begin = time.perf_counter()
@@ -126,6 +129,7 @@ def _scipy_loop(
     starts_s = time.perf_counter() - begin
     generator = np.random.default_rng(0)
     begin = time.perf_counter()
+    # Bootstraps start from the best optimum only, as ours do.
     for _ in range(_BOOTSTRAPS // share):
         rows = generator.integers(0, _POINTS, _POINTS)
         drawn = {name: column[rows] for name, column in inputs.items()}

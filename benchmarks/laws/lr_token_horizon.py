@@ -1,9 +1,10 @@
-"""The best learning rate across training lengths, on the published dense sweep of learning rate and batch (Li et al. 2025).
+"""The best learning rate across training lengths, on a published sweep of rate and batch.
 
-Nested laws are compared by predicting each training length from the others. The transfer test fits
-models of at most 429M parameters and 25e9 tokens, picks the law by its errors among those, and
-recommends learning rate and batch for 537M parameters at 28e9 and 50e9 tokens; the penalty is that
-of the nearest run of the grid. Coverage is measured on generated sweeps.
+The sweep of dense models is that of Li et al. 2025 (arXiv 2503.04715). Nested laws are compared by
+predicting each training length from the others. The transfer test fits models of at most 429M
+parameters and 25e9 tokens, picks the law by its errors among those, and recommends learning rate
+and batch for 537M parameters at 28e9 and 50e9 tokens; the penalty is that of the nearest run of the
+grid. Coverage is measured on generated sweeps.
 """
 
 import math
@@ -66,8 +67,10 @@ def _sweep() -> _Columns:
 
 
 def _slopes(cells: Optima) -> list[Check]:
-    """Fit each batch on its own; average the slopes by tokens with the inverse of their variance."""
-    batches, slopes, sds = [], [], []
+    """Fit each batch on its own; average the slopes by tokens, weighted by inverse variance."""
+    batches = []
+    slopes = []
+    sds = []
     for batch in np.unique(cells.cells["batch_tokens"]):
         rows = cells.cells["batch_tokens"] == batch
         if rows.sum() >= 8:
@@ -80,7 +83,9 @@ def _slopes(cells: Optima) -> list[Check]:
                 f"  batch {batch / _SEQUENCE:5.0f} sequences: d ln LR* / d ln D = "
                 f"{slopes[-1]:+.2f} ± {sds[-1]:.2f}"
             )
-    size, slope, weight = np.array(batches), np.array(slopes), 1 / (np.array(sds) ** 2 + 0.05**2)
+    size = np.array(batches)
+    slope = np.array(slopes)
+    weight = 1 / (np.array(sds) ** 2 + 0.05**2)
     small, large = (
         float(np.average(slope[rows], weights=weight[rows])) for rows in (size <= 128, size >= 352)
     )
@@ -95,7 +100,7 @@ def _slopes(cells: Optima) -> list[Check]:
 
 
 def _horizons(cells: Optima) -> list[Check]:
-    """Leave each training length out; once with the published best batch, once with one fitted without that length."""
+    """Leave each training length out, with the best batch published or fitted without it."""
     errors = {
         item.law.partition(":")[2]: item
         for item in leave_one_horizon_out(
@@ -138,8 +143,10 @@ def _best_batch(cells: Optima) -> laws.Fit:
 
 
 def _print_penalty(sweep: _Columns, cells: Optima) -> None:
-    """Show what runs beside the optimum lose, batch by batch within a factor 1.5 of the best one."""
-    columns, ratios, rises = cells.columns, [], []
+    """Print what runs beside the optimum lose, at batches within a factor 1.5 of the best one."""
+    columns = cells.columns
+    ratios = []
+    rises = []
     best = 0.58 * columns["tokens"] ** 0.571
     for row in np.flatnonzero(np.abs(np.log(columns["batch_tokens"] / best)) < math.log(1.5)):
         rows = np.all([sweep[name] == columns[name][row] for name in _CELL], axis=0)
@@ -211,7 +218,17 @@ def _transfer(sweep: _Columns, cells: Optima) -> list[Check]:
 def _nearest(
     sweep: _Columns, tokens: float, rate: float, batch_tokens: float
 ) -> tuple[float, float, float]:
-    """Return the loss of the run nearest in log distance over the best of its grid, %, its learning rate and batch in sequences."""
+    """Find the run nearest in log distance.
+
+    Args:
+        sweep: runs.
+        tokens: training length of the runs to search.
+        rate: wanted learning rate.
+        batch_tokens: wanted batch.
+
+    Returns:
+        Its loss over the best of its grid in percent, its learning rate, its batch in sequences.
+    """
     rows = np.flatnonzero((sweep["parameters"] == _LARGEST) & (sweep["tokens"] == tokens))
     distance = (
         np.log(sweep["learning_rate"][rows] / rate) ** 2
@@ -227,7 +244,7 @@ def _nearest(
 
 
 def _coverage(count: int) -> list[Check]:
-    """Draw quadratic sweeps with noise at two spacings and noise levels; count the 90 % intervals that hold the optimum."""
+    """Draw noisy quadratic sweeps; count the 90 % intervals that hold the optimum."""
     checks = []
     for interval in ("delta", "bootstrap"):
         inside = [

@@ -1,6 +1,4 @@
-"""Fine-tuning curves of 30 models on two tasks.
-
-The rectified law, and choosing a model from a fraction of the data.
+"""Fine-tuning curves of 30 models: the rectified law, and choosing a model from less data.
 
 Losses and published scores are those of Lin et al. 2024 (arXiv 2402.02314); the transition is found
 on generated curves.
@@ -83,7 +81,7 @@ def _curves(task: _Task, most: int = _TARGET) -> list[tuple[Array, Array]]:
 
 
 def _seconds(rounds: int) -> float:
-    """Time 30 fits of the dearer task, CPU seconds of one thread, median of some rounds after a warm-up."""
+    """Return CPU seconds of 30 fits of the dearer task, the median of some rounds."""
     tasks = [_curves(_read(name)) for name in _TASKS]
     fit_rectified(*tasks[0][0], bootstraps=0)
     samples = []
@@ -97,8 +95,9 @@ def _seconds(rounds: int) -> float:
 
 
 def _fits(tasks: dict[str, _Task], quick: bool) -> list[Check]:
-    """Compare root mean square log residuals with the published ones, and objectives with a solver from every start of the card."""
-    checks, excess = [], []
+    """Compare rms log residuals with the published ones, and objectives with those of a solver."""
+    checks = []
+    excess = []
     for (name, task), bar in zip(tasks.items(), (0.0066, 0.0120), strict=True):
         fits = [fit_rectified(sizes, loss, bootstraps=0) for sizes, loss in _curves(task)]
         plain = [fit_vanilla(sizes, loss, bootstraps=0) for sizes, loss in _curves(task)]
@@ -124,8 +123,10 @@ def _fits(tasks: dict[str, _Task], quick: bool) -> list[Check]:
 
 
 def _solver_objective(sizes: Array, loss: Array, quick: bool) -> float:
-    """Minimize with scipy's trust region from the card's 36 starts, six of them with `quick`."""
-    log_size, log_loss, bounds = np.log(sizes), np.log(loss), rectified().bounds
+    """Minimize with scipy's trust region from the paper's 36 starts, six of them with `quick`."""
+    log_size = np.log(sizes)
+    log_loss = np.log(loss)
+    bounds = rectified().bounds
 
     def residuals(theta: Array) -> Array:
         return (
@@ -155,7 +156,9 @@ def _solver_objective(sizes: Array, loss: Array, quick: bool) -> float:
 def _selection(tasks: dict[str, _Task]) -> list[Check]:
     """Compare accept-then-stop with its published scores, and racing with accept-then-stop."""
     published = _published_scores()
-    checks, accuracy, shares = [], {"ats": [], "halving": []}, []
+    checks = []
+    accuracy = {"ats": [], "halving": []}
+    shares = []
     for name, task in tasks.items():
         measured = {model: row[_TARGET] for model, row in task[1].items()}
         gaps = []
@@ -175,7 +178,7 @@ def _selection(tasks: dict[str, _Task]) -> list[Check]:
             )
         checks.append(
             Check(
-                f"2 ats correlation below published, worst ratio, {name}",
+                f"2 accept-then-stop correlation below published, worst ratio, {name}",
                 max(-min(gaps), 0.0),
                 0.02,
                 "lower",
@@ -184,7 +187,7 @@ def _selection(tasks: dict[str, _Task]) -> list[Check]:
         bar = {"flan": 0.93, "wmt19": 0.99}[name]
         checks.append(
             Check(
-                f"2 ats relative accuracy at 1/8 {name}",
+                f"2 accept-then-stop relative accuracy at 1/8 {name}",
                 accuracy["ats"][-len(_RATIOS)],
                 bar,
                 "higher",
@@ -193,13 +196,14 @@ def _selection(tasks: dict[str, _Task]) -> list[Check]:
     gain = float(np.mean(accuracy["halving"]) - np.mean(accuracy["ats"]))
     return [
         *checks,
-        Check("2 racing minus ats, mean relative accuracy", gain, 0.0, "higher"),
-        Check("2 racing over ats, mean FLOP", float(np.mean(shares)), 0.6, "lower"),
+        Check("2 racing minus accept-then-stop, mean relative accuracy", gain, 0.0, "higher"),
+        Check("2 racing over accept-then-stop, mean FLOP", float(np.mean(shares)), 0.6, "lower"),
     ]
 
 
 def _select(task: _Task, ratio: int, method: Any) -> Selection:
-    """Rank a task's models from sizes up to a share of the target; the published losses are per token of each model's own tokenizer."""
+    """Rank a task's models from sizes up to a share of the target."""
+    # The published losses are per token of each model's own tokenizer, hence `force`.
     return select_model(
         task[0], task[1], _TARGET, max_examples=_TARGET // ratio, method=method, force=True
     )
@@ -269,15 +273,16 @@ def _extrapolation(tasks: dict[str, _Task], quick: bool) -> list[Check]:
 
 def _transition(count: int) -> list[Check]:
     """Find the transition of generated curves with half a percent of noise."""
-    law, generator = rectified(), np.random.default_rng(0)
+    law = rectified()
+    generator = np.random.default_rng(0)
     sizes = np.array([200.0 * 2**step for step in range(14)])
-    doublings, covered = [], 0
+    doublings = []
+    covered = 0
     for seed in range(count):
-        beta, where = (
-            generator.uniform(0.35, 0.8),
-            np.exp(generator.uniform(np.log(1e3), np.log(1e5))),
-        )
-        floor, start = generator.uniform(0.3, 1.0), generator.uniform(2.5, 5.0)
+        beta = generator.uniform(0.35, 0.8)
+        where = np.exp(generator.uniform(np.log(1e3), np.log(1e5)))
+        floor = generator.uniform(0.3, 1.0)
+        start = generator.uniform(2.5, 5.0)
         known = where**beta
         theta = law.coordinates(
             {"B": (start - floor) * known, "D_l": known, "beta": beta, "E": floor}

@@ -1,10 +1,9 @@
-"""Routed language models.
+"""Routed language models: the bilinear law refitted on published losses of S-BASE and HASH.
 
-The bilinear law refitted on published validation losses of S-BASE and HASH models.
-
-Points are the last steps of shared/data/routed-lm-curves with half of the blocks routed, one expert
-per token and seed 42. The dense runs enter the fit of each router as one expert; the dense run of
-130M parameters in that setting was not published.
+The law is that of Clark et al. 2022 (arXiv 2202.01169). Points are the last steps of
+shared/data/routed-lm-curves with half of the blocks routed, one expert per token and seed 42. The
+dense runs enter the fit of each router as one expert; the dense run of 130M parameters in that
+setting was not published.
 """
 
 import math
@@ -70,7 +69,14 @@ def run(quick: bool) -> list[Check]:
 
 
 def last_steps(router: str) -> tuple[dict[str, Array], Array]:
-    """Read the final runs of a router and the dense ones as one expert; inputs and validation losses, nats per token."""
+    """Read the final runs of a router, and the dense ones as one expert.
+
+    Args:
+        router: "S-Base" or "Hash".
+
+    Returns:
+        Inputs of the law, and validation losses in nats per token, [n] each.
+    """
     table = (
         pl.read_csv(shared("routed-lm-curves") / "curves.csv.gz")
         .sort("step")
@@ -78,6 +84,7 @@ def last_steps(router: str) -> tuple[dict[str, Array], Array]:
         .last()
         .sort("hyper_id")
     )
+    # One cell of the sweep; the others vary routing and seed, which the law does not know.
     table = table.filter(
         (pl.col("routing_frequency") == 0.5)
         & (pl.col("k") == 1)
@@ -96,7 +103,7 @@ def _rms_log10(fit: laws.Fit) -> float:
 
 
 def _collapse_error(fit: laws.Fit) -> float:
-    """Return how far the residuals move when a dense model of the effective size stands for each routed one."""
+    """Return how far residuals move when dense models of the effective size replace routed ones."""
     dense = effective_parameters(fit, fit.inputs["parameters"], fit.inputs["experts"]).value
     said = fit.predict(
         {"parameters": dense, "experts": np.ones(len(dense))}, extrapolate=True
@@ -110,7 +117,8 @@ def _tell(name: str, fit: laws.Fit, held: laws.Holdout) -> None:
         f"{name}: {len(fit.target)} points",
         {key: round(value, 4) for key, value in fit.params.items()},
     )
-    size, dense = cutoff(fit, 0.9), effective_parameters(fit, 370e6, 128)
+    size = cutoff(fit, 0.9)
+    dense = effective_parameters(fit, 370e6, 128)
     print(
         f"  experts stop paying at {size.value:.2e} parameters, 90 % interval {size.low:.1e} to "
         f"{size.high:.1e}"

@@ -1,6 +1,4 @@
-"""Laws of the updates-to-data ratio.
-
-Published fits given back, planted truth recovered, and speed against the authors' procedure.
+"""Laws of the updates-to-data ratio: published fits given back, planted truth, speed.
 
 Published numbers are those of Rybkin et al. 2025 (shared data set rl-utd-scaling). The rival is the
 procedure the paper describes: a brute grid over alpha, beta and Dmin, then L-BFGS-B with numeric
@@ -20,6 +18,7 @@ from unittest import mock
 import numpy as np
 import scipy.optimize
 from benchmarks.common import Check
+from benchmarks.laws._planted_returns import PlantedReturns
 from benchmarks.laws._shared import shared
 
 from steelyard.errors import SteelyardWarning
@@ -34,7 +33,6 @@ from steelyard.laws.forms.updates.updates_to_data import (
     hyperparameter_law,
     updates_to_data,
 )
-from steelyard.laws.theory.planted_returns import PlantedReturns
 
 PAPER = ["45-value-rl-scaling"]
 
@@ -48,7 +46,7 @@ _SHARES = {"dmc": 0.84, "gym": 0.66}
 
 
 def run(quick: bool) -> list[Check]:
-    """Check published numbers, planted truth and speed; the speed in a fresh process with one thread."""
+    """Check published numbers, planted truth and speed (in a fresh process with one thread)."""
     one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     with (
         mock.patch.dict(os.environ, one_thread),
@@ -94,7 +92,8 @@ def _law(suite: str, method: str) -> UpdatesLaw:
     """Return the published laws of a suite and recipe."""
     critic, _, unit, constant_unit = _SUITES[suite]
     law = updates_to_data(unit if method == "ours" else constant_unit)
-    rows, fits = _rows("data_pareto_fits.csv", suite=suite, method=method), []
+    rows = _rows("data_pareto_fits.csv", suite=suite, method=method)
+    fits = []
     for row in rows:
         size = unit if method == "ours" else constant_unit
         theta = law.coordinates(
@@ -116,7 +115,7 @@ def _law(suite: str, method: str) -> UpdatesLaw:
 
 
 def _given_back(suite: str) -> float:
-    """Fit the published laws' own points, both recipes and losses; give the largest relative error of a parameter."""
+    """Fit the published laws' own points; return the largest relative error of a parameter."""
     worst = 0.0
     for method in ("ours", "baseline_utd2"):
         law = _law(suite, method)
@@ -144,7 +143,8 @@ def _given_back(suite: str) -> float:
 
 def _published(suite: str) -> list[Check]:
     """Check what the published fits of one suite say."""
-    delta, law = _SUITES[suite][1], _law(suite, "ours")
+    delta = _SUITES[suite][1]
+    law = _law(suite, "ours")
     line = budget_law(law, delta)
     misses = [abs(line.utds[index] / _BEST[suite][index] - 1) for index in (0, -1)]
     spent = []
@@ -215,10 +215,13 @@ def _placeholder() -> Fit:
 
 
 def _planted(repeats: int) -> list[Check]:
-    """Draw curves of 8 seeds again and again; count intervals that hold the planted exponent, and forecast UTD 8 and 16 from 4 down."""
-    truth, settings, thresholds = PlantedReturns(), _placeholder(), return_thresholds(200, count=10)
+    """Draw curves of 8 seeds; count intervals that hold the exponent, and forecast UTD 8 and 16."""
+    truth = PlantedReturns()
+    settings = _placeholder()
+    thresholds = return_thresholds(200, count=10)
     options = {"batch_size": settings, "learning_rate": settings, "critic_parameters": 1e5}
-    covered, errors = np.zeros(len(thresholds)), []
+    covered = np.zeros(len(thresholds))
+    errors = []
     for seed in range(repeats):
         generator = np.random.default_rng(seed)
         needs = data_needs(
@@ -255,7 +258,8 @@ def _planted(repeats: int) -> list[Check]:
 
 
 def _speed(quick: bool) -> tuple[float, float, float]:
-    """Time ten fits of noisy needs on both sides; give seconds and the largest ratio of squared errors, ours over theirs."""
+    """Return the seconds of ten fits on both sides, and the largest ratio of squared errors."""
+    # This process is thrown away after its measurement, so the filter needs no end.
     warnings.simplefilter("ignore", SteelyardWarning)
     generator = np.random.default_rng(0)
     law = _law("dmc", "ours")
@@ -282,7 +286,9 @@ def _speed(quick: bool) -> tuple[float, float, float]:
             samples.append(time.process_time() - start)
         return samples
 
-    before, peer_s, excess = rounds(), [], 0.0
+    before = rounds()
+    peer_s = []
+    excess = 0.0
     share = found.fits[::4] if quick else found.fits
     for one in share:
         start = time.process_time()
@@ -296,7 +302,7 @@ def _speed(quick: bool) -> tuple[float, float, float]:
 
 
 def _brute_then_descend(utds: Array, data: Array, best: int = 500) -> float:
-    """Fit one threshold as the paper describes; give the least mean squared error."""
+    """Return the least mean squared error of one threshold, fitted as the paper describes."""
 
     def error(params: Array) -> float:
         alpha, beta, floor = params

@@ -2,12 +2,12 @@ import math
 
 import numpy as np
 import pytest
+from benchmarks.laws._least_squares import LeastSquares, averaged_risk
 from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import norm
 
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.theory.least_squares import LeastSquares
 
 BATCHES = 2.0 ** np.arange(4, 13)
 CLEAN = 1000 + 6e5 / BATCHES
@@ -158,7 +158,10 @@ def test_steps_to_reach_interpolates_in_log_step():
 
 
 def test_published_critical_batch_fits_meet():
-    """Zhang et al. 2024, fits in sequences of 512 tokens, millions of parameters and of tokens, agree where their sweeps cross."""
+    """Both fits of Zhang et al. 2024 agree where their sweeps cross.
+
+    They are in sequences of 512 tokens, by millions of parameters and of tokens.
+    """
     chinchilla_path, by_tokens = 93.20 * 302**0.47, 22.91 * 6040**0.47
     assert chinchilla_path == pytest.approx(by_tokens, rel=0.02)
     tokens = np.array([1510, 3020, 6040, 12080.0])
@@ -275,8 +278,6 @@ def averaged_risk_by_matrices(values, weights, noise, batch, rate, steps):
 def test_exact_risk_equals_full_matrices_and_samples():
     problem = LeastSquares(1.5, 2.5)
     values, power = 1.0 / np.array([1, 2, 3.0]) ** 1.5, np.array([1.0, 0.2, 0.1])
-    from steelyard.laws.theory.least_squares_kernel import averaged_risk
-
     at, risk = np.array([1, 4, 9]), np.empty(3)
     averaged_risk(values, np.ones(3), power / values, 0.7, 2.0, 0.4, at, risk)
     weights = np.sqrt(power / values)
@@ -288,8 +289,6 @@ def test_exact_risk_equals_full_matrices_and_samples():
 
 def test_exact_risk_is_the_mean_of_sampled_runs():
     values, power = 1.0 / np.array([1, 2, 3.0]) ** 1.5, np.array([1.0, 0.2, 0.1])
-    from steelyard.laws.theory.least_squares_kernel import averaged_risk
-
     risk = np.empty(1)
     averaged_risk(values, np.ones(3), power / values, 0.5, 2.0, 0.3, np.array([12]), risk)
     generator, repeats = np.random.default_rng(0), 10_000

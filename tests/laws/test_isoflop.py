@@ -29,7 +29,10 @@ RECIPES = {
 
 
 def grid(a=0.5, noise=0.0, seed=0, budgets=6, sizes=9, spread=1.5, curvature=0.05):
-    """Valleys with a known bottom: N* = 1e7 (C / 1e18)^a, log loss = level + curvature (ln N - ln N*)^2."""
+    """Valleys with a known bottom.
+
+    N* = 1e7 (C / 1e18)^a, and log loss = level + curvature (ln N - ln N*)^2.
+    """
     generator = np.random.default_rng(seed)
     flops = np.repeat(np.geomspace(1e17, 1e20, budgets), sizes)
     best = np.log(1e7) + a * np.log(flops / 1e18)

@@ -42,7 +42,10 @@ def mixture(shares, samples, sizes=None, **changes):
 
 
 def by_hand(count, samples, inside=False):
-    """Write the first `count` equal pools pass by pass: mean of the halved utilities, half-lives stretched by the count."""
+    """Write the law of the first `count` equal pools pass by pass.
+
+    The utility is the mean of the halved ones, whose half-lives are stretched by the count.
+    """
     union, error = SIZE * count, 0.0
     for k in range(math.ceil(samples / union)):
         utility = (

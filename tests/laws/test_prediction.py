@@ -51,7 +51,7 @@ def extrapolations(repeats):
 
 
 def test_small_studies_extrapolate_within_their_intervals():
-    error, covered = extrapolations(20)
+    error, covered = extrapolations(12)
     assert error < 0.02
     assert covered >= 0.7
 

@@ -44,7 +44,7 @@ POINTS["tokens"] = POINTS["unique_tokens"] * 10 ** generator.uniform(-0.3, 2.3, 
 
 
 def by_hand(n, d, u, r_d=PAIR["R_D"], r_n=PAIR["R_N"], geometric=False):
-    """Write the law run by run, the way the paper prints it; the geometric worth is summed pass by pass."""
+    """Write the law run by run, as the paper prints it; the geometric worth pass by pass."""
     a, b, e, alpha = C4["A"], C4["B"], C4["E"], C4["alpha"]
     losses = []
     for size, tokens, unique in zip(n, d, u, strict=True):

@@ -82,7 +82,7 @@ def test_forecast_of_gradient_descent(task):
 
 
 def test_more_features_than_rows(task):
-    """A kernel of 100 rows in 80 + 60 dimensions, of which 60 repeat others, gives the same model as without them."""
+    """100 rows in 80 + 60 dimensions, of which 60 repeat others, lead to the model without them."""
     features, targets = task[0][:100], task[1][:100]
     twice = np.concatenate([features, features[:, :60]], axis=1)
     wide, rows = (

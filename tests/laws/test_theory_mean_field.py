@@ -1,11 +1,11 @@
-"""The mean-field theory against T x T matrices iterated to their fixed point, closed formulas and simulated training."""
+"""The mean-field theory against iterated T x T matrices, closed formulas and simulated training."""
 
 import numpy as np
 import pytest
+from benchmarks.laws._error_covariance import error_covariance
 
 from steelyard.laws.theory.mean_field.dynamics import Dynamics, learning_rate_limit
 from steelyard.laws.theory.mean_field.losses import (
-    error_covariance,
     fluctuations,
     mean_field,
     ridge_losses,
@@ -28,7 +28,7 @@ def student(width=np.inf, samples=np.inf, learning_rate=0.4, **more):
 
 
 def iterated(dynamics, steps, noise=0.0):
-    """Solve the theory the slow way: causal T x T matrices, iterated; `noise` is the power of minibatch noise."""
+    """Solve the theory the slow way, by causal T x T matrices; `noise` is that of minibatches."""
     variance, power = dynamics.spectrum.variance, dynamics.spectrum.power
     size = steps + 1
     lag = np.subtract.outer(np.arange(size), np.arange(size))
@@ -141,7 +141,7 @@ def test_early_and_late_steps_join():
 
 
 def test_published_check_values():
-    """The theory's values at M = 300, b = 1.5, a = 2, eta = .4, computed from iterated 60 x 60 matrices."""
+    """Values at M = 300, b = 1.5, a = 2, eta = .4, computed from iterated 60 x 60 matrices."""
     model = RandomFeatureModel(a=2.0, b=1.5, modes=300)
     np.testing.assert_allclose(model.loss([10, 59], width=40).test, [0.273369, 0.135482], rtol=1e-3)
     both = model.loss(59, width=40, samples=120)

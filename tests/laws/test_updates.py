@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.laws._planted_returns import PlantedReturns
 from scipy.optimize import isotonic_regression
 
 from steelyard import laws
@@ -24,7 +25,6 @@ from steelyard.laws.forms.updates.updates_to_data import (
     hyperparameter_law,
     updates_to_data,
 )
-from steelyard.laws.theory.planted_returns import PlantedReturns
 
 SHARED = (
     Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))

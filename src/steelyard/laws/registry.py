@@ -1,4 +1,4 @@
-"""Parameter sets as published, in full precision, with source, units and what counts as a parameter."""
+"""Parameter sets as published, in full precision, with source, units and counting."""
 
 import difflib
 import math
@@ -40,15 +40,16 @@ class PublishedLaw:
         name: key in `published`.
         title: what it was fitted on.
         form: name of the law, see `law_named`.
-        params: by parameter, natural units, as printed or in the fullest precision the source
-            gives.
-        counts: which parameters "parameters" counts, as input or as target; empty when the law has
+        params: values by parameter, natural units, as printed or in the fullest precision of the
+            source.
+        counts: parameters that "parameters" counts, as input or as target; empty when the law has
             nothing to do with them.
         target: what the law predicts, such as "loss", "error" or "batch".
-        unit: of the target.
-        tokenizer: behind losses per token; empty where it does not matter or is not known.
+        unit: unit of the target.
+        tokenizer: tokenizer of losses per token; empty where it does not matter or is not known.
         source: paper and place in it.
-        standard_errors: by parameter, natural units, where the paper gives them; empty otherwise.
+        standard_errors: errors by parameter, natural units, where the paper prints them; empty
+            otherwise.
     """
 
     name: str
@@ -64,9 +65,10 @@ class PublishedLaw:
 
     @property
     def law(self) -> Law:
-        """The form; a multi-power law holds a constant schedule of the paper's length, which `predict_curve` replaces."""
+        """The form."""
         if self.form != "multi_power":
             return law_named(self.form)
+        # A multi-power law holds schedules. This one stands in until `predict_curve` replaces it.
         from steelyard.laws.forms.schedules.schedule import multi_power
         from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
@@ -75,13 +77,9 @@ class PublishedLaw:
     @property
     def loss_unit(self) -> str:
         """Unit of the loss that the law predicts or reads; empty for laws without one."""
-        return (
-            self.unit
-            if self.target in ("loss", "error")
-            else "nat/token"
-            if self.form == "batch_of_loss"
-            else ""
-        )
+        if self.target in ("loss", "error"):
+            return self.unit
+        return "nat/token" if self.form == "batch_of_loss" else ""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -100,11 +98,10 @@ class PublishedLaw:
             FitError: the source prints only some of the parameters.
         """
         if self.missing:
+            own = f"published[{self.name!r}]"
             raise FitError(
                 f"{self.source} does not print {', '.join(self.missing)} of {self.name}",
-                hint=f"fit the rest to points of your own: "
-                f"fit(published[{self.name!r}].law.fix(**published[{self.name!r}].params), "
-                f"...)",
+                hint=f"fit the rest to points of your own: fit({own}.law.fix(**{own}.params), ...)",
             )
         law = self.law
         theta = law.coordinates(self.params)
@@ -126,9 +123,9 @@ class PublishedLaw:
         """Predict, after checking or converting what the given parameters count.
 
         Args:
-            inputs: per input of the law its values in natural units, [n]; of a table of runs the
-                conventions are known.
-            counts: which parameters `inputs["parameters"]` counts; needed when the law reads them
+            inputs: values by input of the law in natural units, [n]; a table of runs knows its
+                conventions.
+            counts: parameters that `inputs["parameters"]` counts; needed when the law reads them
                 and `inputs` is no table.
             parts: embedding and head of each model, or the scale of their estimate, to convert
                 counts that differ; see `steelyard.laws.tables.counts.convert_counts`.
@@ -179,11 +176,13 @@ def require_same_conventions(*laws: PublishedLaw) -> None:
     Other parameter counts, units or tokenizers.
 
     Args:
-        *laws: of `published`.
+        *laws: entries of `published`.
 
     Raises:
-        FitError: the convention that differs, with each law's.
+        FitError: a convention differs; it is named with each law's.
     """
+    # A law that counts no parameters at all compares with any that does; an unknown unit or
+    # tokenizer compares with none.
     for name in ("counts", "target", "unit", "tokenizer"):
         said = {
             law.name: getattr(law, name) for law in laws if getattr(law, name) or name != "counts"
@@ -197,18 +196,18 @@ def require_same_conventions(*laws: PublishedLaw) -> None:
 
 
 def _counts_of_table(inputs: "Mapping[str, ArrayLike] | RunTable") -> str:
-    """Read what a table of runs counts; empty for a plain mapping and where the table does not say."""
-    conventions: Any = getattr(inputs, "conventions", None)
-    if conventions is None:
-        return ""
+    """Return what a table of runs counts; empty for a plain mapping and where none is stated."""
+    from steelyard.laws.tables.columns import RunColumns
     from steelyard.laws.tables.conventions import UNSTATED
 
-    word = conventions.one("counts", getattr(inputs, "rows", None))
+    if not isinstance(inputs, RunColumns):
+        return ""
+    word = inputs.conventions.one("counts", inputs.rows)
     return "" if word == UNSTATED else word
 
 
 class _Registry(Mapping[str, PublishedLaw]):
-    """Published sets by name, read when first needed."""
+    """Published sets by name, read when first needed, so that imports stay fast."""
 
     @cached_property
     def _sets(self) -> dict[str, PublishedLaw]:

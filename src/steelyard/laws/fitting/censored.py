@@ -1,7 +1,4 @@
-"""Fits in which some runs were stopped before they reached their target.
-
-They say "more than this", and that counts.
-"""
+"""Fits in which some runs were stopped before their target: they say "more than this"."""
 
 import math
 from collections.abc import Mapping
@@ -23,8 +20,11 @@ __all__ = ["fit_censored"]
 
 _ROUNDS = 300
 _STEPS = 4
+"""Steps of least squares per round: the working targets move with the noise, so an exact optimum of
+one round is of no use to the next."""
 _TOLERANCE = 1e-6
 _DRAW_TOLERANCE = 1e-3
+"""Redrawn fits feed quantiles of a few hundred, which do not show the third digit of theta."""
 _SMALLEST_NOISE = 1e-6
 
 
@@ -46,12 +46,12 @@ def fit_censored(
 
     Args:
         law: what to fit.
-        points: per input its values in natural units, [n].
+        points: values by input in natural units, [n].
         target: positive, [n]; NaN or infinite where the cap was reached, and values at or above
             their cap count as such.
         caps: positive, [n] or a single number, infinite for runs without one.
         bootstraps: refits of targets redrawn from the fit and cut at the same caps.
-        seed: of the redrawing.
+        seed: seed of the redrawing.
         source: where the points come from.
 
     Returns:
@@ -71,29 +71,25 @@ def fit_censored(
     problem = Study(law, data, math.inf).problem()
     rough = minimize(replace(problem, weights=np.where(censored, 0.0, 1.0)), law.start_grid())
     start = rough.theta[rough.objective.argmin()]
-    log_cap = np.log(np.where(np.isinf(limit), 1e300, limit))
+    log_cap = np.log(np.where(np.isinf(limit), 1e300, limit))  # above any drawn target
     theta, noise = _climb(problem, start[None], problem.target[None], censored[None], _TOLERANCE)
     center = law.predict(theta, data.inputs)
-    filled = np.where(
-        censored,
-        center + noise[:, None] * _hazard(problem.target[None], center, noise)[1],
-        problem.target,
-    )
+    expected = center + noise[:, None] * _hazard(problem.target[None], center, noise)[1]
+    filled = np.where(censored, expected, problem.target)[0]
     seen = int((~censored).sum())
     freedom = max(seen - len(law.parameters), 1)
     corrected = float(noise[0] * math.sqrt(seen / freedom))
     samples = _redraw(
         problem, theta[0], corrected, freedom, log_cap, bootstraps, np.random.default_rng(seed)
     )
-    complete = replace(problem, target=filled[0])
-    drift, drift_source = measure_drift(complete, theta, corrected)
-    residual = filled[0] - law.predict(theta, data.inputs)[0]
+    drift, drift_source = measure_drift(replace(problem, target=filled), theta, corrected)
+    residual = filled - center[0]
     return Fit(
         law=law,
         theta=theta[0],
         samples=samples,
         inputs=data.inputs,
-        target=np.exp(filled[0]),
+        target=np.exp(filled),
         weights=data.weights,
         clusters=data.clusters,
         delta=math.inf,
@@ -129,12 +125,23 @@ def _check(law: Law, limit: Array, censored: NDArray[np.bool_]) -> None:
 def _climb(
     problem: Problem, theta: Array, target: Array, censored: NDArray[np.bool_], tolerance: float
 ) -> tuple[Array, Array]:
-    """Alternate between working targets and least squares for S problems at once; give theta [S, P] and noise [S].
+    """Alternate between working targets and least squares for S problems at once.
 
     A censored row acts like a target above its cap with a weight below one, those of the
     likelihood's Newton step.
+
+    Args:
+        problem: law, inputs and bounds that all share.
+        theta: start of each, [S, P].
+        target: log targets, or log caps of censored rows, [S, n].
+        censored: rows that say "more than this", [S, n].
+        tolerance: change of theta and of the log noise in a round that counts as none.
+
+    Returns:
+        Theta [S, P] and noise [S].
     """
-    theta, noise = theta.copy(), np.full(len(theta), 0.1)
+    theta = theta.copy()
+    noise = np.full(len(theta), 0.1)
     rows = np.arange(len(theta))
     for _ in range(_ROUNDS):
         goal, cut, size = target[rows], censored[rows], noise[rows]
@@ -150,13 +157,17 @@ def _climb(
         ).theta
         residual = goal - problem.law.predict(after, problem.inputs)
         z, hazard = _hazard(goal, goal - residual, size)
+        # The likelihood's own equation for the noise: squares of the seen rows over their number
+        # less z times the hazard of the censored ones. Far from the optimum that may fall to zero
+        # or below, so it stays above half the seen rows.
         seen = (~cut).sum(axis=1)
         count = np.maximum(seen - np.where(cut, z * hazard, 0.0).sum(axis=1), seen / 2)
         wide = np.maximum(
             np.sqrt(np.where(cut, 0.0, residual**2).sum(axis=1) / count), _SMALLEST_NOISE
         )
         moved = np.maximum(np.abs(after - theta[rows]).max(axis=1), np.abs(np.log(wide / size)))
-        theta[rows], noise[rows] = after, wide
+        theta[rows] = after
+        noise[rows] = wide
         rows = rows[moved > tolerance]
         if not len(rows):
             break
@@ -164,9 +175,10 @@ def _climb(
 
 
 def _hazard(goal: Array, center: Array, noise: Array) -> tuple[Array, Array]:
-    """Return the normalized distance z of targets above the law, and density over upper tail of the normal there, [S, n] each."""
+    """Return distances of targets above the law in noises, and the normal hazard there, [S, n]."""
     from scipy.special import log_ndtr
 
+    # Density over upper tail; both vanish far above the law, so their logs are subtracted.
     z = (goal - center) / noise[:, None]
     return z, np.exp(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-z))
 
@@ -180,9 +192,10 @@ def _redraw(
     count: int,
     generator: np.random.Generator,
 ) -> Array:
-    """Fit targets drawn from the fit and cut at their caps, [count, P]; draws with fewer seen targets than parameters are left out.
+    """Fit targets drawn from the fit and cut at their caps, [count, P] or fewer.
 
-    The size of the noise is redrawn too, as few points tell it only roughly.
+    The size of the noise is redrawn too, as few points tell it only roughly. Draws with fewer seen
+    targets than parameters are left out.
     """
     if not count:
         return np.zeros((0, len(theta)))

@@ -27,8 +27,8 @@ class Estimate:
 
         Args:
             value: the estimate.
-            samples: of its bootstrap, [B]; none give an interval without width, samples that are
-                not a number are left out.
+            samples: bootstrap of the value, [B]; none mean an interval without width, samples that
+                are not a number are left out.
             level: probability inside, 0..1.
 
         Returns:
@@ -54,5 +54,5 @@ def tails(level: float) -> tuple[float, float]:
         FitError: the level is not between 0 and 1.
     """
     if not 0 < level < 1:
-        raise FitError(f"level {level} must lie between 0 and 1", hint="0.8 gives an 80 % interval")
+        raise FitError(f"level {level} must lie between 0 and 1", hint="0.8 is an 80 % interval")
     return 0.5 - level / 2, 0.5 + level / 2

@@ -17,6 +17,8 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["beliefs", "fit", "fit_each"]
 
 _FEW_POINTS_PER_PARAMETER = 4
+"""Below this a law can follow the noise of single runs into absurd exponents; above it the weak
+priors would change little and yet make every fit depend on them."""
 
 PriorChoice = Mapping[str, Prior] | Literal["auto"] | None
 
@@ -38,26 +40,26 @@ def fit(
 ) -> Fit:
     """Fit a law to measured points.
 
-    Minimizes the sum of Huber losses of the log residuals from many starts at once, then every
-    bootstrap from the best optimum, then the fits that leave the largest points out, whose errors
-    widen the prediction intervals beyond the points.
+    The sum of Huber losses of the log residuals is minimized from many starts at once, then for
+    every bootstrap from the best optimum, then for fits that leave the largest points out, whose
+    errors widen the prediction intervals beyond the points.
 
     Args:
         law: what to fit, such as `chinchilla()`.
-        points: per input of the law its values in natural units, [n], such as a `RunTable`; further
+        points: values by input of the law in natural units, [n], such as a `RunTable`; further
             columns are ignored.
         target: positive, [n], such as losses in nats per token, or the name of a column of
             `points`.
         starts: fitted coordinates [S, P], or "auto" for the law's own grid.
         bootstraps: resampled fits for the intervals; with 0 nothing is resampled or held out, and
             predictions carry the noise of a run and an assumed drift only.
-        seed: of the resampling.
+        seed: seed of the resampling.
         delta: where the Huber loss turns linear, in log units; infinite for least squares.
         weights: not negative, [n]; none for equal ones.
         groups: labels of points that are drawn together in the bootstrap, [n], such as the
             checkpoints of one run.
-        prior: weak beliefs by parameter in fitted coordinates; "auto" takes the law's own ones when
-            there are fewer than four points per parameter and none otherwise; None for never.
+        prior: weak beliefs by parameter in fitted coordinates; "auto" takes the law's own below
+            four points per parameter and none otherwise; None for never.
         resampling: "pairs" draws points with replacement, "noise" adds normal noise of the
             residuals' size to the fit; "auto" takes pairs from eight points per parameter on,
             because few points drawn with replacement fall onto one axis.
@@ -70,12 +72,12 @@ def fit(
         FitError: points that do not allow the fit; rows and columns are named.
 
     Example:
-        >>> fit(chinchilla(), {"parameters": n, "tokens": d}, loss).interval("alpha")  # doctest: +SKIP
+        >>> fitted = fit(chinchilla(), {"parameters": n, "tokens": d}, loss)  # doctest: +SKIP
+        >>> fitted.interval("alpha")  # doctest: +SKIP
         (0.341, 0.355)
 
     Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3, with the sum and the starts of
-    Besiroglu et al. 2024
-        (arXiv 2404.10102).
+        Besiroglu et al. 2024 (arXiv 2404.10102).
     """
     data = Points.checked(law, points, target, weights, groups)
     study = Study(law, data, delta, beliefs(law, prior, int((data.weights > 0).sum())))
@@ -122,7 +124,7 @@ def fit_each(
 
     Args:
         law: what to fit.
-        points: per input its values in natural units, [n].
+        points: values by input in natural units, [n].
         target: positive, [n], or the name of a column of `points`.
         by: label of each point's group, [n].
         bootstraps: resampled fits per group.
@@ -136,18 +138,14 @@ def fit_each(
     """
     labels = np.asarray(by).astype(str)
     goal = np.asarray(points[target] if isinstance(target, str) else target, dtype=np.float64)
+    source = str(getattr(points, "source", ""))
     fits: dict[str, Fit] = {}
     for label in dict.fromkeys(labels.tolist()):
         rows = labels == label
         own = {name: np.asarray(points[name])[rows] for name in law.inputs if name in points}
         try:
             fits[label] = fit(
-                law,
-                own,
-                goal[rows],
-                bootstraps=bootstraps,
-                delta=delta,
-                source=str(getattr(points, "source", "")),
+                law, own, goal[rows], bootstraps=bootstraps, delta=delta, source=source
             )
         except FitError as error:
             raise FitError(f"group {label}: {error}", hint=error.hint) from error
@@ -190,12 +188,9 @@ def beliefs(law: Law, prior: PriorChoice, count: int) -> dict[str, Prior]:
     if prior is None:
         return {}
     if isinstance(prior, str):
-        few = count < _FEW_POINTS_PER_PARAMETER * len(law.parameters)
-        return (
-            {item.name: item.prior for item in law.parameters if item.prior is not None}
-            if few
-            else {}
-        )
+        if count >= _FEW_POINTS_PER_PARAMETER * len(law.parameters):
+            return {}
+        return {item.name: item.prior for item in law.parameters if item.prior is not None}
     unknown = [name for name in prior if name not in law.names]
     if unknown:
         raise FitError(

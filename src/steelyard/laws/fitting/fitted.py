@@ -1,4 +1,4 @@
-"""A fitted law: parameters with intervals, predictions with intervals, and an exact JSON form."""
+"""A fitted law: parameters and predictions with intervals, and an exact JSON form."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Fit", "Prediction", "outside"]
 
 _FAR = 100.0
+"""Factor beyond the points from which on a prediction must be asked for: the drift was measured
+inside them, and nothing says that it lasts so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,14 @@ class Fit:
     """A law with fitted numbers.
 
     Attributes:
-        law: with P parameters.
+        law: law with P parameters.
         theta: optimum in fitted coordinates, [P].
         samples: bootstrap optima in fitted coordinates, [B, P]; [0, P] for a published set.
-        inputs: the points' inputs, [n] each; empty for a published set.
-        target: the points' targets, natural units, [n].
-        weights: of the points, [n].
+        inputs: inputs of the points, [n] each; empty for a published set.
+        target: targets of the points, natural units, [n].
+        weights: weights of the points, [n].
         clusters: number of the cluster each point was drawn with in the bootstrap, [n].
-        delta: of the Huber loss, log units.
+        delta: where the Huber loss turned linear, log units.
         objective: weighted sum of Huber losses at the optimum, the prior's part included.
         noise: standard deviation of the log residuals, corrected for the parameters.
         drift: growth of the log error per factor e beyond the points, standard deviation.
@@ -56,7 +58,7 @@ class Fit:
         resampling: what the samples come from: "pairs", "noise" or "none".
         prior: beliefs that took part, by parameter; empty for none.
         prior_scale: weight of the beliefs in units of the objective.
-        seed: of the resampling.
+        seed: seed of the resampling.
         provenance: "fitted", or "published" for numbers taken from a paper.
         source: where the points or numbers come from.
     """
@@ -101,28 +103,27 @@ class Fit:
 
     @property
     def at_bounds(self) -> tuple[str, ...]:
-        """Parameters that ended at a bound: the points do not determine them, or the law does not fit."""
+        """Parameters that ended at a bound, so that points do not determine them or do not fit."""
         low, high = self.law.bounds
         stuck = (self.theta <= low) | (self.theta >= high)
         return tuple(name for name, is_stuck in zip(self.law.names, stuck, strict=True) if is_stuck)
 
     @property
     def condition_number(self) -> float:
-        """How many times better the best determined direction of the parameters is known than the worst; 1 is ideal."""
+        """How many times better the best known direction of theta is known than the worst."""
         return condition_number(self.law, self.theta, self.inputs, self.weights)
 
     @property
     def flat_directions(self) -> tuple[FlatDirection, ...]:
-        """Combinations of parameters the points leave nearly free; empty when all are determined."""
-        return flat_directions(
-            self.law, self.theta, self.inputs, self.weights, max(self.noise, 1e-6)
-        )
+        """Combinations of parameters that the points leave nearly free; empty when none is."""
+        noise = max(self.noise, 1e-6)
+        return flat_directions(self.law, self.theta, self.inputs, self.weights, noise)
 
     def interval(self, name: str, level: float = 0.8) -> tuple[float, float]:
         """Return the percentile bootstrap interval of a parameter.
 
         Args:
-            name: of the parameter.
+            name: name of the parameter.
             level: probability inside, 0..1.
 
         Returns:
@@ -138,17 +139,15 @@ class Fit:
             )
         if not len(self.samples):
             return self.params[name], self.params[name]
-        low, high = np.quantile(
-            self.law.values(self.samples)[:, self.law.names.index(name)], tails(level)
-        )
+        values = self.law.values(self.samples)[:, self.law.names.index(name)]
+        low, high = np.quantile(values, tails(level))
         return float(low), float(high)
 
     def derive(self, function: Callable[[dict[str, Array]], Array], level: float = 0.8) -> Estimate:
         """Compute something from the parameters, with its bootstrap interval.
 
         Args:
-            function: given each parameter's natural values [S], fixed ones included, gives the
-                result [S].
+            function: result [S] from the natural values [S] by parameter, fixed ones included.
             level: probability inside, 0..1.
 
         Returns:
@@ -165,7 +164,7 @@ class Fit:
         """Return a parameter's profile interval: all others at their best for each of its values.
 
         Args:
-            name: of the parameter.
+            name: name of the parameter.
             level: probability inside, 0..1.
 
         Returns:
@@ -179,13 +178,20 @@ class Fit:
         return profile(self.study(), self.theta, self.objective, max(self.noise, 1e-9), name, level)
 
     def influence(self) -> "Influence":
-        """Fit again without each point in turn and tell how far the parameters move; raises FitError without points."""
+        """Fit again without each point in turn and return how far the parameters move.
+
+        Returns:
+            Parameters without each point, and their shifts.
+
+        Raises:
+            FitError: a published set, which has no points.
+        """
         from steelyard.laws.fitting.influence import influence
 
         return influence(self.study(), self.theta, self.samples)
 
     def outliers(self, threshold: float = 4.0) -> "tuple[Outlier, ...]":
-        """List points whose residual is more than `threshold` robust standard deviations, worst first."""
+        """List points more than `threshold` robust standard deviations off the law, worst first."""
         from steelyard.laws.fitting.influence import outliers
 
         return outliers(self.study(), self.theta, threshold)
@@ -202,18 +208,33 @@ class Fit:
         Raises:
             FitError: too few points remain.
         """
+        kept = np.setdiff1d(np.arange(len(self.target)), np.asarray(rows, dtype=np.int64))
+        has_groups = len(np.unique(self.clusters)) < len(self.clusters)
+        return self.refitted(kept, self.clusters[kept] if has_groups else None)
+
+    def refitted(
+        self, rows: NDArray[np.int64] | NDArray[np.bool_], groups: ArrayLike | None = None
+    ) -> "Fit":
+        """Fit some of the points the way all were fitted.
+
+        Args:
+            rows: numbers of the points to fit, or a mask over all.
+            groups: labels of those that are drawn together in the bootstrap; none for single ones.
+
+        Returns:
+            The fit of these points.
+
+        Raises:
+            FitError: too few points.
+        """
         from steelyard.laws.fitting.fit import fit
 
-        kept = np.setdiff1d(np.arange(len(self.target)), np.asarray(rows, dtype=np.int64))
-        clusters = (
-            self.clusters[kept] if len(np.unique(self.clusters)) < len(self.clusters) else None
-        )
         return fit(
             self.law,
-            {name: column[kept] for name, column in self.inputs.items()},
-            self.target[kept],
-            weights=self.weights[kept],
-            groups=clusters,
+            {name: column[rows] for name, column in self.inputs.items()},
+            self.target[rows],
+            weights=self.weights[rows],
+            groups=groups,
             bootstraps=len(self.samples),
             seed=self.seed,
             delta=self.delta,
@@ -248,7 +269,7 @@ class Fit:
         points were left out.
 
         Args:
-            inputs: per input values in natural units, [n] or a single number.
+            inputs: values by input in natural units, [n] or a single number.
             level: probability that a new run falls inside, 0..1.
             extrapolate: allow inputs more than two decades beyond the points.
 
@@ -267,16 +288,15 @@ class Fit:
         return Prediction(np.exp(center), np.exp(center - below), np.exp(center + above))
 
     def distance(self, inputs: Mapping[str, ArrayLike]) -> Array:
-        """Say how far inputs lie outside the range of the points: Euclidean, in factors of e per input; 0 inside, [n]."""
-        columns = check_inputs(self.law, inputs)
-        return self._outside(columns)
+        """Return Euclidean distances from the points, in factors of e; 0 inside, [n]."""
+        return self._outside(check_inputs(self.law, inputs))
 
     def holdout(self, along: str = "", fraction: float = 0.25) -> "Holdout":
         """Fit again without the largest points and predict them.
 
         Args:
             along: input whose largest values are left out; empty for the product of all inputs.
-            fraction: of the range of log sizes that is left out, 0..1, at the large end.
+            fraction: upper part of the range of log sizes that is left out, 0..1.
 
         Returns:
             The held points with measured and predicted values.
@@ -286,7 +306,7 @@ class Fit:
         return hold_out(self, along, fraction)
 
     def to_json(self) -> str:
-        """Write everything as JSON; `from_json` gives an equal fit, bit for bit."""
+        """Write everything as JSON, from which `from_json` makes an equal fit, bit for bit."""
         from steelyard.laws.fitting.stored import write
 
         return write(self)
@@ -311,16 +331,16 @@ class Fit:
 
     def _outside(self, columns: Mapping[str, Array]) -> Array:
         """Return the distance of checked inputs from the points, [n]."""
-        count = len(columns[self.law.inputs[0]])
         if not self.inputs or not self.law.axes:
-            return np.zeros(count)
+            return np.zeros(len(columns[self.law.inputs[0]]))
         return outside(self.inputs, {name: columns[name] for name in self.law.axes})
 
     def _refuse_far(self, columns: Mapping[str, Array]) -> None:
         """Refuse inputs more than two decades outside the points."""
         for name in self.law.axes if self.inputs else ():
             low, high = self.inputs[name].min(), self.inputs[name].max()
-            far = columns[name][(columns[name] > _FAR * high) | (columns[name] * _FAR < low)]
+            wanted = columns[name]
+            far = wanted[(wanted > _FAR * high) | (wanted * _FAR < low)]
             if len(far):
                 raise FitError(
                     f"{name} {far[0]:.4g} lies more than two decades beyond the fitted points "
@@ -335,22 +355,27 @@ class Fit:
         """Return the interval's lower and upper half width in log units, [n] each."""
         from scipy.special import ndtri, stdtrit
 
+        # The three parts are independent, so their squares add: the noise of one run by Student's t
+        # because its size was estimated, the drift by the normal, the parameters by their bootstrap
+        # on either side.
         ends = tails(level)
         freedom = max(self.num_points - len(self.law.parameters), 1)
         spread = (float(stdtrit(freedom, ends[1])) * self.noise) ** 2
         if self.inputs:
             spread = spread + (float(ndtri(ends[1])) * self.drift * self._outside(columns)) ** 2
-        low = high = np.zeros_like(center)
+        low = high = center
         if len(self.samples):
             low, high = np.quantile(self.law.predict(self.samples, columns), ends, axis=0)
-            low, high = np.maximum(center - low, 0), np.maximum(high - center, 0)
-        return np.sqrt(low**2 + spread), np.sqrt(high**2 + spread)
+        below = np.maximum(center - low, 0)
+        above = np.maximum(high - center, 0)
+        return np.sqrt(below**2 + spread), np.sqrt(above**2 + spread)
 
 
 def outside(known: Mapping[str, Array], columns: Mapping[str, Array]) -> Array:
     """Return the Euclidean distance of `columns` from the box of `known`, in factors of e, [n]."""
     total: Any = 0.0
     for name, column in columns.items():
-        log, box = np.log(column), np.log(known[name])
+        log = np.log(column)
+        box = np.log(known[name])
         total = total + np.maximum(np.maximum(log - box.max(), box.min() - log), 0.0) ** 2
     return np.sqrt(total)

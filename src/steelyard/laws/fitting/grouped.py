@@ -1,4 +1,4 @@
-"""Parameters that differ from group to group while the rest is shared, such as one slope and an intercept per task."""
+"""Parameters that differ between groups of points while the rest is shared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = ["Grouped"]
 
 @dataclass(frozen=True)
 class Grouped(Term):
-    """A term some of whose parameters have a value per group.
+    """A term some of whose parameters have a value per group, such as one intercept per task.
 
     The input "group" holds the group's number, 1..G.
 
@@ -31,12 +31,11 @@ class Grouped(Term):
     def transforms(self) -> dict[str, Transform]:
         """Shared parameters, and one per group of each that varies."""
         kinds = self.base.transforms
-        joined: dict[str, Transform] = {
+        free: dict[str, Transform] = {
             name: kind for name, kind in kinds.items() if name not in self.vary
         }
-        for name in self.vary:
-            joined |= {f"{name}[{group}]": kinds[name] for group in self.groups}
-        return joined
+        free |= {f"{name}[{group}]": kinds[name] for name in self.vary for group in self.groups}
+        return free
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -58,6 +57,7 @@ class Grouped(Term):
             name: slope for name, slope in slopes.items() if name not in self.vary
         }
         for name in self.vary:
+            # A group's own parameter moves the points of that group only.
             for index, group in enumerate(self.groups):
                 derivatives[f"{name}[{group}]"] = slopes[name] * (number == index)
         return log, derivatives
@@ -75,18 +75,15 @@ class Grouped(Term):
             FitError: a name or number is not one of the groups.
         """
         known = {group: index + 1.0 for index, group in enumerate(self.groups)}
+        hint = f"groups: {', '.join(self.groups)}"
         try:
+            # Names go first: a group may be called "2".
             numbers = [
                 known[str(label)] if str(label) in known else float(label)
                 for label in np.atleast_1d(labels)
             ]
         except ValueError as error:
-            raise FitError(
-                f"unknown group ({error})", hint=f"groups: {', '.join(self.groups)}"
-            ) from error
+            raise FitError(f"unknown group ({error})", hint=hint) from error
         if any(number not in known.values() for number in numbers):
-            raise FitError(
-                f"group numbers must lie in 1..{len(self.groups)}",
-                hint=f"groups: {', '.join(self.groups)}",
-            )
+            raise FitError(f"group numbers must lie in 1..{len(self.groups)}", hint=hint)
         return np.array(numbers)

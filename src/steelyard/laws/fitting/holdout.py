@@ -15,8 +15,14 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["ASSUMED_DRIFT", "Holdout", "hold_out", "measure_drift"]
 
 ASSUMED_DRIFT = 0.02
+"""Standard deviation of the log error per factor e beyond the points where it is not measured."""
 _FRACTIONS = (0.15, 0.3, 0.45, 0.6)
+"""Parts of the range of log sizes that are left out. Deep cuts show errors far beyond the points,
+shallow ones leave enough of them to fit; the drift is an average over all."""
 _ITERATIONS = 400
+"""More than a bootstrap takes, because a fit of small points only lies in a flatter valley."""
+_LEAST_SPREAD = 0.1
+"""Standard deviation of log sizes along every direction below which exponents are not separable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +30,12 @@ class Holdout:
     """The points left out, as measured and as predicted by a fit of the others.
 
     Attributes:
-        fit: of the smaller points.
-        inputs: of the held points, [m] each.
+        fit: fit of the smaller points.
+        inputs: inputs of the held points, [m] each.
         measured: targets of the held points, [m].
-        predicted: what the fit says, [m].
-        low: lower end of the 80 % intervals, [m].
-        high: upper end, [m].
+        predicted: predictions of the fit, [m].
+        low: lower ends of the 80 % intervals, [m].
+        high: upper ends, [m].
     """
 
     fit: Fit
@@ -54,9 +60,9 @@ def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
     """Fit again without the largest points and predict them.
 
     Args:
-        fit: with its points.
+        fit: fit that has its points.
         along: input whose largest values are left out; empty for the product of all inputs.
-        fraction: of the range of log sizes that is left out, 0..1.
+        fraction: upper part of the range of log sizes that is left out, 0..1.
 
     Returns:
         The held points with measured and predicted values.
@@ -64,8 +70,6 @@ def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
     Raises:
         FitError: no such input, no points, nothing would be left out, or too little would remain.
     """
-    from steelyard.laws.fitting.fit import fit as fit_points
-
     if along and along not in fit.inputs:
         raise FitError(
             f"cannot hold out along {along!r}",
@@ -80,18 +84,9 @@ def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
     )
     held = _largest(np.asarray(size), fraction)
     with warnings.catch_warnings():
+        # Fewer points are what a holdout is about; warnings of it would be noise.
         warnings.simplefilter("ignore", SteelyardWarning)
-        smaller = fit_points(
-            fit.law,
-            {name: column[~held] for name, column in fit.inputs.items()},
-            fit.target[~held],
-            weights=fit.weights[~held],
-            bootstraps=len(fit.samples),
-            seed=fit.seed,
-            delta=fit.delta,
-            prior=fit.prior or None,
-            source=fit.source,
-        )
+        smaller = fit.refitted(~held)
     inputs = {name: column[held] for name, column in fit.inputs.items()}
     said = smaller.predict(inputs)
     return Holdout(smaller, inputs, fit.target[held], said.value, said.low, said.high)
@@ -100,7 +95,7 @@ def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
 def measure_drift(
     problem: Problem, starts: Array, noise: float
 ) -> tuple[float, Literal["holdout", "assumed"]]:
-    """Measure how fast the log error grows beyond the points, by leaving out the largest ones in several ways.
+    """Measure how fast the log error grows beyond the points, by leaving out the largest ones.
 
     All reduced fits advance as one batch; a held point has weight 0. The assumed 2 % counts like
     one held point a factor e away, so that a lucky holdout of few points does not promise
@@ -118,12 +113,10 @@ def measure_drift(
     cuts = _cuts(problem)
     if not cuts:
         return ASSUMED_DRIFT, "assumed"
-    weights = np.repeat(
-        np.stack([np.where(held, 0.0, problem.weights) for held in cuts]), len(starts), axis=0
-    )
-    starts_of_cuts = np.tile(starts, (len(cuts), 1))
+    weights = np.stack([np.where(held, 0.0, problem.weights) for held in cuts])
+    reduced = replace(problem, weights=np.repeat(weights, len(starts), axis=0))
     found = minimize(
-        replace(problem, weights=weights), starts_of_cuts, far=False, max_iterations=_ITERATIONS
+        reduced, np.tile(starts, (len(cuts), 1)), far=False, max_iterations=_ITERATIONS
     )
     squares = distances = 0.0
     for index, held in enumerate(cuts):
@@ -143,7 +136,7 @@ def measure_drift(
 
 def _largest(size: Array, fraction: float) -> NDArray[np.bool_]:
     """Mark points in the upper `fraction` of the range of log sizes."""
-    return size > size.max() - fraction * np.ptp(size) - 1e-9
+    return size > size.max() - fraction * np.ptp(size) - 1e-9  # a grid's own steps fall inside
 
 
 def _cuts(problem: Problem) -> list[NDArray[np.bool_]]:
@@ -163,8 +156,10 @@ def _cuts(problem: Problem) -> list[NDArray[np.bool_]]:
 
 
 def _fits(problem: Problem, logs: list[Array], kept: NDArray[np.bool_]) -> bool:
-    """Say whether the kept points can be fitted: two more than parameters, and spread along every direction."""
+    """Say whether the kept points can be fitted: enough of them, spread along every direction."""
     if kept.sum() < len(problem.law.parameters) + 2:
         return False
     spread = np.stack([log[kept] - log[kept].mean() for log in logs])
-    return bool(np.linalg.svd(spread, compute_uv=False)[-1] / np.sqrt(kept.sum()) > 0.1)
+    # The smallest singular value is the spread across the line or plane the points nearly lie in.
+    least = np.linalg.svd(spread, compute_uv=False)[-1] / np.sqrt(kept.sum())
+    return bool(least > _LEAST_SPREAD)

@@ -1,4 +1,4 @@
-"""Which combinations of a law's parameters the points determine, and which they leave nearly free."""
+"""Which combinations of a law's parameters the points leave nearly free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["FlatDirection", "condition_number", "flat_directions"]
 
 _FREE_SD = 0.5
+"""A factor 1.6 of a coefficient, or .5 of an exponent: no quoted value survives that."""
 _NAMED_SHARE = 0.2
+"""Parameters with less of a direction than this are not named with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,18 @@ def _spectrum(
 
 
 def condition_number(law: Law, theta: Array, inputs: Mapping[str, Array], weights: Array) -> float:
-    """Return the root of the ratio of the largest to the smallest eigenvalue; infinite when the smallest is 0, NaN without points."""
+    """Return the condition number of the fit's gradient.
+
+    Args:
+        law: law with P parameters.
+        theta: optimum in fitted coordinates, [P].
+        inputs: inputs of the points, [n] each.
+        weights: weights of the points, [n].
+
+    Returns:
+        Root of the ratio of the largest to the smallest eigenvalue; infinite when the smallest is
+        0, NaN without points.
+    """
     if not len(weights):
         return float("nan")
     values, _ = _spectrum(law, theta, inputs, weights)
@@ -56,10 +69,10 @@ def flat_directions(
     """Find directions along which noise of this size moves the parameters far.
 
     Args:
-        law: with P parameters.
+        law: law with P parameters.
         theta: optimum in fitted coordinates, [P].
-        inputs: of the points, [n] each.
-        weights: of the points, [n].
+        inputs: inputs of the points, [n] each.
+        weights: weights of the points, [n].
         noise: standard deviation of the log residuals, positive.
 
     Returns:
@@ -73,12 +86,13 @@ def flat_directions(
     for value, vector in zip(values, vectors.T, strict=True):
         sd = noise / np.sqrt(value) if value > 0 else float("inf")
         if sd > _FREE_SD:
+            # An eigenvector has no sign of its own; the largest component is shown as positive.
             vector = vector * np.sign(vector[np.abs(vector).argmax()])
-            share = np.abs(vector) >= np.minimum(_NAMED_SHARE * np.abs(vector).max(), _NAMED_SHARE)
+            least = _NAMED_SHARE * np.abs(vector).max()
             strong = {
                 name: float(part)
-                for name, part, keep in zip(law.names, vector, share, strict=True)
-                if keep
+                for name, part in zip(law.names, vector, strict=True)
+                if abs(part) >= least
             }
             found.append(FlatDirection(strong, float(sd)))
     return tuple(found)

@@ -16,10 +16,10 @@ class Influence:
     """What leaving each point out does to the parameters.
 
     Attributes:
-        names: of the parameters.
-        parameters: without each point, natural units, [n, P].
-        shift: of the fitted coordinates, in standard deviations of the bootstrap, [n, P]; plain
-            differences without a bootstrap.
+        names: names of the P parameters.
+        parameters: parameters without each point, natural units, [n, P].
+        shift: change of the fitted coordinates in standard deviations of the bootstrap, [n, P];
+            plain differences without a bootstrap.
     """
 
     names: tuple[str, ...]
@@ -43,7 +43,7 @@ class Outlier:
     Attributes:
         row: its number, the first row is 0.
         measured: target, natural units.
-        predicted: by the law, natural units.
+        predicted: prediction of the law, natural units.
         deviations: log residual in robust standard deviations; positive when the measured value is
             above the law.
     """
@@ -67,7 +67,7 @@ def influence(study: Study, theta: Array, samples: Array) -> Influence:
     Args:
         study: n points.
         theta: optimum in fitted coordinates, [P].
-        samples: bootstrap in fitted coordinates, [B, P]; for the scale.
+        samples: bootstrap in fitted coordinates, [B, P], which sets the scale.
 
     Returns:
         Parameters without each point and their shift.
@@ -75,9 +75,8 @@ def influence(study: Study, theta: Array, samples: Array) -> Influence:
     count = len(study.data.target)
     weights = np.tile(study.data.weights, (count, 1))
     np.fill_diagonal(weights, 0.0)
-    found = minimize(
-        replace(study.problem(), weights=weights), np.tile(theta, (count, 1)), far=False
-    ).theta
+    without = replace(study.problem(), weights=weights)
+    found = minimize(without, np.tile(theta, (count, 1)), far=False).theta
     scale = np.maximum(samples.std(axis=0), 1e-12) if len(samples) > 1 else np.ones(len(theta))
     return Influence(
         names=study.law.names, parameters=study.law.values(found), shift=(found - theta) / scale
@@ -85,25 +84,22 @@ def influence(study: Study, theta: Array, samples: Array) -> Influence:
 
 
 def outliers(study: Study, theta: Array, threshold: float) -> tuple[Outlier, ...]:
-    """List points whose log residual exceeds `threshold` robust standard deviations (1.4826 times the median absolute residual).
+    """List points whose log residual exceeds `threshold` robust standard deviations.
 
     Args:
         study: n points; those without weight are left out.
         theta: optimum in fitted coordinates, [P].
-        threshold: in standard deviations, positive.
+        threshold: robust standard deviations, positive.
 
     Returns:
         The outliers, worst first; none when the law passes through more than half of the points.
     """
     residuals = study.residuals(theta)
     used = study.data.weights > 0
+    # A robust scale, because outliers would widen a plain one until they hide behind it.
     sd = max(study.robust_sd(theta), 1e-12)
     rows = np.flatnonzero(used & (np.abs(residuals) > threshold * sd))
-    said = study.data.target * np.exp(-residuals)
-    found = [
-        Outlier(
-            int(row), float(study.data.target[row]), float(said[row]), float(residuals[row] / sd)
-        )
-        for row in rows
-    ]
-    return tuple(sorted(found, key=lambda item: -abs(item.deviations)))
+    rows = rows[np.argsort(-np.abs(residuals[rows]), kind="stable")]
+    measured = study.data.target[rows]
+    columns = (rows, measured, measured * np.exp(-residuals[rows]), residuals[rows] / sd)
+    return tuple(map(Outlier, *(column.tolist() for column in columns)))

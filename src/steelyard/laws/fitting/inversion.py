@@ -1,4 +1,4 @@
-"""From a wanted value back to the input that reaches it, with the interval the fit's band gives."""
+"""From a wanted value back to the input that reaches it, with an interval."""
 
 import math
 
@@ -13,6 +13,7 @@ __all__ = ["input_for"]
 _DECADES = 2.0
 _FAR_DECADES = 12.0
 _HALVINGS = 50
+"""Enough for any range of decades: the last halving moves the input by less than 1e-12."""
 
 
 def input_for(
@@ -24,7 +25,7 @@ def input_for(
     widen the answer.
 
     Args:
-        fit: of a law with one input, falling with it.
+        fit: fit of a law that falls with its only input.
         target: wanted value, natural units, positive.
         level: probability inside the interval, 0..1.
         extrapolate: whether the answer may lie more than two decades beyond the points.
@@ -47,11 +48,16 @@ def input_for(
     name = fit.law.inputs[0]
     known = np.log(fit.inputs[name])
     room = (_FAR_DECADES if extrapolate else _DECADES) * math.log(10)
-    smallest, largest = float(known[known > -20].min()) - room, float(known.max()) + room
+    # A loss before any tuning may stand at 1e-10 examples, where the search need not begin.
+    smallest = float(known[known > -20].min()) - room
+    largest = float(known.max()) + room
     ends = _band(fit, np.array([smallest, largest]), level)
     if not ends[1, 1] <= math.log(target) <= ends[1, 0]:
         _refuse(target, ends, name, smallest, largest, extrapolate)
-    low, high = np.full(3, smallest), np.full(3, largest)
+    # Lower end, value and upper end of the band are bisected side by side, each at its own input:
+    # the diagonal of the band at three inputs.
+    low = np.full(3, smallest)
+    high = np.full(3, largest)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         is_above = np.diagonal(_band(fit, middle, level)) > math.log(target)
@@ -71,15 +77,15 @@ def _refuse(
     target: float, ends: np.ndarray, name: str, smallest: float, largest: float, extrapolate: bool
 ) -> None:
     """Say why the target has no answer."""
-    best, worst = math.exp(ends[1, 1]), math.exp(ends[1, 0])
     if math.log(target) > ends[1, 0]:
         raise FitError(
-            f"{target:g} is worse than the {worst:.4g} the law expects at "
+            f"{target:g} is worse than the {math.exp(ends[1, 0]):.4g} the law expects at "
             f"{math.exp(smallest):.3g} {name}",
             hint="no data is needed",
         )
     raise FitError(
-        f"{target:g} is not reached: the law expects {best:.4g} at {math.exp(largest):.3g} {name}"
+        f"{target:g} is not reached: the law expects {math.exp(ends[1, 1]):.4g} at "
+        f"{math.exp(largest):.3g} {name}"
         + ("" if extrapolate else ", two decades beyond the points"),
         hint="the floor may be above it; take a better model"
         if extrapolate

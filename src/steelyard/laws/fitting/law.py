@@ -1,4 +1,4 @@
-"""A law: named parameters with bounds and starts, and a term that predicts the log of the target."""
+"""A law: named parameters with bounds and starts, and a term for the log of the target."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -38,12 +38,12 @@ class Parameter:
     """One number of a law.
 
     Attributes:
-        name: as the literature writes it.
+        name: name in the literature.
         transform: "log" for positive numbers fitted by their natural log, "identity" for exponents.
         low: lower bound in fitted coordinates.
         high: upper bound in fitted coordinates.
-        starts: where the multi-start grid puts it, fitted coordinates within the bounds.
-        prior: used when a study has too few points to do without; None for no belief at all.
+        starts: places in the multi-start grid, fitted coordinates within the bounds.
+        prior: belief used when a study has too few points to do without; None for none at all.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Law:
     """A declared law: log prediction = term(parameters, inputs).
 
     Attributes:
-        name: short, kept in a fit's JSON.
+        name: short name, kept in a fit's JSON.
         term: what predicts; see `steelyard.laws.fitting.terms`.
         parameters: the P free ones, in the order of the columns of `theta`.
         formula: the prediction in words of the literature, N parameters and D tokens.
@@ -157,7 +157,7 @@ class Law:
         return replace(self, parameters=free, fixed={**self.fixed, **values})
 
     def grouped(self, vary: Sequence[str], groups: Sequence[str]) -> "Law":
-        """Return some parameters a value per group of points and share the others.
+        """Give some parameters a value per group of points and share the others.
 
         Args:
             vary: names of free parameters that differ between groups.
@@ -195,15 +195,17 @@ class Law:
         )
 
     def start_grid(self) -> Array:
-        """Return every combination of the parameters' starts, [S, P]; the groups of one parameter start together."""
+        """Return every combination of the parameters' starts, [S, P]."""
+        # The groups of one parameter start together: 3 starts for each of 20 groups would be 3^20.
         families = {item.name.partition("[")[0]: item.starts for item in self.parameters}
-        order = {family: index for index, family in enumerate(families)}
+        order = list(families)
         grid = np.array(list(itertools.product(*families.values())), dtype=np.float64)
-        return grid[:, [order[item.name.partition("[")[0]] for item in self.parameters]]
+        return grid[:, [order.index(item.name.partition("[")[0]) for item in self.parameters]]
 
     def values(self, theta: Array) -> Array:
         """Turn fitted coordinates [..., P] into natural values [..., P]."""
         is_log = np.array([item.transform == "log" for item in self.parameters])
+        # The inner where keeps exp from overflowing on columns that are no logs.
         return np.where(is_log, np.exp(np.where(is_log, theta, 0.0)), theta)
 
     def coordinates(self, values: Mapping[str, float]) -> Array:
@@ -238,26 +240,26 @@ class Law:
 
         Args:
             theta: fitted coordinates, [S, P].
-            inputs: per input its values in natural units, [n].
+            inputs: values by input in natural units, [n].
 
         Returns:
             Log predictions, [S, n].
         """
         log, _ = self.term.evaluate(self._columns(theta), inputs)
-        return np.broadcast_to(log, (len(theta), self._count(inputs)))
+        return np.broadcast_to(log, (len(theta), len(inputs[self.inputs[0]])))
 
     def evaluate(self, theta: Array, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
         """Predict the log of the target with its gradient.
 
         Args:
             theta: fitted coordinates, [S, P].
-            inputs: per input its values in natural units, [n].
+            inputs: values by input in natural units, [n].
 
         Returns:
             Log predictions [S, n] and their derivatives by the fitted coordinates [S, P, n].
         """
         log, slopes = self.term.evaluate(self._columns(theta), inputs)
-        shape = (len(theta), self._count(inputs))
+        shape = (len(theta), len(inputs[self.inputs[0]]))
         gradient = np.empty((shape[0], len(self.parameters), shape[1]))
         for index, name in enumerate(self.names):
             gradient[:, index] = slopes[name]
@@ -271,7 +273,3 @@ class Law:
             for name, value in self.fixed.items():
                 columns[name] = np.full((1, 1), np.log(value) if kinds[name] == "log" else value)
         return columns
-
-    def _count(self, inputs: Mapping[str, Array]) -> int:
-        """Count the points."""
-        return len(inputs[self.inputs[0]])

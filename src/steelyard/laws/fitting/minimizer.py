@@ -19,12 +19,18 @@ from numpy.typing import NDArray
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Minimum", "Problem", "huber", "minimize"]
+__all__ = ["Minima", "Problem", "huber", "minimize"]
 
 _CHUNK_NUMBERS = 100_000
 """Derivatives that advance together: few enough to stay in the cache, many enough that numpy's
 calls cost little."""
 _CONTINUATION = 30.0
+"""Delta of the first stage over the wanted one. With delta 1e-3 nearly every residual of a far
+start lies in the linear zone, where the objective has no curvature to follow; at 3 % it has."""
+_LARGEST_DAMPING = 1e9
+"""Damping at which a step is too short to count; a problem that gets there has nowhere to go."""
+_TINY = 1e-300
+"""Added where a difference may be exactly zero, as at the optimum of points without noise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +44,7 @@ class Problem:
         weights: not negative, [n] or [S, n]; bootstrap counts and held-out zeros go here.
         delta: where the Huber loss turns from quadratic to linear, in log units.
         center: prior centers in fitted coordinates, [P] or [S, P].
-        precision: of the prior in units of the objective, [P]; zeros for none.
+        precision: precision of the prior in units of the objective, [P]; zeros for none.
         low: lower bounds in fitted coordinates, [P] or [S, P]; None for the law's own.
         high: upper bounds; a parameter whose bounds are equal is pinned.
     """
@@ -62,18 +68,12 @@ class Problem:
     def take(self, rows: slice | NDArray[np.int64]) -> "Problem":
         """Keep some of the S problems."""
         own = {name: getattr(self, name) for name in ("target", "weights", "center", "low", "high")}
-        return replace(
-            self,
-            **{
-                name: value[rows]
-                for name, value in own.items()
-                if value is not None and value.ndim == 2
-            },
-        )
+        own = {name: value for name, value in own.items() if value is not None and value.ndim == 2}
+        return replace(self, **{name: value[rows] for name, value in own.items()})
 
 
 @dataclass(frozen=True, slots=True)
-class Minimum:
+class Minima:
     """Where the S problems ended.
 
     Attributes:
@@ -90,7 +90,7 @@ class Minimum:
 
 
 def huber(residuals: Array, delta: float) -> Array:
-    """Return residual^2 / 2 within `delta` and delta (|residual| - delta / 2) beyond it, elementwise."""
+    """Return residual^2 / 2 within `delta` and delta (|residual| - delta / 2) beyond it."""
     size = np.abs(residuals)
     inside = np.minimum(size, delta)
     return inside * (size - 0.5 * inside)
@@ -98,14 +98,14 @@ def huber(residuals: Array, delta: float) -> Array:
 
 def minimize(
     problem: Problem, starts: Array, *, far: bool = True, max_iterations: int = 100
-) -> Minimum:
+) -> Minima:
     """Minimize S problems, each from its own start.
 
     Far starts first descend with a wider delta, close to least squares, so that they reach the
     valley in few steps.
 
     Args:
-        problem: with S problems, or one shared by all starts.
+        problem: S problems, or one shared by all starts.
         starts: fitted coordinates, [S, P]; clipped into the bounds.
         far: whether the wider stage comes first; leave it out for warm starts.
         max_iterations: ceiling of steps per problem and stage.
@@ -114,28 +114,34 @@ def minimize(
         The S minima; without the wider stage never worse than the objective at their starts.
     """
     parts = []
-    chunk = int(
-        np.clip(_CHUNK_NUMBERS // max(problem.target.shape[-1] * starts.shape[1], 1), 16, 512)
-    )
+    numbers = max(problem.target.shape[-1] * starts.shape[1], 1)
+    chunk = int(np.clip(_CHUNK_NUMBERS // numbers, 16, 512))
     for begin in range(0, len(starts), chunk):
-        part = problem.take(slice(begin, begin + chunk))
-        theta = np.clip(starts[begin : begin + chunk], *part.bounds)
+        rows = slice(begin, begin + chunk)
+        part = problem.take(rows)
+        theta = np.clip(starts[rows], *part.bounds)
         if far and np.isfinite(part.delta):
-            theta = _descend(
-                replace(part, delta=part.delta * _CONTINUATION),
-                theta,
-                max_iterations,
-                tolerance=1e-3,
-            ).theta
+            # The first stage only has to find the valley, so it stops a million times earlier.
+            wide = replace(part, delta=part.delta * _CONTINUATION)
+            theta = _descend(wide, theta, max_iterations, tolerance=1e-3).theta
         parts.append(_descend(part, theta, max_iterations, tolerance=1e-10))
-    return Minimum(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in Minimum.__slots__)
+    return Minima(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in Minima.__slots__)
     )
 
 
 @dataclass(slots=True)
-class _State:
-    """Where a batch stands: objective, gradient and what the Newton matrix is made of."""
+class _Iterate:
+    """Where a batch stands: objective, gradient and what the Newton matrix is made of.
+
+    Attributes:
+        theta: fitted coordinates, [S, P].
+        objective: [S].
+        gradient: gradient of the objective, [S, P].
+        slopes: derivatives of the log predictions, [S, P, n].
+        inside: weights of points in the quadratic zone, 0 elsewhere, [S, n].
+        reweighted: weights of iteratively reweighted least squares, [S, n].
+    """
 
     theta: Array
     objective: Array
@@ -145,51 +151,47 @@ class _State:
     reweighted: Array
 
     @classmethod
-    def at(cls, problem: Problem, theta: Array) -> "_State":
+    def at(cls, problem: Problem, theta: Array) -> "_Iterate":
         """Evaluate a batch at `theta`, [S, P]."""
         log, slopes = problem.law.evaluate(theta, problem.inputs)
         residuals = log - problem.target
         size = np.abs(residuals)
         clipped = np.minimum(size, problem.delta)
         offset = theta - problem.center
-        objective = np.einsum(
-            "sn,sn->s",
-            clipped * (size - 0.5 * clipped),
-            np.broadcast_to(problem.weights, size.shape),
-        )
+        weights = np.broadcast_to(problem.weights, size.shape)
+        objective = np.einsum("sn,sn->s", clipped * (size - 0.5 * clipped), weights)
         objective += 0.5 * (offset * offset) @ problem.precision
         influence = np.copysign(clipped, residuals) * problem.weights
         gradient = np.matmul(slopes, influence[:, :, None])[:, :, 0] + offset * problem.precision
-        reweighted = problem.weights * (clipped / np.maximum(size, 1e-300))
+        reweighted = problem.weights * (clipped / np.maximum(size, _TINY))
         inside = np.where(size <= problem.delta, problem.weights, 0.0)
         return cls(theta, objective, gradient, slopes, inside, reweighted)
 
-    def put(self, rows: NDArray[np.bool_], other: "_State") -> None:
+    def put(self, rows: NDArray[np.bool_], other: "_Iterate") -> None:
         """Copy the chosen rows of another state of the same size."""
-        for name in ("theta", "objective", "gradient", "slopes", "inside", "reweighted"):
+        for name in _Iterate.__slots__:
             getattr(self, name)[rows] = getattr(other, name)[rows]
 
-    def keep(self, rows: NDArray[np.bool_]) -> "_State":
+    def keep(self, rows: NDArray[np.bool_]) -> "_Iterate":
         """Keep the chosen rows only."""
-        return _State(
-            *(
-                getattr(self, name)[rows]
-                for name in ("theta", "objective", "gradient", "slopes", "inside", "reweighted")
-            )
-        )
+        return _Iterate(*(getattr(self, name)[rows] for name in _Iterate.__slots__))
 
 
-def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array]:
-    """Solve the damped Newton systems; give projected steps [S, P] and the decrease they promise [S]."""
+def _step(problem: Problem, state: _Iterate, damping: Array) -> tuple[Array, Array]:
+    """Return projected steps of damped Newton systems [S, P] and the decreases they promise [S]."""
     low, high = problem.bounds
     is_square = np.isinf(problem.delta)
+    # Points in the linear zone have no curvature, so the quadratic zone alone may leave the matrix
+    # singular. Reweighting brings them in, the more of it the higher the damping.
     weights = state.inside if is_square else state.inside + damping[:, None] * state.reweighted
     matrix = np.matmul(state.slopes * weights[:, None, :], state.slopes.transpose(0, 2, 1))
-    size = matrix.shape[1]
-    diagonal = np.arange(size)
+    diagonal = np.arange(matrix.shape[1])
     matrix[:, diagonal, diagonal] += problem.precision
     matrix[:, diagonal, diagonal] *= 1 + (damping[:, None] if is_square else 1e-9)
+    # A parameter that no weighted point feels has an empty row; this keeps the system solvable.
     matrix[:, diagonal, diagonal] += 1e-14
+    # A parameter at its bound that wants to go beyond it is taken out of the system (row and column
+    # of the identity); clipping its step alone would bend the steps of all others.
     blocked = ((state.theta <= low) & (state.gradient > 0)) | (
         (state.theta >= high) & (state.gradient < 0)
     )
@@ -203,35 +205,42 @@ def _step(problem: Problem, state: _State, damping: Array) -> tuple[Array, Array
     return step, -np.einsum("sp,sp->s", gradient, step) - 0.5 * curved
 
 
-def _descend(problem: Problem, theta: Array, max_iterations: int, *, tolerance: float) -> Minimum:
-    """Advance a batch until each problem's promised decrease is below `tolerance` of its objective."""
+def _descend(problem: Problem, theta: Array, max_iterations: int, *, tolerance: float) -> Minima:
+    """Advance a batch until each promised decrease is below `tolerance` of its objective."""
     count = len(theta)
-    result = Minimum(
+    result = Minima(
         theta.copy(), np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=np.int64)
     )
     rows = np.arange(count)
-    state = _State.at(problem, theta.copy())
+    state = _Iterate.at(problem, theta.copy())
     damping = np.ones(count)
     for _ in range(max_iterations):
         step, promised = _step(problem, state, damping)
-        trial = _State.at(problem, state.theta + step)
+        trial = _Iterate.at(problem, state.theta + step)
         gained = state.objective - trial.objective
-        better = gained > 0
-        done = (np.abs(promised) <= tolerance * state.objective + 1e-300) & (
-            (damping <= 1.0) | (damping > 1e8)
+        # A heavily damped step promises little wherever it stands, so a small promise counts as
+        # convergence only without damping, or when damping has reached its end.
+        done = (np.abs(promised) <= tolerance * state.objective + _TINY) & (
+            (damping <= 1.0) | (damping > _LARGEST_DAMPING / 10)
         )
-        state.put(better, trial)
-        ratio = gained / np.maximum(promised, 1e-300)
-        damping = np.where(
-            ratio > 0.5, damping / 5, np.where(ratio > 0.1, damping, damping * 4)
-        ).clip(1e-6, 1e9)
+        state.put(gained > 0, trial)
+        # The trust-region rule: damp less where the quadratic model foretold the gain, more where
+        # it did not.
+        ratio = gained / np.maximum(promised, _TINY)
+        damping = np.select([ratio > 0.5, ratio > 0.1], [damping / 5, damping], damping * 4)
+        damping = damping.clip(1e-6, _LARGEST_DAMPING)
         result.iterations[rows] += 1
         result.converged[rows] = done
         if done.any():
-            result.theta[rows], result.objective[rows] = state.theta, state.objective
-            rows, damping = rows[~done], damping[~done]
-            state, problem = state.keep(~done), problem.take(np.flatnonzero(~done))
+            # Finished problems leave the batch, or the slowest one would set the cost of all.
+            result.theta[rows] = state.theta
+            result.objective[rows] = state.objective
+            rows = rows[~done]
+            damping = damping[~done]
+            state = state.keep(~done)
+            problem = problem.take(np.flatnonzero(~done))
         if not len(rows):
             break
-    result.theta[rows], result.objective[rows] = state.theta, state.objective
+    result.theta[rows] = state.theta
+    result.objective[rows] = state.objective
     return result

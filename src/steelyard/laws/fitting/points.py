@@ -1,5 +1,6 @@
 """The points of a fit, checked once at the boundary."""
 
+import itertools
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Points:
     """Points that allow a fit.
 
     Attributes:
-        inputs: per input its values, natural units, [n].
+        inputs: values by input, natural units, [n].
         target: natural units, positive, [n].
         weights: not negative, [n]; ones when none were given.
         clusters: number of the cluster each point is drawn with in a bootstrap, [n]; its own row
@@ -48,8 +49,8 @@ class Points:
         """Refuse what cannot be fitted, by name of column and row.
 
         Args:
-            law: says which inputs are needed.
-            inputs: per input values in natural units, [n].
+            law: law whose inputs are needed.
+            inputs: values by input in natural units, [n].
             target: natural units, [n], or the name of a column of `inputs`.
             weights: [n], or None for equal ones.
             clusters: labels of what is drawn together in a bootstrap, [n], or None for single
@@ -86,11 +87,11 @@ def check_inputs(law: Law, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
     """Turn the law's inputs into positive float64 columns of one length.
 
     Args:
-        law: says which inputs are needed; others are ignored.
-        inputs: per input values in natural units, [n] or a single number.
+        law: law whose inputs are needed; others are ignored.
+        inputs: values by input in natural units, [n] or a single number.
 
     Returns:
-        Per input its column, [n].
+        Column by input, [n].
 
     Raises:
         FitError: an input is missing, of another length, or not positive and finite.
@@ -151,7 +152,7 @@ def _positive(name: str, values: ArrayLike, count: int) -> Array:
 
 
 def _enough(law: Law, count: int) -> None:
-    """Refuse fewer than P + 2 points, or than 3 for the 2 parameters of a straight line; warn below 2 P."""
+    """Refuse fewer than P + 2 points (3 for a straight line); warn below 2 P."""
     size = len(law.parameters)
     least = size + (2 if size > 2 else 1)
     if count < least:
@@ -165,7 +166,7 @@ def _enough(law: Law, count: int) -> None:
             f"{count} points for the {size} parameters of {law.name}: fewer than two per "
             f"parameter, its intervals are rough"
         )
-        warnings.warn(message, SteelyardWarning, stacklevel=5)
+        warnings.warn(message, SteelyardWarning, stacklevel=5)  # the caller of fit()
 
 
 def _separable(law: Law, columns: Mapping[str, Array]) -> None:
@@ -177,16 +178,12 @@ def _separable(law: Law, columns: Mapping[str, Array]) -> None:
                 f"{name} is {columns[name][0]:g} in every row, so its exponent cannot be fitted",
                 hint=f"add runs with other {name}",
             )
-    names = list(logs)
-    for index, first in enumerate(names):
-        for second in names[index + 1 :]:
-            slope, offset = np.polyfit(logs[first], logs[second], 1)
-            if np.std(logs[second] - slope * logs[first] - offset) < _SAME_AXIS_SD:
-                relation = f"{np.exp(offset):.3g} x {first}" + (
-                    "" if abs(slope - 1) < 0.01 else f"^{slope:.3g}"
-                )
-                raise FitError(
-                    f"one-axis table: {second} = {relation} in every row, so the exponents of "
-                    f"{first} and {second} are not separable",
-                    hint=f"add runs with the same {first} and other {second}",
-                )
+    for first, second in itertools.combinations(logs, 2):
+        slope, offset = np.polyfit(logs[first], logs[second], 1)
+        if np.std(logs[second] - slope * logs[first] - offset) < _SAME_AXIS_SD:
+            power = "" if abs(slope - 1) < 0.01 else f"^{slope:.3g}"
+            raise FitError(
+                f"one-axis table: {second} = {np.exp(offset):.3g} x {first}{power} in every row, "
+                f"so the exponents of {first} and {second} are not separable",
+                hint=f"add runs with the same {first} and other {second}",
+            )

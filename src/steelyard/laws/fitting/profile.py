@@ -1,6 +1,6 @@
-"""Profile intervals.
+"""Profile intervals: the best fit with one parameter held, over the whole range of that parameter.
 
-How good the best fit is when one parameter is held, over the whole range of that parameter.
+The curve shows what a bootstrap around one optimum cannot: a second valley, or one without an end.
 """
 
 import itertools
@@ -17,8 +17,10 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["Profile", "profile"]
 
 _FLAT_RATIO = 5.0
-_SEARCHED = 60.0
-"""Standard deviations on either side that are searched, in growing steps."""
+"""Ratio of the ends of an interval from which on a positive parameter is called undetermined."""
+_PINS_SD = (0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 18, 27, 40, 60.0)
+"""Standard deviations on either side that are searched. The steps grow because the standard
+deviation is that of a parabola, and valleys of laws are longer than their bottom suggests."""
 _DRAWN = 33
 
 
@@ -27,16 +29,16 @@ class Profile:
     """The objective over one parameter, all others at their best.
 
     Attributes:
-        name: of the parameter.
-        value: at the optimum, natural units.
+        name: name of the parameter.
+        value: its value at the optimum, natural units.
         low: lower end of the interval, natural units; the bound itself (0 or minus infinity for no
             bound) when the valley does not end.
         high: upper end; infinite when the valley does not end below the parameter's bound.
         level: probability inside the interval.
-        values: of the parameter where the objective was minimized, rising, natural units, [m].
+        values: values at which the parameter was held, rising, natural units, [m].
         excess: objective above its minimum there, in units of the threshold: 1 is the interval's
             end, [m].
-        parameters: of the best fit there, natural units, [m, P].
+        parameters: parameters of the best fit there, natural units, [m, P].
         is_flat: whether the points leave the parameter nearly free: an end is missing, or for a
             positive parameter the ends are more than a factor 5 apart.
     """
@@ -65,9 +67,9 @@ def profile(
     Args:
         study: the points.
         theta: optimum in fitted coordinates, [P].
-        objective: there.
+        objective: objective at the optimum.
         noise: standard deviation of the log residuals.
-        name: of the parameter.
+        name: name of the parameter.
         level: probability inside, 0..1.
 
     Returns:
@@ -86,8 +88,8 @@ def profile(
         )
     index = study.law.names.index(name)
     threshold = _threshold(study, theta, noise, level)
-    pins, excess, thetas = _search(study, theta, objective, noise, index, threshold)
-    pins, excess, thetas = _drawn(study, theta, objective, (pins, excess, thetas), index, threshold)
+    found = _search(study, theta, objective, noise, index, threshold)
+    pins, excess, thetas = _drawn(study, theta, objective, found, index, threshold)
     low, high = _ends(pins, excess, float(theta[index]))
     is_log = study.law.parameters[index].transform == "log"
     natural = (lambda value: float(np.exp(value))) if is_log else float
@@ -109,25 +111,37 @@ def _threshold(study: Study, theta: Array, noise: float, level: float) -> float:
     """Return the excess of the objective that ends the interval."""
     from scipy.special import erf, fdtri
 
+    # Outliers count with at most delta, so where delta cuts them off the scale must be robust too.
+    # Below come E[psi'] (the share of residuals inside delta) and E[psi^2] of normal noise.
     sd = noise if study.delta > 3 * noise else min(noise, max(study.robust_sd(theta), 1e-9))
     z = min(study.delta / max(sd, 1e-12), 40.0)
     inside = float(erf(z / np.sqrt(2)))
-    square = sd**2 * (inside - np.sqrt(2 / np.pi) * z * np.exp(-z * z / 2)) + (z * sd) ** 2 * (
-        1 - inside
-    )
+    quadratic = sd**2 * (inside - np.sqrt(2 / np.pi) * z * np.exp(-z * z / 2))
+    square = quadratic + (z * sd) ** 2 * (1 - inside)
     weight = float(study.data.weights[study.data.weights > 0].mean())
     return 0.5 * weight * square / inside * float(fdtri(1, study.freedom, level))
 
 
 def _pinned(study: Study, index: int, pins: Array, starts: Array) -> tuple[Array, Array]:
-    """Minimize with the parameter held at each pin from its own starts [K, m, P]; give the best objective [m] and theta [m, P]."""
+    """Minimize with the parameter held at each of m pins.
+
+    Args:
+        study: the points.
+        index: column of the parameter.
+        pins: values it is held at, [m].
+        starts: starts of each pin, [K, m, P].
+
+    Returns:
+        Best objective [m] and theta [m, P].
+    """
     problem = study.problem()
     low, high = problem.bounds
     rounds, count = starts.shape[:2]
     held = np.tile(pins, rounds)
     flat = starts.reshape(-1, starts.shape[2]).copy()
     flat[:, index] = held
-    lows, highs = np.tile(low, (len(held), 1)), np.tile(high, (len(held), 1))
+    lows = np.tile(low, (len(held), 1))
+    highs = np.tile(high, (len(held), 1))
     lows[:, index] = highs[:, index] = held
     pinned: Problem = replace(problem, low=lows, high=highs)
     found = minimize(pinned, flat, far=False, max_iterations=200)
@@ -139,26 +153,22 @@ def _pinned(study: Study, index: int, pins: Array, starts: Array) -> tuple[Array
 def _search(
     study: Study, theta: Array, objective: float, noise: float, index: int, threshold: float
 ) -> tuple[Array, Array, Array]:
-    """Pin the parameter in growing steps on both sides; each pin also starts from its neighbors' results."""
+    """Pin the parameter in growing steps on both sides; return pins, excess and thetas."""
     gradient = study.law.evaluate(theta[None], study.data.inputs)[1][0]
     matrix = (gradient * study.data.weights) @ gradient.T + np.diag(study.problem().precision)
     matrix += 1e-12 * np.trace(matrix) * np.eye(len(theta))
     inverse = np.linalg.inv(matrix)
     low, high = (bound[index] for bound in study.problem().bounds)
     sd = min(max(noise * float(np.sqrt(inverse[index, index])), 1e-6), (high - low) / 20)
-    steps = sd * np.array([0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 18, 27, 40, _SEARCHED])
-    pins = np.unique(
-        np.clip(
-            np.concatenate(
-                [theta[index] - steps, [theta[index]], theta[index] + steps, [low, high]]
-            ),
-            low,
-            high,
-        )
-    )
-    path = theta + (pins - theta[index])[:, None] * (inverse[index] / inverse[index, index])
+    steps = sd * np.array(_PINS_SD)
+    center = theta[index]
+    pins = np.concatenate([center - steps, [center], center + steps, [low, high]])
+    pins = np.unique(np.clip(pins, low, high))
+    # Along a straight valley the other parameters follow in proportion to their covariance.
+    path = theta + (pins - center)[:, None] * (inverse[index] / inverse[index, index])
     starts = np.stack([np.tile(theta, (len(pins), 1)), np.clip(path, *study.problem().bounds)])
     found, thetas = _pinned(study, index, pins, starts)
+    # Along a bent one a neighbor's result is the better start.
     starts = np.stack([thetas, np.roll(thetas, 1, axis=0), np.roll(thetas, -1, axis=0)])
     found, thetas = _pinned(study, index, pins, starts)
     return pins, (found - objective) / threshold, thetas
@@ -175,7 +185,8 @@ def _drawn(
     """Refine between the ends, so that the interval is exact and a curve can be drawn."""
     pins, excess, thetas = found
     inside = np.flatnonzero(excess < 1.0)
-    first, last = max(inside[0] - 1, 0), min(inside[-1] + 1, len(pins) - 1)
+    first = max(inside[0] - 1, 0)
+    last = min(inside[-1] + 1, len(pins) - 1)
     finer = np.linspace(pins[first], pins[last], _DRAWN)
     near = np.abs(finer[:, None] - pins).argmin(axis=1)
     starts = np.stack(
@@ -188,16 +199,16 @@ def _drawn(
 
 
 def _ends(pins: Array, excess: Array, center: float) -> tuple[float, float]:
-    """Interpolate where the excess crosses 1 on either side of the optimum; infinite when it does not."""
-    above, below = np.flatnonzero(pins >= center), np.flatnonzero(pins <= center)[::-1]
-    low, high = _crossing(pins, excess, below), _crossing(pins, excess, above)
-    return -np.inf if low is None else low, np.inf if high is None else high
+    """Return where the excess crosses 1 on either side of the optimum; infinite if nowhere."""
+    below = np.flatnonzero(pins <= center)[::-1]
+    above = np.flatnonzero(pins >= center)
+    return _crossing(pins, excess, below, -np.inf), _crossing(pins, excess, above, np.inf)
 
 
-def _crossing(pins: Array, excess: Array, order: NDArray[np.int64]) -> float | None:
-    """Walk outward in the given order to where the excess crosses 1; None when it does not."""
+def _crossing(pins: Array, excess: Array, order: NDArray[np.int64], endless: float) -> float:
+    """Walk outward in the given order to where the excess crosses 1; `endless` when it does not."""
     for inner, outer in itertools.pairwise(order.tolist()):
         if excess[inner] < 1.0 <= excess[outer]:
             share = (1.0 - excess[inner]) / (excess[outer] - excess[inner])
             return float(pins[inner] + share * (pins[outer] - pins[inner]))
-    return None
+    return endless

@@ -1,7 +1,7 @@
 """The exact JSON form of a fit."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,9 +30,9 @@ _PLAIN = (
 
 
 def write(fit: "Fit") -> str:
-    """Write everything as JSON; `read` gives an equal fit, bit for bit."""
+    """Write everything as JSON, from which `read` makes an equal fit, bit for bit."""
     plain = {name: getattr(fit, name) for name in _PLAIN}
-    plain["delta"] = fit.delta if np.isfinite(fit.delta) else "inf"
+    plain["delta"] = fit.delta if np.isfinite(fit.delta) else "inf"  # JSON has no infinity
     term = fit.law.term
     return json.dumps(
         {
@@ -60,7 +60,7 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
     """Read what `write` wrote.
 
     Args:
-        kind: the class of fits.
+        kind: class of fits; naming it here would import it in a circle.
         text: the JSON.
         law: needed only for a law that is not one of `steelyard.laws.FORMS`, as it was before
             groups and fixed parameters.
@@ -93,7 +93,7 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FitError(
             f"this is not a stored fit: {error}",
-            hint="give the JSON that `laws fit --json` or Fit.to_json wrote",
+            hint="pass the JSON that `laws fit --json` or Fit.to_json wrote",
         ) from error
 
 
@@ -109,17 +109,9 @@ def _law(data: dict[str, Any], law: Law | None) -> Law:
 
 
 def _parameter_to_plain(item: Parameter) -> dict[str, Any]:
-    prior = None if item.prior is None else [item.prior.center, item.prior.sd]
-    return {
-        "name": item.name,
-        "transform": item.transform,
-        "low": item.low,
-        "high": item.high,
-        "starts": list(item.starts),
-        "prior": prior,
-    }
+    return asdict(item) | {"prior": item.prior and [item.prior.center, item.prior.sd]}
 
 
 def _parameter_from_plain(data: dict[str, Any]) -> Parameter:
-    prior = None if data["prior"] is None else Prior(*data["prior"])
+    prior = data["prior"] and Prior(*data["prior"])
     return Parameter(**{**data, "starts": tuple(data["starts"]), "prior": prior})

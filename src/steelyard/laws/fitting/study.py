@@ -1,7 +1,4 @@
-"""The points of one fit with everything that is computed from them.
-
-Optimum, noise, bootstraps, refits.
-"""
+"""The points of one fit with all that is computed from them: optimum, noise, bootstraps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,8 +14,13 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["Resampling", "Study"]
 
 _PAIRS_POINTS_PER_PARAMETER = 8
+"""From so many points on, pairs are drawn. Of fewer, many draws fall onto one axis, and their
+exponents run to the bounds."""
 _POLISHED = 8
 _ROUGH_ITERATIONS = 30
+"""Enough to rank starts by the valley they fell into; only the best `_POLISHED` are finished."""
+_LEAST_NOISE = 1e-6
+"""Noise in log units below which exact points are treated as having this much."""
 
 Resampling = Literal["auto", "pairs", "noise"]
 
@@ -28,11 +30,11 @@ class Study:
     """The points of one fit and the scale of its prior.
 
     Attributes:
-        law: with P free parameters.
+        law: law with P free parameters.
         data: n points.
-        delta: of the Huber loss, log units.
+        delta: where the Huber loss turns linear, log units.
         beliefs: priors that take part, by parameter.
-        scale: of the prior in units of the objective; set by `optimum`.
+        scale: weight of the prior in units of the objective; set by `optimum`.
     """
 
     law: Law
@@ -42,16 +44,8 @@ class Study:
     scale: float = 0.0
 
     def problem(self) -> Problem:
-        """State the problem all starts share."""
-        center = np.array(
-            [self.beliefs[name].center if name in self.beliefs else 0.0 for name in self.law.names]
-        )
-        precision = np.array(
-            [
-                self.scale / self.beliefs[name].sd ** 2 if name in self.beliefs else 0.0
-                for name in self.law.names
-            ]
-        )
+        """State the problem that all starts share."""
+        center, sd = self._prior
         return Problem(
             law=self.law,
             inputs=self.data.inputs,
@@ -59,8 +53,14 @@ class Study:
             weights=self.data.weights,
             delta=self.delta,
             center=center,
-            precision=precision,
+            precision=self.scale / sd**2,
         )
+
+    @property
+    def _prior(self) -> Array:
+        """Center and standard deviation by parameter, [2, P]; 0 and infinite without a belief."""
+        pairs = {name: (belief.center, belief.sd) for name, belief in self.beliefs.items()}
+        return np.array([pairs.get(name, (0.0, np.inf)) for name in self.law.names]).T
 
     @property
     def num_used(self) -> int:
@@ -69,7 +69,7 @@ class Study:
 
     @property
     def freedom(self) -> int:
-        """Points beyond parameters, at least 1."""
+        """Points with weight beyond parameters, at least 1."""
         return max(self.num_used - len(self.law.parameters), 1)
 
     def optimum(self, starts: Array) -> tuple[Array, float, Array]:
@@ -86,13 +86,13 @@ class Study:
         """
         theta, objective, others = self._best(starts)
         if self.beliefs:
-            weights = self.data.weights
-            size = max(
-                float((np.abs(self.residuals(theta)) * weights).sum() / weights.mean())
-                / self.freedom,
-                1e-6,
-            )
-            self.scale = float(size * min(size, self.delta) * weights.mean())
+            mean = self.data.weights.mean()
+            total = float((np.abs(self.residuals(theta)) * self.data.weights).sum() / mean)
+            size = max(total / self.freedom, _LEAST_NOISE)
+            # Where the noise is smaller than delta, the loss is quadratic in it: size^2, not
+            # size * delta, turns a log likelihood into units of the objective.
+            self.scale = float(size * min(size, self.delta) * mean)
+            # The belief may favor another valley than the points alone, so all starts run again.
             theta, objective, others = self._best(np.concatenate([others, starts]))
         return theta, objective, others
 
@@ -110,12 +110,14 @@ class Study:
         return np.log(self.data.target) - self.law.predict(theta[None], self.data.inputs)[0]
 
     def noise(self, theta: Array) -> float:
-        """Return the weighted standard deviation of the log residuals, corrected for the parameters."""
+        """Return the weighted sd of the log residuals, corrected for the parameters."""
         weights = self.data.weights / self.data.weights[self.data.weights > 0].mean()
         return float(np.sqrt((weights * self.residuals(theta) ** 2).sum() / self.freedom))
 
     def robust_sd(self, theta: Array) -> float:
-        """Return 1.4826 times the median absolute log residual, without the P smallest, which a fit may pass through."""
+        """Return the standard deviation of the log residuals by their median absolute size."""
+        # A law of P parameters can pass through P points, so the P smallest say nothing; 1.4826
+        # turns a median into the standard deviation of normal noise.
         sizes = np.sort(np.abs(self.residuals(theta)[self.data.weights > 0]))
         return 1.4826 * float(np.median(sizes[min(len(theta), len(sizes) - 1) :]))
 
@@ -139,15 +141,16 @@ class Study:
             noise: standard deviation of the log residuals.
             kind: "pairs" draws clusters of points with replacement, "noise" adds normal noise,
                 shared within a cluster.
-            count: of resampled problems.
-            generator: of random numbers.
+            count: number of resampled problems.
+            generator: source of random numbers.
 
         Returns:
             Fitted coordinates, [count, P].
         """
         if not count:
             return np.zeros((0, len(theta)))
-        problem, clusters = self.problem(), self.data.clusters
+        problem = self.problem()
+        clusters = self.data.clusters
         size = int(clusters.max()) + 1
         if kind == "pairs":
             weights = (
@@ -161,9 +164,9 @@ class Study:
                 self.law.predict(theta[None], self.data.inputs)[0]
                 + noise * generator.standard_normal((count, size))[:, clusters]
             )
-        spread = np.array(
-            [self.beliefs[name].sd if name in self.beliefs else 0.0 for name in self.law.names]
-        )
-        center = problem.center + spread * generator.standard_normal((count, len(spread)))
+        # A belief is data too: held fixed, it would narrow the intervals of what it decides.
+        sd = self._prior[1]
+        shift = np.where(np.isinf(sd), 0.0, sd) * generator.standard_normal((count, len(sd)))
+        center = problem.center + shift
         resampled = replace(problem, target=target, weights=weights, center=center)
         return minimize(resampled, np.tile(theta, (count, 1)), far=False).theta

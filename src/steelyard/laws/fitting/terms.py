@@ -1,12 +1,11 @@
-"""The building blocks of a law.
+"""The building blocks of a law: positive quantities by their logarithm, with exact derivatives.
 
-Positive quantities, handled by their logarithm, with analytic derivatives.
-
-A `Term` gives the log of a positive quantity for S parameter sets and n points at once. A sum of
-terms is taken with log-sum-exp, so a prediction never underflows and never turns negative. A new
+A `Term` evaluates the log of a positive quantity for S parameter sets and n points at once. A sum
+of terms is taken with log-sum-exp, so a prediction never underflows and never turns negative. A new
 kind of term is one small class.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,13 +57,12 @@ class Term(ABC):
         """Return the log of the quantity and its derivative by each parameter.
 
         Args:
-            theta: per parameter its fitted coordinate, [S, 1]; [S, n] when groups of points have
-                values of their own.
-            inputs: per input its values in natural units, [n].
+            theta: fitted coordinate by parameter, [S, 1]; [S, n] when groups of points have values
+                of their own.
+            inputs: values by input in natural units, [n].
 
         Returns:
-            The log value, broadcastable to [S, n], and per parameter the derivative, broadcastable
-            to [S, n].
+            The log value and its derivative by each parameter, all broadcastable to [S, n].
         """
 
 
@@ -73,7 +71,7 @@ class Constant(Term):
     """A positive constant such as the irreducible loss E.
 
     Attributes:
-        name: of the parameter, a "log" one.
+        name: name of the parameter, a "log" one.
     """
 
     name: str
@@ -100,7 +98,7 @@ class Input(Term):
     """An input as it is, for products and for powers of effective quantities.
 
     Attributes:
-        name: of the input.
+        name: name of the input.
     """
 
     name: str
@@ -120,134 +118,6 @@ class Input(Term):
     ) -> tuple[Array, Derivatives]:
         """Return the log input, [n]; see `Term.evaluate`."""
         return np.log(inputs[self.name]), {}
-
-
-@dataclass(frozen=True)
-class Power(Term):
-    """A falling power of one quantity: coefficient / quantity^exponent.
-
-    Attributes:
-        coefficient: name of the "log" parameter.
-        exponent: name of the "identity" parameter; terms that name the same exponent share it.
-        of: name of an input, or a term that gives an effective quantity, such as what repeated
-            tokens are worth.
-    """
-
-    coefficient: str
-    exponent: str
-    of: "str | Term"
-
-    @property
-    def base(self) -> Term:
-        """What is raised."""
-        return Input(self.of) if isinstance(self.of, str) else self.of
-
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Those of the quantity, the coefficient and the exponent."""
-        return {self.coefficient: "log", self.exponent: "identity", **self.base.transforms}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Those of the quantity."""
-        return self.base.inputs
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return ln coefficient - exponent * ln quantity, [S, n]; see `Term.evaluate`."""
-        log, slopes = self.base.evaluate(theta, inputs)
-        power = theta[self.exponent]
-        derivatives: Derivatives = {name: -power * slope for name, slope in slopes.items()}
-        derivatives[self.coefficient] = derivatives.get(self.coefficient, 0.0) + 1.0
-        derivatives[self.exponent] = derivatives.get(self.exponent, 0.0) - log
-        return theta[self.coefficient] - power * log, derivatives
-
-
-@dataclass(frozen=True)
-class _Several(Term):
-    """What sums, products and minima share.
-
-    Attributes:
-        terms: at least one.
-    """
-
-    terms: tuple[Term, ...]
-
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Those of all terms."""
-        joined: dict[str, Transform] = {}
-        for term in self.terms:
-            joined |= term.transforms
-        return joined
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Those of all terms, each once, in order."""
-        return tuple(dict.fromkeys(name for term in self.terms for name in term.inputs))
-
-
-@dataclass(frozen=True)
-class Product(_Several):
-    """The product of terms."""
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the sum of the logs, [S, n]; see `Term.evaluate`."""
-        total, first = self.terms[0].evaluate(theta, inputs)
-        derivatives: Derivatives = dict(first)
-        for term in self.terms[1:]:
-            log, slopes = term.evaluate(theta, inputs)
-            total = total + log
-            for name, slope in slopes.items():
-                derivatives[name] = derivatives.get(name, 0.0) + slope
-        return total, derivatives
-
-
-@dataclass(frozen=True)
-class Minimum(_Several):
-    """The smallest of terms, such as a cap; its derivative is that of the smallest one."""
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the smallest log, [S, n]; see `Term.evaluate`."""
-        least, first = self.terms[0].evaluate(theta, inputs)
-        derivatives: Derivatives = dict(first)
-        for term in self.terms[1:]:
-            log, slopes = term.evaluate(theta, inputs)
-            is_less = log < least
-            derivatives = {
-                name: np.where(is_less, slopes.get(name, 0.0), derivatives.get(name, 0.0))
-                for name in {**derivatives, **slopes}
-            }
-            least = np.where(is_less, log, least)
-        return least, derivatives
-
-
-@dataclass(frozen=True)
-class Sum(_Several):
-    """The sum of terms, by log-sum-exp."""
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the log of the sum, [S, n]; see `Term.evaluate`."""
-        logs, slopes = zip(*(term.evaluate(theta, inputs) for term in self.terms), strict=True)
-        largest = logs[0]
-        for log in logs[1:]:
-            largest = np.maximum(largest, log)
-        shares = [np.exp(log - largest) for log in logs]
-        total = sum(shares[1:], shares[0])
-        derivatives: Derivatives = {}
-        for share, slope in zip(shares, slopes, strict=True):
-            share = share / total
-            for name, value in slope.items():
-                part = share * value
-                derivatives[name] = derivatives[name] + part if name in derivatives else part
-        return largest + np.log(total), derivatives
 
 
 @dataclass(frozen=True)
@@ -278,6 +148,134 @@ class Raised(Term):
         """Return exponent * log base, [S, n]; see `Term.evaluate`."""
         log, slopes = self.base.evaluate(theta, inputs)
         power = theta[self.exponent]
-        derivatives: Derivatives = {name: power * slope for name, slope in slopes.items()}
-        derivatives[self.exponent] = derivatives.get(self.exponent, 0.0) + log
-        return power * log, derivatives
+        return power * log, _added(_scaled(power, slopes), {self.exponent: log})
+
+
+@dataclass(frozen=True)
+class Power(Term):
+    """A falling power of one quantity: coefficient / quantity^exponent.
+
+    Attributes:
+        coefficient: name of the "log" parameter.
+        exponent: name of the "identity" parameter; terms that name the same exponent share it.
+        of: name of an input, or a term for an effective quantity, such as what repeated tokens are
+            worth.
+    """
+
+    coefficient: str
+    exponent: str
+    of: "str | Term"
+
+    @property
+    def base(self) -> Term:
+        """What is raised."""
+        return Input(self.of) if isinstance(self.of, str) else self.of
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Those of the quantity, the coefficient and the exponent."""
+        return {self.coefficient: "log", self.exponent: "identity", **self.base.transforms}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Those of the quantity."""
+        return self.base.inputs
+
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return ln coefficient - exponent * ln quantity, [S, n]; see `Term.evaluate`."""
+        log, slopes = Raised(self.base, self.exponent).evaluate(theta, inputs)
+        return theta[self.coefficient] - log, _added(_scaled(-1.0, slopes), {self.coefficient: 1.0})
+
+
+@dataclass(frozen=True)
+class _Several(Term):
+    """What sums, products and minima share.
+
+    Attributes:
+        terms: at least one.
+    """
+
+    terms: tuple[Term, ...]
+
+    @property
+    def transforms(self) -> dict[str, Transform]:
+        """Those of all terms."""
+        return {name: kind for term in self.terms for name, kind in term.transforms.items()}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Those of all terms, each once, in order."""
+        return tuple(dict.fromkeys(name for term in self.terms for name in term.inputs))
+
+    def _parts(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[tuple[Array, ...], tuple[Derivatives, ...]]:
+        """Evaluate every term: logs, and derivatives."""
+        logs, slopes = zip(*(term.evaluate(theta, inputs) for term in self.terms), strict=True)
+        return logs, slopes
+
+
+@dataclass(frozen=True)
+class Product(_Several):
+    """The product of terms."""
+
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the sum of the logs, [S, n]; see `Term.evaluate`."""
+        logs, slopes = self._parts(theta, inputs)
+        return functools.reduce(np.add, logs), functools.reduce(_added, slopes)
+
+
+@dataclass(frozen=True)
+class Minimum(_Several):
+    """The smallest of terms, such as a cap; its derivative is that of the smallest one."""
+
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the smallest log, [S, n]; see `Term.evaluate`."""
+        (least, *logs), slopes_of = self._parts(theta, inputs)
+        derivatives: Derivatives = slopes_of[0]
+        for log, slopes in zip(logs, slopes_of[1:], strict=True):
+            is_less = log < least
+            derivatives = {
+                name: np.where(is_less, slopes.get(name, 0.0), derivatives.get(name, 0.0))
+                for name in {**derivatives, **slopes}
+            }
+            least = np.where(is_less, log, least)
+        return least, derivatives
+
+
+@dataclass(frozen=True)
+class Sum(_Several):
+    """The sum of terms, by log-sum-exp."""
+
+    def evaluate(
+        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
+    ) -> tuple[Array, Derivatives]:
+        """Return the log of the sum, [S, n]; see `Term.evaluate`."""
+        logs, slopes = self._parts(theta, inputs)
+        # The largest term is taken out first: a start far from the points may put 1e300 beside
+        # 1e-300, and the exponentials of both would leave the range of float64.
+        largest = functools.reduce(np.maximum, logs)
+        shares = [np.exp(log - largest) for log in logs]
+        total = functools.reduce(np.add, shares)
+        weighted = [
+            _scaled(share / total, slope) for share, slope in zip(shares, slopes, strict=True)
+        ]
+        return largest + np.log(total), functools.reduce(_added, weighted)
+
+
+def _scaled(factor: Array | float, slopes: Derivatives) -> Derivatives:
+    """Multiply derivatives."""
+    return {name: factor * slope for name, slope in slopes.items()}
+
+
+def _added(first: Derivatives, second: Derivatives) -> Derivatives:
+    """Add derivatives name by name; terms may share parameters."""
+    return first | {
+        name: first[name] + slope if name in first else slope for name, slope in second.items()
+    }

@@ -20,8 +20,8 @@ Condition = (
     | Sequence[float]
     | Callable[[Any], Any]
 )
-"""A value, a pair (low, high) of numbers, a sequence of values, or a function of the column that
-gives a mask."""
+"""A value, a pair (low, high) of numbers, a sequence of values, or a function from the column to a
+mask."""
 
 
 def meets(values: Array | Words, condition: Condition) -> NDArray[np.bool_]:
@@ -58,7 +58,7 @@ def range_of(name: str, values: Array | Words) -> str:
     """Say what a column holds, for a hint.
 
     Args:
-        name: of the column.
+        name: name of the column.
         values: numbers or words, [n].
 
     Returns:

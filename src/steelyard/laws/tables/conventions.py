@@ -1,6 +1,4 @@
-"""What the numbers of a table of runs mean.
-
-Which parameters are counted, the unit of the loss, the tokenizer, the schedule.
+"""What the numbers of a table of runs mean: counting, unit of loss, tokenizer, schedule.
 
 A convention that nobody stated is "unstated"; it never turns into a default. Published laws of
 language models differ by more through these conventions than through their data: counting
@@ -52,7 +50,7 @@ class Conventions:
     """What each row's numbers mean, [n] words each.
 
     Attributes:
-        counts: which parameters "parameters" counts.
+        counts: parameters that "parameters" counts.
         loss_unit: unit of "loss".
         tokenizer: what a token is.
         schedule: whether the loss was taken at the end of the learning-rate schedule.
@@ -71,7 +69,7 @@ class Conventions:
 
         Args:
             count: rows of the table.
-            given: per convention one word, or one per row; a missing one is "unstated".
+            given: one word, or one per row, by convention; a missing one is "unstated".
             rows: numbers of the rows in their source, for messages.
 
         Returns:
@@ -82,23 +80,14 @@ class Conventions:
         """
         columns = {}
         for name, allowed in ALLOWED.items():
-            words = np.array(
-                np.broadcast_to(np.asarray(given.get(name, UNSTATED), dtype=np.str_), (count,))
-            )
-            plain = [
-                word.strip() if name == "tokenizer" else word.strip().lower()
-                for word in words.tolist()
-            ]
-            columns[name] = np.array(
-                [_SPELLINGS.get(name, {}).get(word, word) or UNSTATED for word in plain],
-                dtype=np.str_,
-            )
-            wrong = [
-                index
-                for index, word in enumerate(columns[name])
-                if allowed and word not in (*allowed, UNSTATED)
-            ]
-            if wrong:
+            stated = np.asarray(given.get(name, UNSTATED), dtype=np.str_)
+            plain = np.char.strip(np.broadcast_to(stated, (count,)))
+            # Names of tokenizers are the user's own; all other words come from a short list.
+            plain = plain if name == "tokenizer" else np.char.lower(plain)
+            unified = [_SPELLINGS.get(name, {}).get(word, word) for word in plain.tolist()]
+            columns[name] = np.array([word or UNSTATED for word in unified], dtype=np.str_)
+            wrong = np.flatnonzero(~np.isin(columns[name], (*allowed, UNSTATED)) & bool(allowed))
+            if len(wrong):
                 word = str(columns[name][wrong[0]])
                 near = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
                 raise FitError(
@@ -120,7 +109,7 @@ class Conventions:
         """Return the word that all rows share.
 
         Args:
-            name: of the convention.
+            name: name of the convention.
             rows: numbers of the rows in their source.
 
         Returns:
@@ -152,13 +141,11 @@ class Conventions:
         )
 
     def refuse_mixed(self, column: str, rows: NDArray[np.int64]) -> None:
-        """Refuse a column whose rows do not compare; tokenizers matter only to losses per token or of unstated unit."""
+        """Refuse a column whose rows do not compare."""
         for name in (name for name, owner in _COLUMN_OF.items() if owner == column):
-            if name != "tokenizer" or self.one("loss_unit", rows) in (
-                "nat/token",
-                "bit/token",
-                UNSTATED,
-            ):
+            # Losses per byte of two tokenizers compare; those per token, or of no unit, do not.
+            units = ("nat/token", "bit/token", UNSTATED)
+            if name != "tokenizer" or self.one("loss_unit", rows) in units:
                 self.one(name, rows)
 
     def described(self) -> dict[str, str]:

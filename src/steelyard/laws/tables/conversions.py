@@ -21,7 +21,7 @@ def convert_loss(loss: Array, source: str, target: str, bytes_per_token: Array |
     """Turn losses of one unit into another.
 
     Args:
-        loss: in units of `source`, [n].
+        loss: losses in units of `source`, [n].
         source: "nat/token", "bit/token", "nat/byte" or "bit/byte".
         target: one of the same.
         bytes_per_token: mean UTF-8 bytes per token of the evaluation text, [n]; needed between per
@@ -56,10 +56,10 @@ def to_loss_unit(
     """Return a table's losses in another unit.
 
     Args:
-        table: that states its unit in every row.
+        table: table that states its unit in every row.
         loss_unit: "nat/token", "bit/token", "nat/byte" or "bit/byte".
-        bytes_per_token: of the evaluation text: one number, a column of the table, a number per
-            tokenizer, or None where per token and per byte do not meet.
+        bytes_per_token: mean UTF-8 bytes per token of the evaluation text: one number, a column of
+            the table, a number per tokenizer, or None where per token and per byte do not meet.
 
     Returns:
         The table with converted losses.
@@ -123,7 +123,7 @@ def concat(tables: "Sequence[RunTable]") -> "RunTable":
         FitError: a convention differs, or is unstated in one of several tables.
     """
     if not tables:
-        raise FitError("no tables to put together", hint="give at least one")
+        raise FitError("no tables to put together", hint="pass at least one")
     _refuse_different(tables)
     first = tables[0]
     numbers = [name for name in first.numbers if all(name in table.numbers for table in tables)]
@@ -148,11 +148,12 @@ def concat(tables: "Sequence[RunTable]") -> "RunTable":
 
 
 def _refuse_different(tables: "Sequence[RunTable]") -> None:
-    """Refuse tables whose conventions are not known to be the same; tokenizers do not matter per byte."""
+    """Refuse tables whose conventions are not known to be the same."""
     for name in ALLOWED:
         owner = "parameters" if name == "counts" else "loss"
         holders = [table for table in tables if owner in table]
         said = [table.conventions.one(name, table.rows) for table in holders]
+        # Losses per byte compare whatever the tokenizer.
         if name == "tokenizer" and all(table.unit("loss").endswith("/byte") for table in holders):
             continue
         if len(said) > 1 and (UNSTATED in said or len(set(said)) > 1):
@@ -170,8 +171,8 @@ def refuse_other_conventions(table: "RunTable", law: "PublishedLaw") -> None:
     """Refuse a table that does not state the conventions of a published law.
 
     Args:
-        table: whose conventions are asked for.
-        law: of `published`; tokenizers matter only to losses per token.
+        table: table whose conventions are asked for.
+        law: one of `published`; tokenizers matter only to losses per token.
 
     Raises:
         FitError: a convention differs, or the table does not state it.

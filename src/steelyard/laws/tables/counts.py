@@ -1,7 +1,4 @@
-"""Which parameters are counted.
-
-Conversions between conventions, exact by the catalog or estimated from the size alone.
-"""
+"""Which parameters are counted: conversions, exact by the catalog or estimated from the size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +86,7 @@ def embedding_parts(architectures: "Sequence[Architecture | str]") -> EmbeddingP
 def estimated_embedding(non_embedding: Array, scale: float) -> Array:
     """Estimate embedding parameters from the size alone.
 
-    H N^(1/3), because width grows with the cube root of N.
+    They are h N^(1/3), because width grows with the cube root of N.
 
     Args:
         non_embedding: parameters of the layers, [n].
@@ -145,8 +142,8 @@ def convert_counts(
 
 
 def _without_embedding(total: Array, scale: float) -> Array:
-    """Solve r^3 + scale r = total for N = r^3 by Newton steps; the cubic rises, so they descend from above."""
-    root = np.cbrt(total)
+    """Solve r^3 + scale r = total for N = r^3 by Newton steps."""
+    root = np.cbrt(total)  # above the root of a rising convex cubic, so every step goes down to it
     for _ in range(60):
         root = root - (root**3 + scale * root - total) / (3 * root**2 + scale)
     return root**3
@@ -204,7 +201,7 @@ def parts_for(
     """Resolve the one way to convert that was given; see `RunTable.to_counts` for the arguments."""
     if (architectures is not None) + bool(hidden_size) + (embedding_scale is not None) != 1:
         raise FitError(
-            "give exactly one of architectures, hidden_size with vocab_size, and embedding_scale"
+            "pass exactly one of architectures, hidden_size with vocab_size, and embedding_scale"
         )
     if embedding_scale is not None:
         return float(embedding_scale)
@@ -217,7 +214,7 @@ def parts_for(
         return _parts_of_widths(table[hidden_size], rows, tied)
     if len(architectures) != table.num_runs:
         raise FitError(
-            f"{len(architectures)} architectures for {table.num_runs} runs", hint="give one per row"
+            f"{len(architectures)} architectures for {table.num_runs} runs", hint="pass one per row"
         )
     return embedding_parts(architectures)
 
@@ -226,7 +223,7 @@ def to_counts(table: "RunTable", counts: str, parts: EmbeddingParts | float) -> 
     """Count a table's parameters by another convention.
 
     Args:
-        table: that states what it counts in every row.
+        table: table that states what it counts in every row.
         counts: "total", "non-embedding" or "non-embedding+head".
         parts: exact parts [n], or the scale h of the estimate, which marks "parameters" as
             estimated.

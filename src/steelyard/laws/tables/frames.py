@@ -43,11 +43,11 @@ _STORE_COLUMNS = {
 
 
 def pick(wanted: str, names: Iterable[str], where: str) -> str:
-    """Give `wanted` when it is one of `names`; refuse it with the nearest names otherwise.
+    """Return `wanted` when it is one of `names`; refuse it with the nearest names otherwise.
 
     Args:
         wanted: name of a column.
-        names: of all columns.
+        names: names of all columns.
         where: what holds them, for the message.
 
     Returns:
@@ -95,7 +95,7 @@ def read_frame(
             return polars.DataFrame({name: np.asarray(data[name]) for name in data})
         except (polars.exceptions.PolarsError, TypeError, ValueError) as error:
             raise DataError(
-                f"not columns of one length: {error}", hint="give one value per run in each column"
+                f"not columns of one length: {error}", hint="pass one value per run in each column"
             ) from error
     return _read_file(Path(data))
 
@@ -107,8 +107,10 @@ def _read_file(path: Path) -> "polars.DataFrame":
     if not path.is_file():
         raise DataError(
             f"no such file: {path}",
-            hint="give a CSV, Parquet or JSON-lines file with one run per row",
+            hint="name a CSV, Parquet or JSON-lines file with one run per row",
         )
+    # The ending before .gz tells the kind; types are inferred from all rows, because a column that
+    # is whole for a hundred rows may hold a fraction in the next one.
     kind = "".join(path.suffixes[-2:]).removesuffix(".gz").rsplit(".", 1)[-1].lower()
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -236,12 +238,11 @@ def store_frame(
     """Make a table of a run store, one row per run, oldest first.
 
     Args:
-        store: holds the runs.
-        columns: by the name a column is to have, a measured quantity ("eval.loss") or a place in
-            the recipe ("recipe.data.tokens"); parameters, tokens, loss and flops are their
-            quantities unless given.
-        kind: of the runs; empty for all.
-        status: such as "done"; empty for all.
+        store: store that holds the runs.
+        columns: measured quantity ("eval.loss") or place in the recipe ("recipe.data.tokens") by
+            the wanted name; parameters, tokens, loss and flops are their quantities unless given.
+        kind: kind of the runs; empty for all.
+        status: status of the runs, such as "done"; empty for all.
 
     Returns:
         The table with run, name, seed and the columns, and by column what it was taken from.
@@ -261,6 +262,8 @@ def store_frame(
     places = {**_STORE_COLUMNS, **columns}
     rows = [[_value(run, place) for place in places.values()] for run in runs]
     for index, (name, place) in enumerate(list(places.items())):
+        # A default column that no run measured is left out, and FLOPs too when some did not: they
+        # are 6 N D then. What the caller named must be there.
         missing = [run.id for run, row in zip(runs, rows, strict=True) if row[index] is None]
         if missing and (name in columns or (len(missing) < len(runs) and name != "flops")):
             raise DataError(
@@ -303,7 +306,7 @@ def positive_rows(
 
     Args:
         numbers: columns, [n] each.
-        called: names in the source of columns that have another one here.
+        called: names in the source, for columns that have another one here.
         rows: numbers of the rows, for messages.
         where: what the table is.
         drop: whether other rows may be left out.

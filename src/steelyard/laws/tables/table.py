@@ -1,23 +1,21 @@
-"""A table of runs whose columns know what they mean, and refuse to be mixed with what they are not."""
+"""A table of runs: read from files and stores, put together, converted between conventions."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from steelyard.errors import DataError
-from steelyard.laws.fitting.terms import Array
 from steelyard.laws.tables import conversions
 from steelyard.laws.tables import counts as counting
-from steelyard.laws.tables.conditions import Condition, labels, meets, range_of
-from steelyard.laws.tables.conventions import ALLOWED, UNSTATED, Conventions, Words
+from steelyard.laws.tables.columns import RunColumns, UnknownColumnError
+from steelyard.laws.tables.conventions import ALLOWED, UNSTATED, Conventions
 from steelyard.laws.tables.frames import (
     POSITIVE,
     number_columns,
-    pick,
     positive_rows,
     read_frame,
     refuse_flops,
@@ -34,13 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunTable", "UnknownColumnError"]
 
-_UNITS = {
-    "parameters": "parameter",
-    "tokens": "token",
-    "samples": "sample",
-    "bytes": "byte",
-    "flops": "FLOP",
-}
 _QUANTITY_CONVENTIONS = {
     "model.parameters": ("counts", "total"),
     "model.parameters_non_embedding": ("counts", "non-embedding"),
@@ -50,41 +41,9 @@ _QUANTITY_CONVENTIONS = {
 }
 
 
-class UnknownColumnError(DataError, KeyError):
-    """A column that the table does not have; near names are in the hint."""
-
-    __str__ = Exception.__str__
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RunTable(Mapping[str, Array]):
-    """Runs, one per row.
-
-    A mapping from column to float64 values [n] that `fit` and the decisions take as it is.
-
-    Taking a column out refuses rows that do not compare: parameters counted in different ways,
-    losses of different units, of different tokenizers per token, or finished ones mixed with
-    unfinished ones.
-
-    Attributes:
-        numbers: columns, [n] each; "parameters", "tokens", "samples", "bytes", "loss" and "flops"
-            are positive. The name of a data column is its unit.
-        words: columns of text, [n] each, for `where` and `groups`.
-        conventions: what the numbers mean.
-        origin: file or other place the runs come from.
-        rows: number of each row in its source, the first is 1.
-        estimated: columns that hold estimates in place of counts.
-        num_dropped: rows of the source left out because a number was not positive.
-    """
-
-    numbers: dict[str, Array]
-    words: dict[str, Words]
-    conventions: Conventions
-    origin: str
-    rows: NDArray[np.int64]
-    estimated: tuple[str, ...] = ()
-    num_dropped: int = 0
-    _names: dict[str, str] = field(default_factory=dict, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunTable(RunColumns):
+    """Runs, one per row, which `fit` and the decisions take as they are; see `RunColumns`."""
 
     @classmethod
     def read(
@@ -105,7 +64,7 @@ class RunTable(Mapping[str, Array]):
         Args:
             data: a CSV, Parquet or JSON-lines file (.jsonl), CSV and JSON lines also gzipped; or
                 columns, [n] each; or a Polars frame.
-            counts: which parameters are counted: "total", "non-embedding", "non-embedding+head",
+            counts: parameters that are counted: "total", "non-embedding", "non-embedding+head",
                 "active", "active-non-embedding"; here and below the name of a column in the data
                 says that each row states its own.
             loss_unit: "nat/token", "bit/token", "bit/byte", "nat/byte" or "error fraction".
@@ -117,9 +76,8 @@ class RunTable(Mapping[str, Array]):
             drop_invalid: leave out rows whose loss or size is not a positive number, such as
                 diverged runs, and count them.
             source: where the runs come from; the file's name unless given.
-            **columns: name in the data by the name it is to have, such as `parameters="params"`; a
-                column already called parameters, tokens, samples, bytes, loss or flops needs no
-                mention.
+            **columns: name in the data by the wanted name, such as `parameters="params"`; a column
+                already called parameters, tokens, samples, bytes, loss or flops needs no mention.
 
         Returns:
             The table.
@@ -131,7 +89,7 @@ class RunTable(Mapping[str, Array]):
                 rows are named.
 
         Example:
-            >>> RunTable.read("runs.csv", parameters="params", loss="val_loss", counts="total")  # doctest: +SKIP
+            >>> RunTable.read("runs.csv", parameters="params", loss="val_loss")  # doctest: +SKIP
         """
         stated = {
             "counts": counts,
@@ -139,10 +97,10 @@ class RunTable(Mapping[str, Array]):
             "tokenizer": tokenizer,
             "schedule": schedule,
         }
-        source = source or (
-            Path(data).name if isinstance(data, Path | str) else "columns in memory"
+        place = Path(data).name if isinstance(data, Path | str) else "columns in memory"
+        return cls._of_frame(
+            read_frame(data), columns, stated, source or place, flops_factor, drop_invalid
         )
-        return cls._of_frame(read_frame(data), columns, stated, source, flops_factor, drop_invalid)
 
     @classmethod
     def from_store(
@@ -162,17 +120,17 @@ class RunTable(Mapping[str, Array]):
         Counting and loss unit follow from the quantities that were measured.
 
         Args:
-            store: holds the runs.
-            kind: of the runs to take; empty for all.
-            status: of the runs to take; empty for all.
+            store: store that holds the runs.
+            kind: kind of the runs to take; empty for all.
+            status: status of the runs to take; empty for all.
             tokenizer: one name, or the name of one of `columns`.
-            schedule: as in `read`; a run that is done need not have finished its learning-rate
+            schedule: see `read`; a run that is done need not have finished its learning-rate
                 schedule.
-            flops_factor: as in `read`.
-            drop_invalid: as in `read`.
+            flops_factor: see `read`.
+            drop_invalid: see `read`.
             **columns: quantity ("eval.bits_per_byte") or place in the recipe
-                ("recipe.model.hidden_size") by the name it is to have; parameters, tokens, loss and
-                flops are model.parameters, train.tokens, eval.loss and train.flops.
+                ("recipe.model.hidden_size") by the wanted name; parameters, tokens, loss and flops
+                are model.parameters, train.tokens, eval.loss and train.flops.
 
         Returns:
             The table, with the words "run" and "name" and the number "seed".
@@ -204,31 +162,25 @@ class RunTable(Mapping[str, Array]):
     ) -> "RunTable":
         """Check a frame at the boundary and make it a table."""
         for role, name in columns.items():
-            if name not in frame.columns and any(name in allowed for allowed in ALLOWED.values()):
-                near = next(key for key, allowed in ALLOWED.items() if name in allowed)
+            # A convention written as if it were a column, such as loss="nat/token".
+            near = next((key for key, allowed in ALLOWED.items() if name in allowed), "")
+            if near and name not in frame.columns:
                 raise DataError(
                     f"{source} has no column {name!r} for {role}",
                     hint=f"to state a convention write {near}={name!r}",
                 )
-        roles = {
-            name: name for name in POSITIVE if name in frame.columns and name not in columns
-        } | dict(columns)
+        own = [name for name in POSITIVE if name in frame.columns and name not in columns]
+        roles = dict(zip(own, own, strict=True)) | dict(columns)
         numbers = number_columns(frame, roles, source)
         words = word_columns(frame, numbers)
         rows = np.arange(1, frame.height + 1)
-        stated = {
-            **stated,
-            **{
-                name: name
-                for name in ALLOWED
-                if name in words and stated.get(name, UNSTATED) == UNSTATED
-            },
-        }
-        given = {
+        # A column of words that is called like a convention states it, unless the caller did.
+        given = {name: words[name] for name in ALLOWED if name in words} | {
             name: words.get(
                 value, np.array(numbers[value], dtype=np.str_) if value in numbers else value
             )
             for name, value in stated.items()
+            if value != UNSTATED
         }
         table = cls(
             numbers=numbers,
@@ -242,159 +194,6 @@ class RunTable(Mapping[str, Array]):
         table = table if keep.all() else replace(table._take(keep), num_dropped=int((~keep).sum()))
         refuse_flops(table.numbers, table.rows, source, flops_factor)
         return table
-
-    def __getitem__(self, name: str) -> Array:
-        """Return a column, [n]; `UnknownColumnError` names near columns, `FitError` the rows that do not compare."""
-        if name not in self.numbers:
-            renamed = {old: new for new, old in self._names.items()}
-            if name in renamed:
-                raise UnknownColumnError(
-                    f"{self.origin}: column {name!r} is called {renamed[name]!r} here",
-                    hint=f"use {renamed[name]!r}",
-                )
-            if name in self.words:
-                raise UnknownColumnError(
-                    f"{self.origin}: column {name!r} holds words, not numbers",
-                    hint="see table.words, where() and groups()",
-                )
-            try:
-                pick(name, self.numbers, self.origin)
-            except DataError as error:
-                raise UnknownColumnError(str(error), hint=error.hint) from None
-        self.conventions.refuse_mixed(name, self.rows)
-        return self.numbers[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.numbers
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.numbers)
-
-    def __len__(self) -> int:
-        """Count the columns, as a mapping does; `num_runs` counts the rows."""
-        return len(self.numbers)
-
-    def __repr__(self) -> str:
-        columns = [*self.numbers, *self.words]
-        more = f" and {len(columns) - 12} more" if len(columns) > 12 else ""
-        return f"RunTable({self.source}; columns {', '.join(columns[:12])}{more})"
-
-    @property
-    def num_runs(self) -> int:
-        """Rows of the table."""
-        return len(self.rows)
-
-    @property
-    def source(self) -> str:
-        """Where the runs come from and what their numbers mean, unstated conventions included; a fit keeps it."""
-        words = ", ".join(f"{name} {word}" for name, word in self.facts()[2:])
-        return f"{self.origin}: {self.num_runs} runs; {words}"
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Tell what a report should show: runs, source, and each convention, unstated ones too.
-
-        Returns:
-            Pairs of name and value in words.
-        """
-        found = [
-            ("origin", self.origin),
-            ("runs", str(self.num_runs)),
-            *self.conventions.described().items(),
-        ]
-        found += [("estimated", ", ".join(self.estimated))] if self.estimated else []
-        return (
-            [*found, ("dropped", f"{self.num_dropped} runs without a positive number")]
-            if self.num_dropped
-            else found
-        )
-
-    def unit(self, name: str) -> str:
-        """Name the unit of a column; empty for columns without a known one.
-
-        Args:
-            name: of a column.
-
-        Returns:
-            Such as "token" or "nat/token", "unstated" for a loss nobody described.
-        """
-        return (
-            self.conventions.one("loss_unit", self.rows) if name == "loss" else _UNITS.get(name, "")
-        )
-
-    def where(self, mask: NDArray[np.bool_] | None = None, **conditions: Condition) -> "RunTable":
-        """Keep the rows that meet all conditions.
-
-        Args:
-            mask: rows to keep, [n]; None for all.
-            **conditions: per column or convention a value, a sequence of values, a pair (low, high)
-                that holds both ends and may leave one open with None, or a function of the whole
-                column that gives a mask.
-
-        Returns:
-            The rows kept, with their numbers in the source.
-
-        Raises:
-            DataError: no such column, or no row is left.
-        """
-        keep = (
-            np.ones(self.num_runs, dtype=np.bool_)
-            if mask is None
-            else np.array(mask, dtype=np.bool_)
-        )
-        if keep.shape != self.rows.shape:
-            raise DataError(
-                f"mask has shape {keep.shape}, the table {self.num_runs} rows",
-                hint="give one truth value per run",
-            )
-        for name, condition in conditions.items():
-            keep &= meets(self._any_column(name), condition)
-        if not keep.any():
-            said = ", ".join(f"{name}={value!r}" for name, value in conditions.items())
-            raise DataError(
-                f"{self.origin}: no run has {said or 'a mask that is true'}",
-                hint="; ".join(range_of(name, self._any_column(name)) for name in conditions),
-            )
-        return self._take(keep)
-
-    def split(self, column: str, at: float) -> tuple["RunTable", "RunTable"]:
-        """Split the rows by size, such as small runs to fit from large ones to predict.
-
-        Args:
-            column: of numbers.
-            at: largest value of the first part.
-
-        Returns:
-            Rows with values up to `at`, and those above.
-
-        Raises:
-            DataError: no such column, or one part would be empty.
-        """
-        values = np.asarray(self._any_column(column), dtype=np.float64)
-        if not values.min() <= at < values.max():
-            raise DataError(
-                f"{column} runs from {values.min():g} to {values.max():g}; a split at {at:g} "
-                f"leaves one side empty"
-            )
-        return self._take(values <= at), self._take(values > at)
-
-    def groups(self, column: str) -> dict[str, "RunTable"]:
-        """Split the rows by a column of words, numbers or a convention.
-
-        Args:
-            column: its name.
-
-        Returns:
-            One table per value, in order of first appearance; numbers are written as with `%g`.
-
-        Raises:
-            DataError: no such column.
-        """
-        values = self._any_column(column)
-        found = labels(values)
-        return {
-            label: self._take(np.array([item == label for item in found]))
-            for label in dict.fromkeys(found)
-        }
 
     def to_counts(
         self,
@@ -412,11 +211,11 @@ class RunTable(Mapping[str, Array]):
             counts: "total", "non-embedding" or "non-embedding+head".
             architectures: a catalog name or record per row, or the column of words that names them;
                 exact.
-            hidden_size: in place of it the column of widths; exact up to position tables, which it
-                does not know.
+            hidden_size: column of widths, in place of architectures; exact up to position tables,
+                which it does not know.
             vocab_size: rows of the token table, or the column that holds them.
             tied: whether the head is the token table again, with `hidden_size`.
-            embedding_scale: in place of both h of the estimate h N^(1/3), such as
+            embedding_scale: h of the estimate h N^(1/3), in place of both, such as
                 `CHINCHILLA_EMBEDDING_SCALE`; the table then lists "parameters" as estimated.
 
         Returns:
@@ -469,7 +268,7 @@ class RunTable(Mapping[str, Array]):
         Same parameters counted, unit of loss and, per token, tokenizer.
 
         Args:
-            law: of `published`.
+            law: one of `published`.
 
         Returns:
             The table itself.
@@ -479,31 +278,3 @@ class RunTable(Mapping[str, Array]):
         """
         conversions.refuse_other_conventions(self, law)
         return self
-
-    def _any_column(self, name: str) -> Array | Words:
-        """Find a column of numbers, of words, or a convention; FLOPs that are not given are 6 N D."""
-        if name in self.words:
-            return self.words[name]
-        if (
-            name == "flops"
-            and name not in self.numbers
-            and {"parameters", "tokens"} <= set(self.numbers)
-        ):
-            return 6.0 * self["parameters"] * self["tokens"]
-        return (
-            getattr(self.conventions, name)
-            if name in ALLOWED and name not in self.numbers
-            else self[pick(name, self._all_names(), self.origin)]
-        )
-
-    def _all_names(self) -> list[str]:
-        return [*self.numbers, *self.words, *ALLOWED]
-
-    def _take(self, keep: NDArray[np.bool_]) -> "RunTable":
-        return replace(
-            self,
-            numbers={name: column[keep] for name, column in self.numbers.items()},
-            words={name: column[keep] for name, column in self.words.items()},
-            conventions=self.conventions.take(keep),
-            rows=self.rows[keep],
-        )

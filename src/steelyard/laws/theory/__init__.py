@@ -12,21 +12,21 @@ from steelyard.laws.theory.grids import (
 )
 from steelyard.laws.theory.kernel import from_kernel
 from steelyard.laws.theory.mean_field.answers import (
-    Bottleneck,
     ComputeOptimal,
-    LearningCurve,
+    LossCurve,
+    ResourceBottleneck,
     TheoryExponents,
 )
 from steelyard.laws.theory.random_features import RandomFeatureModel
 from steelyard.laws.theory.spectrum import Spectrum
 
 __all__ = [
-    "Bottleneck",
     "ComputeOptimal",
     "Coverage",
     "GeneratedRuns",
-    "LearningCurve",
+    "LossCurve",
     "RandomFeatureModel",
+    "ResourceBottleneck",
     "Spectrum",
     "TheoryExponents",
     "chinchilla_grid",

@@ -1,7 +1,4 @@
-"""How often intervals hold the truth.
-
-Repeated tables of a known truth, fitted by whatever is on trial.
-"""
+"""How often intervals hold the truth: repeated tables of a known truth, fitted again and again."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ class Coverage:
     Attributes:
         level: probability the intervals claim, 0..1.
         held: repeats whose interval held the truth, by parameter.
-        low: by parameter, repeats whose whole interval lay below the truth.
+        low: repeats whose whole interval lay below the truth, by parameter.
         width: median width of the intervals, by parameter; inf where more than half did not end.
         repeats: tables that were fitted.
         refused: tables the fit function refused with a FitError; they count in nothing else.
@@ -43,14 +40,14 @@ class Coverage:
         return self.held[name] / self.repeats
 
     def binomial_error(self) -> float:
-        """Return the standard deviation of `fraction` if the intervals held as often as they claim."""
+        """Return the standard deviation of `fraction` if the claimed level is the true one."""
         return float(np.sqrt(self.level * (1 - self.level) / self.repeats))
 
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """Return the Wilson interval of the true probability that an interval holds.
 
         Args:
-            name: of the parameter.
+            name: name of the parameter.
             level: probability inside the Wilson interval, 0..1.
 
         Returns:
@@ -58,14 +55,16 @@ class Coverage:
         """
         from scipy.special import ndtri
 
+        # Wilson's, because the plain interval has no width when every repeat held the truth.
         z = float(ndtri(0.5 + level / 2))
-        share, count = self.fraction(name), self.repeats
+        share = self.fraction(name)
+        count = self.repeats
         center = (share + z**2 / (2 * count)) / (1 + z**2 / count)
         half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
         return max(center - float(half), 0.0), min(center + float(half), 1.0)
 
     def is_calibrated(self, name: str, level: float = 0.95) -> bool:
-        """Say whether the claimed level lies inside `interval`: chance alone explains the difference."""
+        """Say whether the claimed level lies inside `interval`, so that chance may explain it."""
         low, high = self.interval(name, level)
         return low <= self.level <= high
 
@@ -82,14 +81,14 @@ def coverage(
     """Measure how often intervals hold the truth.
 
     Args:
-        tables: makes one table from a generator; each repeat gets a generator of its own.
-        fit_function: gives low and high by parameter from a table, such as
+        tables: function from a generator to a table; each repeat has a generator of its own.
+        fit_function: function from a table to low and high by parameter, such as
             `lambda runs: {name: fit(law, runs, "loss").interval(name, 0.8) for name in truth}`; a
             FitError is counted as refused.
-        truth: by parameter, in the units of the intervals.
-        repeats: tables, at least 1.
+        truth: true value by parameter, in the units of the intervals.
+        repeats: number of tables, at least 1.
         level: probability the intervals claim, 0..1; only compared with.
-        seed: of the generators.
+        seed: seed of the generators.
 
     Returns:
         Counts by parameter of `truth`.
@@ -104,7 +103,8 @@ def coverage(
             f"coverage needs at least 1 repeat, a level in 0..1 and a truth; given {repeats}, "
             f"{level:g} and {dict(truth)}"
         )
-    found, refusal = [], None
+    found = []
+    refusal = None
     for child in np.random.SeedSequence(seed).spawn(repeats):
         table = tables(np.random.default_rng(child))
         try:
@@ -118,21 +118,14 @@ def coverage(
         )
     low, high = np.moveaxis(np.array(found), 2, 0)
     goal = np.array(list(truth.values()))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # inf - inf, of intervals without any end
         width = np.median(high - low, axis=0)
-    counts = {
-        "held": ((low <= goal) & (goal <= high)).sum(axis=0),
-        "low": (high < goal).sum(axis=0),
-    }
-    by_name = {
-        key: {name: int(count) for name, count in zip(truth, values, strict=True)}
-        for key, values in counts.items()
-    }
+    held = ((low <= goal) & (goal <= high)).sum(axis=0)
     return Coverage(
         level=level,
-        held=by_name["held"],
-        low=by_name["low"],
-        width={name: float(value) for name, value in zip(truth, width, strict=True)},
+        held=dict(zip(truth, held.tolist(), strict=True)),
+        low=dict(zip(truth, (high < goal).sum(axis=0).tolist(), strict=True)),
+        width=dict(zip(truth, width.tolist(), strict=True)),
         repeats=len(found),
         refused=repeats - len(found),
     )
@@ -143,7 +136,7 @@ def _ends(intervals: Intervals, truth: Mapping[str, float]) -> Array:
     missing = [name for name in truth if name not in intervals]
     if missing:
         raise ConfigError(
-            f"the fit function gives no interval for {', '.join(missing)}",
-            hint=f"it gives {', '.join(intervals)}",
+            f"the fit function returns no interval for {', '.join(missing)}",
+            hint=f"it returns {', '.join(intervals)}",
         )
     return np.array([intervals[name] for name in truth], dtype=np.float64)

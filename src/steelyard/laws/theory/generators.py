@@ -1,4 +1,4 @@
-"""Tables of runs whose truth is known, for testing fitters and planners before real runs are spent on them."""
+"""Tables of runs whose truth is known, to test fitters and planners before real runs are spent."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ __all__ = ["GeneratedRuns", "draw", "random_feature_runs"]
 
 _OUTLIER_LOG_SIZE = 0.2
 _DIVERGED_LOG_RANGE = (0.7, 2.3)
+"""Logs of 2 and 10, which a loss that blew up lies above its target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +74,9 @@ def draw(
     """Draw runs of a law.
 
     Args:
-        law: any one.
-        params: its parameters in natural units.
-        inputs: per input of the law its values, [n], such as a grid of
-            `steelyard.laws.theory.grids`.
+        law: any law.
+        params: parameters of the law in natural units.
+        inputs: values by input of the law, [n], such as a grid of `steelyard.laws.theory.grids`.
         noise: standard deviation of the log target; 0.01 is about one percent.
         generator: draws the noise.
         target: name of the column made.
@@ -93,8 +93,9 @@ def draw(
         FitError: an input or a parameter of the law is missing or not positive.
 
     Example:
-        >>> law = laws.power_law("tokens")  # doctest: +SKIP
-        >>> runs = draw(law, {"A": 400.0, "alpha": 0.28, "E": 1.7}, {"tokens": np.geomspace(1e8, 1e11, 24)}, 0.01, rng)  # doctest: +SKIP
+        >>> truth = {"A": 400.0, "alpha": 0.28, "E": 1.7}
+        >>> grid = {"tokens": np.geomspace(1e8, 1e11, 24)}
+        >>> runs = draw(law, truth, grid, 0.01, np.random.default_rng(0))  # doctest: +SKIP
         >>> laws.fit(law, runs, "loss").params  # doctest: +SKIP
     """
     if not 0 <= noise < np.inf or not all(0 <= share <= 1 for share in (outliers, diverged)):
@@ -108,7 +109,8 @@ def draw(
         )
     columns = check_inputs(law, inputs)
     log = np.array(law.predict(law.coordinates(params)[None], columns)[0])
-    clean, count = np.exp(log), len(log)
+    clean = np.exp(log)
+    count = len(log)
     log += noise * generator.standard_normal(count)
     is_outlier = generator.random(count) < outliers
     log += np.where(is_outlier, _OUTLIER_LOG_SIZE * generator.standard_normal(count), 0.0)
@@ -137,10 +139,10 @@ def random_feature_runs(
     noise: float = 0.0,
     generator: np.random.Generator,
 ) -> GeneratedRuns:
-    """Make a table of training runs of the random-feature model, whose loss no fitted law knows in closed form.
+    """Make a table of runs of the random-feature model, which follows no fitted law exactly.
 
     Args:
-        model: what trains.
+        model: model that trains.
         steps: whole numbers, [t].
         widths: features, [w].
         samples: different examples, [s] or one.
@@ -156,14 +158,11 @@ def random_feature_runs(
         ConfigError: as for `RandomFeatureModel.loss`.
     """
     when = np.atleast_1d(np.asarray(steps, dtype=np.int64))
-    sizes, examples = (
-        np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in (widths, samples)
-    )
+    sizes = np.atleast_1d(np.asarray(widths, dtype=np.float64))
+    examples = np.atleast_1d(np.asarray(samples, dtype=np.float64))
     rows = [(width, count) for width in sizes for count in examples]
     clean = np.concatenate([model.loss(when, width, count).test for width, count in rows])
-    width_column, sample_column = (
-        np.repeat([row[index] for row in rows], len(when)) for index in (0, 1)
-    )
+    width_column, sample_column = np.repeat(np.array(rows), len(when), axis=0).T
     steps_column = np.tile(when.astype(np.float64), len(rows))
     loss = clean * np.exp(noise * generator.standard_normal(len(clean)))
     columns = {
@@ -173,7 +172,7 @@ def random_feature_runs(
         "tokens": steps_column,
         "loss": loss,
     }
-    if np.isfinite(examples).all():
+    if np.isfinite(examples).all():  # laws take no infinite inputs
         columns["samples"] = sample_column
     exponents = model.exponents()
     planted = {name: float(getattr(exponents, name)) for name in exponents.__slots__}

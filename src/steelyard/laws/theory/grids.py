@@ -63,11 +63,11 @@ def isoflop_grid(
     tokens_per_parameter: float = 20.0,
     span: float = 16.0,
 ) -> Grid:
-    """Lay runs of equal compute across sizes, per budget a log-spaced row around a guessed optimum.
+    """Lay runs of equal compute across sizes, in log-spaced rows around a guessed optimum.
 
     Args:
         budgets_flops: [c], FLOP.
-        runs: per budget, at least 3.
+        runs: runs per budget, at least 3.
         tokens_per_parameter: ratio at the middle of every row.
         span: largest over smallest size of a row, above 1.
 
@@ -82,6 +82,7 @@ def isoflop_grid(
             f"an isoFLOP row needs at least 3 runs over a span above 1, given {runs} and {span:g}"
         )
     grid = crossed(flops=budgets_flops, place=np.geomspace(span**-0.5, span**0.5, runs))
+    # The middle of a row is the size whose tokens are so many times itself: C = 6 N (ratio N).
     sizes = (
         np.sqrt(grid["flops"] / (6 * _axis("tokens_per_parameter", tokens_per_parameter)))
         * grid["place"]
@@ -93,8 +94,8 @@ def learning_curve_grid(samples: float = 2**20, shards: int = 12, *, repeats: in
     """Halve a data set again and again: nested shards, the largest all of it.
 
     Args:
-        samples: in the whole set.
-        shards: how many sizes, at least 2; the smallest must hold one sample.
+        samples: samples of the whole set.
+        shards: number of sizes, at least 2; the smallest must hold one sample.
         repeats: runs per shard, each to be drawn with noise of its own.
 
     Returns:
@@ -145,7 +146,7 @@ def routed_grid(
 
     Args:
         sizes: parameters of the dense model, [s].
-        experts: per routed layer, 1 for the dense model, [e].
+        experts: experts per routed layer, 1 for the dense model, [e].
 
     Returns:
         "parameters" and "experts", [s e] each.

@@ -1,11 +1,9 @@
 """From embeddings and a few labels to the learning curve of a probe.
 
-Spectrum and target power estimated, tail extrapolated.
-
 Eigenvalues of a sample's covariance are not those of the population, and neither is the target's
 power along them. Both are found from functions that the theory relates exactly: ridge residuals of
-the sample give h(x) and the loss as a function of the capacity x, free of the sample's size, and
-non-negative least squares turns them into modes.
+the sample are h(x) and the loss as a function of the capacity x, free of the sample's size, and
+non-negative least squares turns them into modes. The tail beyond the sample is extrapolated.
 """
 
 from dataclasses import dataclass
@@ -26,6 +24,11 @@ _TRUSTED_RESIDUAL = 0.3
 too low on real features."""
 _BINS = 80
 _CAPACITIES = 60
+_ROUND_OFF = 1e-10
+"""Variances below this share of the largest one are round-off of the covariance."""
+_LEAST_RESIDUAL = 0.02
+"""Ridge fits that leave less than this say nothing of the dimension: 1 - dimension / rows is then a
+difference of nearly equal numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +104,8 @@ def _checked(
     features: ArrayLike, targets: ArrayLike, unlabeled: ArrayLike | None
 ) -> tuple[Array, Array, Array]:
     """Return centered labeled features, targets and all features."""
-    labeled, goal = np.asarray(features, dtype=np.float64), np.asarray(targets, dtype=np.float64)
+    labeled = np.asarray(features, dtype=np.float64)
+    goal = np.asarray(targets, dtype=np.float64)
     goal = goal[:, None] if goal.ndim == 1 else goal
     if labeled.ndim != 2 or goal.ndim != 2 or len(labeled) != len(goal):
         raise DataError(
@@ -128,14 +132,16 @@ def _checked(
         )
     everything = np.concatenate([labeled, extra])
     center = everything.mean(axis=0)
-    everything, labeled, goal = everything - center, labeled - center, goal - goal.mean(axis=0)
+    everything = everything - center
+    labeled = labeled - center
+    goal = goal - goal.mean(axis=0)
     if not (everything**2).sum() > 0 or not (goal**2).sum() > 0:
         raise DataError("features and targets must vary over the rows; one of them is constant")
     return labeled, goal, everything
 
 
 def _principal(features: Array) -> tuple[Array, Array]:
-    """Return a sample's variances along its own directions, falling, without round-off, and the directions as columns.
+    """Return a sample's variances, falling, and its own directions as columns.
 
     Directions are those of the features, [d, K], or with fewer rows than features those of the
     rows, [n, K].
@@ -144,21 +150,22 @@ def _principal(features: Array) -> tuple[Array, Array]:
     square = features @ features.T if rows < columns else features.T @ features
     values, directions = np.linalg.eigh(square / rows)
     values, directions = values[::-1], directions[:, ::-1]
-    kept = values > 1e-10 * values[0]
+    kept = values > _ROUND_OFF * values[0]
     return values[kept], directions[:, kept]
 
 
 def _modes(values: Array, rows: int) -> tuple[Array, Array]:
-    """Estimate variance and count of the population's modes from the effective dimension of the sample, [K] each."""
+    """Estimate variance and count of the population's modes from a sample's variances, [K] each."""
     from scipy.optimize import nnls
 
     penalty = 1 / np.geomspace(0.01 / values[0], 1e3 / values[-1], 240)
     dimension = (values / (penalty[:, None] + values)).sum(axis=1)
     residual = 1 - dimension / rows
-    known = residual > 0.02
+    known = residual > _LEAST_RESIDUAL
     capacity, dimension = (residual / penalty)[known], dimension[known]
     grid = np.geomspace(0.3 / capacity.max(), 1.3 * values[0], 90)
     share = grid * capacity[:, None] / (1 + grid * capacity[:, None])
+    # Rows are divided by the dimension, so that large capacities do not outweigh small ones.
     count, _ = nnls(share / dimension[:, None], np.ones(len(dimension)))
     kept = count > 1e-9 * count.sum()
     return grid[kept], count[kept]
@@ -181,12 +188,14 @@ def _ridge_fits(features: Array, targets: Array, penalty: Array) -> _Sample:
 def _loss_by_capacity(
     features: Array, targets: Array, variance: Array, count: Array
 ) -> tuple[Array, Array]:
-    """Read the loss of a student that learns with capacity x from endless samples, noise included, [x] each."""
+    """Read the loss of a student of capacity x on endless samples, noise included, [x] each."""
     rows = len(features)
     penalty = 1 / np.geomspace(0.03 / variance.max(), 1e3 / variance.min(), 200)
     fits = _ridge_fits(features, targets, penalty)
     x = fits.capacity
     shared = ((count * variance**2) / (1 + variance * x[:, None]) ** 2).sum(axis=1)
+    # Train loss over squared residual is generalized cross-validation; the last factor turns the
+    # loss after so many rows into that on endless ones. More capacity never loses more.
     loss = np.minimum.accumulate(fits.train / fits.residual**2 * (1 - x**2 * shared / rows))
     known = (fits.residual > _TRUSTED_RESIDUAL) & (loss > 0)
     grid = np.geomspace(x[known][0], x[known][-1], _CAPACITIES)
@@ -196,12 +205,25 @@ def _loss_by_capacity(
 def _power(
     capacity: Array, loss: Array, variance: Array, unlearnable: float
 ) -> tuple[tuple[Array, Array], float, float]:
-    """Estimate the target's power per bin of variance, the noise, and the slope of the loss at the largest capacity."""
+    """Estimate the target's power.
+
+    Args:
+        capacity: x, rising, [x].
+        loss: loss on endless samples, noise included, [x].
+        variance: variances of the modes, [K].
+        unlearnable: share of the power beyond the largest capacity that is taken for noise.
+
+    Returns:
+        Grid of variances and power per bin; the noise; the slope of the loss at the largest
+        capacity.
+    """
     from scipy.optimize import nnls
 
     late = capacity > capacity[-1] / 10
     slope = max(-float(np.polyfit(np.log(capacity[late]), np.log(loss[late]), 1)[0]), 1e-3)
     grid = np.geomspace(0.999 * variance.min(), variance.max(), _BINS)
+    # Bins that even the largest capacity does not reach share one column: their power falls with
+    # the slope seen last, and only its sum can be found.
     is_tail = grid < 1 / capacity[-1]
     left = 1 / (1 + grid * capacity[:, None]) ** 2
     tail = np.where(is_tail, grid**slope, 0.0)
@@ -215,9 +237,9 @@ def _power(
 
 
 def _merged(variance: Array, count: Array, grid: Array, power: Array) -> Spectrum:
-    """Put modes and power together: bins of power hold next to no modes of their own."""
+    """Put modes and power together."""
     held = power > 0
-    few = 1e-6
+    few = 1e-6  # bins of power hold next to no modes of their own, so that h stays what it was
     return Spectrum(
         np.concatenate([variance, grid[held]]),
         np.concatenate([np.zeros(len(variance)), power[held] / few]),
@@ -227,6 +249,7 @@ def _merged(variance: Array, count: Array, grid: Array, power: Array) -> Spectru
 
 def _capacity_exponent(values: Array) -> float:
     """Fit b of variance ~ k^-b over the middle of the sample's spectrum."""
+    # The first modes follow no law, and the last ones of a sample fall too fast.
     last = max(len(values) // 2, min(len(values), 4))
     rank = np.arange(1, last + 1)[min(last // 10, 10) :]
     if len(rank) < 2:

@@ -1,22 +1,19 @@
-"""A student of random features on a power-law task.
-
-The model that solves how loss falls with steps, width and samples.
-"""
+"""A student of random features on a power-law task, whose loss is known exactly."""
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steelyard.errors import ConfigError, SteelyardWarning
+from steelyard.errors import ConfigError, SteelyardWarning, require
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.theory.mean_field.answers import (
-    Bottleneck,
     ComputeOptimal,
-    LearningCurve,
+    LossCurve,
+    ResourceBottleneck,
     TheoryExponents,
 )
 from steelyard.laws.theory.mean_field.dynamics import Dynamics, learning_rate_limit
@@ -28,6 +25,9 @@ __all__ = ["RandomFeatureModel"]
 
 _TRUNCATION_WARNING = 0.1
 _LARGEST_MOMENTUM = 0.95
+"""Oscillations of more die away over thousands of steps, and no fitted contour leads through."""
+_NEARBY = 0.1
+"""Relative change of a resource over which a slope is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,8 @@ class RandomFeatureModel:
             given.
         momentum: heavy-ball factor, 0 to 0.95.
         label_noise: variance of the noise on the training labels.
-        spectrum: of the task where it is no pure power law; None for variance k^-b and power k^-a.
+        spectrum: spectrum of a task that is no pure power law; None for variance k^-b and power
+            k^-a.
 
     Example:
         >>> model = RandomFeatureModel(a=2.0, b=1.5, modes=300)
@@ -69,14 +70,13 @@ class RandomFeatureModel:
         """Make the spectrum and refuse dials outside their ranges."""
         if self.spectrum is None:
             object.__setattr__(self, "spectrum", Spectrum.power_law(self.a, self.b, self.modes))
-        for name, low, high in (
-            ("momentum", 0.0, _LARGEST_MOMENTUM),
-            ("label_noise", 0.0, np.inf),
-            ("learning_rate", 1e-300, np.inf),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high or np.isinf(value):
-                raise ConfigError(f"{name} {value:g} must lie between {low:g} and {high:g}")
+        is_momentum = 0 <= self.momentum <= _LARGEST_MOMENTUM
+        require(
+            self,
+            momentum=(is_momentum, f"between 0 and {_LARGEST_MOMENTUM}"),
+            label_noise=(0 <= self.label_noise < np.inf, "at least 0 and finite"),
+            learning_rate=(0 < self.learning_rate < np.inf, "positive and finite"),
+        )
 
     def loss(
         self,
@@ -84,7 +84,7 @@ class RandomFeatureModel:
         width: float = np.inf,
         samples: float = np.inf,
         batch: float | None = None,
-    ) -> LearningCurve:
+    ) -> LossCurve:
         """Return test and train loss after given numbers of steps.
 
         Args:
@@ -104,7 +104,8 @@ class RandomFeatureModel:
 
         Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 3.
         """
-        dynamics, when = self._dynamics(width, samples), _steps(steps)
+        dynamics = self._dynamics(width, samples)
+        when = _steps(steps)
         self._stable(dynamics)
         if batch is None:
             test, train = mean_field(dynamics, when)[:2]
@@ -113,7 +114,7 @@ class RandomFeatureModel:
 
             _check_batch(batch, samples)
             test, train = minibatch_losses(dynamics, when, batch)
-        return LearningCurve(when, test, train, self._truncation(test))
+        return LossCurve(when, test, train, self._truncation(test))
 
     def ensemble_loss(
         self,
@@ -154,7 +155,7 @@ class RandomFeatureModel:
     def ridge_loss(
         self, ridge: ArrayLike, width: float = np.inf, samples: float = np.inf
     ) -> tuple[Array, Array]:
-        """Return test and train loss of ridge regression, where training by steps ends when weights are decayed.
+        """Return test and train loss of ridge regression, where steps with weight decay end.
 
         Args:
             ridge: positive penalties in units of variance, the weights minimizing mean squared
@@ -188,7 +189,7 @@ class RandomFeatureModel:
         """Train students for real, the truth that `loss` is held to.
 
         Args:
-            steps: T.
+            steps: number of steps T.
             width: whole number of features, or inf.
             samples: whole number of examples, or inf.
             batch: examples per step, or None for all.
@@ -225,18 +226,15 @@ class RandomFeatureModel:
             All exponents, positive.
 
         Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 4; the width's from
-        the limit of endless steps of
-            its section 3, loss = sum of lambda w^2 / (1 + lambda x) with h(x) = N.
+            the limit of endless steps of its section 3, loss = sum of lambda w^2 / (1 + lambda x)
+            with h(x) = N.
         """
-        steps, width, samples = (
-            (self.a - 1) / self.b,
-            min(self.a - 1, self.b),
-            min(self.a - 1, 2 * self.b),
-        )
+        steps = (self.a - 1) / self.b
+        width = min(self.a - 1, self.b)
         return TheoryExponents(
             steps=steps,
             width=width,
-            samples=samples,
+            samples=min(self.a - 1, 2 * self.b),
             early=1.0,
             optimal_width=steps / (steps + width),
             optimal_steps=width / (steps + width),
@@ -263,14 +261,13 @@ class RandomFeatureModel:
                 f"a budget of {budget:g} width x steps cannot be split, allowed are 4 to 1e18"
             )
         low, high = 0.0, float(np.log(budget))
+        # The loss along a budget has one valley, so a grid that closes in on its least point finds
+        # it; gradients would need losses at steps that are not whole.
         for _ in range(6):
             steps = np.unique(np.round(np.exp(np.linspace(low, high, 17))).astype(np.int64))
             losses = np.array([self._loss_at(step, budget / step, samples) for step in steps])
             best = int(losses.argmin())
-            low, high = (
-                np.log(steps[max(best - 1, 0)]),
-                np.log(steps[min(best + 1, len(steps) - 1)]),
-            )
+            low, high = np.log(steps[[max(best - 1, 0), min(best + 1, len(steps) - 1)]])
             if len(steps) <= 3 or high - low < 0.02:
                 break
         return ComputeOptimal(
@@ -280,11 +277,13 @@ class RandomFeatureModel:
             loss=float(losses[best]),
         )
 
-    def bottleneck(self, steps: int, width: float = np.inf, samples: float = np.inf) -> Bottleneck:
+    def bottleneck(
+        self, steps: int, width: float = np.inf, samples: float = np.inf
+    ) -> ResourceBottleneck:
         """Say which resource binds.
 
         Args:
-            steps: at least 2.
+            steps: number of steps, at least 2.
             width: features of the student.
             samples: examples.
 
@@ -296,21 +295,20 @@ class RandomFeatureModel:
         """
         if steps < 2:
             raise ConfigError(f"the slope in steps needs at least 2 steps, given {steps}")
-        less, more = steps - max(int(0.1 * steps), 1), steps + max(int(0.1 * steps), 1)
-        slopes = {
-            "steps": _slope(
-                self._loss_at(less, width, samples),
-                self._loss_at(more, width, samples),
-                more / less,
-            )
+        apart = max(int(_NEARBY * steps), 1)
+        here: dict[str, Any] = {"steps": steps, "width": width, "samples": samples}
+        nearby: dict[str, tuple[float, float]] = {
+            "steps": (steps - apart, steps + apart),
+            "width": ((1 - _NEARBY) * width, (1 + _NEARBY) * width),
+            "samples": ((1 - _NEARBY) * samples, (1 + _NEARBY) * samples),
         }
-        for name, size in (("width", width), ("samples", samples)):
-            low, high = (
-                self._loss_at(steps, **{"width": width, "samples": samples, name: size * factor})
-                for factor in (0.9, 1.1)
-            )
-            slopes[name] = _slope(low, high, 1.1 / 0.9) if np.isfinite(size) else 0.0
-        return Bottleneck(**slopes, binding=min(slopes, key=lambda name: slopes[name]))  # pyright: ignore[reportArgumentType]
+        slopes = {
+            name: _slope([self._loss_at(**{**here, name: size}) for size in sizes], sizes)
+            if np.isfinite(here[name])
+            else 0.0
+            for name, sizes in nearby.items()
+        }
+        return ResourceBottleneck(**slopes, binding=min(slopes, key=lambda name: slopes[name]))  # pyright: ignore[reportArgumentType]
 
     def _loss_at(self, steps: int, width: float, samples: float) -> float:
         """Return one test loss; inf where gradient descent diverges."""
@@ -359,9 +357,9 @@ class RandomFeatureModel:
         return share
 
 
-def _slope(low: float, high: float, ratio: float) -> float:
-    """Return d ln loss / d ln resource between two losses."""
-    return float(np.log(high / low) / np.log(ratio))
+def _slope(losses: list[float], sizes: tuple[float, float]) -> float:
+    """Return d ln loss / d ln resource from losses at two sizes."""
+    return float(np.log(losses[1] / losses[0]) / np.log(sizes[1] / sizes[0]))
 
 
 def _steps(steps: ArrayLike) -> NDArray[np.int64]:

@@ -1,7 +1,4 @@
-"""Random-feature students trained for real.
-
-Gradient descent on drawn features and samples, the truth the theory is held to.
-"""
+"""Random-feature students trained for real, the truth that the theory is held to."""
 
 from dataclasses import dataclass
 
@@ -55,7 +52,7 @@ def simulate_run(
 
     Args:
         dynamics: the student; sizes are whole numbers or inf.
-        steps: T.
+        steps: number of steps T.
         batch: examples per step, drawn without replacement from the samples, or fresh ones where
             samples are endless; None for all samples.
         generator: draws features, samples, noise and batches.
@@ -78,7 +75,7 @@ def simulate_run(
         else generator.standard_normal((int(dynamics.width), len(variance)))
     )
     if features is not None:
-        features /= np.sqrt(dynamics.width)
+        features /= np.sqrt(dynamics.width)  # so that curvature does not grow with the width
     if np.isinf(dynamics.samples):
         return _fresh_samples(dynamics, (variance, target, features), steps, batch, generator)
     inputs = generator.standard_normal((int(dynamics.samples), len(variance))) * np.sqrt(variance)
@@ -106,11 +103,14 @@ def _same_samples(
     seen = inputs if task[2] is None else inputs @ task[2].T
     weights = np.zeros(seen.shape[1])
     moved = np.zeros_like(weights)
+    # The test loss is that of the population, not of a test set, whose noise would hide the few
+    # percent that the theory may be off.
     test_loss = _TestLoss(task)
     test, train = np.empty(steps + 1), np.empty(steps + 1)
     for step in range(steps + 1):
         residual = labels - seen @ weights
-        test[step], train[step] = test_loss(weights), residual @ residual / len(residual)
+        test[step] = test_loss(weights)
+        train[step] = residual @ residual / len(residual)
         if batch is None:
             gradient = seen.T @ residual / len(residual)
         else:
@@ -124,7 +124,10 @@ def _same_samples(
 def _fresh_samples(
     dynamics: Dynamics, task: _Task, steps: int, batch: int | None, generator: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Train on the population gradient, or on a fresh batch in every step; train and test loss are then the same."""
+    """Train on the population gradient, or on a fresh batch in every step.
+
+    No example is seen twice, so train and test loss are the same but for the noise of the labels.
+    """
     variance, target, features = task
     test_loss = _TestLoss(task)
     weights = np.zeros(len(variance) if features is None else len(features))
@@ -151,13 +154,11 @@ class _TestLoss:
         """Make the covariance of the student's features once."""
         variance, target, features = task
         self.start = float(variance @ target**2)
-        if features is None:
-            self.covariance, self.correlation = variance, variance * target
-        else:
-            self.covariance, self.correlation = (
-                (features * variance) @ features.T,
-                features @ (variance * target),
-            )
+        self.correlation = variance * target
+        self.covariance = variance
+        if features is not None:
+            self.correlation = features @ self.correlation
+            self.covariance = (features * variance) @ features.T
 
     def gradient(self, weights: Array) -> Array:
         """Return minus half the slope, [N]."""

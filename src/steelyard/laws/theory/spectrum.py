@@ -1,6 +1,4 @@
-"""The spectrum of a task.
-
-Variance of each feature, power of the target along it, and what lies beyond the last one.
+"""The spectrum of a task: variance of each feature, power of the target along it, and the rest.
 
 Modes that are close together behave alike, so long power laws are kept in bins: the first modes one
 by one, then bins of equal width in log index. A million modes take about two hundred bins.
@@ -25,8 +23,8 @@ class Spectrum:
     """Modes of a linear task, in bins of like ones.
 
     Attributes:
-        variance: of one feature of each bin, lambda_k, positive, [K].
-        power: of the target along one mode of each bin, lambda_k w_k^2, not negative, [K].
+        variance: variance of one feature of each bin, lambda_k, positive, [K].
+        power: power of the target along one mode of each bin, lambda_k w_k^2, not negative, [K].
         count: modes in each bin, positive, [K].
         tail_power: power of the target beyond the last mode, which no student can learn; only
             reported, not part of a loss.
@@ -52,10 +50,9 @@ class Spectrum:
                     if len(bad)
                     else f"shape {column.shape}"
                 )
+                sign = "not negative" if name == "power" else "positive"
                 raise ConfigError(
-                    f"spectrum: {name} must be "
-                    f"{'not negative' if name == 'power' else 'positive'} and finite, one per "
-                    f"mode; {where}",
+                    f"spectrum: {name} must be {sign} and finite, one per mode; {where}",
                     hint="drop modes without variance; a negative eigenvalue is round-off of a "
                     "covariance, set its mode aside",
                 )
@@ -141,7 +138,7 @@ class Spectrum:
         """Say which share of the loss of an endless spectrum is missing because the modes end.
 
         Args:
-            loss: of this spectrum, [...].
+            loss: loss of this spectrum, [...].
 
         Returns:
             tail_power / (loss + tail_power), [...]: an upper bound of the truncation error,
@@ -164,7 +161,7 @@ def _edges(modes: int) -> tuple[Array, Array]:
 
 
 def _power_sum(first: Array, last: Array, exponent: float) -> Array:
-    """Sum k^-exponent from first to last by the midpoint integral with its first correction (Euler-Maclaurin)."""
+    """Sum k^-exponent from first to last by the midpoint rule of Euler and Maclaurin."""
 
     def integral(edge: Array) -> Array:
         if exponent == 1:
@@ -176,4 +173,5 @@ def _power_sum(first: Array, last: Array, exponent: float) -> Array:
 
     low, high = first - 0.5, last + 0.5
     smooth = integral(high) - integral(low) - (slope(high) - slope(low)) / 24
+    # A single mode needs no integral, whose error is largest at k = 1.
     return np.where(first == last, first**-exponent, smooth)

@@ -12,7 +12,7 @@ import numpy as np
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.fitting.minimizer import Minimum, Problem, minimize
+from steelyard.laws.fitting.minimizer import Minima, Problem, minimize
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.updates.return_curves import DataNeeds
 from steelyard.laws.forms.updates.updates_to_data import UpdatesLaw, updates_to_data
@@ -152,7 +152,7 @@ def _starts(needs: DataNeeds) -> Array:
 
 def _minimize(
     law: Law, utds: Array, steps: Array, weights: Array, delta: float, starts: Array
-) -> Minimum:
+) -> Minima:
     """Minimize one problem per row of `steps`, [S, U]."""
     size = len(law.parameters)
     problem = Problem(

@@ -1,7 +1,4 @@
-"""What the random-feature model answers.
-
-Curves, exponents, the best split of a budget, and which resource binds.
-"""
+"""What the random-feature model answers: curves, exponents, best splits, what binds."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,11 +8,11 @@ from numpy.typing import NDArray
 
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Bottleneck", "ComputeOptimal", "LearningCurve", "TheoryExponents"]
+__all__ = ["ComputeOptimal", "LossCurve", "ResourceBottleneck", "TheoryExponents"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LearningCurve:
+class LossCurve:
     """Losses of one student over steps (or over ridges), from theory.
 
     Attributes:
@@ -73,13 +70,13 @@ class ComputeOptimal:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bottleneck:
-    """How much each resource would lower the loss.
+class ResourceBottleneck:
+    """How much each resource would lower the loss: d ln loss / d ln resource.
 
-    D ln loss / d ln resource, negative where more helps.
+    Slopes are negative where more helps.
 
     Attributes:
-        steps: slope in steps.
+        steps: slope in the number of steps.
         width: slope in width; 0 where it is endless.
         samples: slope in samples; 0 where they are endless.
         binding: the resource with the most negative slope.

@@ -1,7 +1,4 @@
-"""A student as the mean-field theory sees it.
-
-How past gradients move it, and how sharp its loss is.
-"""
+"""A student as the mean-field theory sees it: what moves it, and how sharp its loss is."""
 
 from dataclasses import dataclass
 
@@ -23,7 +20,7 @@ class Dynamics:
     """Who learns, from how much, and how.
 
     Attributes:
-        spectrum: of the task.
+        spectrum: spectrum of the task.
         width: features of the student N, positive; inf for the features themselves.
         samples: different examples P, positive; inf for fresh ones in every step.
         learning_rate: eta.
@@ -56,10 +53,8 @@ class Dynamics:
 def learning_rate_limit(dynamics: Dynamics) -> float:
     """Return the learning rate from which on gradient descent diverges.
 
-    2 (1 + momentum) / largest curvature.
-
-    The curvature of a finite student on finite data reaches above lambda_1: its edge is where 1 / s
-    turns back as x goes down the negative axis.
+    It is 2 (1 + momentum) / largest curvature. The curvature of a finite student on finite data
+    reaches above lambda_1: its edge is where 1 / s turns back as x goes down the negative axis.
 
     Args:
         dynamics: the student.
@@ -79,7 +74,8 @@ def largest_curvature(dynamics: Dynamics) -> float:
     Returns:
         The edge; lambda_1 of an endless student on endless data.
     """
-    variance, count = dynamics.spectrum.variance, dynamics.spectrum.count
+    variance = dynamics.spectrum.variance
+    count = dynamics.spectrum.count
     x = -_SHARES / variance.max()
     h = (count * variance * x[:, None] / (1 + variance * x[:, None])).sum(axis=1)
     return float((-(1 - h / dynamics.samples) * (1 - h / dynamics.width) / x).min())

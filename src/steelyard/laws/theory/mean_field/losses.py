@@ -1,6 +1,4 @@
-"""Exact loss curves of large random-feature models.
-
-Dynamical mean-field theory in the frequency domain.
+"""Exact loss curves of large random-feature models: mean-field theory in the frequency domain.
 
 The dynamics is linear with constant coefficients, so every response of the theory depends on the
 time elapsed only. Its T x T triangular response matrices are then power series in one variable z,
@@ -28,24 +26,33 @@ from numpy.typing import NDArray
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.theory.mean_field.dynamics import Complex, Dynamics, largest_curvature
 
-__all__ = ["Losses", "circle", "error_covariance", "fluctuations", "mean_field", "ridge_losses"]
+__all__ = [
+    "Losses",
+    "circle",
+    "closed_form",
+    "fluctuations",
+    "mean_field",
+    "node_pairs",
+    "ridge_losses",
+]
 
 _FIRST_LATE = 33
 """From this step on a contour fitted to the step is used; before, one circle serves all steps."""
 _NODES = 24
+"""Nodes of a contour; each one is worth more than half a digit, and 24 reach float64."""
 _CIRCLE_NODES_PER_STEP = 5
+"""More nodes bring the radius nearer to 1, where round-off grows less: with five, by 1e6."""
 _ROUND_OFF = 1e-15
 _PAIRS_AT_ONCE = 200_000
+"""Pairs of nodes that are held at once, so that memory stays small."""
 
 
 class Losses(NamedTuple):
-    """Losses without label noise.
-
-    Of one student, and of the mean of endless many that share only some of their chance.
+    """Losses of one student, and of the mean of endless many that share some of their chance.
 
     Attributes:
-        test: [t].
-        train: on the noisy labels, [t].
+        test: test loss without label noise, [t].
+        train: train loss on the noisy labels, [t].
         shared_samples: test loss of endless many students on the same samples, each with its own
             random features, [t].
         shared_features: test loss of endless many students with the same random features, each on
@@ -99,7 +106,7 @@ def mean_field(dynamics: Dynamics, steps: NDArray[np.int64]) -> Losses:
 
     Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 3.
     """
-    return Losses(*_coefficients(dynamics, steps, _losses))
+    return Losses(*_coefficients(dynamics, steps, closed_form))
 
 
 def fluctuations(dynamics: Dynamics, steps: NDArray[np.int64]) -> tuple[Array, Array]:
@@ -119,61 +126,32 @@ def fluctuations(dynamics: Dynamics, steps: NDArray[np.int64]) -> tuple[Array, A
 
 
 def ridge_losses(dynamics: Dynamics, ridge: Array) -> tuple[Array, Array]:
-    """Return test and train loss of ridge regression on the student's features, without the noise of test labels.
+    """Return test and train loss of ridge regression on the student's features.
 
     Args:
         dynamics: the student; learning rate and momentum play no part.
         ridge: positive penalties, in units of the variance of a feature, [r].
 
     Returns:
-        Test and train loss, [r] each.
+        Test loss without label noise, and train loss, [r] each.
     """
     x = dynamics.follow(
         (1 / np.maximum(ridge, _least_ridge(dynamics)))[:, None].astype(np.complex128)
     )
-    test, train = _losses(dynamics, _pairs(dynamics, x, x, 1.0))[:2]
+    test, train = closed_form(dynamics, node_pairs(dynamics, x, x, 1.0))[:2]
     return test.real[:, 0, 0], train.real[:, 0, 0]
 
 
 def _least_ridge(dynamics: Dynamics) -> float:
-    """Return the penalty below which less makes no difference: 1e-10 of the variance of the last mode that can be learned."""
-    learned = np.searchsorted(
-        np.cumsum(dynamics.spectrum.count), min(dynamics.width, dynamics.samples)
-    )
-    return (
-        1e-10 * float(dynamics.spectrum.variance[learned])
-        if learned < len(dynamics.spectrum.count)
-        else 0.0
-    )
+    """Return the penalty below which less makes no difference; a smaller one only loses digits."""
+    spectrum = dynamics.spectrum
+    smaller = min(dynamics.width, dynamics.samples)
+    last = np.searchsorted(np.cumsum(spectrum.count), smaller)  # the last mode that can be learned
+    return 1e-10 * float(spectrum.variance[last]) if last < len(spectrum.count) else 0.0
 
 
-def error_covariance(dynamics: Dynamics, last: int) -> Array:
-    """Return how the errors on new examples after t and after t' steps go together.
-
-    The test losses are its diagonal.
-
-    Args:
-        dynamics: the student.
-        last: largest step, at most a few hundred.
-
-    Returns:
-        C0(t, t') for t, t' = 0 .. last, [last + 1, last + 1].
-
-    Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 3.
-    """
-    z, x, radius = circle(dynamics, last)
-    n, rows = len(z), len(z) // 2 + 1
-    source = np.asarray(1 / ((1 - z[:rows, None]) * (1 - z)), dtype=np.complex128)
-    values = _losses(dynamics, _pairs(dynamics, x[None, :rows], x[None], source))[0][0]
-    weight = np.r_[1.0, np.full(rows - 2, 2.0), 1.0]
-    steps = np.arange(last + 1)
-    turns = np.exp(-2j * np.pi * np.outer(steps, np.arange(n)) / n)
-    total = (turns[:, :rows] * weight) @ values @ turns.T
-    return total.real / (float(n) ** 2 * radius ** (steps[:, None] + steps))
-
-
-def _losses(dynamics: Dynamics, pairs: _Pairs) -> tuple[Complex, ...]:
-    """Return the fields of `Losses` as functions of two variables."""
+def closed_form(dynamics: Dynamics, pairs: _Pairs) -> tuple[Complex, ...]:
+    """Return the fields of `Losses` as functions of two variables, see the head of this module."""
     learned, spread = _gains(dynamics, pairs)
     noise = dynamics.label_noise * pairs.source
     bias = pairs.source * pairs.g1
@@ -193,7 +171,7 @@ def _responses(dynamics: Dynamics, pairs: _Pairs) -> tuple[Complex, ...]:
 
 
 def _gains(dynamics: Dynamics, pairs: _Pairs) -> tuple[Complex, Complex]:
-    """Return 1 - the share of feature noise that feeds itself, and the share of the samples' noise that does."""
+    """Return 1 - the share of feature noise that feeds itself, and that share of sample noise."""
     learned = 1 - pairs.product * pairs.f2 / dynamics.width
     spread = (
         pairs.product * pairs.f2 + pairs.product * pairs.f1**2 / dynamics.width / learned
@@ -201,24 +179,28 @@ def _gains(dynamics: Dynamics, pairs: _Pairs) -> tuple[Complex, Complex]:
     return learned, spread
 
 
-def _pairs(dynamics: Dynamics, rows: Complex, columns: Complex, source: Complex | float) -> _Pairs:
-    """Sum over modes at all pairs of rows [paths, n] and columns [paths, m]."""
+def node_pairs(
+    dynamics: Dynamics, rows: Complex, columns: Complex, source: Complex | float
+) -> _Pairs:
+    """Sum over modes at all pairs of nodes.
+
+    Args:
+        dynamics: the student.
+        rows: x of one node of each pair, [paths, n].
+        columns: x' of the other one, [paths, m].
+        source: 1 / ((1 - z) (1 - z')), or 1 for ridge regression.
+
+    Returns:
+        What the closed form needs, [paths, n, m].
+    """
     from steelyard.laws.theory.mean_field.resolvent import pair_sums
 
     spectrum = dynamics.spectrum
     sums, left, right = pair_sums(rows, columns, spectrum.variance, spectrum.power, spectrum.count)
     h, h_other = (rows * left)[:, :, None], (columns * right)[:, None, :]
     memory = (1 - h / dynamics.samples) * (1 - h_other / dynamics.samples)
-    return _Pairs(
-        rows[:, :, None] * columns[:, None, :],
-        sums[0],
-        sums[1],
-        sums[2],
-        sums[3],
-        h * h_other,
-        memory,
-        source,
-    )
+    product = rows[:, :, None] * columns[:, None, :]
+    return _Pairs._make((product, *sums, h * h_other, memory, source))
 
 
 def _coefficients(
@@ -236,9 +218,10 @@ def _coefficients(
 
 
 def _first_late(dynamics: Dynamics) -> int:
-    """Return the step from which on the fitted contour is exact; momentum's oscillations must have died away."""
+    """Return the step from which on the fitted contour is exact."""
     if not dynamics.momentum:
         return _FIRST_LATE
+    # Momentum's oscillations, which the contour cuts off, must have died away: as sqrt(beta)^t.
     return max(_FIRST_LATE, int(np.ceil(2 * np.log(_ROUND_OFF) / np.log(dynamics.momentum))))
 
 
@@ -253,6 +236,8 @@ def circle(dynamics: Dynamics, last: int) -> tuple[Complex, Complex, float]:
         z and x, [n] each with n even, the second half the conjugate of the first; and the radius.
     """
     n = 2 * (_CIRCLE_NODES_PER_STEP * last // 2 + 8)
+    # Step t is aliased with t + n in proportion to radius^n, which this puts at round-off; a
+    # smaller radius would only make round-off grow more, by radius^-2t.
     radius = _ROUND_OFF ** (1 / n)
     z = radius * np.exp(2j * np.pi * np.arange(n // 2 + 1) / n)
     x = dynamics.follow(dynamics.drive(1 - z)[None])[0]
@@ -261,7 +246,7 @@ def circle(dynamics: Dynamics, last: int) -> tuple[Complex, Complex, float]:
 
 
 def _on_circle(dynamics: Dynamics, steps: NDArray[np.int64], function: _Function) -> Array:
-    """Take coefficients from a circle: sum over pairs of nodes along anti-diagonals, then one Fourier transform."""
+    """Take coefficients from a circle: sums along anti-diagonals, then one Fourier transform."""
     z, x, radius = circle(dynamics, int(steps.max()))
     n = len(z)
     total: Any = None
@@ -269,7 +254,8 @@ def _on_circle(dynamics: Dynamics, steps: NDArray[np.int64], function: _Function
     for begin in range(0, n // 2 + 1, block):
         rows = np.arange(begin, min(begin + block, n // 2 + 1))
         source = np.asarray(1 / ((1 - z[rows])[:, None] * (1 - z)), dtype=np.complex128)
-        values = np.stack(function(dynamics, _pairs(dynamics, x[None, rows], x[None], source)))
+        values = np.stack(function(dynamics, node_pairs(dynamics, x[None, rows], x[None], source)))
+        # Nodes come in conjugate pairs, so half of the rows stand for all, the real ones for one.
         weight = np.where((rows == 0) | (rows == n // 2), 1.0, 2.0)[:, None]
         place = (rows[:, None] + np.arange(n)) % n
         values = (values.reshape(-1, *place.shape) * weight).reshape(len(values), -1)
@@ -280,14 +266,15 @@ def _on_circle(dynamics: Dynamics, steps: NDArray[np.int64], function: _Function
         ]
         total = np.array(sums) if total is None else total + np.array(sums)
     angles = 2 * np.pi * (np.outer(steps, np.arange(n)) % n) / n
-    real, imag = total[::2], total[1::2]
-    return (real @ np.cos(angles).T + imag @ np.sin(angles).T) / (
-        float(n) ** 2 * radius ** (2 * steps)
-    )
+    found = total[::2] @ np.cos(angles).T + total[1::2] @ np.sin(angles).T
+    return found / (float(n) ** 2 * radius ** (2 * steps))
 
 
 def _on_contours(dynamics: Dynamics, steps: NDArray[np.int64], function: _Function) -> Array:
-    """Take each coefficient from a contour fitted to its step; a second one where gradient descent overshoots."""
+    """Take each coefficient from a contour fitted to its step.
+
+    Source: Weideman 2006, equation 1.5 and table 1, for the constants of the contour.
+    """
     theta = (2 * np.arange(_NODES // 2) + 1) * np.pi / _NODES
     scale = (_NODES / steps)[:, None]
     p = scale * (0.5017 * theta / np.tan(0.6407 * theta) - 0.6122 + 0.2645j * theta)
@@ -299,13 +286,13 @@ def _on_contours(dynamics: Dynamics, steps: NDArray[np.int64], function: _Functi
     weight = -1j / _NODES * np.exp(p * steps[:, None]) * slope
     gap = -np.expm1(-p)
     x = dynamics.follow(dynamics.drive(gap))
+    # Above this rate times curvature the weights jump over the minimum in every step, which is a
+    # second singularity at z = -1 and takes a second contour.
     overshoot = (1 + np.sqrt(dynamics.momentum)) ** 2
     if dynamics.learning_rate * largest_curvature(dynamics) > overshoot:
         x = np.concatenate([x, dynamics.follow(dynamics.drive(2 - gap))], axis=1)
-        gap, weight = (
-            np.concatenate([gap, 2 - gap], axis=1),
-            np.concatenate([weight, (-1.0) ** steps[:, None] * weight], axis=1),
-        )
+        gap = np.concatenate([gap, 2 - gap], axis=1)
+        weight = np.concatenate([weight, (-1.0) ** steps[:, None] * weight], axis=1)
     results = []
     block = max(_PAIRS_AT_ONCE // (2 * gap.shape[1] ** 2), 1)
     for begin in range(0, len(steps), block):
@@ -314,10 +301,8 @@ def _on_contours(dynamics: Dynamics, steps: NDArray[np.int64], function: _Functi
             np.concatenate([values[part], values[part].conj()], axis=1) for values in (x, gap)
         )
         source = np.asarray(1 / (gap[part][:, :, None] * others[:, None, :]), dtype=np.complex128)
-        values = function(dynamics, _pairs(dynamics, x[part], columns, source))
-        both = (
-            weight[part][:, :, None]
-            * np.concatenate([weight[part], weight[part].conj()], axis=1)[:, None, :]
-        )
+        values = function(dynamics, node_pairs(dynamics, x[part], columns, source))
+        other = np.concatenate([weight[part], weight[part].conj()], axis=1)
+        both = weight[part][:, :, None] * other[:, None, :]
         results.append([2 * (both * value).sum(axis=(1, 2)).real for value in values])
     return np.concatenate(results, axis=1)

@@ -1,7 +1,4 @@
-"""Noise of minibatches in the mean-field theory.
-
-Every step adds noise in proportion to the train loss of that step.
-"""
+"""Noise of minibatches: every step adds noise in proportion to the train loss of that step."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +12,7 @@ __all__ = ["minibatch_losses"]
 
 _EXACT_STEPS = 512
 _NODES_PER_DECADE = 48
+"""Losses are power laws at late steps, which a spline through logs follows with few nodes."""
 
 
 def minibatch_losses(
@@ -52,8 +50,7 @@ def minibatch_losses(
     if gain >= 1:
         raise ConfigError(
             f"batches of {batch:g} at learning rate {dynamics.learning_rate:g} diverge within "
-            f"{last} steps: "
-            f"noise feeds itself {gain:.3g}-fold",
+            f"{last} steps: noise feeds itself {gain:.3g}-fold",
             hint="take larger batches or a lower learning rate, in proportion",
         )
     source = np.r_[0.0, train_response[1:]]
@@ -80,6 +77,7 @@ def _every_step(values: Array, last: int) -> Array:
         return values
     from scipy.interpolate import CubicSpline
 
+    # The spline begins among the exact steps, so that its end conditions bend nothing beyond them.
     late = np.flatnonzero(nodes >= _EXACT_STEPS // 2)
     floor = np.finfo(np.float64).tiny
     spline = CubicSpline(np.log(nodes[late]), np.log(np.maximum(values[late], floor)))
@@ -90,13 +88,14 @@ def _every_step(values: Array, last: int) -> Array:
 
 def _convolve(first: Array, second: Array) -> Array:
     """Convolve two series, [n], up to their length."""
-    size = 1 << (2 * len(first) - 1).bit_length()
+    size = 1 << (2 * len(first) - 1).bit_length()  # padded, so that the ends do not wrap around
     product = np.fft.rfft(first, size) * np.fft.rfft(second, size)
     return np.asarray(np.fft.irfft(product, size)[: len(first)], dtype=np.float64)
 
 
 def _convolution_equation(start: Array, response: Array) -> Array:
-    """Solve c = start + response * c for a response that is 0 at no delay, [n]: doubling the solved stretch of the resolvent."""
+    """Solve c = start + response * c for a response that is 0 at no delay, [n]."""
+    # Each round doubles the stretch of steps that is solved: (1 + r)(1 + r^2)(1 + r^4)...
     total = start
     power = response
     for _ in range(int(np.ceil(np.log2(len(start) + 1)))):

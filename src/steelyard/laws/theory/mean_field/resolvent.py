@@ -1,6 +1,4 @@
-"""Compiled inner loops of the mean-field theory.
-
-The scalar fixed point along a path, and sums over modes at pairs of nodes.
+"""Compiled inner loops of the mean-field theory: the fixed point along a path, sums over modes.
 
 Imported by the functions that need it, because numba takes a second to load.
 """
@@ -16,14 +14,14 @@ __all__ = ["follow", "pair_sums"]
 Complex = NDArray[np.complex128]
 
 _LARGEST_STEP = 0.4
-"""In log s: the tangent then stays close enough for Newton to converge on the same branch."""
+"""Step in log s for which the tangent stays close enough that Newton finds the same branch."""
 _CLOSE = 0.02
 """Nodes nearer than this, relative, are summed over modes; divided differences would cancel."""
 
 
 @njit(cache=True)
 def _sums(x, variance, count):
-    """Give h = sum n lambda x K and its derivative by x, with K = 1 / (1 + lambda x)."""
+    """Return h = sum n lambda x K and its derivative by x, with K = 1 / (1 + lambda x)."""
     h, slope = 0j, 0j
     for k in range(len(variance)):
         real, imag = 1 + variance[k] * x.real, variance[k] * x.imag
@@ -37,7 +35,7 @@ def _sums(x, variance, count):
 
 @njit(cache=True)
 def _newton(x, s, variance, count, per_sample, per_width):
-    """Solve log s(x) = log s by Newton in log x; give x and d log x / d log s there."""
+    """Solve log s(x) = log s by Newton in log x; return x and d log x / d log s there."""
     rate = 1 + 0j
     for _ in range(30):
         h, slope = _sums(x, variance, count)
@@ -54,9 +52,7 @@ def _newton(x, s, variance, count, per_sample, per_width):
 def follow(
     drives: Complex, variance: Array, count: Array, per_sample: float, per_width: float
 ) -> Complex:
-    """Solve x = s (1 - h(x) / P) (1.
-
-    H(x) / N) along paths of s, each from the branch x = s at small s.
+    """Solve x = s (1 - h(x) / P) (1 - h(x) / N) along paths of s, from x = s at small s.
 
     A path never crosses the cut on the negative axis of s, so following it keeps the physical
     branch.
@@ -73,6 +69,7 @@ def follow(
         x, [paths, nodes].
     """
     solved = np.empty_like(drives)
+    # At small s the solution is x = s up to a percent, which picks the physical branch.
     small = 0.01 / (np.sum(variance * count) * max(per_sample, per_width))
     for path in range(drives.shape[0]):
         first = drives[path, 0]
@@ -118,6 +115,7 @@ def pair_sums(
             for j in range(m):
                 x, y = rows[path, i], columns[path, j]
                 gap = x - y
+                # Divided differences need one sum per node in place of one per pair.
                 if abs(gap) > _CLOSE * abs(x):
                     a, b = left[path, i], right[path, j]
                     c, d = left_power[path, i], right_power[path, j]

@@ -1,6 +1,4 @@
-"""One-pass SGD on least squares with a power-law spectrum.
-
-Training runs of known critical batch, computed exactly.
+"""Training runs of known critical batch: one-pass SGD on least squares, computed exactly.
 
 Inputs are Gaussian with eigenvalues i^-a, the target's power in direction i is i^-b, and labels
 carry noise. The expected excess risk of the averaged iterate follows from second moments, which
@@ -12,20 +10,24 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.theory.spectrum import Spectrum
 
-__all__ = ["LeastSquares", "StepsTable"]
+__all__ = ["LeastSquares", "StepsTable", "averaged_risk"]
 
 _MODES = 1_000_000
 _STABLE = 2.0
+"""Rate times curvature at which gradient descent on a quadratic turns unstable."""
 _RATES_PER_OCTAVE = 2
 _OCTAVES = 10
 _SAMPLES_PER_OCTAVE = 60
 _SAFE = 0.98
+_BLOWN_UP = 1e6
+"""A run whose risk has grown this many times over its start has diverged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,13 @@ class StepsTable:
     """Fewest steps to targets, learning rate tuned for each batch and target.
 
     Attributes:
-        examples: D of each target: the loss the smallest batch reaches after so many examples, [T].
+        examples: D of each target, which is the loss that the smallest batch reaches after so many
+            examples, [T].
         targets: excess risks, [T].
         batches: [K], rising.
-        steps: to each target with each batch, [T, K]; infinite where the cap came first.
-        caps: on steps, [T, K].
+        steps: fewest steps to each target with each batch, [T, K]; infinite where the cap came
+            first.
+        caps: most steps allowed, [T, K].
     """
 
     examples: Array
@@ -47,7 +51,9 @@ class StepsTable:
     caps: Array
 
     def critical_batches(self, overhead: float = 0.2) -> Array:
-        """Read the critical batches off the table, linear in both logs between batches, without a law of steps.
+        """Read the critical batches off the table, without a law of steps.
+
+        Between batches the excess is taken as linear in both logs.
 
         Args:
             overhead: allowed excess of examples over the smallest batch, positive.
@@ -84,7 +90,7 @@ class LeastSquares:
     Attributes:
         spectrum_exponent: a, above 1: eigenvalue i is i^-a.
         source_exponent: b, above 1: eigenvalue times squared target weight i is i^-b.
-        noise_variance: of the labels, positive.
+        noise_variance: variance of the label noise, positive.
     """
 
     spectrum_exponent: float
@@ -104,7 +110,9 @@ class LeastSquares:
 
     @property
     def critical_exponent(self) -> float:
-        """Exponent c of the critical batch, which grows like examples^c: max {0, 1 - a / min(b, 2 a + 1)}.
+        """Exponent c of the critical batch, which grows like examples^c.
+
+        It is max {0, 1 - a / min(b, 2 a + 1)}.
 
         Source: Zhang et al. 2024 (arXiv 2410.21676), theory of mini-batch SGD on power-law least
         squares.
@@ -134,8 +142,6 @@ class LeastSquares:
             FitError: a batch below 1, a learning rate that is not positive, or steps that do not
                 rise.
         """
-        from steelyard.laws.theory.least_squares_kernel import averaged_risk
-
         at = np.atleast_1d(np.asarray(steps, dtype=np.int64))
         if not (
             batch >= 1 and learning_rate > 0 and len(at) and at[0] > 0 and (np.diff(at) > 0).all()
@@ -144,7 +150,8 @@ class LeastSquares:
                 f"batch {batch:g} must be at least 1, learning rate {learning_rate:g} positive, "
                 f"steps positive and rising"
             )
-        risk, own = np.empty(len(at)), self.spectrum
+        own = self.spectrum
+        risk = np.empty(len(at))
         start = own.power / own.variance
         averaged_risk(
             own.variance,
@@ -159,7 +166,15 @@ class LeastSquares:
         return risk
 
     def best_risk(self, batch: float, steps: NDArray[np.int64]) -> Array:
-        """Return the least excess risk over constant learning rates, ten octaves below the stable ones, at each of `steps`, [n]."""
+        """Return the least excess risk over constant learning rates at each of `steps`, [n].
+
+        Args:
+            batch: examples per step, at least 1.
+            steps: rising positive whole numbers, [n].
+
+        Returns:
+            The least risk over rates from just below divergence to ten octaves lower, [n].
+        """
         top = self.spectrum.variance[0]
         stable = _SAFE * _STABLE / (top + (top + self.spectrum.trace) / batch)
         rates = stable * 2.0 ** -(np.arange(_OCTAVES * _RATES_PER_OCTAVE) / _RATES_PER_OCTAVE)
@@ -185,7 +200,8 @@ class LeastSquares:
         Raises:
             FitError: fewer than two batches, or numbers that do not rise.
         """
-        size, sweep = np.asarray(examples, dtype=np.float64), np.asarray(batches, dtype=np.float64)
+        size = np.asarray(examples, dtype=np.float64)
+        sweep = np.asarray(batches, dtype=np.float64)
         if (
             len(sweep) < 2
             or not (np.diff(sweep) > 0).all()
@@ -215,7 +231,7 @@ class LeastSquares:
 
 
 def _first_below(steps: Array, risk: Array, target: float) -> float:
-    """Return the step at which the risk reaches the target, linear in both logs; infinite when it does not."""
+    """Interpolate in both logs the step that reaches the target; infinite when none does."""
     reached = np.flatnonzero(risk <= target)
     if not len(reached):
         return math.inf
@@ -224,3 +240,50 @@ def _first_below(steps: Array, risk: Array, target: float) -> float:
         return float(steps[0])
     share = math.log(risk[row - 1] / target) / math.log(risk[row - 1] / risk[row])
     return float(steps[row - 1] * (steps[row] / steps[row - 1]) ** share)
+
+
+@njit(cache=True)
+def averaged_risk(values, counts, squares, noise_variance, batch, learning_rate, at_steps, risk):
+    """Fill `risk` [n] with the excess risk of the average of all iterates at steps `at_steps` [n].
+
+    The steps rise. Per eigenvalue (`values`, `counts` of them [G]) three moments advance: of the
+    error, of error times averaged error, and of the averaged error, all starting at `squares` [G].
+    Risks of a diverging run are infinite.
+    """
+    size = len(values)
+    error, cross, averaged = squares.copy(), squares.copy(), squares.copy()
+    start = 0.0
+    for index in range(size):
+        start += counts[index] * values[index] * squares[index]
+    row = 0
+    for step in range(1, at_steps[-1] + 1):
+        # The gradient noise of a step grows with the risk before it, so the eigenvalues are coupled
+        # by this one sum and by nothing else.
+        last = 0.0
+        for index in range(size):
+            last += counts[index] * values[index] * error[index]
+        if not last < _BLOWN_UP * start:
+            risk[row:] = np.inf
+            return
+        keep = step / (step + 1.0)
+        take = 1.0 - keep
+        scale = learning_rate * learning_rate / batch
+        total = 0.0
+        for index in range(size):
+            value = values[index]
+            decay = 1.0 - learning_rate * value
+            moment = decay * decay * error[index] + scale * value * (
+                value * error[index] + last + noise_variance
+            )
+            mixed = keep * decay * cross[index] + take * moment
+            averaged[index] = (
+                keep * keep * averaged[index]
+                + 2.0 * keep * take * decay * cross[index]
+                + take * take * moment
+            )
+            error[index] = moment
+            cross[index] = mixed
+            total += counts[index] * value * averaged[index]
+        if step == at_steps[row]:
+            risk[row] = total
+            row += 1

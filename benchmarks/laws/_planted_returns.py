@@ -1,4 +1,4 @@
-"""Learning curves with known laws behind them, so that fits of reinforcement learning can be checked without training."""
+"""Learning curves with known laws behind them, which check fits without training an agent."""
 
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ __all__ = ["PlantedReturns"]
 
 _LEVELS = np.linspace(0.0, 999.0, 2000)
 _ANCHOR = 800.0
+"""Return at which `floor` and `beta` are stated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +23,8 @@ class PlantedReturns:
 
     Attributes:
         alpha: exponent of the excess.
-        beta: UTD at which the excess is one unit, at return 800.
-        floor: Dmin at return 800, in units.
+        beta: updates per step (UTD) at which the excess is one unit, at return 800.
+        floor: least data need Dmin at return 800, in units.
         unit: environment steps of a task of difficulty 1.
         difficulty: factor on all data needs, by task.
         batch_size: best batch size at UTD 1, by task; those of `difficulty` that are not named take
@@ -58,16 +59,15 @@ class PlantedReturns:
         return {"Dmin": self.floor * grown, "beta": self.beta * grown**0.5, "alpha": self.alpha}
 
     def needed(self, task: str, utd: float, thresholds: Array) -> Array:
-        """Return the environment steps without noise that the best settings need, [J]."""
+        """Return the noiseless environment steps that the best settings need, [J]."""
         grown = np.log1p(-np.asarray(thresholds) / 1000) / np.log1p(-_ANCHOR / 1000)
         excess = (self.beta * np.sqrt(grown) / utd) ** self.alpha
         return self.unit * self.difficulty[task] * (self.floor * grown + excess)
 
     def best_settings(self, task: str, utd: float) -> tuple[float, float]:
         """Return the best batch size and learning rate."""
-        return self.batch_size.get(
-            task, 512.0
-        ) * utd**-self.batch_slope, self.learning_rate * utd**-self.rate_slope
+        batch = self.batch_size.get(task, 512.0) * utd**-self.batch_slope
+        return batch, self.learning_rate * utd**-self.rate_slope
 
     def curve(
         self,
@@ -79,13 +79,13 @@ class PlantedReturns:
         points: int = 400,
         settings: tuple[float, float] | None = None,
     ) -> LearningCurve:
-        """Draw the returns of some seeds, evaluated at equal distances until well behind return 800.
+        """Draw the returns of some seeds at equal distances until well behind return 800.
 
         Args:
             task: one of `difficulty`.
             utd: gradient steps per environment step.
-            generator: of the noise.
-            seeds: how many.
+            generator: source of the noise.
+            seeds: number of seeds.
             points: evaluations per seed.
             settings: batch size and learning rate; None for the best ones. Others stretch the
                 curve.
