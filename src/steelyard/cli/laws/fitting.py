@@ -41,10 +41,10 @@ def fit(
         target: what to fit, one of the columns by its new name.
         table: which columns and rows to read.
         fix: parameters to hold, NAME=VALUE.
-        profile: parameters whose profile interval to give, besides those the points leave nearly
+        profile: parameters whose profile interval is printed, besides those the points leave nearly
             free; "all" for all.
         bootstraps: resampled fits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
         delta: where the Huber loss turns linear, in log units.
         out: file to keep the fit in, for `laws predict --fit` and `laws allocate --fit`.
         report: HTML page with the fit, its charts, residuals and outliers.
@@ -142,7 +142,7 @@ def isoflop(
     Args:
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
         flops: column with the budgets; the one called flops, else 6 x parameters x tokens.
-        at: budget to give the best size for, such as 1e21FLOP.
+        at: budget whose best size is asked for, such as 1e21FLOP.
         edges: what to do with budgets whose best size lies at the edge of the sizes, drop or
             extend.
         table: which columns and rows to read.

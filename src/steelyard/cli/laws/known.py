@@ -1,7 +1,4 @@
-"""The verbs about what is known without points.
-
-Published laws, and a model of learning that is solved exactly.
-"""
+"""The verbs that need no points: published laws, and an exactly solved model of learning."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +16,7 @@ def registry(name: str = "", *, json: Annotated[bool, JSON] = False) -> None:
     """List the published laws, or show one.
 
     Args:
-        name: of one law; all unless given.
+        name: name of one law; all unless given.
         json: print JSON instead of a table.
     """
     import difflib
@@ -117,9 +114,7 @@ def theory(
     chart: Path | None = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Solve a model of learning exactly.
-
-    Loss over steps, width and samples, its exponents, and what binds.
+    """Solve a model of learning exactly: loss over steps, width and samples, and what binds.
 
     Args:
         a: source exponent, power of the target along mode k ~ k^-a, above 1.

@@ -1,7 +1,4 @@
-"""Options that several verbs share.
-
-Which columns and rows of a file to read, and which law to ask.
-"""
+"""Options that several verbs share: columns and rows of a file, and the law to ask."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +40,9 @@ class TableOptions:
         counts: which parameters are counted: total, non-embedding, non-embedding+head; or a column
             that says it per row.
         loss_unit: nat/token, bit/token, bit/byte, nat/byte or "error fraction"; or a column.
-        tokenizer: its name, or a column.
+        tokenizer: name of the tokenizer, or a column.
         schedule: finished or unfinished learning-rate schedules, or a column.
-        kind: of the runs to take when the table is a run store; empty for all.
+        kind: kind of the runs to take when the table is a run store; empty for all.
         drop_invalid: leave out rows whose loss or size is not a positive number.
     """
 
@@ -140,7 +137,7 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
     """Read a stored fit, or take a published law.
 
     Args:
-        name: of a file or a published law.
+        name: name of a file or a published law.
         is_file: which of the two; None to look.
 
     Returns:
@@ -195,9 +192,9 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     """Split NAME=VALUE texts; one text may hold several, separated by commas.
 
     Args:
-        texts: as given.
-        option: they were given with, for the message.
-        form: they should have, for the message.
+        texts: words after the option.
+        option: option they were given with, for the message.
+        form: form they should have, for the message.
 
     Returns:
         Value by name.
@@ -222,8 +219,8 @@ def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
     """Read NAME=NUMBER texts; counts may have a suffix, such as parameters=7B.
 
     Args:
-        texts: as given.
-        option: they were given with, for the message.
+        texts: words after the option.
+        option: option they were given with, for the message.
 
     Returns:
         Number by name.
@@ -246,7 +243,7 @@ def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
 
 
 def _condition(text: str) -> Any:
-    """Read a condition of `RunTable.where`: a value, or a range LOW..HIGH with either end left out."""
+    """Read a condition of `RunTable.where`: a value, or LOW..HIGH with open ends."""
 
     def value(part: str) -> Any:
         try:
@@ -262,7 +259,7 @@ def chart_file(path: Path | None) -> None:
     """Refuse a chart's path before any work is done.
 
     Args:
-        path: of the file; None for no chart.
+        path: file of the chart; None for no chart.
 
     Raises:
         ConfigError: its ending is not one of .html, .svg, .png and .json.

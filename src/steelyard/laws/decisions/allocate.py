@@ -1,4 +1,4 @@
-"""From a fitted law and a compute budget to the best model size, token count, epochs and what follows from them."""
+"""The best model size, token count and epochs for a compute budget under a fitted law."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,8 +73,8 @@ class Allocation:
         distance: how far it lies outside the fitted points, in factors of e; 0 inside, and for
             published laws.
         level: probability inside the intervals.
-        provenance: of the numbers, that of the fit.
-        source: of the fit.
+        provenance: provenance of the numbers, that of the fit.
+        source: source of the fit.
     """
 
     flops: float
@@ -96,9 +96,9 @@ class _Budget:
     """A budget with its limits: which token count goes with a model size.
 
     Attributes:
-        flops: in all.
+        flops: total budget, FLOP.
         per_token: training FLOP per parameter and token.
-        limits: on size and tokens.
+        limits: limits on size and tokens.
     """
 
     flops: float
@@ -107,7 +107,7 @@ class _Budget:
 
     @property
     def log_range(self) -> tuple[float, float]:
-        """Log sizes that spend the budget within the limits; equal ends where only one size is left."""
+        """Log sizes that spend the budget within the limits; equal ends leave a single size."""
         served = _INFERENCE_FLOPS * self.limits.inference_tokens
         least = (
             self.flops / (self.per_token * self.limits.max_tokens + served)
@@ -144,11 +144,11 @@ def allocate(
     """Split a budget between model size and tokens.
 
     Args:
-        fit: of a law with inputs "parameters" and "tokens", and "unique_tokens" for laws of
+        fit: fit of a law with inputs "parameters" and "tokens", and "unique_tokens" for laws of
             repetition; fitted or published.
         flops: budget in FLOP, positive; of training, and of serving where `limits` has inference
             tokens.
-        limits: on size and tokens; None for none.
+        limits: limits on size and tokens; None for none.
         recipe: laws by the name of what they predict, such as {"batch": ..., "learning_rate": ...};
             each may use parameters, tokens, unique_tokens and what those before it predict.
         flops_per_parameter_token: FLOP per parameter and token, 6 for a forward and a backward
@@ -262,7 +262,7 @@ def optimal_log_parameters(
     parameter sets at once, for other laws.
 
     Args:
-        law: with inputs "parameters" and "tokens".
+        law: law with inputs "parameters" and "tokens".
         theta: fitted coordinates, [S, P].
         flops: budget in FLOP.
         flops_per_parameter_token: c in C = c N D.
@@ -284,7 +284,7 @@ def optimal_log_parameters(
 
 
 def _search(law: Law, theta: Array, budget: _Budget) -> Array:
-    """Minimize the loss over log sizes: a grid that all parameter sets share, then a golden section of each, [S]."""
+    """Minimize the loss over log sizes by a common grid and a golden section per set, [S]."""
     grid = np.linspace(*budget.log_range, _GRID)
     least = law.predict(theta, budget.runs(law, np.exp(grid))).argmin(axis=1)
     low, high = grid[np.maximum(least - 1, 0)], grid[np.minimum(least + 1, _GRID - 1)]
@@ -296,7 +296,7 @@ def _search(law: Law, theta: Array, budget: _Budget) -> Array:
 
 
 def _loss(law: Law, theta: Array, log_sizes: Array, budget: _Budget) -> Array:
-    """Return the log loss of parameter set s at its own size s, [S], in parts small enough for memory."""
+    """Return the log loss of each parameter set at its own size, [S]."""
     parts = [slice(begin, begin + 256) for begin in range(0, len(theta), 256)]
     return np.concatenate(
         [

@@ -23,8 +23,8 @@ class BestSchedule:
     """The best schedule found and what it beats.
 
     Attributes:
-        rates: of every step, warm-up included.
-        loss: predicted at the end, in the unit of the fitted losses.
+        rates: learning rate of every step, warm-up included.
+        loss: loss predicted at the end, in the unit of the fitted losses.
         rivals: predicted final losses of cosine and trapezoid schedules of the same length, peak,
             warm-up and lowest rate.
         lowest_fitted: lowest rate after warm-up among the fitted curves; below it the law is
@@ -63,12 +63,12 @@ def best_schedule(
     starts from the two best rivals and never ends above them.
 
     Args:
-        fit: of the multi-power law, see `fit_curves`.
-        steps: of the run, warm-up included.
+        fit: fit of the multi-power law, see `fit_curves`.
+        steps: length of the run, warm-up included.
         peak: highest rate allowed, in the unit of the fitted schedules.
         warmup: steps of the linear rise; as in the fitted curves, because the law counts the rise.
         final: lowest rate allowed as a fraction of the peak, 0..1.
-        iterations: of the search per start.
+        iterations: most steps of the search from each start.
 
     Returns:
         The schedule, its loss and those of its rivals.
@@ -107,7 +107,7 @@ def rival_schedules(
     """List cosine and trapezoid schedules of one length, peak and lowest rate.
 
     Args:
-        steps: of the run, warm-up included.
+        steps: length of the run, warm-up included.
         peak: highest rate.
         warmup: steps of the linear rise.
         final: rate at the end as a fraction of the peak.
@@ -132,8 +132,8 @@ def final_loss(
 
     Args:
         params: L0, A, alpha, B, C, beta and gamma, natural values.
-        rates: of every step, or of the middles of stretches between which the rate changes
-            gradually, [T].
+        rates: learning rate of every step, or of the middles of stretches between which the rate
+            changes gradually, [T].
         width: steps per stretch, [T]; None for one.
 
     Returns:
@@ -177,7 +177,7 @@ class _Search:
     final: float
     warm: Array
     width: Array
-    """Of each stretch after the warm-up, steps."""
+    """Length of each stretch after the warm-up, steps."""
 
     @classmethod
     def of(
@@ -238,7 +238,7 @@ def _descend(
     project: Callable[[Array], Array],
     iterations: int,
 ) -> Array:
-    """Run accelerated projected gradient with backtracking, restarting its momentum whenever the loss would rise."""
+    """Run accelerated projected gradient with backtracking and restarts of the momentum."""
     best, best_value = start, objective(start)[0]
     ahead, momentum, size, idle = start, 1.0, 1.0, 0
     for _ in range(iterations):

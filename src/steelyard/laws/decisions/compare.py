@@ -1,7 +1,4 @@
-"""Which form to trust.
-
-Several laws on the same points, judged by how well small runs foretell larger ones.
-"""
+"""Compare laws on the same points by how well small runs foretell larger ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,9 +46,9 @@ class Comparison:
     """The forms, the best first.
 
     Attributes:
-        forms: by rising extrapolation error.
-        sizes: of the largest point each cut trained on, product of the axes or the chosen input,
-            [K].
+        forms: one per law, by rising extrapolation error.
+        sizes: size of the largest point each cut trained on, product of the axes or the chosen
+            input, [K].
         held: (cut, row) of each held point with the size it has, for a chart: columns "cut", "row",
             "size", and per law name the log error.
     """
@@ -139,7 +136,7 @@ def _size(laws: Sequence[Law], checked: Sequence[Points], along: str) -> Array:
 
 
 def _cuts(laws: Sequence[Law], checked: Sequence[Points], size: Array) -> NDArray[np.bool_]:
-    """Mark the held points of up to five cuts, [K, n], rising; a cut trains on at least half of the points."""
+    """Mark the held points of up to five cuts, rising, each trained on half or more, [K, n]."""
     used = np.all([data.weights > 0 for data in checked], axis=0)
     count = int(used.sum())
     fewest = max(max(len(law.parameters) for law in laws) + 2, count // 2)

@@ -1,7 +1,4 @@
-"""Which pools of data to train on at a given number of samples.
-
-The best choice widens as good data are repeated.
-"""
+"""Choose the pools of data to train on; the best choice widens as good data are repeated."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -40,7 +37,8 @@ class Crossing:
     """Where a wider choice of pools overtakes a narrower one.
 
     Attributes:
-        samples: seen in all at that point, with the interval over the fit's bootstrap.
+        samples: number of samples seen in all at that point, with the interval over the fit's
+            bootstrap.
         before: pools that are best below.
         after: pools that are best above.
     """
@@ -55,9 +53,9 @@ class PoolFrontier:
     """The error of each choice of pools over the number of samples.
 
     Attributes:
-        budgets: samples seen in all, rising, [n].
+        budgets: numbers of samples seen in all, rising, [n].
         candidates: the C choices, each drawn in proportion to its pools' sizes.
-        errors: predicted, [C, n].
+        errors: predicted errors, [C, n].
         best: number of the best candidate at each budget, [n].
         crossings: changes of the best within the budgets, in order.
     """
@@ -74,13 +72,13 @@ class Curation:
     """The pools to train on.
 
     Attributes:
-        samples: seen in all.
+        samples: number of samples seen in all.
         pools: the choice.
         weights: share of samples drawn from each of its pools.
-        error: predicted, with the interval of a new run.
+        error: predicted error, with the interval of a new run.
         rejected: the other candidates with the error predicted for each, best first.
         crossings: budgets at which another choice becomes best, as `PoolFrontier`.
-        value_of_more: by pool of the choice, by how much the error would fall with `more` further
+        value_of_more: by pool of the choice, the fall of the error with `more` further
             unique samples of it.
     """
 
@@ -104,8 +102,8 @@ def pool_frontier(
     """Predict each choice of pools at each budget and find where the best one changes.
 
     Args:
-        fit: of all pools.
-        budgets: samples seen in all, at least one pass of the smallest pool, [n].
+        fit: fit of all pools.
+        budgets: numbers of samples seen in all, at least one pass of the smallest pool, [n].
         pool_sizes: unique samples by pool where they differ from the measured pools.
         candidates: choices to compare, by rule or as lists of names; each is drawn in proportion to
             its pools' sizes.
@@ -156,13 +154,13 @@ def curate(
     """Choose the pools to train on for a number of samples.
 
     Args:
-        fit: of all pools.
-        samples: to be seen in all, at least one pass of the smallest pool.
+        fit: fit of all pools.
+        samples: number of samples to be seen in all, at least one pass of the smallest pool.
         pool_sizes: unique samples by pool where they differ from the measured pools.
         candidates: choices to compare, by rule or as lists of names.
         weights: draw the chosen pools in proportion to their "size", or at the "best" weights that
             the law knows of.
-        more: further unique samples that are valued.
+        more: number of further unique samples whose value is asked for.
         level: probability inside the intervals.
 
     Returns:
@@ -220,9 +218,9 @@ def best_weights(
     a smooth function of the shares.
 
     Args:
-        fit: of all pools, with `stretch="share"`.
-        samples: to be seen in all.
-        pools: to draw from; all when None.
+        fit: fit of all pools, with `stretch="share"`.
+        samples: number of samples to be seen in all.
+        pools: pools to draw from; all when None.
         pool_sizes: unique samples by pool where they differ from the measured pools.
 
     Returns:
@@ -254,7 +252,7 @@ def best_weights(
 def _move_shares(
     fit: PoolFit, shares: Array, rows: list[int], sizes: Array, samples: float
 ) -> tuple[Array, float]:
-    """Move share between pairs of pools while the error falls; give the shares and their error."""
+    """Move share between pairs of pools while the error falls; return shares and error."""
     point = _at_optimum(fit)
     error = float(point.errors(shares[None], sizes, np.array([samples]))[0, 0])
     step = 0.25
@@ -351,7 +349,7 @@ def _crossing(
     at: int,
     level: float,
 ) -> Crossing:
-    """Interpolate where two candidates are equal, at the optimum after budget `at` and over the bootstrap [1 + B, C, n]."""
+    """Interpolate where two candidates are equal, for the optimum and each bootstrap."""
     ahead = errors[:, after] - errors[:, before]
     own = _zero(ahead[0], logs, at)
     samples = np.array([_first_zero(row, logs) for row in ahead[1:]])

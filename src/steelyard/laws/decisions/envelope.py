@@ -39,11 +39,12 @@ class Envelope:
     """Error = A / total_gmacs^alpha along the lower envelope.
 
     Attributes:
-        fit: of the line, whose points are the bins; predicts, and has a JSON form.
+        fit: fit of the line, whose points are the bins; predicts, and has a JSON form.
         stat: what stands for a bin; "line" when all runs were fitted, also where too few bins held
             runs.
-        rows: of the runs that are the best of a bin, first row 0; empty for other statistics.
-        num_runs: that were given.
+        rows: rows of the runs that are the best of a bin, the first row is 0; empty for other
+            statistics.
+        num_runs: number of runs that were given.
     """
 
     fit: Fit
@@ -91,7 +92,7 @@ class Envelope:
         )
 
     def excess(self, total_gmacs: ArrayLike, error: ArrayLike) -> Array:
-        """Say how far runs lie above the envelope: ln(error / predicted); a large one is short of something else than compute, [n]."""
+        """Return ln(error / predicted), [n]; a large one is short of more than compute."""
         return np.log(
             np.asarray(error, dtype=np.float64) / self.predict(total_gmacs, extrapolate=True).value
         )
@@ -123,13 +124,13 @@ def fit_envelope(
         bins: number of bins, at least 3.
         stat: "min", or with fewer outliers in mind "quantile" of each bin; "expectile" fits an
             asymmetric line to all runs without bins; "line" fits a plain line to all runs.
-        share: of the runs that lie below a quantile line, or the weight of those above an expectile
-            line, 0..0.5.
+        share: fraction of the runs that lie below a quantile line, or the weight of those above an
+            expectile line, 0..0.5.
         at: pair the minimum with the "center" of its bin (as published; flattens the slope by about
             .003, because the last bin ends before its edge) or with the compute of the run itself
             ("point"), whose intervals hold the truth more often.
-        bootstraps: of the runs; 0 for none.
-        seed: of the bootstrap.
+        bootstraps: resamplings of the runs; 0 for none.
+        seed: seed of the bootstrap.
         source: where the runs come from.
 
     Returns:
@@ -184,10 +185,10 @@ def fit_envelope(
 
 
 def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> tuple[Array, Array]:
-    """Check runs and give their total compute and error.
+    """Check runs and return their total compute and error.
 
     Args:
-        points: as `fit_envelope` takes them.
+        points: columns as `fit_envelope` takes them.
         target: errors, or the name of their column.
 
     Returns:
@@ -263,7 +264,7 @@ def _refuse(is_bad: NDArray[np.bool_], rule: str, column: Array, hint: str) -> N
 
 
 def _reducer(stat: Stat, edges: Array, share: float, at: str) -> Callable[[Array, Array], Line]:
-    """Make what turns runs into the points of the line."""
+    """Make the function that turns runs into the points of the line."""
     centers = (edges[1:] + edges[:-1]) / 2
 
     def reduce(x: Array, y: Array) -> Line:
@@ -296,7 +297,7 @@ def _least_squares(x: Array, y: Array, weights: Array | None = None) -> Array:
 
 
 def _expectile(share: float) -> Callable[[Array, Array], Array]:
-    """Make the asymmetric least squares of runs, those above the line weighted `share` and those below 1 - `share`."""
+    """Make the least squares that weigh runs above the line `share`, others 1 - `share`."""
 
     def line(x: Array, y: Array) -> Array:
         theta = _least_squares(x, y)
@@ -363,7 +364,7 @@ def _as_fit(
 
 
 def _law() -> Law:
-    """Declare A / total_gmacs^alpha with bounds for errors; it has the name of the plain power law, which reads it from JSON."""
+    """Declare A / total_gmacs^alpha with bounds for errors."""
     parameters = (
         Parameter(name="A", transform="log", low=-60.0, high=60.0, starts=(1.0,)),
         Parameter(name="alpha", transform="identity", low=-2.0, high=2.0, starts=(0.1,)),

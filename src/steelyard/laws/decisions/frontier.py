@@ -1,7 +1,4 @@
-"""Which models stood at the frontier when they were published.
-
-The largest training runs of their day.
-"""
+"""Find the models that were among the largest training runs when they were published."""
 
 import datetime
 from collections.abc import Sequence
@@ -27,7 +24,7 @@ def rank_at_publication(year: ArrayLike, compute: ArrayLike) -> NDArray[np.int64
     """Rank each model by training compute among those published until then.
 
     Args:
-        year: of publication, decimal, [n]; models of one date see each other.
+        year: year of publication, decimal, [n]; models of one date see each other.
         compute: training compute, any unit, [n]; NaN for unknown, which is neither ranked nor
             counted.
 
@@ -50,7 +47,7 @@ def top_at_publication(year: ArrayLike, compute: ArrayLike, count: int = 10) -> 
     """Mark the models that were among the `count` largest when published.
 
     Args:
-        year: of publication, decimal, [n].
+        year: year of publication, decimal, [n].
         compute: training compute, [n]; NaN for unknown.
         count: models at the frontier, such as 3, 5, 10 or 20.
 
@@ -68,9 +65,9 @@ def above_trend(year: ArrayLike, compute: ArrayLike, fraction: float = 0.25) -> 
     models' compute, and the upper `fraction` of the residuals.
 
     Args:
-        year: of publication, decimal, [n].
+        year: year of publication, decimal, [n].
         compute: training compute, [n]; NaN for unknown, which is never marked.
-        fraction: of the known models to mark, 0..1.
+        fraction: fraction of the known models to mark, 0..1.
 
     Returns:
         True for those far above the trend, [n].

@@ -22,9 +22,9 @@ class NextCell:
     """Candidate runs, the best buy first.
 
     Attributes:
-        rows: their numbers among the candidates, the first is 0, [m].
+        rows: row numbers among the candidates, the first is 0, [m].
         inputs: per input its values, in the same order, [m].
-        flops: what each costs, [m].
+        flops: cost of each, [m].
         interval_before: relative width of the wanted interval now, (high - low) / value of the law
             itself, without the noise of a run.
         interval_after: the width expected once the candidate is measured, [m].
@@ -60,7 +60,7 @@ def next_cell(
     bootstrap: what is learned is weighed before anything is trained.
 
     Args:
-        fit: with at least 50 bootstraps.
+        fit: fit with at least 50 bootstraps.
         candidates: per input of the law its values, [m].
         wanted: the run whose prediction should become sharper, one value per input.
         flops: cost of each candidate, [m]; None for 6 x parameters x tokens.
@@ -125,7 +125,7 @@ def _cost(columns: Mapping[str, Array], flops: ArrayLike | None) -> Array:
 def _spread(
     fit: Fit, columns: Mapping[str, Array], goal: Mapping[str, Array]
 ) -> tuple[float, Array]:
-    """Return the standard deviation of the log prediction at the goal, now and after each candidate, [m]."""
+    """Return the deviation of the log prediction at the goal, now and after each run, [m]."""
     at_goal = fit.law.predict(fit.samples, goal)[:, 0]
     at_cells = fit.law.predict(fit.samples, columns)
     at_goal, at_cells = at_goal - at_goal.mean(), at_cells - at_cells.mean(axis=0)

@@ -1,4 +1,4 @@
-"""What a scaling study costs when every length is a run of its own, or a cooldown that branches off one trunk per size."""
+"""What a scaling study costs: a run per length, or cooldowns from one trunk per size."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class Branch:
     """One length of a study: a cooldown from a checkpoint of the trunk, or a run of its own.
 
     Attributes:
-        tokens: of the whole length, D.
-        start_tokens: where the cooldown begins; 0 for a run of its own.
-        replayed_tokens: between the nearest earlier checkpoint and the start, trained again at the
-            trunk's rate.
+        tokens: tokens of the whole length, D.
+        start_tokens: tokens at which the cooldown begins; 0 for a run of its own.
+        replayed_tokens: tokens between the nearest earlier checkpoint and the start, trained again
+            at the trunk's rate.
     """
 
     tokens: float
@@ -44,9 +44,9 @@ class SizeStudy:
     Attributes:
         parameters: model size N.
         method: "branch" for one trunk with cooldowns, "cosine" for a run per length.
-        trunk_tokens: of the constant-rate run; 0 for cosine.
+        trunk_tokens: length of the constant-rate run; 0 for cosine.
         branches: one per length, ascending.
-        flops_per_token: of this size.
+        flops_per_token: training FLOP per token of this size.
     """
 
     parameters: float
@@ -78,7 +78,7 @@ class StudyPlan:
     """A scaling study, size by size.
 
     Attributes:
-        sizes: ascending.
+        sizes: one study per model size, ascending.
     """
 
     sizes: tuple[SizeStudy, ...]
@@ -234,7 +234,7 @@ def _size_study(
     apart: float,
     per_token: float,
 ) -> SizeStudy:
-    """Place the cooldowns of one size, or a run per length where there are no starts; the trunk's end always is a checkpoint."""
+    """Place the cooldowns of one size, or a run per length where there are no starts."""
     last = max(starts) if starts else 0.0
     at = starts or [0.0] * len(lengths)
     branches = tuple(
@@ -271,8 +271,8 @@ def cheapest_study(
     linearized around a law that is already roughly known, such as a published one.
 
     Args:
-        fit: of loss against "parameters" and "tokens"; its noise is that of one run, at least 0.1 %
-            is assumed.
+        fit: fit of loss against "parameters" and "tokens"; its noise is that of one run, at least
+            0.1 % is assumed.
         parameters: target model size.
         tokens: target token count.
         width: wanted width of the interval of the target's expected loss, as a fraction of it.
@@ -329,7 +329,7 @@ def _subsets(size: int) -> list[tuple[int, ...]]:
 
 
 class _Precision:
-    """The slopes of a law at every cell of a grid and at a target, from which the width of any choice of cells follows."""
+    """The interval width of a target for any choice of cells, from the slopes of a law."""
 
     def __init__(
         self, fit: Fit, sizes: Array, ratios: Array, parameters: float, tokens: float, level: float
@@ -353,7 +353,7 @@ class _Precision:
         )
 
     def width(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> float:
-        """Return the width of the target's interval after fitting some cells; infinite with too few or degenerate ones."""
+        """Return the width of the target's interval after fitting some cells."""
         cells = self.cells[:, list(rows)][:, :, list(columns)].reshape(len(self.target), -1)
         information = cells @ cells.T
         scale = np.sqrt(np.diag(information))

@@ -1,6 +1,4 @@
-"""The memory wall.
-
-How fast accelerators' peaks outgrow their bandwidths, and what batch keeps a model compute-bound.
+"""The memory wall: how fast the peaks of accelerators outgrow their bandwidths.
 
 The balance of a device is its peak FLOP/s over a bandwidth in byte/s: the FLOP it can do while a
 byte arrives. Work with less arithmetic per byte waits for memory. A product with weights does 2
@@ -51,7 +49,7 @@ class Wall:
             whether it grows.
         year_now: year of the known balance.
         balance_now: the known balance, FLOP per byte.
-        bytes_per_weight: of the weights, 2 for 16 bit.
+        bytes_per_weight: bytes of a weight, 2 for 16 bit.
         level: probability inside the intervals.
         slope: growth of the balance's natural log per year.
     """
@@ -164,7 +162,7 @@ def balance_points(accelerator: str, dtype: str = "") -> dict[str, float]:
 
     Args:
         accelerator: catalog name.
-        dtype: of the arithmetic; empty for bf16, or fp16 where a device has no bf16.
+        dtype: number type of the arithmetic; empty for bf16, or fp16 where a device has no bf16.
 
     Returns:
         FLOP per byte by tier: "memory", "scale_up" (peers in the node), "host"; tiers without a
@@ -197,8 +195,8 @@ def chip_points(
     Args:
         quantity: field of `catalog.Accelerator`: "peak_flops_per_s", "memory_bytes_per_s",
             "scale_up_bytes_per_s", "host_link_bytes_per_s" or "memory_bytes".
-        dtypes: of the peak, the first that a chip has; one precision per series, because their
-            trends differ.
+        dtypes: number types of the peak, the first that a chip has; one precision per series,
+            because their trends differ.
         since: first year.
         scale_up: whether to keep only chips with a link to peers and a peak in `dtypes`, so that
             several quantities are read from the same chips.
@@ -236,8 +234,8 @@ def chip_trend(
     """Fit the growth of one quantity of the catalog's accelerators.
 
     Args:
-        quantity: as for `chip_points`.
-        dtypes: of the peak, the first that a chip has.
+        quantity: field of `catalog.Accelerator`, as for `chip_points`.
+        dtypes: number types of the peak, the first that a chip has.
         since: first year.
         scale_up: whether to keep only chips with a link to peers.
 

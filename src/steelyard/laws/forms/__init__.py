@@ -1,4 +1,4 @@
-"""The laws of the literature, one small file per subject, each declared on the one fitting engine."""
+"""The laws of the literature, declared on the one fitting engine."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def law_named(name: str) -> Law:
     """Make the law that a stored fit or a user names.
 
     Args:
-        name: of a form, with its arguments after colons, such as "chinchilla" or
+        name: name of a form, with its arguments after colons, such as "chinchilla" or
             "power_law:tokens".
 
     Returns:

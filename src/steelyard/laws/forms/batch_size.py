@@ -62,11 +62,11 @@ def fit_steps(
     """Fit the steps to a target; runs that reached their cap first count as "more than the cap".
 
     Args:
-        batch: of each run, positive, [n].
-        steps: to the target, [n]; NaN or infinite where the cap came first.
-        caps: on steps, [n] or one number; infinite for none.
+        batch: batch size of each run, positive, [n].
+        steps: number of steps to the target, [n]; NaN or infinite where the cap came first.
+        caps: most steps of a run, [n] or one number; infinite for none.
         bootstraps: refits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Returns:
         The fit of `steps_to_target`.
@@ -86,11 +86,11 @@ def fit_steps(
 
 
 def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
-    """Read from one run's curve the step at which it first reaches a loss, linear in ln step between measurements.
+    """Return the step at which a run first reaches a loss, log-linear between measurements.
 
     Args:
         steps: rising, positive, [n].
-        loss: at those steps, [n].
+        loss: loss at those steps, [n].
         target: loss to reach.
 
     Returns:
@@ -145,7 +145,7 @@ def critical_batch(
     of its bootstraps.
 
     Args:
-        fitted: of `steps_to_target`, or another law of steps with the one input "batch".
+        fitted: fit of `steps_to_target`, or another law of steps with the one input "batch".
         overhead: allowed excess of examples, positive; .2 is the convention.
         reference: batch compared with; None for the fitted batch of fewest examples within the
             points.
@@ -189,7 +189,7 @@ def _fewest_examples(fitted: Fit) -> float:
 
 
 def _log_critical(law: Law, theta: Array, log_reference: float, log_excess: float) -> Array:
-    """Bisect ln B for each parameter set, [S]; infinite where examples never exceed the allowance."""
+    """Bisect ln B per parameter set, [S]; infinite where the allowance is never exceeded."""
 
     def examples(log_batch: Array) -> Array:
         return np.diagonal(law.predict(theta, {"batch": np.exp(log_batch)})) + log_batch

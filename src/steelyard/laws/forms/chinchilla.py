@@ -72,7 +72,7 @@ def chinchilla(*, tied: bool = False) -> Law:
 
 
 def chinchilla_tied() -> Law:
-    """Give `chinchilla(tied=True)`: loss = E + A / parameters^alpha + B / tokens^alpha."""
+    """Return `chinchilla(tied=True)`: loss = E + A / parameters^alpha + B / tokens^alpha."""
     return chinchilla(tied=True)
 
 

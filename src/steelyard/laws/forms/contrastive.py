@@ -1,7 +1,4 @@
-"""Contrastive language-image models.
-
-Error as the sum of what model, data and samples seen each leave over, and which one binds.
-"""
+"""Contrastive language-image models: error by model, data and samples seen, and what binds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,8 +35,7 @@ def contrastive() -> Law:
         >>> fit(contrastive(), table, "error", delta=math.inf)  # doctest: +SKIP
 
     Source: the parametric form of Hoffmann et al. 2022 (arXiv 2203.15556), equation 10, with one
-    part per resource of
-        Cherti et al. 2023 (arXiv 2212.07143), section 4.
+        part per resource of Cherti et al. 2023 (arXiv 2212.07143), section 4.
     """
     parameters = [Parameter(name="E", transform="log", low=-9.0, high=0.0, starts=(-3.0, -1.5))]
     starts = {"A": (-1.0, 0.5), "B": (4.0, 12.0, 28.0), "C": (3.0, 10.0)}
@@ -74,7 +70,7 @@ class Bottleneck:
         gains: by resource, the relative fall of the error when it alone doubles, 0..1.
         limiting: the resource with the largest share.
         confidence: fraction of the bootstraps that name the same one; 1 without bootstraps.
-        error: predicted for the run.
+        error: error predicted for the run.
     """
 
     shares: dict[str, Estimate]
@@ -88,7 +84,7 @@ def bottleneck(fit: Fit, point: Mapping[str, Any], level: float = 0.8) -> Bottle
     """Say which resource a run is short of, by the derivatives of the joint law.
 
     Args:
-        fit: of `contrastive()`.
+        fit: fit of `contrastive()`.
         point: the run's "gmacs", "unique_samples" and "samples".
         level: probability inside the intervals, 0..1.
 
@@ -158,11 +154,11 @@ def contrastive_gmacs(
     Args:
         image_size: side of the square image, pixels.
         patch_size: side of a patch, pixels, divides the image's.
-        image_width: of the vision transformer.
-        image_layers: of the vision transformer.
-        text_width: of the text transformer.
-        text_layers: of the text transformer.
-        context_tokens: of the text tower, padding included.
+        image_width: width of the vision transformer.
+        image_layers: number of layers of the vision transformer.
+        text_width: width of the text transformer.
+        text_layers: number of layers of the text transformer.
+        context_tokens: context of the text tower, padding included.
         mlp_ratio: hidden size of the image tower's MLP over its width; the text tower's is 4.
 
     Returns:

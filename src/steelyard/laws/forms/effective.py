@@ -1,6 +1,4 @@
-"""Effective quantities.
-
-What a repeated amount, an oversized model or a ratio of inputs counts as, each a term of its own.
+"""Effective quantities: what a repeated amount or an oversized model counts as.
 
 A term stands where an input would, as in `Power("B", "beta", of=Repeated(...))`.
 """
@@ -30,10 +28,8 @@ _LARGEST_LOG = 600.0
 class Repeated(Term):
     """The worth of a total of which only a part is unique.
 
-    U + u R (1 - decay(r)), r = total / u - 1 repetitions.
-
-    The worth saturates at u (1 + R); R to infinity gives the total back, and so does a total of at
-    most u.
+    It is u + u R (1 - decay(r)) for r = total / u - 1 repetitions. The worth saturates at u (1 +
+    R); R to infinity gives the total back, and so does a total of at most u.
 
     Attributes:
         total: such as the tokens trained on.
@@ -104,9 +100,9 @@ def saturation(repeats: Array, constant: Array, decay: Decay) -> tuple[Array, Ar
 
 @dataclass(frozen=True)
 class OptimalSize(Term):
-    """The model size for which so many tokens are compute-optimal under E + A / N^alpha + B / D^beta.
+    """The model size for which so many tokens are compute-optimal.
 
-    It balances the two terms: alpha A / N^alpha = beta B / D^beta.
+    It balances the two terms of E + A / N^alpha + B / D^beta: alpha A / N^alpha = beta B / D^beta.
 
     Attributes:
         tokens: D, a term.

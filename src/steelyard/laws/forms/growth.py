@@ -1,6 +1,4 @@
-"""Exponential growth over the years.
-
-How fast something doubles, when it crosses a threshold, and how far to trust the line.
+"""Exponential growth over the years: rates, crossings, forecasts and their intervals.
 
 The law is a straight line of the logarithm over time, fitted by least squares on the common engine.
 Intervals are Student's t by default, exact for normal noise and good down to three points;
@@ -141,9 +139,9 @@ def fit_growth(
         value: positive, any unit, [n].
         period_years: years per factor g.
         year0: year at which the value is c; None for the mean year, rounded.
-        weights: not negative, [n]; none for equal ones.
+        weights: weights, not negative, [n]; None for equal ones.
         bootstraps: resampled fits for the "bootstrap" intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
         source: where the values come from, kept in the fit.
 
     Returns:
@@ -176,10 +174,10 @@ def fit_growth(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The straight line of the natural log of the value over the year, with what its intervals need.
+    """The straight line of the log value over the year, with what its intervals need.
 
     Attributes:
-        slope: of ln value per year.
+        slope: slope of ln value per year.
         center: weighted mean year of the points.
         level: ln value at the center.
         noise: standard deviation of ln value around the line.
@@ -201,12 +199,12 @@ class Line:
     last: float
 
     def quantile(self, level: float) -> float:
-        """Return Student's t that holds `level` of the probability between its negative and itself."""
+        """Return Student's t whose symmetric interval holds `level` of the probability."""
         return student(self.freedom, level)
 
 
 def student(freedom: float, level: float) -> float:
-    """Return Student's t that holds `level` of the probability between its negative and itself."""
+    """Return Student's t whose symmetric interval holds `level` of the probability."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, tails(level)[1]))
@@ -216,7 +214,7 @@ def line_of(fit: Fit) -> Line:
     """Return the straight line behind a fit of `growth`.
 
     Args:
-        fit: of `growth`, with its points.
+        fit: fit of `growth`, with its points.
 
     Returns:
         Slope, level and their standard errors.
@@ -256,7 +254,7 @@ def growth_per_year(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -
     """Return the factor by which the value grows in a year.
 
     Args:
-        fit: of `growth`.
+        fit: fit of `growth`.
         level: probability inside the interval, 0..1.
         intervals: "t" for Student's, "bootstrap" for percentiles of the resampled fits.
 
@@ -275,7 +273,7 @@ def doubling_time_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t
     """Return the years in which the value doubles.
 
     Args:
-        fit: of `growth`.
+        fit: fit of `growth`.
         level: probability inside the interval, 0..1.
         intervals: "t" or "bootstrap".
 
@@ -287,7 +285,7 @@ def doubling_time_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t
 
 
 def years_to_gain(gain: float, slope: Estimate) -> Estimate:
-    """Return the years in which a log value grows by `gain` at a slope per year; an end is infinite where the slope may be 0."""
+    """Return the years in which a log value grows by `gain`; open where the slope may be 0."""
     if slope.value == 0:
         return Estimate(math.inf, -math.inf, math.inf)
     value = gain / slope.value
@@ -308,7 +306,7 @@ def crossing_year(
     band of the line.
 
     Args:
-        fit: of `growth`.
+        fit: fit of `growth`.
         threshold: positive, in the unit of the values.
         level: probability inside the interval, 0..1.
         intervals: "t" or "bootstrap".
@@ -360,7 +358,7 @@ def forecast_growth(fit: Fit, year: ArrayLike, level: float = 0.8) -> Prediction
     when a year is far, see `is_far`.
 
     Args:
-        fit: of `growth`.
+        fit: fit of `growth`.
         year: decimal years, [n] or a single number.
         level: probability that a new value falls inside, 0..1.
 
@@ -385,7 +383,7 @@ def last_residual(fit: Fit) -> Estimate:
     """Say where the latest value stands against the trend: measured over fitted.
 
     Args:
-        fit: of `growth`.
+        fit: fit of `growth`.
 
     Returns:
         The ratio, with the 95 % range of ratios that the noise of one value explains; outside of it

@@ -48,7 +48,10 @@ _SAME_AXIS_SD = 0.03
 
 @dataclass(frozen=True)
 class _BatchCurve(Term):
-    """exp(square u^2 + cube u^3 + tilt u v + bend v^2), u = ln(batch / best batch for the tokens), v = ln(tokens / 1e10)."""
+    """exp(square u^2 + cube u^3 + tilt u v + bend v^2).
+
+    u = ln(batch / best batch for the tokens) and v = ln(tokens / 1e10).
+    """
 
     terms: tuple[str, ...]
     coefficient: float
@@ -91,8 +94,9 @@ def learning_rate(
 
     Args:
         kind: one of `LEARNING_RATE_LAWS`.
-        coefficient: of the best batch in tokens, coefficient x tokens^exponent, positive.
-        exponent: of the best batch.
+        coefficient: coefficient of the best batch in tokens, coefficient x tokens^exponent,
+            positive.
+        exponent: exponent of the best batch.
 
     Returns:
         The law of a learning rate with inputs "tokens", then "parameters", then "batch_tokens", in
@@ -148,11 +152,11 @@ def fit_learning_rate(
     """Fit a learning-rate law to the optima of a sweep, by weighted least squares of the log.
 
     Args:
-        optima: of "learning_rate" by "tokens", and as the law needs "parameters" and
+        optima: optima of "learning_rate" by "tokens", and as the law needs "parameters" and
             "batch_tokens".
-        law: from `learning_rate`; None for the smooth one.
+        law: law made by `learning_rate`; None for the smooth one.
         bootstraps: resampled fits.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Returns:
         The fit.
@@ -191,10 +195,10 @@ class HorizonError:
     """How well a law predicts the optima of horizons it was not fitted to.
 
     Attributes:
-        law: its name.
+        law: name of the law.
         rms: root mean square error of ln learning rate over all cells.
         r2: explained share of the variance of ln learning rate.
-        num_parameters: free ones.
+        num_parameters: number of free parameters.
     """
 
     law: str
@@ -207,8 +211,8 @@ def leave_one_horizon_out(optima: Optima, laws: Sequence[Law]) -> tuple[HorizonE
     """Compare laws by predicting each horizon from the others.
 
     Args:
-        optima: of "learning_rate", with at least three different "tokens".
-        laws: from `learning_rate`.
+        optima: optima of "learning_rate", with at least three different "tokens".
+        laws: laws made by `learning_rate`.
 
     Returns:
         Errors, the best law first.

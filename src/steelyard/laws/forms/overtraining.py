@@ -1,6 +1,4 @@
-"""Training beyond the compute-optimal token count.
-
-Loss by compute and tokens per parameter, and task error by loss.
+"""Training beyond the compute-optimal token count: loss, and task error by loss.
 
 The law of over-training is the sum of powers with one exponent written for those two axes: with C =
 6 N D and M = D / N, a M^h C^-h = a (6 N^2)^-h and b M^-h C^-h = b (6 D^2)^-h, so alpha = beta = 2
@@ -57,7 +55,7 @@ class _SquaredPower(Term):
 
 @dataclass(frozen=True)
 class _SaturatingError(Term):
-    """eps - k exp(-g loss), with its tangent in log space where it would fall below a twentieth of eps."""
+    """eps - k exp(-g loss), continued by its tangent in log space below a twentieth of eps."""
 
     @property
     def transforms(self) -> dict[str, Transform]:
@@ -145,7 +143,7 @@ def predict_error(
     Args:
         loss: fit of the loss, such as of `overtraining`.
         error: fit of `downstream_error` on the same evaluation set's loss.
-        inputs: of the loss's law, natural units, [n] or a single number.
+        inputs: inputs of the law of the loss, natural units, [n] or a single number.
         level: probability that a new run falls inside, 0..1.
 
     Returns:

@@ -1,7 +1,4 @@
-"""Fine-tuning loss over data size.
-
-Flat while the examples add less than the model already knows, then a power law with a floor.
-"""
+"""Fine-tuning loss over data size: flat at first, then a power law with a floor."""
 
 import math
 from collections.abc import Mapping
@@ -136,9 +133,7 @@ def vanilla(of: str = "examples") -> Law:
 
 
 def rectified_starts(examples: Array, loss: Array) -> Array:
-    """Return starts near the optimum.
-
-    The best of a grid of exponents and transitions, each with the B and E that suit it.
+    """Return starts near the optimum, the best of a grid of exponents and transitions.
 
     For a given exponent and transition the law is linear in B and E, so these follow from least
     squares of the relative errors. The grid holds exponents from .05 to 2 and transitions from 1 to
@@ -146,7 +141,7 @@ def rectified_starts(examples: Array, loss: Array) -> Array:
 
     Args:
         examples: data sizes, [n], positive.
-        loss: at each of them, [n], positive.
+        loss: loss at each of them, [n], positive.
 
     Returns:
         The two best in the coordinates of `rectified`, [2, 4].
@@ -168,12 +163,12 @@ def fit_rectified(
 
     Args:
         examples: data sizes, [n]; 0 stands for the model before tuning and is taken as 1e-10.
-        loss: after tuning on each, [n], natural units.
+        loss: loss after tuning on each, [n], natural units.
         delta: where the Huber loss turns linear, log units; infinite for least squares, as
             published.
         bootstraps: resampled fits for the intervals; 0 for none.
-        seed: of the resampling.
-        prior: beliefs; see `steelyard.laws.fit`.
+        seed: seed of the resampling.
+        prior: weak beliefs about parameters; see `steelyard.laws.fit`.
         source: where the points come from.
 
     Returns:
@@ -184,7 +179,7 @@ def fit_rectified(
         FitError: sizes or losses that cannot be fitted; rows are named.
 
     Example:
-        >>> transition(fit_rectified([200, 400, 800, 1600, 3200, 6400], loss)).value  # doctest: +SKIP
+        >>> transition(fit_rectified(examples, loss)).value  # doctest: +SKIP
         2150.0
 
     Source: Lin et al. 2024 (arXiv 2402.02314), sections 3.3 and appendix on the fit; starts are
@@ -220,10 +215,10 @@ def fit_vanilla(
 
     Args:
         examples: data sizes, [n], positive.
-        loss: after tuning on each, [n], natural units.
+        loss: loss after tuning on each, [n], natural units.
         delta: where the Huber loss turns linear, log units; infinite for least squares.
         bootstraps: resampled fits for the intervals; 0 for none.
-        seed: of the resampling.
+        seed: seed of the resampling.
         source: where the points come from.
 
     Returns:
@@ -269,7 +264,7 @@ def transition(fit: Fit, level: float = 0.8) -> Estimate:
     """Return the data size where the flat phase turns into the power law: examples^beta = D_l.
 
     Args:
-        fit: of `rectified`.
+        fit: fit of `rectified`.
         level: probability inside the interval, 0..1.
 
     Returns:
@@ -290,8 +285,8 @@ def required_data(
     """Return the data size that reaches a loss.
 
     Args:
-        fit: of `rectified` or `vanilla`.
-        loss: wanted, natural units.
+        fit: fit of `rectified` or `vanilla`.
+        loss: wanted loss, natural units.
         level: probability inside the interval, 0..1.
         extrapolate: whether an answer more than two decades beyond the points is allowed.
 

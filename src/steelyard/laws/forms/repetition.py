@@ -49,15 +49,15 @@ Base = Mapping[str, float] | str | Fit | None
 def data_constrained(
     decay: Decay = "exponential", tied: bool | str = False, *, base: Base = None
 ) -> Law:
-    """Loss = E + A / N'^alpha + B / D'^beta with the worth D' of repeated tokens and N' of excess parameters.
+    """Loss = E + A / N'^alpha + B / D'^beta for repeated tokens and excess parameters.
 
-    D' = U + U R_D (1 - exp(-r / R_D)) with r = D / U - 1, and N' likewise with R_N over U_N, the
-    smaller of N and the size for which U tokens are compute-optimal. Without repetition and excess
-    it is the base law.
+    The worth of the tokens is D' = U + U R_D (1 - exp(-r / R_D)) with r = D / U - 1, and N'
+    likewise with R_N over U_N, the smaller of N and the size for which U tokens are
+    compute-optimal. Without repetition and excess it is the base law.
 
     Args:
-        decay: of the worth of a further pass; "geometric" loses a fixed share, 1 / (1 + R), with
-            each.
+        decay: decay of the worth of a further pass; "geometric" loses a fixed share, 1 / (1 + R),
+            with each.
         tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when
             that is given.
         base: known numbers for A, B, E, alpha and beta, which are then fixed: a mapping in natural
@@ -99,14 +99,13 @@ def data_constrained(
 def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
     """Loss = E + A / N^alpha + B / D^beta + P r^delta (N / U)^kappa.
 
-    Repeated tokens count in full, overfitting costs.
-
-    Unlike `data_constrained` it can rise with further epochs.
+    Repeated tokens count in full, and overfitting costs. Unlike `data_constrained` it can rise with
+    further epochs.
 
     Args:
         tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when
             that is given.
-        base: as in `data_constrained`.
+        base: numbers of the base law, as in `data_constrained`.
 
     Returns:
         The law with inputs "parameters", "tokens" and "unique_tokens"; P, delta and kappa are free,
@@ -164,10 +163,10 @@ class RepetitionConstants:
 
 
 def repetition_constants(fit: Fit, level: float = 0.9) -> RepetitionConstants:
-    """Profile both constants of a `data_constrained` fit, because a fitted pair is one point of a valley.
+    """Profile both constants of a `data_constrained` fit; a fitted pair is a point of a valley.
 
     Args:
-        fit: with its points, R_D and R_N free.
+        fit: fit with its points, R_D and R_N free.
         level: probability inside the intervals, 0..1.
 
     Returns:
@@ -189,7 +188,7 @@ def effective_tokens(fit: Fit, unique_tokens: float, epochs: float, level: float
     """Say how many fresh tokens so many epochs over the unique ones are worth.
 
     Args:
-        fit: of `data_constrained`.
+        fit: fit of `data_constrained`.
         unique_tokens: U, positive.
         epochs: passes over them, positive, not only whole ones; below 1 nothing repeats.
         level: probability inside the interval, 0..1.
@@ -218,7 +217,7 @@ def value_of_next_epoch(fit: Fit, epochs: float, level: float = 0.8) -> Estimate
     """Say what one more epoch is worth after some, as a fraction of as many fresh tokens.
 
     Args:
-        fit: of `data_constrained`.
+        fit: fit of `data_constrained`.
         epochs: passes already made, 0 or more; after none the next is worth 1.
         level: probability inside the interval, 0..1.
 

@@ -1,6 +1,4 @@
-"""Routed (mixture-of-experts) language models.
-
-Loss bilinear in log size and log experts, with saturation at both ends.
+"""Routed (mixture-of-experts) models: loss bilinear in log size and log experts.
 
 All logarithms of these laws have base 10, as in the paper: log10 L = a log10 N + b log10 Eh + c
 log10 N log10 Eh + d, where Eh is the number of experts E after saturation, 1/Eh = 1/(E - 1 +
@@ -39,7 +37,7 @@ _SHARES = {
 
 @dataclass(frozen=True)
 class _Bilinear(Term):
-    """L = 10^(a u + b v + c u v + d) with u = log10 size and v = log10 of the (saturated) spread."""
+    """L = 10^(a u + b v + c u v + d), u = log10 size, v = log10 of the (saturated) spread."""
 
     size: str
     spread: str
@@ -88,7 +86,7 @@ class _Bilinear(Term):
 
 
 def routed(by: str = "experts", saturation: bool | str = True) -> Law:
-    """Log10 loss = a log10 N + b log10 Eh + c log10 N log10 Eh + d, for models that route each token to experts.
+    """Log10 loss = a log10 N + b log10 Eh + c log10 N log10 Eh + d, for routed models.
 
     With by = "utilization" the same form in F, the dense parameters that cost the same forward
     FLOP, and B, total parameters per F: runs with more experts per token or another share of routed
@@ -142,14 +140,14 @@ def routed_coefficients(
     """Bring coefficients of the bilinear law to base 10, the base of `routed`.
 
     Args:
-        a: of log size.
-        b: of log experts.
-        c: of their product.
+        a: coefficient of log size.
+        b: coefficient of log experts.
+        c: coefficient of their product.
         d: the constant.
         E_start: experts that one expert counts as.
         E_max: experts that infinitely many count as.
-        log_base: of the logarithms the coefficients belong to, 10 or e; it cannot be guessed from
-            the numbers.
+        log_base: base of the logarithms the coefficients belong to, 10 or e; it cannot be guessed
+            from the numbers.
 
     Returns:
         Values by parameter for `Law.coordinates`.
@@ -185,12 +183,13 @@ def routed_points(
     """Make the inputs of both routed laws from what a run table holds.
 
     Args:
-        parameters: of the dense model with the same layers, what one token meets, [n].
-        experts: per routed layer, at least 1; dense runs enter every router's fit as 1, [n].
+        parameters: size of the dense model with the same layers, what one token meets, [n].
+        experts: number of experts per routed layer, at least 1; dense runs enter every router's fit
+            as 1, [n].
         experts_per_token: how many a token is sent to, at most `experts` unless the run is dense,
             [n] or one for all.
-        total_parameters: of the whole model; None leaves the columns of the utilization form out,
-            [n].
+        total_parameters: parameters of the whole model; None leaves the columns of the utilization
+            form out, [n].
         flop_ratio: forward FLOP over those of the dense model, [n] or one for all.
 
     Returns:
@@ -240,10 +239,10 @@ def effective_parameters(
     c log10 E_start).
 
     Args:
-        fit: of a `routed` law with saturation; for the utilization form sizes and spread are its
-            two inputs.
+        fit: fit of a `routed` law with saturation; for the utilization form sizes and spread are
+            its two inputs.
         parameters: what one token meets, [n] or a number.
-        experts: [n] or a number.
+        experts: number of experts, [n] or a number.
         level: probability inside the interval, which holds the spread of the coefficients only,
             0..1.
 
@@ -267,9 +266,9 @@ def level_curve(fit: Fit, loss: float, experts: ArrayLike, level: float = 0.8) -
     """Return the model size that reaches a loss at each number of experts.
 
     Args:
-        fit: of a `routed` law with saturation.
-        loss: wanted, in the unit of the fit's targets, positive.
-        experts: [n] or a number.
+        fit: fit of a `routed` law with saturation.
+        loss: wanted loss, in the unit of the fit's targets, positive.
+        experts: number of experts, [n] or a number.
         level: probability inside the interval, which holds the spread of the coefficients only,
             0..1.
 
@@ -303,7 +302,7 @@ def cutoff(fit: Fit, level: float = 0.8) -> Estimate:
     value. It belongs to one router, one number of tokens and one set-up.
 
     Args:
-        fit: of a `routed` law.
+        fit: fit of a `routed` law.
         level: probability inside the interval, 0..1.
 
     Returns:

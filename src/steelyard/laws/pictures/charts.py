@@ -1,6 +1,6 @@
 """Charts of fitted laws: points and curves with their band, and residuals.
 
-Each function gives a Vega-Lite spec with its data inside, for `runs.report.Chart` or
+Each function returns a Vega-Lite spec with its data inside, for `runs.report.Chart` or
 `runs.save.save_chart`. Charts of decisions (isoFLOP valleys, growth over the years, comparisons of
 laws) stand in `steelyard.laws.pictures.decision_charts`.
 """
@@ -50,10 +50,10 @@ def fit_chart(
     Points, curves with their band, the region beyond the points, and points the fit did not see.
 
     Args:
-        fit: with its points; of a holdout, the fit of the smaller points with the held ones as open
-            diamonds.
+        fit: fit with its points; a holdout is drawn as the fit of the smaller points with the held
+            ones as open diamonds.
         title: heading; empty for the name of the law.
-        target: words along y.
+        target: title of the y axis.
         along: input along x; empty for training tokens, samples or examples, else the one with the
             most different values.
         by: input that colours tell apart; empty for groups, else the input that moves the law most.
@@ -170,7 +170,7 @@ def _point(fit: Fit, chosen: Split, row: int, value: float, colour: str) -> dict
 def _unseen(
     fit: Fit, chosen: Split, colours: Sequence[str], columns: Mapping[str, ArrayLike] | None
 ) -> list[dict[str, Any]]:
-    """Return one row per point that the fit did not see, in the colour of the nearest curve and moved to it unless it has its own."""
+    """Return one row per point that the fit did not see, moved to the nearest curve."""
     if columns is None:
         return []
     inputs = check_inputs(fit.law, columns)
@@ -225,7 +225,7 @@ def _x_scale(
 def _curves(
     fit: Fit, chosen: Split, colours: Sequence[str], last: float, level: float
 ) -> list[dict[str, Any]]:
-    """Return the rows of all curves: each from its first point to the end of the axis, marked where its points end."""
+    """Return the rows of all curves, each from its first point to the end of the axis."""
     rows = []
     for index, series in enumerate(chosen.series):
         column = chosen.x[series.rows]
@@ -329,7 +329,7 @@ def residual_chart(
     Far ones are ringed and named by their row.
 
     Args:
-        fit: with its points.
+        fit: fit with its points.
         title: heading.
         along: input along x; empty as for `fit_chart`.
         by: input that colours tell apart; empty as for `fit_chart`.

@@ -2,7 +2,7 @@
 
 IsoFLOP valleys with the line of best sizes, growth over the years, and laws compared.
 
-Each function gives a Vega-Lite spec with its data inside, as those of
+Each function returns a Vega-Lite spec with its data inside, as those of
 `steelyard.laws.pictures.charts` do.
 """
 
@@ -44,10 +44,10 @@ def isoflop_chart(
     until: float | None = None,
     flops_per_parameter_token: float = 6.0,
 ) -> dict[str, Any]:
-    """Draw the valleys of loss over model size, one per budget, and the line of best sizes over compute.
+    """Draw the valleys of loss over model size per budget, and the best sizes over compute.
 
     Args:
-        found: what `isoflop` said.
+        found: result of `isoflop`.
         points: the columns it was given: "parameters", "loss" and "flops", or "tokens" in place of
             "flops".
         title: heading; empty for the exponent.
@@ -183,7 +183,7 @@ def _smooth(size: Array, loss: Array) -> tuple[Array, Array]:
 
 
 def _best_sizes(found: "IsoFlop", colours: Sequence[str], until: float) -> Any:
-    """Draw the best size of each budget with its interval, and the line through them with its band."""
+    """Draw the best size of each budget, and the line through them with its band."""
     import altair as alt
 
     budgets = np.array([item.flops for item in found.budgets])
@@ -262,7 +262,8 @@ def growth_chart(
         trends: fits of `growth` by the name written at their line, at most six.
         title: heading.
         target: words along y.
-        unit: of the values at the marks of y: "USD", "FLOP", "parameter", or "1" for plain numbers.
+        unit: unit of the values at the marks of y: "USD", "FLOP", "parameter", or "1" for plain
+            numbers.
         until: last year shown; None for a quarter of the years beyond the points.
         threshold: a value whose crossing is marked with its interval; None for none.
         normalized: divide each series by its trend in its first year, so that different units share
@@ -466,7 +467,7 @@ def compare_chart(
     Bars the mean over the cuts, dots the cuts.
 
     Args:
-        comparison: from `compare`.
+        comparison: comparison made by `compare`.
         title: heading.
 
     Returns:

@@ -106,7 +106,7 @@ def _profile_panel(item: Profile, width: float, height: float, many: bool) -> An
 
 
 def _shown(item: Profile) -> NDArray[np.bool_]:
-    """Mark the values worth drawing: those with a small excess, at most a thousandfold from the optimum on an open side."""
+    """Mark the values worth drawing: small excess, at most a thousandfold from the optimum."""
     shown = item.excess < 4.0
     if (item.values > 0).all():
         shown &= (item.values < 1e3 * item.value) & (item.values > 1e-3 * item.value)

@@ -1,8 +1,4 @@
-"""The report of a fit.
-
-The law, its parameters with two kinds of intervals, what the points leave free, and how it
-extrapolates.
-"""
+"""The report of a fit: law, parameters with intervals, what is left free, extrapolation."""
 
 import math
 from collections.abc import Mapping
@@ -46,11 +42,11 @@ def fit_report(
     """Tell all there is to know about a fit on one page.
 
     Args:
-        fit: with its points.
+        fit: fit with its points.
         title: heading; empty for the name of the law.
         target: words for what is predicted.
         unseen: columns of the inputs and "target" of measured runs that the fit did not see.
-        comparison: of this law with others, from `compare`.
+        comparison: comparison of this law with others, made by `compare`.
         profiles: whether the objective is profiled, which takes up to a second per parameter.
         holdout: whether the largest points are left out once and predicted.
         level: probability inside bootstrap intervals and bands.
@@ -82,7 +78,7 @@ def fit_report(
 
 
 def _profiles(fit: Fit, level: float) -> dict[str, Profile]:
-    """Profile every parameter, or the first nine of a law with more; none for a law that has only one."""
+    """Profile up to nine parameters; none for a law that has only one."""
     if len(fit.law.names) < 2:
         return {}
     return {name: fit.profile(name, level) for name in fit.law.names[:_MOST_PROFILES]}

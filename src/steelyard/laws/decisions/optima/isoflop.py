@@ -1,7 +1,4 @@
-"""The isoFLOP route.
-
-Per compute budget the model size of least loss, and how that size grows with the budget.
-"""
+"""The model size of least loss per compute budget, and how it grows with the budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +60,7 @@ class IsoFlop:
         noise_source: "given", "measured" from the points, or "assumed".
         scatter: standard deviation of ln N* about the line beyond what that noise explains.
         level: probability inside the intervals.
-        source: of the points.
+        source: source of the points.
     """
 
     budgets: tuple[BudgetMinimum, ...]
@@ -159,7 +156,7 @@ def isoflop(
         noise: standard deviation of the log loss of one run (its seed); None to measure it from the
             roughness of the valleys.
         bootstraps: noisy copies, at least 20.
-        seed: of the noise.
+        seed: seed of the noise.
         level: probability inside the intervals, 0..1.
         flops_per_parameter_token: FLOP per parameter and token where a column is missing.
 
@@ -174,9 +171,8 @@ def isoflop(
         >>> isoflop(table).exponent  # doctest: +SKIP
         Estimate(value=0.497, low=0.478, high=0.514)
 
-    Source: Hoffmann et al. 2022 (arXiv 2203.15556), approach 2; noise and Akima's interpolation as
-    in Porian et al. 2024
-        (arXiv 2406.19146), section 3.
+    Source: Hoffmann et al. 2022 (arXiv 2203.15556), approach 2; noise and Akima's
+        interpolation as in Porian et al. 2024 (arXiv 2406.19146), section 3.
     """
     _check_options(window, noise, bootstraps, level)
     columns = _columns(points, flops_per_parameter_token)
@@ -224,7 +220,7 @@ class _Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A budget's record with ln C, ln N* and ln D* of the estimate and the bootstraps, [1 + B] each."""
+    """A record of a budget with ln C, and ln N* and ln D* with bootstraps, [1 + B] each."""
 
     record: BudgetMinimum
     log_flops: float
@@ -358,7 +354,7 @@ def _tokens_at(curve: _Curve, size: Array) -> Array:
 
 
 def _regress(found: list[_Found], generator: np.random.Generator) -> tuple[Array, float]:
-    """Fit both lines, weighted, to the estimate and to every bootstrap; give them [1 + B, 2, 2] and the scatter of ln N*."""
+    """Fit both lines to estimate and bootstraps, [1 + B, 2, 2]; return also the scatter."""
     x = np.array([item.log_flops for item in found])
     values = np.stack([[item.size for item in found], [item.tokens for item in found]])
     variance = values[0, :, 1:].var(axis=1)
@@ -372,7 +368,7 @@ def _regress(found: list[_Found], generator: np.random.Generator) -> tuple[Array
 
 
 def _scatter(x: Array, y: Array, variance: Array) -> float:
-    """Return the spread about the weighted line that the variances do not explain, by DerSimonian and Laird's moments."""
+    """Return the unexplained spread about the line (DerSimonian and Laird 1986, moments)."""
     weights = 1 / (variance + 1e-12)
     intercept, slope = _lines(x, y[None, :, None], weights)[0, :, 0]
     excess = float((weights * (y - intercept - slope * x) ** 2).sum()) - (len(x) - 2)
@@ -383,7 +379,7 @@ def _scatter(x: Array, y: Array, variance: Array) -> float:
 
 
 def _lines(x: Array, values: Array, weights: Array) -> Array:
-    """Regress values [k, n, S] on x [n] with weights [n]; give intercepts and slopes, [k, 2, S]."""
+    """Regress values [k, n, S] on x [n]; return intercepts and slopes, [k, 2, S]."""
     center = (weights * x).sum() / weights.sum()
     spread = (weights * (x - center) ** 2).sum()
     slope = np.einsum("n,kns->ks", weights * (x - center), values) / spread

@@ -1,7 +1,4 @@
-"""Which learning rate to run with.
-
-From a fitted law, or carried over from another training length.
-"""
+"""The learning rate to run with, from a fitted law or from another training length."""
 
 import math
 import warnings
@@ -31,7 +28,7 @@ class LearningRate:
         low: lower end of the optimum's interval.
         high: upper end.
         level: probability inside.
-        quantile: of the belief about the optimum that `value` is, 0..1.
+        quantile: quantile of the belief about the optimum that `value` is, 0..1.
         expected_penalty: expected relative rise of the loss over that at the true optimum, a
             fraction.
         is_capped: whether the stability edge, not the penalty, set the value.
@@ -63,9 +60,9 @@ def recommend_learning_rate(
     """Recommend the learning rate of a run.
 
     Args:
-        fitted: of a law of `learning_rate`.
-        parameters: of the model, counted as in the fitted cells.
-        tokens: of the whole training run.
+        fitted: fit of a law of `learning_rate`.
+        parameters: model size, counted as in the fitted cells.
+        tokens: tokens of the whole training run.
         batch_tokens: tokens per step.
         penalty: what too low and too high cost.
         stable_to: largest learning rate seen to be stable, such as the least `Optimum.stable_to` of
@@ -112,7 +109,7 @@ def recommend_learning_rate(
 
 
 def _refuse_batch(fitted: Fit, batch_tokens: float) -> None:
-    """Refuse a batch outside the swept ones: the smooth terms are polynomials, which end at the last batch."""
+    """Refuse a batch outside the swept ones."""
     swept = fitted.inputs.get("batch_tokens")
     if (
         swept is not None
@@ -130,7 +127,7 @@ class Transfer:
     """A learning rate carried from one training length to another.
 
     Attributes:
-        value: for the other length.
+        value: learning rate for the other length.
         beta: exponent used: value = given x (tokens from / tokens to)^beta.
         is_rule_of_thumb: whether beta is the published .32, not fitted.
         is_valid: whether the rule of thumb may be used: the batch is at most the best one for the
@@ -154,11 +151,11 @@ def transfer_learning_rate(
     """Carry a good learning rate from one training length to another at the same batch.
 
     Args:
-        learning_rate: best one at `tokens_from`.
+        learning_rate: best learning rate at `tokens_from`.
         tokens_from: training tokens it was found at.
         tokens_to: training tokens of the other run.
         batch_tokens: tokens per step of both.
-        fitted: of a law of `learning_rate`; None for the rule of thumb, beta = .32.
+        fitted: fit of a law of `learning_rate`; None for the rule of thumb, beta = .32.
 
     Returns:
         The learning rate with the exponent used. The rule of thumb warns above the best batch of
@@ -194,7 +191,7 @@ def transfer_learning_rate(
 def _transfer_by_fit(
     fitted: Fit, learning_rate: float, tokens: tuple[float, float], batch_tokens: float
 ) -> Transfer:
-    """Change the learning rate as the law does; model size cancels, because it enters these laws as a factor."""
+    """Change the learning rate as the fitted law does."""
     _refuse_other_law(fitted)
     inputs = {
         "parameters": np.ones(2),

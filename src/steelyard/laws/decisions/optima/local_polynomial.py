@@ -23,10 +23,10 @@ class LocalPolynomial:
         center: coordinate where the expansion is.
         coefficients: constant, slope, half the second derivative, and for a cubic a sixth of the
             third, [3] or [4].
-        covariance: of the coefficients, from the residual variance, [K, K].
+        covariance: covariance of the coefficients, from the residual variance, [K, K].
         noise: residual standard deviation, corrected for the coefficients.
         freedom: points minus coefficients.
-        offset: of the minimum from the center; NaN when there is none.
+        offset: distance of the minimum from the center; NaN when there is none.
     """
 
     center: float
@@ -103,7 +103,7 @@ class LocalPolynomial:
     def bootstrap_interval(
         self, level: float, generator: np.random.Generator
     ) -> tuple[float, float]:
-        """Return the interval of the minimum's coordinate over redrawn noise of redrawn size; draws without a minimum are endless."""
+        """Return the interval of the minimum's coordinate over redrawn noise of redrawn size."""
         size = np.sqrt(self.freedom / generator.chisquare(self.freedom, _DRAWS))
         root = np.linalg.cholesky(self.covariance + 1e-30 * np.eye(len(self.covariance)))
         drawn = self.coefficients + size[:, None] * (

@@ -1,7 +1,4 @@
-"""The best value of a swept setting.
-
-A local polynomial of the loss around the least of a grid, with interval and edges.
-"""
+"""The best value of a swept setting, by a local polynomial of the loss."""
 
 import math
 from dataclasses import dataclass
@@ -25,8 +22,8 @@ class Optimum:
     """The best value of one setting.
 
     Attributes:
-        value: where the fitted loss is least, natural units; the grid's outermost value when it
-            lies at an edge.
+        value: setting where the fitted loss is least, natural units; the grid's outermost value
+            when it lies at an edge.
         low: lower end of the interval, natural units.
         high: upper end; infinite at an upper edge.
         level: probability inside the interval.
@@ -104,7 +101,7 @@ def optimum(
     Args:
         x: settings, [n], positive for "log"; repeated ones are seeds of one setting.
         loss: [n]; NaN and +inf are diverged runs: they are not fitted but kept for `stable_to`.
-        transform: of the setting.
+        transform: coordinate of the setting in which the loss is a polynomial.
         local: settings the quadratic uses, at least 4.
         seeds: how converged runs of one setting are merged.
         sd: known standard deviation of each loss, [n]; None estimates it from seeds, and weights
@@ -115,7 +112,7 @@ def optimum(
         interval: "delta" propagates the residual variance with Student's t; "bootstrap" redraws
             noise and its size 2000 times, which follows skewed intervals of flat optima.
         level: probability inside the interval, 0..1.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
 
     Returns:
         The optimum.
@@ -220,7 +217,7 @@ def _merge(
 
 
 def _weights(value: Array, spread: Array, members: list[NDArray[np.bool_]]) -> Array:
-    """Return 1 / (variance of the merged loss), variances of few seeds drawn half way to the pooled one; equal without seeds."""
+    """Return the weight of each merged loss, 1 / its variance; equal ones without seeds."""
     count = np.array([rows.sum() for rows in members], dtype=np.float64)
     if np.isfinite(spread).all():
         return count / np.array([np.mean(spread[rows] ** 2) for rows in members])

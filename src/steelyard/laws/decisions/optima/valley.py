@@ -106,7 +106,7 @@ def curve_noise(curves: list[tuple[Array, Array]]) -> float | None:
 
 
 def _spline_bottom(size: Array, loss: Array) -> tuple[Array, Array]:
-    """Search Akima's spline in the two intervals beside the least point of each copy, [S] and [S]."""
+    """Search Akima's spline in the intervals beside the least point, [S] and [S]."""
     from scipy.interpolate import Akima1DInterpolator
 
     pieces = np.asarray(Akima1DInterpolator(size, loss.T).c)
@@ -125,7 +125,7 @@ def _spline_bottom(size: Array, loss: Array) -> tuple[Array, Array]:
 
 
 def _stationary(square: Array, linear: Array, constant: Array) -> tuple[Array, Array]:
-    """Solve square t^2 + linear t + constant = 0 without cancellation; -1, outside of every interval, where there is no root."""
+    """Solve square t^2 + linear t + constant = 0; -1 where there is no root."""
     with np.errstate(invalid="ignore", divide="ignore"):
         half = -0.5 * (linear + np.copysign(np.sqrt(linear**2 - 4 * square * constant), linear))
         first, second = half / square, constant / half
@@ -133,7 +133,7 @@ def _stationary(square: Array, linear: Array, constant: Array) -> tuple[Array, A
 
 
 def _parabola_bottom(size: Array, loss: Array, window: int) -> tuple[Array, Array]:
-    """Fit a parabola to the points around the least one of each copy, [S] and [S]; NaN where its vertex lies outside of them."""
+    """Fit a parabola around the least point; NaN where its vertex lies outside, [S] and [S]."""
     count = min(window, len(size))
     start = np.clip(loss.argmin(axis=1) - count // 2, 0, len(size) - count)
     best, depth = np.full(len(loss), np.nan), loss.min(axis=1)
@@ -149,7 +149,7 @@ def _parabola_bottom(size: Array, loss: Array, window: int) -> tuple[Array, Arra
 
 
 def _vertex(size: Array, loss: Array) -> tuple[Array, Array]:
-    """Fit parabolas to [S, m] losses; give their lowest points, NaN where they open downward."""
+    """Fit parabolas to losses [S, m]; return the lowest points, NaN where there are none."""
     middle = size.mean()
     square, linear, constant = np.polyfit(size - middle, loss.T, 2)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,4 +1,4 @@
-"""Which pretrained model will be best after fine-tuning on all the data, from tuning on a fraction of it."""
+"""Choose the model that will be best after fine-tuning on all data, from a fraction of it."""
 
 import math
 import warnings
@@ -47,13 +47,13 @@ class RankedModel:
     """A model's place.
 
     Attributes:
-        name: of the candidate.
-        score: what ranks, lower is better: expected loss, measured loss, or minus the log of the
-            parameters.
-        expected_loss: after tuning on the target with its interval; None for methods that do not
-            forecast.
+        name: name of the candidate.
+        score: number that ranks, lower is better: expected loss, measured loss, or minus the log of
+            the parameters.
+        expected_loss: loss after tuning on the target with its interval; None for methods that do
+            not forecast.
         max_examples: largest size it was tuned on.
-        flops: spent on it.
+        flops: compute spent on it.
     """
 
     name: str
@@ -68,12 +68,12 @@ class Selection:
     """Models in the order of their promise.
 
     Attributes:
-        method: that ranked; "subtuning" where too few sizes were left for the one asked for.
-        models: best first; those that failed are not among them.
-        failed: why a model was given up, by name.
+        method: method that ranked; "subtuning" where too few sizes were left for the one asked for.
+        models: models, best first; those that failed are not among them.
+        failed: reason why a model was given up, by name.
         dropped: largest size a racing model was measured at before it was dropped, by name.
-        flops: spent on all models, failed ones included.
-        target_examples: of the final tuning.
+        flops: compute spent on all models, failed ones included.
+        target_examples: number of examples of the final tuning.
         level: probability inside the intervals.
     """
 
@@ -123,15 +123,15 @@ def select_model(
 
     Args:
         candidates: at least two, with different names.
-        losses: `losses(name, examples)` tunes a fresh copy of a model and gives its test loss, NaN
-            where it diverged; or a table by name and examples, whose own sizes are then used.
-        target_examples: of the final tuning.
-        method: how to rank.
+        losses: `losses(name, examples)` tunes a fresh copy of a model and returns its test loss,
+            NaN where it diverged; or a table by name and examples, whose own sizes are then used.
+        target_examples: number of examples of the final tuning.
+        method: way to rank.
         max_examples: largest size any model is tuned on; an eighth of the target when neither this
             nor a budget is given.
         min_examples: smallest size.
         budget_flops: the largest size whose ladder costs no more is chosen.
-        loss_unit: of the losses; "per_token" ones compare only within one tokenizer.
+        loss_unit: unit of the losses; "per_token" ones compare only within one tokenizer.
         force: rank losses per token across tokenizers all the same.
         level: probability inside the intervals, 0..1.
 
@@ -144,7 +144,7 @@ def select_model(
         InfeasibleError: the budget does not pay for the smallest ladder.
 
     Example:
-        >>> select_model(models, tune, 100_000, method="halving", budget_flops=1e17).best  # doctest: +SKIP
+        >>> select_model(models, tune, 100_000, method="halving").best  # doctest: +SKIP
         'facebook/opt-1.3b'
 
     Source: Lin et al. 2024 (arXiv 2402.02314), algorithm 1 and section 5; "halving" is ours.
@@ -181,7 +181,7 @@ def select_model(
 
 
 def relative_accuracy(chosen: str, measured: Mapping[str, float]) -> float:
-    """Say how good a choice was: (worst - chosen) / (worst - best) of the true losses; 1 is best, 0 worst.
+    """Return (worst - chosen) / (worst - best) of the true losses; 1 is the best choice.
 
     Source: Lin et al. 2024 (arXiv 2402.02314), section 5.1 (RelAcc).
     """
@@ -190,11 +190,10 @@ def relative_accuracy(chosen: str, measured: Mapping[str, float]) -> float:
 
 
 def score_correlation(scores: Mapping[str, float], measured: Mapping[str, float]) -> float:
-    """Return the Pearson correlation of scores and true losses over the models that have both; NaN for fewer than three.
+    """Return the Pearson correlation of scores and true losses; NaN for fewer than three models.
 
     Source: Lin et al. 2024 (arXiv 2402.02314), section 5.1 (PearCorr); its row of model size has
-    the opposite sign, because it
-        correlates the size itself.
+        the opposite sign, because it correlates the size itself.
     """
     names = [name for name in scores if name in measured]
     if len(names) < 3:
@@ -304,7 +303,7 @@ def _planned_flops(prices: list[float], ladder: list[int], method: Method) -> fl
 def _measure(
     found: Measurements, sizes: list[int], target: int, method: Method, level: float
 ) -> dict[str, int]:
-    """Get the losses a method needs; give the models that a race dropped."""
+    """Measure the losses a method needs; return the models that a race dropped."""
     if method == "halving":
         return race(
             found,
@@ -361,7 +360,7 @@ def _rank(found: Measurements, target: int, method: Method, level: float) -> lis
 def _forecast(
     sizes: Array, loss: Array, target: int, method: Method, level: float, spread: float
 ) -> Estimate:
-    """Forecast one model's loss at the target; laws with too few sizes for their parameters give way to the line."""
+    """Forecast one model's loss at the target by the method's law, or by the line."""
     law_fit = _fit(sizes, loss, method)
     if law_fit is not None:
         said = law_fit.predict({"examples": float(target)}, level, extrapolate=True)
@@ -375,7 +374,7 @@ def _forecast(
 
 
 def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
-    """Fit the law of a method; None for the line, and where the sizes are fewer than two more than its parameters."""
+    """Fit the law of a method; None for the line, and where the sizes are too few."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
         if method == "rectified" and len(sizes) >= 6:

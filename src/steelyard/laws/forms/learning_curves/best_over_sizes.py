@@ -1,7 +1,4 @@
-"""The best error over model sizes at each number of training samples.
-
-What obeys the learning curve's law.
-"""
+"""The best error over model sizes at each number of samples, which obeys the law."""
 
 import warnings
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ class BestOverSizes:
     """One point per shard, by rising samples.
 
     Attributes:
-        samples: of each shard, [n].
+        samples: number of samples of each shard, [n].
         error: least error over sizes, the mean of its seeds in log space, [n].
         size: parameters of the smallest model within the tolerance of it, [n].
         at_largest: samples of the shards whose best model is the largest one tried, so that a
@@ -43,13 +40,13 @@ def best_over_sizes(
     *,
     tolerance: float = 0.01,
 ) -> BestOverSizes:
-    """Reduce a grid of runs to the best error and the smallest model that reaches it, shard by shard.
+    """Reduce a grid of runs to the best error per shard and the smallest model that reaches it.
 
     One model's own curve ends on a floor of its capacity; only the best over sizes shows the
     irreducible one.
 
     Args:
-        samples: of each run, [n].
+        samples: number of training samples of each run, [n].
         size: parameters, [n].
         error: validation error or loss at its minimum, [n], positive.
         seed: labels of repetitions of one cell, [n]; without them each cell may be given once.

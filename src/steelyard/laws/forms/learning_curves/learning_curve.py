@@ -1,7 +1,4 @@
-"""Learning curves: a plateau near guessing, a power law over samples, an irreducible floor.
-
-And the model size that goes with data.
-"""
+"""Learning curves: a plateau near guessing, a power law over samples, an irreducible floor."""
 
 import math
 import warnings
@@ -108,9 +105,9 @@ class CurveFit:
     """A learning curve with its regions and the model-size curve.
 
     Attributes:
-        fit: of `power_law_floor` to the shards beyond the plateau.
+        fit: fit of `power_law_floor` to the shards beyond the plateau.
         regions: found or given.
-        size_fit: of `model_size_law` to the same shards; None when no sizes were given.
+        size_fit: fit of `model_size_law` to the same shards; None when no sizes were given.
     """
 
     fit: Fit
@@ -128,7 +125,7 @@ class CurveFit:
         """Return the samples that reach an error.
 
         Args:
-            error: wanted, in the unit of the points.
+            error: wanted error, in the unit of the points.
             level: probability inside the interval, 0..1.
             extrapolate: whether an answer more than two decades beyond the shards is allowed.
 
@@ -144,7 +141,7 @@ class CurveFit:
         """Return the fraction of the error that more data takes away, from the largest shard on.
 
         Args:
-            doublings: of the data, positive.
+            doublings: number of doublings of the data, positive.
             level: probability inside the interval, 0..1.
             extrapolate: whether more than two decades of data are allowed.
 
@@ -178,7 +175,7 @@ class CurveFit:
         """Return the smallest model that reaches the best error on a number of samples.
 
         Args:
-            samples: of the training set.
+            samples: size of the training set.
             level: probability inside the interval, 0..1.
             extrapolate: whether more than two decades beyond the shards are allowed.
 
@@ -221,8 +218,8 @@ def fit_learning_curve(
     well. With four shards beyond the plateau no floor is fitted.
 
     Args:
-        samples: of each shard, [n], at least four over a decade, each once; see `best_over_sizes`
-            for a grid of sizes.
+        samples: number of samples of each shard, [n], at least four over a decade, each once; see
+            `best_over_sizes` for a grid of sizes.
         error: best validation error or loss of each, [n], positive, falling.
         size: parameters of the smallest model that reaches it, [n].
         plateau_shards: smallest shards to leave out of the law; "auto" finds them.
@@ -230,7 +227,7 @@ def fit_learning_curve(
         num_validation: examples behind each error; a small set makes a floor of its own.
         delta: where the Huber loss turns linear, log units; infinite for least squares.
         bootstraps: resampled fits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
         source: where the points come from.
 
     Returns:
@@ -360,7 +357,7 @@ def _check_validation(error: Array, count: int | None) -> None:
 
 
 def _plateau_shards(samples: Array, error: Array, best_guess: float | None) -> int:
-    """Count the smallest shards that are off the power law of the larger ones, and those on the bend towards it."""
+    """Count the smallest shards that are off the power law of the larger ones."""
     count = 0
     for index in range(len(samples) - len(power_law_floor().parameters) - 3, -1, -1):
         is_guess = best_guess is not None and error[index] > (1 - _NEAR_GUESS) * best_guess
@@ -373,7 +370,7 @@ def _plateau_shards(samples: Array, error: Array, best_guess: float | None) -> i
 
 
 def _steepens(samples: Array, error: Array) -> bool:
-    """Test whether the curve still gets steeper in log-log space, which a power law above a floor never does."""
+    """Test whether the curve still gets steeper in log-log space."""
     from scipy.special import stdtrit
 
     log_size = np.log(samples) - np.log(samples).mean()
@@ -386,7 +383,7 @@ def _steepens(samples: Array, error: Array) -> bool:
 
 
 def _lies_below(samples: Array, error: Array) -> bool:
-    """Test whether the first point lies below the law of the others, by a one-sided t test with the law's leverage there."""
+    """Test whether the first point lies below the law of the others (one-sided t test)."""
     from scipy.special import stdtrit
 
     with warnings.catch_warnings():

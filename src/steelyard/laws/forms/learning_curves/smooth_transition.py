@@ -1,4 +1,4 @@
-"""A learning curve whose plateau bends smoothly into the power law, a rival of the law with sharp regions."""
+"""A learning curve whose plateau bends smoothly into the power law."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ _FARTHEST = 600.0
 
 @dataclass(frozen=True)
 class _SmoothTransition(Term):
-    """The error e that solves e - E = B samples^-c (E + G.
+    """The error e that solves e - E = B samples^-c (E + G - e)^a.
 
-    E)^a, by Newton's method on the logit of (e - E) / G.
+    Newton's method finds the logit of (e - E) / G.
 
     Attributes:
         of: name of the input.

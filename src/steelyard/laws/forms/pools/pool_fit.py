@@ -1,4 +1,4 @@
-"""All pools fitted at once from curves measured on each alone, and what mixtures of them will yield."""
+"""Pools fitted together from curves measured on each alone, to predict their mixtures."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ class PoolFit:
     """Utilities and half-lives of pools of data, fitted together.
 
     Attributes:
-        fit: the grouped law's fit.
-        pools: names, in the order of their first points.
+        fit: fit of the grouped law.
+        pools: names of the pools, in the order of their first points.
         sizes: unique samples per pool, [P].
         stretch: how half-lives stretch in a mixture.
     """
@@ -42,7 +42,7 @@ class PoolFit:
 
     @property
     def memory(self) -> str:
-        """Name of the parameter that holds how fast repeats lose their worth: "tau", or "R" of the baseline."""
+        """Name of the parameter of repetition: "tau", or "R" of the effective-data baseline."""
         return "tau" if f"tau[{self.pools[0]}]" in self.fit.law.names else "R"
 
     def utilities(self, level: float = 0.8) -> dict[str, Estimate]:
@@ -50,7 +50,7 @@ class PoolFit:
         return {pool: self._estimate(f"b[{pool}]", level) for pool in self.pools}
 
     def half_lives(self, level: float = 0.8) -> dict[str, Estimate]:
-        """Return each pool's half-life tau in passes; with ends 500 times apart the curves do not determine it."""
+        """Return each pool's half-life tau in passes; ends 500 times apart leave it open."""
         return {pool: self._estimate(f"{self.memory}[{pool}]", level) for pool in self.pools}
 
     def predict(
@@ -69,8 +69,8 @@ class PoolFit:
         Args:
             mixture: weights by pool, which are scaled to sum 1, or names of pools of similar size
                 to be drawn in proportion to it.
-            samples: seen in all, at least one pass of the smallest pool in the mixture, [n] or a
-                single number.
+            samples: number of samples seen in all, at least one pass of the smallest pool in the
+                mixture, [n] or a single number.
             level: probability that a new run falls inside, 0..1.
             pool_sizes: unique samples by pool where they differ from the measured pools.
 
@@ -141,7 +141,7 @@ class PoolFit:
         """Return the unique samples per pool, with some replaced, [P].
 
         Args:
-            pool_sizes: by pool, or None for the measured ones.
+            pool_sizes: unique samples by pool, or None for the measured ones.
 
         Returns:
             The sizes.
@@ -163,9 +163,9 @@ class PoolFit:
         """Return the errors of mixtures at the optimum, first, and over the bootstrap.
 
         Args:
-            shares: of the pools per mixture, [C, P].
+            shares: shares of the pools per mixture, [C, P].
             sizes: unique samples per pool, [P] or [C, P].
-            samples: seen in all, [C].
+            samples: number of samples seen in all, [C].
 
         Returns:
             Errors, [1 + B, C].
@@ -177,7 +177,7 @@ class PoolFit:
         return numbers["d"][:, None] + np.exp(excess)
 
     def numbers(self) -> dict[str, Array]:
-        """Return the parameters at the optimum, first, and over the bootstrap: "a", "n0" and "d" [1 + B], "b" and "tau" [1 + B, P]."""
+        """Return the optimum and bootstraps: "a", "n0", "d" [1 + B], "b", "tau" [1 + B, P]."""
         values = self.fit.law.values(np.concatenate([self.fit.theta[None], self.fit.samples]))
         named = dict(zip(self.fit.law.names, values.T, strict=True))
         named |= {name: np.full(len(values), value) for name, value in self.fit.law.fixed.items()}
@@ -227,13 +227,14 @@ def fit_pools(
 
     Args:
         points: "samples" seen and "pool_size" in unique samples, [n]; each pool trained on alone.
-        error: measured, such as 1 - accuracy, positive, [n], or the name of a column of `points`.
+        error: measured error, such as 1 - accuracy, positive, [n], or the name of a column of
+            `points`.
         pool: name of each point's pool, [n], or the name of a column.
-        law: with parameters b and tau (or R); `pool_utility()` when None, `effective_pool()` for
-            the baseline.
+        law: law with parameters b and tau (or R); `pool_utility()` when None, `effective_pool()`
+            for the baseline.
         weights: not negative, [n], such as `binomial_weights(error, tests)`.
         bootstraps: resampled fits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
         delta: where the Huber loss of the log errors turns linear; infinite for least squares.
         stretch: how half-lives stretch in a mixture.
         source: where the points come from.
@@ -292,7 +293,7 @@ def _column(points: Mapping[str, ArrayLike], name: str) -> Array:
 def _check_pool(
     name: str, rows: NDArray[np.bool_], columns: Mapping[str, Array], error: Array
 ) -> float:
-    """Refuse a pool whose curve cannot be fitted; give its size."""
+    """Refuse a pool whose curve cannot be fitted; return its size."""
     samples, sizes, curve = columns["samples"][rows], columns["pool_size"][rows], error[rows]
     if len(np.unique(samples)) < _FEWEST_CHECKPOINTS:
         raise FitError(
@@ -327,7 +328,7 @@ def _check_pool(
 def _starts(
     law: Law, pools: tuple[str, ...], samples: Array, error: Array, labels: NDArray[np.str_]
 ) -> Array:
-    """Start from straight lines of log excess over log samples, one per pool, for several floors and half-lives, [S, P]."""
+    """Start from straight lines of log excess over log samples, one per pool, [S, P]."""
     starts = []
     for floor in (
         [law.fixed["d"]] if "d" in law.fixed else error.min() * np.array([0.02, 0.3, 0.6, 0.9])

@@ -1,6 +1,4 @@
-"""Pools of data with a utility and a half-life each.
-
-What a mixture of them yields at any number of samples.
+"""Pools of data with a utility and a half-life each, and the error of their mixtures.
 
 The excess error of one pool falls as a power of the samples seen; with every pass over the pool the
 power weakens by a factor of two per half-life. In a mixture each pool acts on the same relative
@@ -56,10 +54,8 @@ pool's; equal for draws by size."""
 class PoolExcess(Term):
     """The error above its floor after n samples from one pool.
 
-    A (n / n0)^b with b halved every tau passes.
-
-    Inputs are "samples", n, and "pool_size", the unique samples of the pool. Parameters are "a",
-    "n0", "b" and "tau".
+    It is a (n / n0)^b with b halved every tau passes. Inputs are "samples", n, and "pool_size", the
+    unique samples of the pool. Parameters are "a", "n0", "b" and "tau".
 
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), equations 1 to 3.
     """
@@ -124,15 +120,13 @@ def pool_utility(meeting: Meeting = "inside") -> Law:
 
 
 def effective_pool(meeting: Meeting = "inside") -> Law:
-    """Error = d + a (effective samples / n0)^b.
-
-    A repeated sample counts less, instead of acting less.
+    """Error = d + a (effective samples / n0)^b, where a repeated sample counts less.
 
     The baseline the utility is compared with. Effective samples are m (1 + R (1 - (R / (1 + R))^r))
     after r repetitions of a pool of m.
 
     Args:
-        meeting: as in `pool_utility`.
+        meeting: where curves meet, as in `pool_utility`.
 
     Returns:
         The law with inputs "samples" and "pool_size"; 4 parameters, or 5.
@@ -218,9 +212,9 @@ def log_mixture_excess(
     Args:
         numbers: "a" and "n0" [S], "b" and "tau" (or "R" of the effective-data baseline) [S, P],
             natural values.
-        shares: at which the P pools are drawn, not negative, sum 1 per mixture, [C, P].
+        shares: rates at which the P pools are drawn, not negative, sum 1 per mixture, [C, P].
         sizes: unique samples per pool, [C, P].
-        samples: seen in all, [C].
+        samples: number of samples seen in all, [C].
         stretch: how half-lives stretch in a mixture.
 
     Returns:
@@ -249,16 +243,16 @@ def log_mixture_excess(
 def error_with_floor_inside(
     numbers: Mapping[str, Array], shares: Array, sizes: Array, samples: Array
 ) -> Array:
-    """Return the error the way the paper's programs compute it, with the floor scaled down by every pass after the first.
+    """Return the error as the programs of the paper compute it, with the floor inside.
 
     For comparison only: (a n_1^b + d) times the later factors, where the paper's formula adds d at
     the end.
 
     Args:
-        numbers: as in `log_mixture_excess`, and "d" [S].
-        shares: of the pools, in proportion to their sizes, [C, P].
+        numbers: parameters as in `log_mixture_excess`, and "d" [S].
+        shares: shares of the pools, in proportion to their sizes, [C, P].
         sizes: unique samples per pool, [C, P].
-        samples: seen in all, [C].
+        samples: number of samples seen in all, [C].
 
     Returns:
         Errors, [S, C].

@@ -1,7 +1,4 @@
-"""Loss as a function of the learning-rate schedule.
-
-The multi-power law, its curves, and what a cooldown gains.
-"""
+"""Loss as a function of the learning-rate schedule: the multi-power law."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,13 +106,12 @@ class _MultiPowerTerm(Term):
 
 
 def multi_power(schedules: Sequence[LearningRates], *, growth: float = 1.15) -> Law:
-    """Loss = L0 + A S(t)^-alpha - B sum_k (eta_{k-1} - eta_k) [1.
+    """Loss = L0 + A S(t)^-alpha - B sum_k (eta_{k-1} - eta_k) G_k(t).
 
-    (1 + C eta_k^-gamma S_k(t))^-beta].
-
-    S(t) is the sum of all learning rates up to step t, warm-up included, and S_k(t) that from step
-    k on. The sum runs over all changes of the rate; the rise of the warm-up counts as negative
-    drops, so schedules that are compared share their warm-up.
+    G_k(t) = 1 - (1 + C eta_k^-gamma S_k(t))^-beta. S(t) is the sum of all learning rates up to step
+    t, warm-up included, and S_k(t) that from step k on. The sum runs over all changes of the rate;
+    the rise of the warm-up counts as negative drops, so schedules that are compared share their
+    warm-up.
 
     Args:
         schedules: K of them, every step's rate.
@@ -199,9 +195,9 @@ class Curve:
     """A measured loss curve and the learning rates behind it.
 
     Attributes:
-        rates: of every step, warm-up included.
-        step: where the loss was measured, within the schedule, positive, [n].
-        loss: positive, such as nats per token, [n].
+        rates: learning rate of every step, warm-up included.
+        step: steps at which the loss was measured, within the schedule, positive, [n].
+        loss: measured loss, positive, such as nats per token, [n].
     """
 
     rates: LearningRates
@@ -238,13 +234,13 @@ def fit_curves(
 
     Args:
         curves: K of them; a cosine, a constant run and a two-stage run determine all parameters.
-        law: of inputs "schedule" and "step", or "step" alone; None for the multi-power law of these
-            curves.
+        law: law of inputs "schedule" and "step", or "step" alone; None for the multi-power law of
+            these curves.
         prior: "published" believes beta and gamma near those of published fits; None fits them
             freely.
         block_steps: length of the blocks, in steps.
         bootstraps: resampled fits for the intervals; 0 for none.
-        seed: of the resampling.
+        seed: seed of the resampling.
         source: where the curves come from.
 
     Returns:
@@ -306,11 +302,11 @@ def predict_curve(
     """Predict the losses of a run with another schedule.
 
     Args:
-        fit: of a law with inputs "schedule" and "step", or "step" alone.
-        rates: of every step of the run, with the warm-up of the fitted curves.
-        steps: where to predict, [n].
-        level: probability inside the interval, 0..1; it holds parameters' spread and the noise of
-            one point.
+        fit: fit of a law with inputs "schedule" and "step", or "step" alone.
+        rates: learning rate of every step of the run, with the warm-up of the fitted curves.
+        steps: steps at which to predict, [n].
+        level: probability inside the interval, 0..1; it holds the spread of the parameters and the
+            noise of one point.
 
     Returns:
         Losses with low and high, [n].
@@ -371,10 +367,10 @@ def cooldown_gain(
     """Predict the gain of a cooldown over its trunk from the law, without running it.
 
     Args:
-        fit: of the multi-power law.
+        fit: fit of the multi-power law.
         trunk: the run that is not cooled down.
         cooled: the run that is; of the same length.
-        level: probability inside the intervals, 0..1; they hold the parameters' spread.
+        level: probability inside the intervals, 0..1; they hold the spread of the parameters.
 
     Returns:
         Losses at the last step and their difference, in the unit of the fitted losses.

@@ -1,4 +1,4 @@
-"""The sum over learning-rate drops of the multi-power law, lumped so that a curve costs dozens of terms per point, not thousands.
+"""The sum over learning-rate drops of the multi-power law, lumped to dozens of terms.
 
 Drops lie exact one by one just before a point and in blocks further back, whose width grows with
 the distance. A block is never wider than a fixed factor of the rate and never mixes drops and
@@ -45,7 +45,7 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Running sums over the steps of one schedule, [T + 1] each, and where no block may reach across."""
+    """Running sums over the steps of one schedule, [T + 1] each, and the edges of blocks."""
 
     size: Array
     position: Array
@@ -81,7 +81,7 @@ def collect_drops(
     Args:
         schedules: K of them.
         schedule: number 1..K of each point's schedule, [n].
-        step: of each point, within its schedule, [n].
+        step: step of each point, within its schedule, [n].
         exact: steps just before a point that are not lumped, at least 1.
         growth: ratio of successive distances beyond, above 1; 1 + 1e-9 and less leaves every step
             alone.
@@ -150,7 +150,7 @@ def _distances(exact: int, growth: float, longest: int) -> NDArray[np.int64]:
 def _of_point(
     prefix: _Prefix, step: int, distances: NDArray[np.int64]
 ) -> tuple[Array, Array, Array]:
-    """Return size, learning-rate sum since and log rate of the blocks before one point; one empty block where there are none."""
+    """Return size, learning-rate sum since, and log rate of the blocks before one point."""
     edges = prefix.edges[prefix.edges <= step]
     bounds = np.unique(np.concatenate([[1], edges, (step + 1) - distances[distances <= step]]))
     size = np.diff(prefix.size[bounds])
@@ -169,7 +169,7 @@ def anneal(
     """Sum size [1 - (1 + C rate^-gamma since)^-beta] over each point's drops, for S parameter sets.
 
     Args:
-        drops: of n points.
+        drops: lumped drops of n points.
         log_c: log of C, [S, 1] or [S, n].
         beta: exponent, [S, 1] or [S, n].
         gamma: exponent of the rate, [S, 1] or [S, n].

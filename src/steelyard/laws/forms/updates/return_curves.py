@@ -1,4 +1,4 @@
-"""Learning curves of reinforcement learning, and the environment steps they need to reach a return."""
+"""Return curves of reinforcement learning, and the environment steps to reach a return."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class LearningCurve:
     """Returns of all seeds of one task at one updates-to-data ratio.
 
     Attributes:
-        task: its name.
-        utd: gradient steps per environment step, positive.
+        task: name of the task.
+        utd: number of gradient steps per environment step, positive.
         step: environment steps, rising, [T].
-        returns: of every seed, failed ones included, normalized so that 1000 is the task's maximum,
-            [T, seeds].
+        returns: returns of every seed, failed ones included, normalized so that 1000 is the task's
+            maximum, [T, seeds].
         resets: environment steps at which the agent was reset; after each the points up to recovery
             are left out.
     """
@@ -80,13 +80,13 @@ class LearningCurve:
 def return_thresholds(
     lowest: float, highest: float = 800.0, count: int = 10, maximum: float = 1000.0
 ) -> Array:
-    """Return returns to ask for, denser towards the maximum, where each point is dearer.
+    """Choose the returns to ask for, denser towards the maximum, where each point is dearer.
 
     Args:
         lowest: first threshold, such as 200 (DeepMind Control) or 300 (Gym).
         highest: last threshold.
         count: how many, at least 2.
-        maximum: of the normalized return.
+        maximum: highest normalized return.
 
     Returns:
         Thresholds, ascending, [count].
@@ -112,8 +112,8 @@ def first_crossings(step: Array, returns: Array, thresholds: Array) -> Array:
 
     Args:
         step: environment steps, [T].
-        returns: of R curves, [T, R].
-        thresholds: J of them.
+        returns: returns of R curves, [T, R].
+        thresholds: returns to reach, [J].
 
     Returns:
         Steps, [R, J]; NaN where a curve never gets there.
@@ -168,7 +168,7 @@ def data_needs(
         curves: one per task and UTD, every task with the same UTDs.
         thresholds: returns, ascending, [J].
         bootstraps: resamplings of the seeds; 0 for none.
-        generator: of the resampling; needed when there is any.
+        generator: random generator of the resampling; needed when there is any.
 
     Returns:
         The needs with their resamplings.
@@ -244,14 +244,14 @@ def _refuse_unreached(
 
 
 def best_setting(needed: Array, values: Array) -> float:
-    """Choose a hyper-parameter at one UTD so that noise among seeds does not.
+    """Return the mean best value of a hyper-parameter at one UTD over all resamplings.
 
-    Average the winners of all resamplings.
+    The mean keeps the noise among seeds from choosing the value.
 
     Args:
         needed: environment steps to the highest threshold by value, by the other hyper-parameter
             and by resampling, NaN where it is never reached, [V, O, R].
-        values: of the hyper-parameter, [V].
+        values: values of the hyper-parameter, [V].
 
     Returns:
         The mean winner over the other hyper-parameter and the resamplings in which any value got

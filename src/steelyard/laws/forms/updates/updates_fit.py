@@ -1,7 +1,4 @@
-"""Fitting the data law of reinforcement learning.
-
-All return thresholds and all resampled seeds in one batch.
-"""
+"""The fit of the data law, for all return thresholds and resampled seeds in one batch."""
 
 import math
 import warnings
@@ -35,10 +32,10 @@ def fit_updates(
     """Fit the data law of every threshold, all thresholds and resamplings in one batch.
 
     Args:
-        needs: data by UTD and threshold, see `data_needs`.
-        batch_size: of `fit_hyperparameters`.
-        learning_rate: of `fit_hyperparameters`.
-        critic_parameters: P, positive.
+        needs: data needed by UTD and threshold, see `data_needs`.
+        batch_size: result of `fit_hyperparameters` for the batch size.
+        learning_rate: result of `fit_hyperparameters` for the learning rate.
+        critic_parameters: number of parameters of the critic, P, positive.
         loss: "log" for a Huber loss of log steps; "linear" weighs log residuals by the squared
             steps, which near the optimum is the paper's squared error of the steps themselves.
         flops_factor: FLOP per gradient step, sample and critic parameter.
@@ -170,7 +167,7 @@ def _minimize(
 def _resampled(
     law: Law, needs: DataNeeds, weights: Array, delta: float, theta: Array
 ) -> list[Array]:
-    """Fit the resamplings that reach every threshold, [B, 3] per threshold; row b is the same resampling for all."""
+    """Fit the resamplings that reach every threshold, [B, 3] per threshold."""
     samples = needs.samples
     reached = np.isfinite(samples).all(axis=(1, 2))
     if len(samples) and reached.mean() < 0.5:
