@@ -26,7 +26,7 @@ from steelyard.laws.decisions.next_cell import NextCell, next_cell
 from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop, isoflop
 from steelyard.laws.decisions.optima.learning_rate import (
     LearningRate,
-    Transfer,
+    RateTransfer,
     recommend_learning_rate,
     transfer_learning_rate,
 )
@@ -138,7 +138,7 @@ from steelyard.laws.forms.time_compute import (
 )
 from steelyard.laws.forms.updates.return_curves import (
     DataNeeds,
-    LearningCurve,
+    ReturnCurve,
     data_needs,
     return_thresholds,
 )
@@ -182,7 +182,6 @@ __all__ = [
     "Input",
     "IsoFlop",
     "Law",
-    "LearningCurve",
     "LearningRate",
     "LearningRates",
     "Limits",
@@ -202,8 +201,10 @@ __all__ = [
     "Profile",
     "PublishedLaw",
     "Raised",
+    "RateTransfer",
     "RepeatedAllocation",
     "RepetitionConstants",
+    "ReturnCurve",
     "RunTable",
     "Selection",
     "SourceComparison",
@@ -211,7 +212,6 @@ __all__ = [
     "Sum",
     "Term",
     "Tradeoff",
-    "Transfer",
     "UpdatesLaw",
     "Wall",
     "above_trend",

@@ -11,13 +11,13 @@ from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Branch", "SizeStudy", "StudyPlan", "branch_tokens", "cheapest_study", "plan_study"]
+__all__ = ["SizeStudy", "StudyPlan", "StudyRun", "branch_tokens", "cheapest_study", "plan_study"]
 
 Method = Literal["cosine", "branch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Branch:
+class StudyRun:
     """One length of a study: a cooldown from a checkpoint of the trunk, or a run of its own.
 
     Attributes:
@@ -52,7 +52,7 @@ class SizeStudy:
     parameters: float
     method: Method
     trunk_tokens: float
-    branches: tuple[Branch, ...]
+    branches: tuple[StudyRun, ...]
     flops_per_token: float
 
     @property
@@ -238,7 +238,7 @@ def _size_study(
     last = max(starts) if starts else 0.0
     at = starts or [0.0] * len(lengths)
     branches = tuple(
-        Branch(
+        StudyRun(
             tokens=length,
             start_tokens=start,
             replayed_tokens=start % apart if apart and start != last else 0.0,

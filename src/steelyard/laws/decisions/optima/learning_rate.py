@@ -11,7 +11,7 @@ from steelyard.laws.decisions.optima.penalty import LEARNING_RATE_PENALTY, Penal
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.forms.learning_rate import PUBLISHED_BATCH
 
-__all__ = ["LearningRate", "Transfer", "recommend_learning_rate", "transfer_learning_rate"]
+__all__ = ["LearningRate", "RateTransfer", "recommend_learning_rate", "transfer_learning_rate"]
 
 _RULE_OF_THUMB = 0.32
 _BEYOND_BATCH = 2.0
@@ -123,7 +123,7 @@ def _refuse_batch(fitted: Fit, batch_tokens: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class RateTransfer:
     """A learning rate carried from one training length to another.
 
     Attributes:
@@ -147,7 +147,7 @@ def transfer_learning_rate(
     batch_tokens: float,
     *,
     fitted: Fit | None = None,
-) -> Transfer:
+) -> RateTransfer:
     """Carry a good learning rate from one training length to another at the same batch.
 
     Args:
@@ -183,14 +183,14 @@ def transfer_learning_rate(
             "batch in it"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=2)
-    return Transfer(
+    return RateTransfer(
         learning_rate * (tokens_from / tokens_to) ** _RULE_OF_THUMB, _RULE_OF_THUMB, True, is_valid
     )
 
 
 def _transfer_by_fit(
     fitted: Fit, learning_rate: float, tokens: tuple[float, float], batch_tokens: float
-) -> Transfer:
+) -> RateTransfer:
     """Change the learning rate as the fitted law does."""
     _refuse_other_law(fitted)
     inputs = {
@@ -201,7 +201,7 @@ def _transfer_by_fit(
     logs = fitted.law.predict(fitted.theta[None], inputs)[0]
     change = float(logs[1] - logs[0])
     beta = -change / math.log(tokens[1] / tokens[0]) if tokens[0] != tokens[1] else 0.0
-    return Transfer(learning_rate * math.exp(change), beta, False, True)
+    return RateTransfer(learning_rate * math.exp(change), beta, False, True)
 
 
 def _refuse_other_law(fitted: Fit) -> None:

@@ -11,7 +11,7 @@ from steelyard.laws.fitting.terms import Array
 
 __all__ = [
     "DataNeeds",
-    "LearningCurve",
+    "ReturnCurve",
     "best_setting",
     "data_needs",
     "first_crossings",
@@ -20,7 +20,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LearningCurve:
+class ReturnCurve:
     """Returns of all seeds of one task at one updates-to-data ratio.
 
     Attributes:
@@ -151,7 +151,7 @@ class DataNeeds:
 
 
 def data_needs(
-    curves: Sequence[LearningCurve],
+    curves: Sequence[ReturnCurve],
     thresholds: Array,
     *,
     bootstraps: int = 100,
@@ -212,7 +212,7 @@ def data_needs(
 
 
 def _resampled(
-    curve: LearningCurve, thresholds: Array, bootstraps: int, generator: np.random.Generator | None
+    curve: ReturnCurve, thresholds: Array, bootstraps: int, generator: np.random.Generator | None
 ) -> Array:
     """Return the crossings of the mean over seeds, then those of resampled means, [1 + B, J]."""
     returns, seeds = curve.returns[curve.kept], curve.returns.shape[1]
