@@ -6,6 +6,7 @@ a parameter that ends at a bound. Coefficients are fitted by their natural log.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -110,15 +111,13 @@ def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
 class _KaplanTerm(Term):
     """[(Nc / parameters)^(alpha_N / alpha_D) + Dc / tokens]^alpha_D."""
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Two scales by their log, two exponents."""
-        return {"Nc": "log", "Dc": "log", "alpha_N": "identity", "alpha_D": "identity"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Parameters and tokens."""
-        return ("parameters", "tokens")
+    transforms: ClassVar[dict[str, Transform]] = {
+        "Nc": "log",
+        "Dc": "log",
+        "alpha_N": "identity",
+        "alpha_D": "identity",
+    }
+    inputs: ClassVar[tuple[str, ...]] = ("parameters", "tokens")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]

@@ -5,7 +5,7 @@ A term stands where an input would, as in `Power("B", "beta", of=Repeated(...))`
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -162,10 +162,7 @@ class Quotient(Term):
     over: str
     under: str
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """None."""
-        return {}
+    transforms: ClassVar[dict[str, Transform]] = {}
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,15 +54,8 @@ class Growth(Term):
     year0: float
     period_years: float
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """The level and the growth factor."""
-        return {"c": "log", "g": "log"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The calendar year as a decimal number, such as 2024.5."""
-        return ("year",)
+    transforms: ClassVar[dict[str, Transform]] = {"c": "log", "g": "log"}
+    inputs: ClassVar[tuple[str, ...]] = ("year",)
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]

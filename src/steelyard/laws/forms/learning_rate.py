@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -62,10 +63,7 @@ class _BatchCurve(Term):
         """The chosen terms."""
         return dict.fromkeys(self.terms, "identity")
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Tokens and batch."""
-        return ("tokens", "batch_tokens")
+    inputs: ClassVar[tuple[str, ...]] = ("tokens", "batch_tokens")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]

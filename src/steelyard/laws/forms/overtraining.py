@@ -7,6 +7,7 @@ h.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -57,15 +58,8 @@ class _SquaredPower(Term):
 class _SaturatingError(Term):
     """eps - k exp(-g loss), continued by its tangent in log space below a twentieth of eps."""
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Two levels by their log, one rate."""
-        return {"eps": "log", "k": "log", "g": "identity"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The loss."""
-        return ("loss",)
+    transforms: ClassVar[dict[str, Transform]] = {"eps": "log", "k": "log", "g": "identity"}
+    inputs: ClassVar[tuple[str, ...]] = ("loss",)
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,10 +49,12 @@ class _Rectified(Term):
 
     of: str
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Coefficient, pre-learned data size and floor by their log, the exponent as it is."""
-        return {"B": "log", "D_l": "log", "beta": "identity", "E": "log"}
+    transforms: ClassVar[dict[str, Transform]] = {
+        "B": "log",
+        "D_l": "log",
+        "beta": "identity",
+        "E": "log",
+    }
 
     @property
     def inputs(self) -> tuple[str, ...]:

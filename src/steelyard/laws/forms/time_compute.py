@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,15 +29,8 @@ __all__ = [
 class _Hyperbola(Term):
     """S_min (1 + B_crit / batch)."""
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Fewest steps and the critical batch."""
-        return {"S_min": "log", "B_crit": "log"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The batch."""
-        return ("batch",)
+    transforms: ClassVar[dict[str, Transform]] = {"S_min": "log", "B_crit": "log"}
+    inputs: ClassVar[tuple[str, ...]] = ("batch",)
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,10 +30,13 @@ class _SmoothTransition(Term):
 
     of: str
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Floor, height above it and coefficient by their log, two exponents."""
-        return {"E": "log", "G": "log", "B": "log", "c": "identity", "a": "identity"}
+    transforms: ClassVar[dict[str, Transform]] = {
+        "E": "log",
+        "G": "log",
+        "B": "log",
+        "c": "identity",
+        "a": "identity",
+    }
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ share times more rarely. So the excess error of a mixture is a product over pool
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,15 +60,13 @@ class PoolExcess(Term):
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), equations 1 to 3.
     """
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Excess error where pools meet, samples there, utility and half-life."""
-        return {"a": "log", "n0": "log", "b": "identity", "tau": "log"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Samples seen and the size of the pool."""
-        return ("samples", "pool_size")
+    transforms: ClassVar[dict[str, Transform]] = {
+        "a": "log",
+        "n0": "log",
+        "b": "identity",
+        "tau": "log",
+    }
+    inputs: ClassVar[tuple[str, ...]] = ("samples", "pool_size")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
@@ -145,15 +143,13 @@ def effective_pool(meeting: Meeting = "inside") -> Law:
 class _EffectiveExcess(Term):
     """a (effective samples / n0)^b."""
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Excess error where pools meet, samples there, utility and the constant of repetition."""
-        return {"a": "log", "n0": "log", "b": "identity", "R": "log"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Samples seen and the size of the pool."""
-        return ("samples", "pool_size")
+    transforms: ClassVar[dict[str, Transform]] = {
+        "a": "log",
+        "n0": "log",
+        "b": "identity",
+        "R": "log",
+    }
+    inputs: ClassVar[tuple[str, ...]] = ("samples", "pool_size")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]

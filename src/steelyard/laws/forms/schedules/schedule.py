@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,23 +50,16 @@ class _MultiPowerTerm(Term):
     growth: float = 1.15
     _drops: dict[bytes, Drops] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Scales by their log, exponents as they are."""
-        return {
-            "L0": "log",
-            "A": "log",
-            "B": "log",
-            "C": "log",
-            "alpha": "identity",
-            "beta": "identity",
-            "gamma": "identity",
-        }
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Number of the schedule and step in it."""
-        return ("schedule", "step")
+    transforms: ClassVar[dict[str, Transform]] = {
+        "L0": "log",
+        "A": "log",
+        "B": "log",
+        "C": "log",
+        "alpha": "identity",
+        "beta": "identity",
+        "gamma": "identity",
+    }
+    inputs: ClassVar[tuple[str, ...]] = ("schedule", "step")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,15 +33,8 @@ class _Excess(Term):
 
     unit: float
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """The ratio at which the excess is one unit, and the exponent."""
-        return {"beta": "log", "alpha": "identity"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The updates-to-data ratio."""
-        return ("utd",)
+    transforms: ClassVar[dict[str, Transform]] = {"beta": "log", "alpha": "identity"}
+    inputs: ClassVar[tuple[str, ...]] = ("utd",)
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
