@@ -107,7 +107,7 @@ def compare(
     points = (table or TableOptions()).read(file)
     found = laws.compare(points, target, [law_from(name) for name in names], along=along)
     if chart is not None:
-        from steelyard.laws.pictures.decision_charts import compare_chart
+        from steelyard.laws.pictures.compare_chart import compare_chart
         from steelyard.runs.save import save_chart
 
         save_chart(compare_chart(found), chart)
@@ -165,7 +165,7 @@ def isoflop(
     found = find(points, edges=edges)
     budget = parse(at, "FLOP", where="--at") if at else 0.0
     if chart is not None:
-        from steelyard.laws.pictures.decision_charts import isoflop_chart
+        from steelyard.laws.pictures.isoflop_chart import isoflop_chart
         from steelyard.runs.save import save_chart
 
         save_chart(isoflop_chart(found, points), chart)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,8 +27,6 @@ def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
     Returns:
         Vega-Lite spec; 1 on y is where the interval ends.
     """
-    import altair as alt
-
     alone = len(profiles) == 1
     across = _across(len(profiles))
     width = PLOT_WIDTH if alone else (PLOT_WIDTH - 48 * across) // across
@@ -53,8 +52,6 @@ def _across(count: int) -> int:
 
 def _profile_panel(item: Profile, width: float, height: float, many: bool) -> Any:
     """Draw one profile."""
-    import altair as alt
-
     shown = _shown(item)
     rows = [
         {"x": float(x), "y": min(float(y), 2.4)}

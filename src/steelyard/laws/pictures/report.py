@@ -11,8 +11,9 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.profile import Profile
-from steelyard.laws.pictures.charts import fit_chart, residual_chart
+from steelyard.laws.pictures.charts import fit_chart
 from steelyard.laws.pictures.profile_chart import profile_chart
+from steelyard.laws.pictures.residual_chart import residual_chart
 from steelyard.laws.pictures.series import formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.wording import number_text
@@ -271,7 +272,7 @@ def _points(fit: Fit) -> Section:
 
 def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -> Section:
     """Show how the law does on points larger than those it was fitted on."""
-    from steelyard.laws.pictures.decision_charts import compare_chart
+    from steelyard.laws.pictures.compare_chart import compare_chart
 
     blocks: list[Block] = []
     if isinstance(held, Holdout):
