@@ -5,6 +5,7 @@ from typing import Any
 
 import altair as alt
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.terms import Array
@@ -57,7 +58,12 @@ def curve_layers(
 
 
 def curve_rows(
-    x: Array, said: Prediction, colour: str, series: int, is_inside: Array, is_beyond: Array
+    x: Array,
+    said: Prediction,
+    colour: str,
+    series: int,
+    is_inside: NDArray[np.bool_],
+    is_beyond: NDArray[np.bool_],
 ) -> list[dict[str, Any]]:
     """Return the rows of one curve for `curve_layers`.
 

@@ -1,7 +1,7 @@
 """The report of a fit: law, parameters with intervals, what is left free, extrapolation."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +10,10 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
+from steelyard.laws.fitting.influence import Outlier
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.pictures.charts import fit_chart
+from steelyard.laws.pictures.compare_chart import compare_chart
 from steelyard.laws.pictures.profile_chart import profile_chart
 from steelyard.laws.pictures.residual_chart import residual_chart
 from steelyard.laws.pictures.series import formula_words, greek
@@ -107,30 +109,16 @@ def _law(
         ),
     ]
     if isinstance(held, Holdout):
-        facts.append(
-            (
-                "Mean error on the largest, left out",
-                f"{100 * held.mean_relative_error:.2g} %",
-                "measured",
-            )
-        )
+        error = f"{100 * held.mean_relative_error:.2g} %"
+        facts.append(("Mean error on the largest, left out", error, "measured"))
     said = (
         f"**{target} = {formula_words(fit.law.formula)}**"
         if fit.law.formula
         else f"**{fit.law.name}** of {', '.join(fit.law.inputs)}"
     )
-    return Section(
-        "The law",
-        [
-            Text(said),
-            Facts(facts),
-            Chart(
-                fit_chart(
-                    fit, title=f"{target} and the law", target=target, unseen=unseen, level=level
-                )
-            ),
-        ],
-    )
+    title = f"{target} and the law"
+    picture = fit_chart(fit, title=title, target=target, unseen=unseen, level=level)
+    return Section("The law", [Text(said), Facts(facts), Chart(picture)])
 
 
 def _parameters(
@@ -213,68 +201,55 @@ def _freedom(fit: Fit, found: Mapping[str, Profile]) -> Section:
 
 def _points(fit: Fit) -> Section:
     """Show residuals, outliers and the points that decide the fit."""
-    blocks: list[Block] = [Chart(residual_chart(fit))]
     outliers = fit.outliers()
-    if outliers:
-        rows: list[list[Cell]] = [
-            [
-                item.row + 1,
-                number_text(item.measured),
-                number_text(item.predicted),
-                f"{item.deviations:+.1f}",
-            ]
-            for item in outliers[:_MOST_OUTLIERS]
+    blocks = [Chart(residual_chart(fit)), *([_outlier_table(outliers)] if outliers else [])]
+    return Section("The points", [*blocks, _influence_table(fit)])
+
+
+def _outlier_table(outliers: Sequence[Outlier]) -> Table:
+    """List the points far from the law, the worst first."""
+    rows: list[list[Cell]] = [
+        [
+            item.row + 1,
+            number_text(item.measured),
+            number_text(item.predicted),
+            f"{item.deviations:+.1f}",
         ]
-        heads = [
-            Column("Row", align="left"),
-            Column("Measured", align="right"),
-            Column("Law", align="right"),
-            Column("Robust deviations", align="right"),
-        ]
-        blocks.append(
-            Table(
-                heads,
-                rows,
-                f"Outliers: {len(outliers)} point{'s' * (len(outliers) > 1)} more than four "
-                f"robust standard deviations from the law.",
-            )
-        )
+        for item in outliers[:_MOST_OUTLIERS]
+    ]
+    heads = [
+        Column("Row", align="left"),
+        *(Column(word, align="right") for word in ("Measured", "Law", "Robust deviations")),
+    ]
+    caption = (
+        f"Outliers: {len(outliers)} point{'s' * (len(outliers) > 1)} more than four robust "
+        f"standard deviations from the law."
+    )
+    return Table(heads, rows, caption)
+
+
+def _influence_table(fit: Fit) -> Table:
+    """List the points that move the parameters most when they are left out."""
     influence = fit.influence()
-    rows = []
+    rows: list[list[Cell]] = []
     for row in influence.strongest(_STRONGEST):
         index = int(np.abs(influence.shift[row]).argmax())
         name = influence.names[index]
+        fitted = number_text(fit.params[name])
         without = number_text(float(influence.parameters[row, index]))
-        rows.append(
-            [
-                row + 1,
-                greek(name),
-                number_text(fit.params[name]),
-                without,
-                f"{influence.shift[row, index]:+.2f}",
-            ]
-        )
+        rows.append([row + 1, greek(name), fitted, without, f"{influence.shift[row, index]:+.2f}"])
     heads = [
         Column("Row", align="left"),
         Column("Moves most"),
         *(Column(word, align="right") for word in ("Fitted", "Without the row", "Shift")),
     ]
     unit = "standard deviations of the bootstrap" if len(fit.samples) > 1 else "fitted coordinates"
-    blocks.append(
-        Table(
-            heads,
-            rows,
-            f"The points that decide the fit: what leaving each out does, shift in {unit}.",
-        )
-    )
-    return Section("The points", blocks)
+    caption = f"The points that decide the fit: what leaving each out does, shift in {unit}."
+    return Table(heads, rows, caption)
 
 
 def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -> Section:
     """Show how the law does on points larger than those it was fitted on."""
-    from steelyard.laws.pictures.compare_chart import compare_chart
-
-    blocks: list[Block] = []
     if isinstance(held, Holdout):
         said = (
             f"Fitted to the {held.fit.num_points} smaller points, the law predicts the "
@@ -282,20 +257,13 @@ def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -
             f"**{100 * held.mean_relative_error:.2g} %**; {100 * held.coverage:.0f} % of them lie "
             f"inside their 80 % interval."
         )
-        blocks += [
-            Text(said),
-            Chart(
-                fit_chart(held, title="The largest points, left out and predicted", target=target)
-            ),
-        ]
+        picture = fit_chart(held, title="The largest points, left out and predicted", target=target)
+        blocks: list[Block] = [Text(said), Chart(picture)]
     else:
-        blocks.append(Text(held))
+        blocks = [Text(held)]
     if comparison is not None:
-        blocks.append(
-            Chart(
-                compare_chart(comparison), "All laws see the same points; none sees a larger one."
-            )
-        )
+        words = "All laws see the same points; none sees a larger one."
+        blocks.append(Chart(compare_chart(comparison), words))
     return Section("Beyond the points", blocks)
 
 
