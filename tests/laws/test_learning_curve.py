@@ -8,11 +8,8 @@ from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.debug_run import debug_run
 from steelyard.laws.forms.learning_curves.best_over_sizes import best_over_sizes
-from steelyard.laws.forms.learning_curves.learning_curve import (
-    fit_learning_curve,
-    model_size_law,
-    power_law_floor,
-)
+from steelyard.laws.forms.learning_curves.learning_curve import fit_learning_curve
+from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
 from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 
 SAMPLES = 1000.0 * 2 ** np.arange(10)

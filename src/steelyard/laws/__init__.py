@@ -35,12 +35,7 @@ from steelyard.laws.decisions.optima.penalty import Penalty, fit_penalty
 from steelyard.laws.decisions.optima.sweeps import Optima, optima
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.selection.candidates import Candidate
-from steelyard.laws.decisions.selection.select import (
-    Selection,
-    relative_accuracy,
-    score_correlation,
-    select_model,
-)
+from steelyard.laws.decisions.selection.select import Selection, select_model
 from steelyard.laws.decisions.sources import SourceComparison, compare_sources
 from steelyard.laws.decisions.study import StudyPlan, branch_tokens, cheapest_study, plan_study
 from steelyard.laws.decisions.updates_budget import (
@@ -74,23 +69,18 @@ from steelyard.laws.forms.batch_size import (
 )
 from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
 from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
-from steelyard.laws.forms.growth import (
+from steelyard.laws.forms.growth import fit_growth, growth
+from steelyard.laws.forms.growth_line import (
     crossing_year,
     doubling_time_years,
-    fit_growth,
     forecast_growth,
-    growth,
     growth_per_two_years,
     growth_per_year,
     last_residual,
 )
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
-from steelyard.laws.forms.learning_curves.learning_curve import (
-    CurveFit,
-    fit_learning_curve,
-    model_size_law,
-    power_law_floor,
-)
+from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve
+from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
 from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 from steelyard.laws.forms.learning_rate import (
     HorizonError,
@@ -121,7 +111,6 @@ from steelyard.laws.forms.routed import effective_parameters, routed
 from steelyard.laws.forms.schedules.schedule import (
     CooldownGain,
     Curve,
-    chinchilla_in_steps,
     cooldown_gain,
     fit_curves,
     multi_power,
@@ -231,7 +220,6 @@ __all__ = [
     "budget_law",
     "cheapest_study",
     "chinchilla",
-    "chinchilla_in_steps",
     "chip_trend",
     "compare",
     "compare_sources",
@@ -296,12 +284,10 @@ __all__ = [
     "rank_at_publication",
     "recommend_learning_rate",
     "rectified",
-    "relative_accuracy",
     "repetition_constants",
     "required_data",
     "return_thresholds",
     "routed",
-    "score_correlation",
     "select_model",
     "smooth_transition",
     "steps_to_reach",

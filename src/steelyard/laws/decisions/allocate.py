@@ -183,7 +183,7 @@ def allocate(
         epochs=Estimate.of(float(epochs[0]), epochs[1:], level)
         if np.isfinite(limits.unique_tokens)
         else None,
-        loss=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
+        loss=said.first,
         recipe=_follow(recipe or {}, best, level, extrapolate),
         binding=_binding(limits, float(sizes[0]), float(tokens[0])),
         distance=float(fit.distance(best)[0]),
@@ -239,7 +239,7 @@ def _follow(
             extrapolate=extrapolate,
         )
         known[name] = answer.value
-        said[name] = Estimate(float(answer.value[0]), float(answer.low[0]), float(answer.high[0]))
+        said[name] = answer.first
     return said
 
 

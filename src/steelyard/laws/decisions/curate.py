@@ -196,7 +196,7 @@ def curate(
         samples=float(samples),
         pools=pools,
         weights=drawn,
-        error=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
+        error=said.first,
         rejected=tuple((frontier.candidates[row], float(errors[row])) for row in order[1:]),
         crossings=frontier.crossings,
         value_of_more={

@@ -78,10 +78,10 @@ def debug_run(
             f"{samples:g} samples with error {error:g}: both must be positive and finite",
             hint="a diverged run needs no curve",
         )
-    said = curve.fit.predict({"samples": float(samples)}, _LEVEL)
-    expected, low, high = float(said.value[0]), float(said.low[0]), float(said.high[0])
+    said = curve.fit.predict({"samples": float(samples)}, _LEVEL).first
+    expected = said.value
     above = math.log(error / expected)
-    spread = math.log(high / expected) if above > 0 else math.log(expected / low)
+    spread = math.log(said.high / expected) if above > 0 else math.log(expected / said.low)
     z = above / max(spread, 1e-6)
     hint = _reason(curve, z, samples, expected, size, training_error)
     return Diagnosis(z=z, expected_error=expected, hint=hint, advice=_ADVICE[hint])

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.terms import Array
+from steelyard.laws.forms.growth import fit_growth
 
 __all__ = ["above_trend", "decimal_year", "rank_at_publication", "top_at_publication"]
 
@@ -78,8 +79,6 @@ def above_trend(year: ArrayLike, compute: ArrayLike, fraction: float = 0.25) -> 
     Source: Cottier et al. 2024 (arXiv 2405.21015), the check of its selection by the residual from
         the trend of compute.
     """
-    from steelyard.laws.forms.growth import fit_growth
-
     years, size = _columns(year, compute)
     known = np.flatnonzero(np.isfinite(size))
     if not 0 < fraction < 1:

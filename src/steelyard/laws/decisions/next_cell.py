@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.estimate import tails
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.points import check_inputs
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["NextCell", "next_cell"]
@@ -93,7 +93,7 @@ def next_cell(
     before, after = _spread(fit, {name: column[rows] for name, column in columns.items()}, goal)
     gain = np.log(before / after) / cost[rows]
     order = np.argsort(-gain, kind="stable")
-    width = _width(level)
+    width = 2 * normal(level)
     return NextCell(
         rows=rows[order].tolist(),
         inputs={name: column[rows][order] for name, column in columns.items()},
@@ -133,10 +133,3 @@ def _spread(
     variance = float(at_goal @ at_goal) / count
     learned = (at_goal @ at_cells / count) ** 2 / ((at_cells**2).sum(axis=0) / count + fit.noise**2)
     return float(np.sqrt(variance)), np.sqrt(np.maximum(variance - learned, 1e-6 * variance))
-
-
-def _width(level: float) -> float:
-    """Return the width of a normal interval in standard deviations."""
-    from scipy.special import ndtri
-
-    return 2 * float(ndtri(tails(level)[1]))

@@ -9,6 +9,7 @@ import numpy as np
 
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["SizeStudy", "StudyPlan", "StudyRun", "branch_tokens", "cheapest_study", "plan_study"]
@@ -334,17 +335,17 @@ class _Precision:
     def __init__(
         self, fit: Fit, sizes: Array, ratios: Array, parameters: float, tokens: float, level: float
     ) -> None:
-        from scipy.special import ndtri
-
-        self.sizes, self.ratios = sizes, ratios
+        self.sizes = sizes
+        self.ratios = ratios
         cells = np.repeat(sizes, len(ratios)), np.outer(sizes, ratios).ravel()
         columns = {
             "parameters": np.append(cells[0], parameters),
             "tokens": np.append(cells[1], tokens),
         }
         slopes = fit.law.evaluate(fit.theta[None], columns)[1][0]
-        self.cells, self.target = slopes[:, :-1].reshape(-1, len(sizes), len(ratios)), slopes[:, -1]
-        self.factor = float(2 * ndtri(0.5 + level / 2)) * max(fit.noise, 1e-3)
+        self.cells = slopes[:, :-1].reshape(-1, len(sizes), len(ratios))
+        self.target = slopes[:, -1]
+        self.factor = 2 * normal(level) * max(fit.noise, 1e-3)
 
     def cost(self, rows: tuple[int, ...], columns: tuple[int, ...], cooldown: float) -> float:
         """Return the cost of branches at some sizes and ratios, in units of 6 FLOP."""

@@ -16,8 +16,10 @@ from numpy.typing import ArrayLike
 from steelyard.errors import CatalogError, FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit, Prediction
+from steelyard.laws.fitting.quantiles import student
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.growth import fit_growth, line_of, student, years_to_gain
+from steelyard.laws.forms.growth import fit_growth
+from steelyard.laws.forms.growth_line import line_of, years_to_gain
 
 __all__ = ["Wall", "balance_points", "chip_points", "chip_trend", "wall"]
 
@@ -240,7 +242,7 @@ def chip_trend(
         scale_up: whether to keep only chips with a link to peers.
 
     Returns:
-        Growth per two years, for the functions of `steelyard.laws.forms.growth`.
+        Growth per two years, for the functions of `steelyard.laws.forms.growth_line`.
     """
     years, values, names = chip_points(quantity, dtypes=dtypes, since=since, scale_up=scale_up)
     words = f"{'/'.join(dtypes)} {quantity}" if quantity == "peak_flops_per_s" else quantity

@@ -8,7 +8,7 @@ from steelyard.laws.forms.batch_size import batch_law, batch_of_loss, steps_to_t
 from steelyard.laws.forms.chinchilla import chinchilla, chinchilla_tied, kaplan, power_law
 from steelyard.laws.forms.contrastive import contrastive
 from steelyard.laws.forms.growth import growth
-from steelyard.laws.forms.learning_curves.learning_curve import model_size_law, power_law_floor
+from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
 from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 from steelyard.laws.forms.learning_rate import learning_rate
 from steelyard.laws.forms.overtraining import downstream_error, overtraining

@@ -120,12 +120,12 @@ def routed(by: str = "experts", saturation: bool | str = True) -> Law:
         Parameter(name="d", transform="identity", low=-10.0, high=10.0, starts=(1.0,)),
     ]
     if is_saturating:
-        parameters.append(
-            Parameter(name="E_start", transform="log", low=0.0, high=3.0, starts=(0.5, 1.5))
-        )
-        parameters.append(
-            Parameter(name="E_max", transform="log", low=3.2, high=12.0, starts=(4.5, 6.0, 8.0))
-        )
+        # Their ranges do not overlap (E_start below e^3, E_max above e^3.2), because the saturation
+        # has no meaning where the ends meet.
+        parameters += [
+            Parameter(name="E_start", transform="log", low=0.0, high=3.0, starts=(0.5, 1.5)),
+            Parameter(name="E_max", transform="log", low=3.2, high=12.0, starts=(4.5, 6.0, 8.0)),
+        ]
     return Law(
         name=f"routed:{by}" + ("" if is_saturating else ":unsaturated"),
         term=_Bilinear(*_SHARES[by], is_saturating),
@@ -358,9 +358,7 @@ def _values(fit: Fit) -> dict[str, Array]:
             f"law {fit.law.name} has no saturation, so one expert counts for nothing",
             hint="fit routed() with saturation",
         )
-    values = fit.law.values(np.concatenate([fit.theta[None], fit.samples]))
-    fixed = {name: np.full((1, 1), value) for name, value in fit.law.fixed.items()}
-    return {name: values[:, index : index + 1] for index, name in enumerate(fit.law.names)} | fixed
+    return {name: column[:, None] for name, column in fit.draws().items()}
 
 
 def _log10_spread(values: Mapping[str, Array], experts: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit, Prediction
-from steelyard.laws.forms.growth import crossing_year, forecast_growth, growth_in, line_of
+from steelyard.laws.forms.growth_line import crossing_year, forecast_growth, growth_in, line_of
 from steelyard.laws.pictures.marks import COLOR, curve_layers, curve_rows
 from steelyard.runs.axes import Scale
 from steelyard.runs.layers import PLOT_WIDTH, end_labels, finish, shaded, values, x_of, y_of

@@ -9,6 +9,7 @@ import numpy as np
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.optima.penalty import LEARNING_RATE_PENALTY, Penalty
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.forms.learning_rate import PUBLISHED_BATCH
 
 __all__ = ["LearningRate", "RateTransfer", "recommend_learning_rate", "transfer_learning_rate"]
@@ -79,7 +80,7 @@ def recommend_learning_rate(
     Source: expected asymmetric quadratic loss, minimized exactly: the value is an expectile of the
         belief.
     """
-    from scipy.special import ndtr, ndtri
+    from scipy.special import ndtr
 
     _refuse_other_law(fitted)
     if not stable_to > 0:
@@ -87,19 +88,18 @@ def recommend_learning_rate(
             f"stable_to {stable_to:g} must be positive", hint="leave it out when no run diverged"
         )
     inputs = {"parameters": parameters, "tokens": tokens, "batch_tokens": batch_tokens}
-    said = fitted.predict(inputs, level, extrapolate=extrapolate)
+    said = fitted.predict(inputs, level, extrapolate=extrapolate).first
     if not extrapolate:
         _refuse_batch(fitted, batch_tokens)
-    middle, low, high = float(said.value[0]), float(said.low[0]), float(said.high[0])
-    sd = max(math.log(high / low) / (2 * float(ndtri(0.5 + level / 2))), 1e-12)
-    wanted = middle * math.exp(penalty.shift * sd)
+    sd = max(math.log(said.high / said.low) / (2 * normal(level)), 1e-12)
+    wanted = said.value * math.exp(penalty.shift * sd)
     value = min(wanted, stable_to)
-    place = math.log(value / middle) / sd
+    place = math.log(value / said.value) / sd
     return LearningRate(
         value=value,
-        optimum=middle,
-        low=low,
-        high=high,
+        optimum=said.value,
+        low=said.low,
+        high=said.high,
         level=level,
         quantile=float(ndtr(place)),
         expected_penalty=penalty.expected(sd, place),

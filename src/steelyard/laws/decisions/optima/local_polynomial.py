@@ -7,6 +7,7 @@ import numpy as np
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import tails
+from steelyard.laws.fitting.quantiles import student
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["LocalPolynomial", "choose_polynomial"]
@@ -95,9 +96,7 @@ class LocalPolynomial:
 
     def delta_interval(self, level: float) -> tuple[float, float]:
         """Return the symmetric interval of the minimum's coordinate by Student's t."""
-        from scipy.special import stdtrit
-
-        half = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.sd
+        half = student(self.freedom, level) * self.sd
         return self.center + self.offset - half, self.center + self.offset + half
 
     def bootstrap_interval(

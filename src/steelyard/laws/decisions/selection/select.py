@@ -6,20 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from steelyard.errors import FitError, InfeasibleError, SteelyardWarning
+from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.selection.accept_then_stop import accept_then_stop
 from steelyard.laws.decisions.selection.candidates import Candidate, LossAt, Measurements
+from steelyard.laws.decisions.selection.ladder import NUM_START, Method, ladder_sizes
 from steelyard.laws.decisions.selection.racing import (
-    FULL_FIELD_RUNGS,
-    KEPT_SHARE,
     error_growth,
     race,
     step_error,
 )
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla
 
@@ -28,15 +26,10 @@ __all__ = [
     "Method",
     "RankedModel",
     "Selection",
-    "relative_accuracy",
-    "score_correlation",
     "select_model",
 ]
 
-Method = Literal["ats", "rectified", "vanilla", "subtuning", "zero_shot", "size", "halving"]
-
-_LADDER_METHODS = ("ats", "rectified", "vanilla", "halving")
-_NUM_START = 3
+_LADDER_METHODS: tuple[Method, ...] = ("ats", "rectified", "vanilla", "halving")
 _THRESHOLD = 5.0
 _RISE = 0.05
 _BOOTSTRAPS = 60
@@ -149,13 +142,13 @@ def select_model(
 
     Source: Lin et al. 2024 (arXiv 2402.02314), algorithm 1 and section 5; "halving" is ours.
     """
+    tails(level)  # refuses a level outside 0..1 before anything is trained
     named = _check(candidates, losses, target_examples, loss_unit, force)
-    tails(level)
     found = Measurements(named, losses)
-    sizes = _sizes(found, target_examples, max_examples, min_examples, budget_flops, method)
-    if method in _LADDER_METHODS and len(sizes) <= _NUM_START:
+    sizes = ladder_sizes(found, target_examples, max_examples, min_examples, budget_flops, method)
+    if method in _LADDER_METHODS and len(sizes) <= NUM_START:
         message = (
-            f"{len(sizes)} sizes are fewer than {_NUM_START + 1}; models are ranked by "
+            f"{len(sizes)} sizes are fewer than {NUM_START + 1}; models are ranked by "
             f"their loss at {sizes[-1]} examples"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=2)
@@ -177,29 +170,6 @@ def select_model(
         flops=found.flops(),
         target_examples=target_examples,
         level=level,
-    )
-
-
-def relative_accuracy(chosen: str, measured: Mapping[str, float]) -> float:
-    """Return (worst - chosen) / (worst - best) of the true losses; 1 is the best choice.
-
-    Source: Lin et al. 2024 (arXiv 2402.02314), section 5.1 (RelAcc).
-    """
-    worst, best = max(measured.values()), min(measured.values())
-    return (worst - measured[chosen]) / (worst - best) if worst > best else 1.0
-
-
-def score_correlation(scores: Mapping[str, float], measured: Mapping[str, float]) -> float:
-    """Return the Pearson correlation of scores and true losses; NaN for fewer than three models.
-
-    Source: Lin et al. 2024 (arXiv 2402.02314), section 5.1 (PearCorr); its row of model size has
-        the opposite sign, because it correlates the size itself.
-    """
-    names = [name for name in scores if name in measured]
-    if len(names) < 3:
-        return math.nan
-    return float(
-        np.corrcoef([scores[name] for name in names], [measured[name] for name in names])[0, 1]
     )
 
 
@@ -235,71 +205,6 @@ def _check(
     return named
 
 
-def _sizes(
-    found: Measurements,
-    target: int,
-    most: int | None,
-    least: int,
-    budget_flops: float | None,
-    method: Method,
-) -> list[int]:
-    """Choose the ladder of data sizes, rising."""
-    if method in ("zero_shot", "size"):
-        return [0]
-    ceiling = most or (target if budget_flops is not None else target // 8)
-    if callable(found.losses):
-        ladder = [ceiling]
-        while ladder[0] // 2 >= least:
-            ladder.insert(0, ladder[0] // 2)
-    else:
-        ladder = sorted(
-            {
-                size
-                for name in found.candidates
-                for size in found.losses[name]
-                if least <= size <= ceiling
-            }
-        )
-    if not ladder or ceiling < least or ceiling > target:
-        raise FitError(
-            f"no data sizes between {least} and {ceiling} examples for a target of {target}",
-            hint="sizes must not exceed the target; lower min_examples or raise max_examples",
-        )
-    if budget_flops is None:
-        return ladder
-    prices = [item.cost_flops for item in found.candidates.values()]
-    while ladder and _planned_flops(prices, ladder, method) > budget_flops:
-        ladder = (
-            [size // 2 for size in ladder if size // 2 >= least]
-            if callable(found.losses)
-            else ladder[:-1]
-        )
-    if not ladder:
-        raise InfeasibleError(
-            f"{budget_flops:.3g} FLOP do not pay for tuning {len(prices)} models on {least} "
-            f"examples",
-            hint=f"{least * sum(prices):.3g} FLOP is the least; drop large models or raise the "
-            f"budget",
-        )
-    return ladder
-
-
-def _planned_flops(prices: list[float], ladder: list[int], method: Method) -> float:
-    """Return what a ladder costs at most, FLOP."""
-    field = sum(prices)
-    if method == "subtuning":
-        return field * ladder[-1]
-    if method != "halving" or len(ladder) <= _NUM_START:
-        return field * sum(ladder)
-    full = max(len(ladder) - FULL_FIELD_RUNGS, _NUM_START)
-    shares = [
-        max(KEPT_SHARE ** (index + 1) * field, *prices) for index in range(len(ladder) - full)
-    ]
-    return field * sum(ladder[:full]) + sum(
-        share * size for share, size in zip(shares, ladder[full:], strict=True)
-    )
-
-
 def _measure(
     found: Measurements, sizes: list[int], target: int, method: Method, level: float
 ) -> dict[str, int]:
@@ -309,9 +214,9 @@ def _measure(
             found,
             sizes,
             target,
-            num_start=_NUM_START,
+            num_start=NUM_START,
             threshold=_THRESHOLD,
-            quantile=_quantile(level),
+            quantile=normal(level),
         )
     if method == "size":
         return {}
@@ -328,7 +233,7 @@ def _measure(
 
 def _rank(found: Measurements, target: int, method: Method, level: float) -> list[RankedModel]:
     """Score every model that did not fail, in no order."""
-    spread = step_error(found, found.alive, _NUM_START) * _quantile(level)
+    spread = step_error(found, found.alive, NUM_START) * normal(level)
     ranked = []
     for name in found.alive:
         sizes, loss = found.curve(name)
@@ -336,7 +241,7 @@ def _rank(found: Measurements, target: int, method: Method, level: float) -> lis
             score, expected = -math.log(found.candidates[name].parameters), None
         elif method == "zero_shot":
             score, expected = found.known[name][0], None
-        elif not len(sizes) or (method != "subtuning" and len(sizes) < _NUM_START):
+        elif not len(sizes) or (method != "subtuning" and len(sizes) < NUM_START):
             found.failed[name] = f"{len(sizes)} sizes are too few for {method}"
             continue
         elif method == "subtuning":
@@ -364,12 +269,10 @@ def _forecast(
     law_fit = _fit(sizes, loss, method)
     if law_fit is not None:
         said = law_fit.predict({"examples": float(target)}, level, extrapolate=True)
-        return Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0]))
-    phase = accept_then_stop(sizes, loss, num_start=_NUM_START, threshold=_THRESHOLD)
+        return said.first
+    phase = accept_then_stop(sizes, loss, num_start=NUM_START, threshold=_THRESHOLD)
     center = phase.log_loss(target)
-    width = math.hypot(
-        spread * error_growth(sizes[-1], target), _quantile(level) * phase.residual_sd
-    )
+    width = math.hypot(spread * error_growth(sizes[-1], target), normal(level) * phase.residual_sd)
     return Estimate(math.exp(center), math.exp(center - width), math.exp(center + width))
 
 
@@ -397,10 +300,3 @@ def _warn_of_rises(found: Measurements) -> None:
             f"tune their learning rate per size"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=3)
-
-
-def _quantile(level: float) -> float:
-    """Return the normal quantile of an interval's upper end."""
-    from scipy.special import ndtri
-
-    return float(ndtri(tails(level)[1]))

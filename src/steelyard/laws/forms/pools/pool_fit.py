@@ -12,6 +12,7 @@ from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fit import fit as fit_points
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.quantiles import normal, student
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.pools.pool_utility import Stretch, log_mixture_excess, pool_utility
 
@@ -178,9 +179,7 @@ class PoolFit:
 
     def numbers(self) -> dict[str, Array]:
         """Return the optimum and bootstraps: "a", "n0", "d" [1 + B], "b", "tau" [1 + B, P]."""
-        values = self.fit.law.values(np.concatenate([self.fit.theta[None], self.fit.samples]))
-        named = dict(zip(self.fit.law.names, values.T, strict=True))
-        named |= {name: np.full(len(values), value) for name, value in self.fit.law.fixed.items()}
+        named = self.fit.draws()
         own = {
             name: np.stack([named[f"{name}[{pool}]"] for pool in self.pools], axis=1)
             for name in ("b", self.memory)
@@ -192,16 +191,14 @@ class PoolFit:
 
     def _prediction(self, logs: Array, samples: Array, level: float) -> Prediction:
         """Add noise and drift to the bootstrap spread of log errors [1 + B, n]."""
-        from scipy.special import ndtri, stdtrit
-
-        ends = tails(level)
         freedom = max(self.fit.num_points - len(self.fit.law.parameters), 1)
         distance = np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0)
-        spread = (float(stdtrit(freedom, ends[1])) * self.fit.noise) ** 2 + (
-            float(ndtri(ends[1])) * self.fit.drift * distance
-        ) ** 2
+        noise = student(freedom, level) * self.fit.noise
+        spread = noise**2 + (normal(level) * self.fit.drift * distance) ** 2
         center = logs[0]
-        low, high = np.quantile(logs[1:], ends, axis=0) if len(logs) > 1 else (center, center)
+        low, high = (
+            np.quantile(logs[1:], tails(level), axis=0) if len(logs) > 1 else (center, center)
+        )
         below, above = np.maximum(center - low, 0), np.maximum(high - center, 0)
         return Prediction(
             np.exp(center),

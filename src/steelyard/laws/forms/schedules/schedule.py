@@ -12,15 +12,14 @@ from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
-from steelyard.laws.forms.chinchilla import power_law
 from steelyard.laws.forms.schedules.schedule_kernel import Drops, anneal, collect_drops
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 __all__ = [
     "CooldownGain",
     "Curve",
-    "chinchilla_in_steps",
     "cooldown_gain",
     "fit_curves",
     "multi_power",
@@ -178,11 +177,6 @@ def multi_power(schedules: Sequence[LearningRates], *, growth: float = 1.15) -> 
     )
 
 
-def chinchilla_in_steps() -> Law:
-    """Return loss = E + A / step^alpha, which knows the length of a run but not its schedule."""
-    return power_law("step")
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Curve:
     """A measured loss curve and the learning rates behind it.
@@ -316,9 +310,7 @@ def predict_curve(
     if len(fit.samples):
         low, high = np.quantile(law.predict(fit.samples, inputs), ends, axis=0)
         below, above = np.maximum(center - low, 0.0), np.maximum(high - center, 0.0)
-    from scipy.special import ndtri
-
-    noise = float(ndtri(ends[1])) * fit.noise
+    noise = normal(level) * fit.noise
     return Prediction(
         np.exp(center),
         np.exp(center - np.hypot(below, noise)),
