@@ -1,13 +1,20 @@
 """Options that several verbs share: columns and rows of a file, and the law to ask."""
 
+import difflib
+import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
+from steelyard.errors import CatalogError, ConfigError, DataError
+from steelyard.runs.save import CHART_ENDINGS
+from steelyard.units import parse
+
 if TYPE_CHECKING:
-    from steelyard.laws import Fit, Law, RunTable
+    from steelyard.laws import Fit, Law, PublishedLaw, RunTable
 
 __all__ = [
     "JSON",
@@ -18,6 +25,7 @@ __all__ = [
     "law_from",
     "numbers",
     "pairs",
+    "published_law",
     "source_fit",
 ]
 
@@ -124,8 +132,6 @@ class LawOptions:
         Raises:
             ConfigError: both or neither were given.
         """
-        from steelyard.errors import ConfigError
-
         if bool(self.published) == (self.fit is not None):
             raise ConfigError(
                 "give either --published NAME or --fit FILE", hint="names: steelyard laws registry"
@@ -149,7 +155,6 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
         FitError: the file is not a stored fit.
     """
     from steelyard import laws
-    from steelyard.errors import CatalogError, DataError
 
     path = Path(name)
     if is_file or (is_file is None and (path.is_file() or path.suffix == ".json")):
@@ -158,14 +163,29 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
                 f"no such file: {path}", hint="make one with: steelyard laws fit ... --out FILE"
             )
         return laws.Fit.from_json(path.read_text(encoding="utf-8", errors="replace"))
-    if name not in laws.published:
-        import difflib
+    return published_law(name).fit()
 
-        near = difflib.get_close_matches(name, laws.published, n=3, cutoff=0.3)
+
+def published_law(name: str) -> "PublishedLaw":
+    """Look up a published law.
+
+    Args:
+        name: name of the law.
+
+    Returns:
+        The law with its numbers.
+
+    Raises:
+        CatalogError: no such published law; near names are given.
+    """
+    from steelyard.laws import published
+
+    if name not in published:
+        near = difflib.get_close_matches(name, published, n=3, cutoff=0.3)
         raise CatalogError(
-            f"no published law {name!r}", hint=f"near names: {', '.join(near or laws.published)}"
+            f"no published law {name!r}", hint=f"near names: {', '.join(near or published)}"
         )
-    return laws.published[name].fit()
+    return published[name]
 
 
 def law_from(name: str, *, fixed: tuple[str, ...] = ()) -> "Law":
@@ -202,8 +222,6 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     Raises:
         ConfigError: a text has no equals sign.
     """
-    from steelyard.errors import ConfigError
-
     found = {}
     for text in (part for item in texts for part in item.split(",")):
         name, sign, value = text.partition("=")
@@ -228,8 +246,6 @@ def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
     Raises:
         ConfigError: a value is not a number.
     """
-    from steelyard.units import parse
-
     units = {
         "parameters": "parameter",
         "tokens": "token",
@@ -264,9 +280,6 @@ def chart_file(path: Path | None) -> None:
     Raises:
         ConfigError: its ending is not one of .html, .svg, .png and .json.
     """
-    from steelyard.errors import ConfigError
-    from steelyard.runs.save import CHART_ENDINGS
-
     if path is not None and path.suffix.lower() not in CHART_ENDINGS:
         raise ConfigError(
             f"--chart {path.name}: unknown ending {path.suffix!r}",
@@ -276,8 +289,6 @@ def chart_file(path: Path | None) -> None:
 
 def dump(value: Any) -> str:
     """Write JSON for a machine to read; numbers that are not finite become null."""
-    import json
-    import math
 
     def plain(item: Any) -> Any:
         if hasattr(item, "tolist"):

@@ -69,7 +69,9 @@ class _MultiPowerTerm(Term):
         base = np.logaddexp(theta["L0"], trunk)
         share = np.exp(trunk - base)
         annealed, by_c, by_beta, by_gamma = anneal(drops, theta["C"], theta["beta"], theta["gamma"])
-        scale = np.exp(np.minimum(theta["B"] - base, 500.0))
+        scale = np.exp(np.minimum(theta["B"] - base, 500.0))  # beyond e^500 sums would overflow
+        # Starts far from the optimum could take away more than the whole loss. From 90 % on the log
+        # continues as its tangent, which is finite everywhere and leads back.
         part = scale * annealed
         over = part > _LINEAR_FROM
         left = np.where(over, 1 - _LINEAR_FROM, 1 - part)
@@ -87,6 +89,7 @@ class _MultiPowerTerm(Term):
 
     def _collected(self, inputs: Mapping[str, Array]) -> Drops:
         """Lump the drops once per set of points; the last few sets are remembered."""
+        # The minimizer asks for the same points again and again; a bootstrap asks for a few sets.
         key = inputs["schedule"].tobytes() + inputs["step"].tobytes()
         if key not in self._drops:
             while len(self._drops) >= _REMEMBERED:
@@ -125,55 +128,55 @@ def multi_power(schedules: Sequence[LearningRates], *, growth: float = 1.15) -> 
             "a multi-power law needs at least one schedule",
             hint="give the learning rates of every run, see LearningRates",
         )
-    peak, total = (
-        max(item.peak for item in schedules),
-        max(float(item.rates.sum()) for item in schedules),
-    )
-    middle = float(np.log(total / 10))
-    step_scale = np.log(0.1) - (1 - 0.6) * np.log(peak)
     return Law(
         name="multi_power",
         term=_MultiPowerTerm(tuple(schedules), growth),
-        parameters=(
-            Parameter(name="L0", transform="log", low=-7.0, high=7.0, starts=(0.0, 1.0)),
-            Parameter(
-                name="A",
-                transform="log",
-                low=-25.0,
-                high=25.0,
-                starts=(float(np.log(0.5) + 0.5 * middle),),
-            ),
-            Parameter(name="alpha", transform="identity", low=0.02, high=3.0, starts=(0.3, 0.6)),
-            Parameter(
-                name="B", transform="log", low=-25.0, high=30.0, starts=(float(np.log(0.1 / peak)),)
-            ),
-            Parameter(
-                name="C",
-                transform="log",
-                low=-25.0,
-                high=30.0,
-                starts=(float(step_scale) - 1.0, float(step_scale) + 1.0),
-            ),
-            Parameter(
-                name="beta",
-                transform="identity",
-                low=0.02,
-                high=5.0,
-                starts=(0.5,),
-                prior=_BELIEFS["beta"],
-            ),
-            Parameter(
-                name="gamma",
-                transform="identity",
-                low=-1.0,
-                high=3.0,
-                starts=(0.6,),
-                prior=_BELIEFS["gamma"],
-            ),
-        ),
+        parameters=_parameters(schedules),
         conditions=("schedule", "step"),
         formula="L0 + A S^-alpha - B sum_k (eta_{k-1} - eta_k) [1 - (1 + C eta_k^-gamma "
         "S_k)^-beta]",
+    )
+
+
+def _parameters(schedules: Sequence[LearningRates]) -> tuple[Parameter, ...]:
+    """Declare the parameters; the starts of the scales follow from rates and lengths."""
+    # Starts put the trunk's power near 0.5 at a tenth of the longest run, a full drop of the rate
+    # near a tenth of the loss, and the reach of a drop, C rate^-gamma since, near 1 after about a
+    # tenth of a unit of rate sum: products of typical sizes, because B and C have the unit of a
+    # reciprocal rate and no start would fit all peaks.
+    peak = max(item.peak for item in schedules)
+    middle = np.log(max(float(item.rates.sum()) for item in schedules) / 10)
+    step_scale = float(np.log(0.1) - (1 - 0.6) * np.log(peak))
+    trunk = float(np.log(0.5) + 0.5 * middle)
+    fall = float(np.log(0.1 / peak))
+    return (
+        Parameter(name="L0", transform="log", low=-7.0, high=7.0, starts=(0.0, 1.0)),
+        Parameter(name="A", transform="log", low=-25.0, high=25.0, starts=(trunk,)),
+        Parameter(name="alpha", transform="identity", low=0.02, high=3.0, starts=(0.3, 0.6)),
+        Parameter(name="B", transform="log", low=-25.0, high=30.0, starts=(fall,)),
+        Parameter(
+            name="C",
+            transform="log",
+            low=-25.0,
+            high=30.0,
+            starts=(step_scale - 1.0, step_scale + 1.0),
+        ),
+        Parameter(
+            name="beta",
+            transform="identity",
+            low=0.02,
+            high=5.0,
+            starts=(0.5,),
+            prior=_BELIEFS["beta"],
+        ),
+        Parameter(
+            name="gamma",
+            transform="identity",
+            low=-1.0,
+            high=3.0,
+            starts=(0.6,),
+            prior=_BELIEFS["gamma"],
+        ),
     )
 
 
@@ -246,6 +249,8 @@ def fit_curves(
     step = np.concatenate([np.asarray(curve.step, dtype=np.float64) for curve in curves])
     loss = np.concatenate([np.asarray(curve.loss, dtype=np.float64) for curve in curves])
     blocks = _blocks(number, step, block_steps)
+    # The engine weighs a prior against the number of points; narrowing it by sqrt(blocks / points)
+    # weighs it against the blocks, which are what is independent.
     shrink = float(np.sqrt((blocks.max() + 1) / len(blocks)))
     own = {
         name: Prior(item.center, item.sd * shrink)
@@ -267,6 +272,8 @@ def fit_curves(
 
 def _starts(law: Law, loss: Array) -> Array:
     """Put the floor a little and well below the lowest loss."""
+    # A floor above the lowest loss has no way down where the trunk is steep, so starts of the grid
+    # are moved below it: one just below, one far below for curves that are still falling.
     grid = law.start_grid()
     if "L0" not in law.names or not (loss > 0).all():
         return grid
