@@ -1,5 +1,6 @@
 """The chart of laws compared by their errors on larger runs."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -30,17 +31,6 @@ def compare_chart(
         Vega-Lite spec, the best law first.
     """
     shades = ordered_colours(len(comparison.sizes))
-    names = [form.law.name for form in comparison.forms]
-    bars = [
-        {
-            "law": form.law.name,
-            "x": form.extrapolation_error,
-            "zero": 0.0,
-            "words": f"{100 * form.extrapolation_error:.2f} %",
-            "best": not index,
-        }
-        for index, form in enumerate(comparison.forms)
-    ]
     dots = [
         {
             "law": form.law.name,
@@ -51,45 +41,50 @@ def compare_chart(
         for form in comparison.forms
         for error, shade, size in zip(form.errors, shades, comparison.sizes, strict=True)
     ]
+    means = [form.extrapolation_error for form in comparison.forms]
     scale = Scale.over(
-        [0.0, *(row["x"] for row in (*bars, *dots))],
+        [0.0, *means, *(row["x"] for row in dots)],
         "fraction",
         title="Error on larger runs",
         kind="linear",
         margin=0.0,
     )
-    scale = scale.ending(1.12 * scale.high)
-    bars = [row | {"end": scale.high} for row in bars]
-    y = alt.Y(
-        "law:N",
-        title=None,
-        sort=names,
-        axis=alt.Axis(labelColor=LIGHT["ink"], labelFontSize=12, labelLimit=260, grid=False),
-    )
-    base = alt.Chart(values(bars)).encode(y=y)
-    colour = alt.condition("datum.best", alt.value(SERIES[0][0]), alt.value(LIGHT["axis"]))
-    layers = [
-        base.mark_bar(height={"band": 0.56}, cornerRadiusEnd=3, opacity=0.55).encode(
-            x=x_of("zero", scale), x2="x:Q", color=colour
-        ),
-        base.mark_text(align="right", dx=-2, fontSize=11.5, fontWeight=500).encode(
-            x=x_of("end", scale), text="words:N"
-        ),
-        alt.Chart(values(dots))
-        .mark_point(filled=True, size=42, stroke=LIGHT["card"], strokeWidth=0.8)
-        .encode(
-            y=y,
-            x=x_of("x", scale),
-            color=COLOR,
-            tooltip=["law:N", "cut:N", "x:Q"],
-        ),
+    scale = scale.ending(1.12 * scale.high)  # room for the numbers at the right end
+    bars = [
+        {
+            "law": form.law.name,
+            "x": mean,
+            "zero": 0.0,
+            "words": f"{100 * mean:.2f} %",
+            "best": not index,
+            "end": scale.high,
+        }
+        for index, (form, mean) in enumerate(zip(comparison.forms, means, strict=True))
     ]
     words = (
         "Bars: mean absolute log error over the cuts; dots: single cuts, dark where more runs "
         "were fitted"
     )
-    return finish(
-        alt.layer(*layers).properties(
-            width=PLOT_WIDTH, height=alt.Step(44), title=alt.TitleParams(title, subtitle=words)
-        )
+    heading = alt.TitleParams(title, subtitle=words)
+    chart = alt.layer(*_layers(bars, dots, scale))
+    return finish(chart.properties(width=PLOT_WIDTH, height=alt.Step(44), title=heading))
+
+
+def _layers(
+    bars: Sequence[Mapping[str, Any]], dots: Sequence[Mapping[str, Any]], scale: Scale
+) -> list[Any]:
+    """Return the bars with their numbers, the best one in colour, and the dots of the cuts."""
+    axis = alt.Axis(labelColor=LIGHT["ink"], labelFontSize=12, labelLimit=260, grid=False)
+    y = alt.Y("law:N", title=None, sort=[row["law"] for row in bars], axis=axis)
+    base = alt.Chart(values(bars)).encode(y=y)
+    colour = alt.condition("datum.best", alt.value(SERIES[0][0]), alt.value(LIGHT["axis"]))
+    bar = base.mark_bar(height={"band": 0.56}, cornerRadiusEnd=3, opacity=0.55)
+    number = base.mark_text(align="right", dx=-2, fontSize=11.5, fontWeight=500)
+    dot = alt.Chart(values(dots)).mark_point(
+        filled=True, size=42, stroke=LIGHT["card"], strokeWidth=0.8
     )
+    return [
+        bar.encode(x=x_of("zero", scale), x2="x:Q", color=colour),
+        number.encode(x=x_of("end", scale), text="words:N"),
+        dot.encode(y=y, x=x_of("x", scale), color=COLOR, tooltip=["law:N", "cut:N", "x:Q"]),
+    ]

@@ -7,14 +7,15 @@ import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike
 
+from steelyard.laws.fitting.fitted import Prediction
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.pictures.marks import COLOR, SHAPE
+from steelyard.laws.pictures.marks import COLOR, SHAPE, curve_layers, curve_rows
 from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.layers import finish, shaded, values, x_of, y_of
 from steelyard.runs.theme import LIGHT, SERIES, ordered_colours
 
 if TYPE_CHECKING:
-    from steelyard.laws.decisions.optima.isoflop import IsoFlop
+    from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop
 
 __all__ = ["isoflop_chart"]
 
@@ -61,89 +62,97 @@ def isoflop_chart(
         f"{100 * found.level:.0f} % interval {exponent.low:.3f} to {exponent.high:.3f}; large "
         f"dots are the bottoms of the valleys"
     )
-    left = _valleys(found, size, loss, flops, colours)
-    right = _best_sizes(found, colours, until or 10 * max(item.flops for item in found.budgets))
+    minima = [_minimum(item, colour) for item, colour in zip(found.budgets, colours, strict=True)]
+    left = _valleys(found, size, loss, flops, minima)
+    right = _best_sizes(found, minima, until or 10 * max(item.flops for item in found.budgets))
     chart = alt.hconcat(left, right, spacing=34).properties(
         title=alt.TitleParams(heading, subtitle=words)
     )
     return finish(chart) | {"autosize": {"type": "pad"}}
 
 
+def _minimum(item: "BudgetMinimum", colour: str) -> dict[str, Any]:
+    """Return the row of the best size of a budget, for both panels."""
+    return {
+        "flops": item.flops,
+        "size": item.parameters.value,
+        "low": item.parameters.low,
+        "high": item.parameters.high,
+        "loss": item.loss,
+        "color": colour,
+        "shape": "cross" if item.state == "dropped" else "circle",
+        "state": item.reason or item.state,
+        "text": tick_text(item.flops, "FLOP"),
+    }
+
+
 def _valleys(
-    found: "IsoFlop", size: Array, loss: Array, flops: Array, colours: Sequence[str]
+    found: "IsoFlop", size: Array, loss: Array, flops: Array, minima: Sequence[dict[str, Any]]
 ) -> Any:
     """Draw runs, curves and minima of all budgets."""
-    highest, lowest = (end([item.loss for item in found.budgets]) for end in (max, min))
+    # Runs far up the walls of a valley would squeeze the bottoms; they are left out of the axis.
+    least = [item.loss for item in found.budgets]
+    highest, lowest = max(least), min(least)
     top = min(highest + _HEADROOM * (highest - lowest), float(loss.max()))
     runs: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    for index, budget in enumerate(found.budgets):
-        rows = np.flatnonzero(np.abs(np.log(flops / budget.flops)) < _SAME_BUDGET)
+    for item in minima:
+        rows = np.flatnonzero(np.abs(np.log(flops / item["flops"])) < _SAME_BUDGET)
         rows = rows[np.argsort(size[rows], kind="stable")]
-        words = tick_text(budget.flops, "FLOP")
+        own = {"color": item["color"], "text": item["text"]}
         runs += [
-            {"x": float(size[row]), "y": float(loss[row]), "color": colours[index], "FLOP": words}
+            {"size": float(size[row]), "loss": float(loss[row])} | own
             for row in rows
             if loss[row] <= top
         ]
-        x, y = _smooth(size[rows], loss[rows])
         curves += [
-            {"x": float(a), "y": float(b), "color": colours[index], "budget": index}
-            for a, b in zip(x, y, strict=True)
+            {"size": float(x), "loss": float(y)} | own
+            for x, y in zip(*_smooth(size[rows], loss[rows]), strict=True)
         ]
-    bottoms = [
-        {
-            "x": item.parameters.value,
-            "y": item.loss,
-            "color": colour,
-            "shape": "cross" if item.state == "dropped" else "circle",
-        }
-        for item, colour in zip(found.budgets, colours, strict=True)
-    ]
     x_scale = Scale.over(
-        [row["x"] for row in runs],
+        [row["size"] for row in runs],
         "parameter",
         title="Parameters",
         kind="log",
         margin=0.05,
         most_ticks=6,
     )
-    y_scale = Scale.over(
-        [lowest - 0.06 * (top - lowest), top],
-        title="Loss",
-        kind="linear",
-        margin=0.04,
-        most_ticks=6,
+    shown = [lowest - 0.06 * (top - lowest), top]
+    y_scale = Scale.over(shown, title="Loss", kind="linear", margin=0.04, most_ticks=6)
+    heading = "Loss at each budget, smallest to largest FLOP"
+    layers = _valley_layers(runs, curves, minima, x_scale, y_scale)
+    return alt.layer(*layers).properties(width=_PANEL, height=_HEIGHT, title=_panel_title(heading))
+
+
+def _valley_layers(
+    runs: Sequence[dict[str, Any]],
+    curves: Sequence[dict[str, Any]],
+    minima: Sequence[dict[str, Any]],
+    x_scale: Scale,
+    y_scale: Scale,
+) -> list[Any]:
+    """Return curves, runs and minima, the first and the last budget named."""
+    x = x_of("size", x_scale)
+    y = y_of("loss", y_scale)
+    lines = alt.Chart(values(curves)).mark_line(strokeWidth=1.4, clip=True, opacity=0.8)
+    dots = alt.Chart(values(runs)).mark_point(filled=True, size=20)
+    bottoms = alt.Chart(values(minima)).mark_point(
+        filled=True, size=110, stroke=LIGHT["card"], strokeWidth=1.2
     )
-    x, y, color = (
-        x_of("x", x_scale),
-        y_of("y", y_scale),
-        COLOR,
-    )
-    marks = {"filled": True, "size": 110, "stroke": LIGHT["card"], "strokeWidth": 1.2}
     layers = [
-        alt.Chart(values(curves))
-        .mark_line(strokeWidth=1.4, clip=True, opacity=0.8)
-        .encode(x=x, y=y, color=color, detail="budget:N"),
-        alt.Chart(values(runs))
-        .mark_point(filled=True, size=20)
-        .encode(x=x, y=y, color=color, tooltip=["FLOP:N", "x:Q", "y:Q"]),
-        alt.Chart(values(bottoms)).mark_point(**marks).encode(x=x, y=y, color=color, shape=SHAPE),
+        lines.encode(x=x, y=y, color=COLOR, detail="text:N"),
+        dots.encode(x=x, y=y, color=COLOR, tooltip=["text:N", "size:Q", "loss:Q"]),
+        bottoms.encode(x=x, y=y, color=COLOR, shape=SHAPE),
     ]
-    first = max((row for row in runs if row["color"] == colours[0]), key=lambda row: row["x"])
-    for named, budget, place in (
-        (first, found.budgets[0], {"align": "right", "dx": -9}),
-        (bottoms[-1], found.budgets[-1], {"baseline": "top", "dy": 11}),
+    mine = [row for row in runs if row["color"] == minima[0]["color"]]
+    first = max(mine, key=lambda row: row["size"])
+    for named, place in (
+        (first, {"align": "right", "dx": -9}),
+        (minima[-1], {"baseline": "top", "dy": 11}),
     ):
-        label = alt.Chart(values([named | {"text": tick_text(budget.flops, "FLOP")}])).mark_text(
-            fontSize=11, fontWeight=500, **place
-        )
-        layers.append(label.encode(x=x, y=y, color=color, text="text:N"))
-    return alt.layer(*layers).properties(
-        width=_PANEL,
-        height=_HEIGHT,
-        title=_panel_title("Loss at each budget, smallest to largest FLOP"),
-    )
+        label = alt.Chart(values([named])).mark_text(fontSize=11, fontWeight=500, **place)
+        layers.append(label.encode(x=x, y=y, color=COLOR, text="text:N"))
+    return layers
 
 
 def _panel_title(words: str) -> Any:
@@ -163,60 +172,30 @@ def _smooth(size: Array, loss: Array) -> tuple[Array, Array]:
     return np.exp(fine), np.exp(Akima1DInterpolator(log, mean)(fine))
 
 
-def _best_sizes(found: "IsoFlop", colours: Sequence[str], until: float) -> Any:
+def _best_sizes(found: "IsoFlop", minima: Sequence[dict[str, Any]], until: float) -> Any:
     """Draw the best size of each budget, and the line through them with its band."""
-    budgets = np.array([item.flops for item in found.budgets])
-    grid = np.geomspace(budgets.min(), max(until, budgets.max()), _CURVE_POINTS)
+    budgets = np.array([item["flops"] for item in minima])
+    edge = float(budgets.max())
+    inside = np.geomspace(budgets.min(), edge, _CURVE_POINTS)
+    beyond = np.geomspace(edge, max(until, edge), _CURVE_POINTS)
+    grid = np.unique(np.concatenate([inside, beyond]))
     said = [found.parameters(float(flops)) for flops in grid]
-    line = [
-        {"x": float(x), "y": item.value, "low": item.low, "high": item.high}
-        for x, item in zip(grid, said, strict=True)
-    ]
-    dots = [
-        {
-            "x": item.flops,
-            "y": item.parameters.value,
-            "low": item.parameters.low,
-            "high": item.parameters.high,
-            "color": colour,
-            "shape": "cross" if item.state == "dropped" else "circle",
-            "state": item.reason or item.state,
-        }
-        for item, colour in zip(found.budgets, colours, strict=True)
-    ]
+    ends = (np.array([getattr(item, end) for item in said]) for end in ("value", "low", "high"))
+    line = curve_rows(grid, Prediction(*ends), SERIES[0][0], 0, grid <= edge, grid >= edge)
     x_scale = Scale.over(
         grid, "FLOP", title="Training compute, FLOP", kind="log", margin=0.03, most_ticks=6
     ).ending(float(grid[-1]))
-    shown = [row[key] for row in (*line, *dots) for key in ("low", "high", "y")]
+    shown = [row[end] for row in (*line, *minima) for end in ("low", "high")]
     y_scale = Scale.over(
         shown, "parameter", title="Best number of parameters", kind="log", margin=0.04, most_ticks=7
     )
-    x, y, color = (
-        x_of("x", x_scale),
-        y_of("y", y_scale),
-        COLOR,
-    )
-    base, marked = (
-        alt.Chart(values(line)).encode(x=x),
-        alt.Chart(values(dots)).encode(x=x, color=color),
-    )
-    edge = float(budgets.max())
+    marked = alt.Chart(values(minima)).encode(x=x_of("flops", x_scale), color=COLOR)
+    dots = marked.mark_point(filled=True, size=95, stroke=LIGHT["card"], strokeWidth=1.2)
     layers = [
         *shaded(edge, float(grid[-1]), "", x_scale, y_scale),
-        base.mark_area(opacity=0.16, color=SERIES[0][0]).encode(
-            y=y_of("low", y_scale), y2="high:Q"
-        ),
-        base.mark_line(color=SERIES[0][0]).transform_filter(f"datum.x <= {edge!r}").encode(y=y),
-        base.mark_line(color=SERIES[0][0], strokeDash=[5, 4], strokeCap="butt")
-        .transform_filter(f"datum.x >= {edge!r}")
-        .encode(y=y),
+        *curve_layers(line, x_scale, y_scale, 0.16),
         marked.mark_rule(strokeWidth=1.6).encode(y=y_of("low", y_scale), y2="high:Q"),
-        marked.mark_point(filled=True, size=95, stroke=LIGHT["card"], strokeWidth=1.2).encode(
-            y=y,
-            shape=SHAPE,
-            tooltip=["x:Q", "y:Q", "state:N"],
-        ),
+        dots.encode(y=y_of("size", y_scale), shape=SHAPE, tooltip=["flops:Q", "size:Q", "state:N"]),
     ]
-    return alt.layer(*layers).properties(
-        width=_PANEL, height=_HEIGHT, title=_panel_title("Best size over compute")
-    )
+    title = _panel_title("Best size over compute")
+    return alt.layer(*layers).properties(width=_PANEL, height=_HEIGHT, title=title)

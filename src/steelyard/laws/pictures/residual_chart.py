@@ -61,33 +61,30 @@ def residual_chart(
         most_ticks=6,
     )
     ringed = [row | {"name": f"row {row['row']}"} for row in rows if row["row"] in far]
-    ground = {
-        "first": x_scale.low,
-        "last": x_scale.high,
-        "low": band[0],
-        "high": band[1],
-        "zero": 0.0,
-    }
-    base = alt.Chart(values([ground])).encode(x=x_of("first", x_scale), x2="last:Q")
     layers = [
-        base.mark_rect(color=LIGHT["wash"], opacity=0.8).encode(
-            y=y_of("low", y_scale), y2="high:Q"
-        ),
-        base.mark_rule(strokeWidth=1.3).encode(y=y_of("zero", y_scale)),
+        *_ground(band, x_scale, y_scale),
         *point_layers(rows, [], x_scale, y_scale),
         *_named(ringed, x_scale, y_scale),
     ]
     words = f"Standard deviation {100 * fit.noise:.2g} %; the band holds two of them either way"
-    words += (
-        f"; ringed: more than four robust standard deviations, {len(far)} of {len(rows)}"
-        if far
-        else ""
-    )
+    if far:
+        words += f"; ringed: more than four robust standard deviations, {len(far)} of {len(rows)}"
     return finish(
         alt.layer(*layers).properties(
             width=PLOT_WIDTH, height=_HEIGHT, title=alt.TitleParams(title, subtitle=words)
         )
     )
+
+
+def _ground(band: Sequence[float], x_scale: Scale, y_scale: Scale) -> list[Any]:
+    """Return the band of two standard deviations and the line of no residual."""
+    ends = {"first": x_scale.low, "last": x_scale.high, "low": band[0], "high": band[1]}
+    base = alt.Chart(values([ends | {"zero": 0.0}])).encode(x=x_of("first", x_scale), x2="last:Q")
+    wash = base.mark_rect(color=LIGHT["wash"], opacity=0.8)
+    return [
+        wash.encode(y=y_of("low", y_scale), y2="high:Q"),
+        base.mark_rule(strokeWidth=1.3).encode(y=y_of("zero", y_scale)),
+    ]
 
 
 def _named(rows: Sequence[Mapping[str, Any]], x_scale: Scale, y_scale: Scale) -> list[Any]:
@@ -96,6 +93,7 @@ def _named(rows: Sequence[Mapping[str, Any]], x_scale: Scale, y_scale: Scale) ->
         return []
     base = alt.Chart(values(rows)).encode(x=x_of("x", x_scale), y=y_of("y", y_scale))
     ring = base.mark_point(filled=False, size=150, color=LIGHT["bad"], strokeWidth=1.5)
+    # The farthest outlier is named first, so that it keeps its name where several lie together.
     apart: list[Mapping[str, Any]] = []
     for row in sorted(rows, key=lambda item: -abs(item["y"])):
         if all(_is_apart(row, other, x_scale, y_scale) for other in apart):

@@ -140,10 +140,9 @@ def multi_power(schedules: Sequence[LearningRates], *, growth: float = 1.15) -> 
 
 def _parameters(schedules: Sequence[LearningRates]) -> tuple[Parameter, ...]:
     """Declare the parameters; the starts of the scales follow from rates and lengths."""
-    # Starts put the trunk's power near 0.5 at a tenth of the longest run, a full drop of the rate
-    # near a tenth of the loss, and the reach of a drop, C rate^-gamma since, near 1 after about a
-    # tenth of a unit of rate sum: products of typical sizes, because B and C have the unit of a
-    # reciprocal rate and no start would fit all peaks.
+    # B and C have the unit of a reciprocal rate, so no fixed start fits all peaks. With these the
+    # trunk's power is .5 at a tenth of the longest sum of rates, a drop from the peak to 0 takes .1
+    # off the loss, and C rate^-gamma since is 1 after about ten steps at the peak.
     peak = max(item.peak for item in schedules)
     middle = np.log(max(float(item.rates.sum()) for item in schedules) / 10)
     step_scale = float(np.log(0.1) - (1 - 0.6) * np.log(peak))
