@@ -56,7 +56,6 @@ from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
-from steelyard.laws.forms import FORMS, law_named
 from steelyard.laws.forms.batch_size import (
     CriticalBatch,
     batch_law,
@@ -88,6 +87,7 @@ from steelyard.laws.forms.learning_rate import (
     learning_rate,
     leave_one_horizon_out,
 )
+from steelyard.laws.forms.named import FORMS, law_named
 from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
