@@ -58,7 +58,7 @@ def fit(
     """
     from steelyard import laws
 
-    chart_file(chart)
+    chart_file(chart)  # a wrong name is refused before minutes of fitting
     wanted = law_from(law, fixed=fix)
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)

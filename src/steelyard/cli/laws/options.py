@@ -95,6 +95,7 @@ class TableOptions:
         if file.is_dir():
             from steelyard.runs import RunStore
 
+            # A store states parameters and units itself; only what it does not know is taken.
             own = {name: word for name, word in stated.items() if name in ("tokenizer", "schedule")}
             table = RunTable.from_store(
                 RunStore(file), kind=self.kind, drop_invalid=self.drop_invalid, **own, **columns
@@ -157,6 +158,8 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
     from steelyard import laws
 
     path = Path(name)
+    # A name that ends on .json is meant as a file even where there is none: the message then says
+    # so.
     if is_file or (is_file is None and (path.is_file() or path.suffix == ".json")):
         if not path.is_file():
             raise DataError(

@@ -115,6 +115,7 @@ class _Budget:
             else 1.0
         )
         most = self.flops / max(served, self.per_token)
+        # At the largest size nothing would be left for tokens, so the range ends just below it.
         high = np.log(min(most * (1 - 1e-9), self.limits.max_parameters))
         return min(max(np.log(least), _LOG_RANGE[0]), high), min(high, _LOG_RANGE[1])
 
@@ -231,7 +232,8 @@ def _follow(
     recipe: Mapping[str, Fit], run: Mapping[str, Array], level: float, extrapolate: bool
 ) -> dict[str, Estimate]:
     """Ask each law of the recipe about the run; later ones may use what earlier ones said."""
-    known, said = dict(run), {}
+    known = dict(run)
+    said = {}
     for name, law in recipe.items():
         answer = law.predict(
             {key: known[key] for key in law.law.inputs if key in known},
@@ -285,11 +287,14 @@ def optimal_log_parameters(
 
 def _search(law: Law, theta: Array, budget: _Budget) -> Array:
     """Minimize the loss over log sizes by a common grid and a golden section per set, [S]."""
+    # Under limits the loss over sizes may have several valleys; the grid finds the lowest one, and
+    # the golden section narrows it to 1e-9 of a grid step.
     grid = np.linspace(*budget.log_range, _GRID)
     least = law.predict(theta, budget.runs(law, np.exp(grid))).argmin(axis=1)
     low, high = grid[np.maximum(least - 1, 0)], grid[np.minimum(least + 1, _GRID - 1)]
     for _ in range(_ITERATIONS):
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        left = high - _GOLDEN * (high - low)
+        right = low + _GOLDEN * (high - low)
         is_left = _loss(law, theta, left, budget) <= _loss(law, theta, right, budget)
         low, high = np.where(is_left, low, left), np.where(is_left, right, high)
     return (low + high) / 2
@@ -297,6 +302,8 @@ def _search(law: Law, theta: Array, budget: _Budget) -> Array:
 
 def _loss(law: Law, theta: Array, log_sizes: Array, budget: _Budget) -> Array:
     """Return the log loss of each parameter set at its own size, [S]."""
+    # The law is evaluated for every set at every size and only the diagonal is kept, so parts of
+    # 256 sets keep the square small enough for memory.
     parts = [slice(begin, begin + 256) for begin in range(0, len(theta), 256)]
     return np.concatenate(
         [

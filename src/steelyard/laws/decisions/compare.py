@@ -146,9 +146,11 @@ def _cuts(laws: Sequence[Law], checked: Sequence[Points], size: Array) -> NDArra
             f"{_FEWEST_HELD} must be left to predict",
             hint="add runs, or compare laws with fewer parameters",
         )
+    # Cuts lie evenly among the points, not among the sizes, so that each holds some.
     ordered = np.sort(size[used])
     masks: dict[bytes, NDArray[np.bool_]] = {}
     for last in np.linspace(fewest - 1, count - _FEWEST_HELD - 1, _CUTS).round().astype(int):
+        # Runs of one size stay together: a size that is trained on is not extrapolated to.
         held = (size > ordered[last] + 1e-9) & used
         if held.sum() >= _FEWEST_HELD and all(
             _can_fit(law, data, used & ~held) for law, data in zip(laws, checked, strict=True)
@@ -166,6 +168,7 @@ def _can_fit(law: Law, data: Points, kept: NDArray[np.bool_]) -> bool:
     """Say whether the kept points are enough and spread along every axis."""
     if kept.sum() < len(law.parameters) + 2:
         return False
+    # The least singular value is the spread in the direction the points know least.
     logs = np.stack([np.log(data.inputs[name][kept]) for name in law.axes])
     spread = np.linalg.svd(logs - logs.mean(axis=1, keepdims=True), compute_uv=False)[-1]
     return bool(spread / np.sqrt(kept.sum()) > _SMALLEST_SPREAD)
@@ -187,6 +190,7 @@ def _form(study: Study, errors: Array, cuts: NDArray[np.bool_]) -> Form:
         [float(np.abs(error[held]).mean()) for error, held in zip(errors, cuts, strict=True)]
     )
     theta, _, _ = study.optimum(study.law.start_grid())
+    # Laplace noise, because the fit itself minimizes nearly absolute residuals.
     size = max(float(np.average(np.abs(study.residuals(theta)), weights=study.data.weights)), 1e-12)
     aic = 2 * study.num_used * float(np.log(size)) + 2 * len(study.law.parameters)
     return Form(

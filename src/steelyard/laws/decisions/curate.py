@@ -288,7 +288,8 @@ def _value(
     kind: str,
 ) -> float:
     """Return the fall of the error when a pool grows; draws by size follow the new sizes."""
-    point, grown = _at_optimum(fit), sizes.copy()
+    point = _at_optimum(fit)
+    grown = sizes.copy()
     grown[fit.pools.index(pool)] += more
     before = fit.shares(weights, sizes)
     after = before if kind == "best" else fit.shares(_by_size(fit, tuple(weights), grown), grown)
@@ -368,5 +369,7 @@ def _zero(ahead: Array, logs: Array, at: int) -> float:
 
 def _first_zero(ahead: Array, logs: Array) -> float:
     """Find the last change from behind to ahead; NaN when there is none."""
+    # A bootstrap may cross several times; the last one is beyond which the wider choice stays
+    # ahead.
     changes = np.flatnonzero((ahead[:-1] > 0) & (ahead[1:] <= 0))
     return _zero(ahead, logs, int(changes[-1])) if len(changes) else float("nan")

@@ -323,6 +323,8 @@ def _bootstrap(
         draws = (generator.integers(0, len(x), len(x)) for _ in range(count))
         found = np.array([line(*reduce(x[rows], y[rows])) for rows in draws]).reshape(-1, 2)
         return found[np.isfinite(found).all(axis=1)]
+    # Resampled pairs of so few runs fall onto one or two points; noise of redrawn size (Student's)
+    # is added to the line instead.
     said = theta[0] - theta[1] * np.log(10) * x
     freedom = max(len(x) - 2, 1)
     scale = np.sqrt(
@@ -365,6 +367,7 @@ def _as_fit(
 
 def _law() -> Law:
     """Declare A / total_gmacs^alpha with bounds for errors."""
+    # It keeps the name of the plain power law, by which a stored fit is read from JSON.
     parameters = (
         Parameter(name="A", transform="log", low=-60.0, high=60.0, starts=(1.0,)),
         Parameter(name="alpha", transform="identity", low=-2.0, high=2.0, starts=(0.1,)),

@@ -132,4 +132,5 @@ def _spread(
     count = len(fit.samples) - 1
     variance = float(at_goal @ at_goal) / count
     learned = (at_goal @ at_cells / count) ** 2 / ((at_cells**2).sum(axis=0) / count + fit.noise**2)
+    # Of few bootstraps a run may seem to teach everything; a thousandth of the width is left.
     return float(np.sqrt(variance)), np.sqrt(np.maximum(variance - learned, 1e-6 * variance))

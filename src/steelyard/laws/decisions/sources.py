@@ -103,6 +103,7 @@ def compare_sources(
     envelopes = {}
     for index, name in enumerate(names):
         mine = labels == name
+        # A bin with one run has no lower envelope.
         stat = "min" if mine.sum() >= 2 * bins else "line"
         runs = {"total_gmacs": compute[mine]}
         envelopes[name] = fit_envelope(
@@ -140,6 +141,7 @@ def _pair(first: str, second: str, envelopes: Mapping[str, Envelope], level: flo
 def _crossing(value: Array, drawn: Array, level: float, is_told_apart: bool) -> Estimate:
     """Find where ln A - alpha ln C of both are equal."""
     point = _exp(value[0] / value[1]) if value[1] else math.inf
+    # Lines that may be parallel meet anywhere.
     if not is_told_apart:
         return Estimate(point, 0.0, math.inf)
     logs = drawn[:, 0] / np.where(drawn[:, 1] == 0, np.nan, drawn[:, 1])

@@ -236,6 +236,8 @@ def _size_study(
     per_token: float,
 ) -> SizeStudy:
     """Place the cooldowns of one size, or a run per length where there are no starts."""
+    # The end of the trunk is always a checkpoint, whatever their distance: nothing is replayed
+    # there.
     last = max(starts) if starts else 0.0
     at = starts or [0.0] * len(lengths)
     branches = tuple(
@@ -303,6 +305,7 @@ def cheapest_study(
         )
     plan_study(sizes, ratios, cooldown=cooldown)
     precision = _Precision(fit, np.sort(sizes), np.sort(ratios), parameters, tokens, level)
+    # More cells only narrow the interval, so the whole grid tells whether the goal can be met.
     best = precision.width(tuple(range(len(sizes))), tuple(range(len(ratios))))
     if best > width:
         raise InfeasibleError(
@@ -313,6 +316,8 @@ def cheapest_study(
     choices = [
         (rows, columns) for rows in _subsets(len(sizes)) for columns in _subsets(len(ratios))
     ]
+    # At most 247 x 247 choices: all are priced, and the first that is narrow enough is the
+    # cheapest.
     choices.sort(key=lambda choice: precision.cost(*choice, cooldown))
     rows, columns = next(choice for choice in choices if precision.width(*choice) <= width)
     return plan_study(
@@ -358,6 +363,8 @@ class _Precision:
         cells = self.cells[:, list(rows)][:, :, list(columns)].reshape(len(self.target), -1)
         information = cells @ cells.T
         scale = np.sqrt(np.diag(information))
+        # Scaled to a unit diagonal, the condition number tells degenerate choices, such as a single
+        # ratio, from parameters of very different size.
         enough = cells.shape[1] >= 2 * len(self.target) and (scale > 0).all()
         if not enough or np.linalg.cond(information / np.outer(scale, scale)) > 1e12:
             return np.inf

@@ -133,7 +133,9 @@ def wall(
             f"positive"
         )
     top, bottom = line_of(compute), line_of(bandwidth)
-    slope, sd = top.slope - bottom.slope, math.hypot(top.slope_sd, bottom.slope_sd)
+    slope = top.slope - bottom.slope
+    sd = math.hypot(top.slope_sd, bottom.slope_sd)
+    # Welch's degrees of freedom: the trends have noise of different size.
     freedom = (
         sd**4 / (top.slope_sd**4 / top.freedom + bottom.slope_sd**4 / bottom.freedom)
         if sd > 0
@@ -144,7 +146,8 @@ def wall(
     ends = [
         balance_now * np.exp(ahead * slope + sign * np.abs(ahead) * half) for sign in (0, -1, 1)
     ]
-    per_token, rate = bytes_per_weight / 2, Estimate(slope, slope - half, slope + half)
+    per_token = bytes_per_weight / 2
+    rate = Estimate(slope, slope - half, slope + half)
     return Wall(
         year=year_now + ahead,
         balance=Prediction(*ends),

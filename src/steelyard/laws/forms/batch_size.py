@@ -171,6 +171,8 @@ def critical_batch(
     base = reference if reference is not None else _fewest_examples(fitted)
     theta = np.concatenate([fitted.theta[None], fitted.samples])
     found = np.exp(_log_critical(fitted.law, theta, math.log(base), math.log1p(overhead)))
+    # Draws may be infinite, where the fit sees no end of perfect scaling; interpolated quantiles
+    # would turn those into numbers that are not, so the draws themselves are taken.
     ordered = np.sort(found[1:]) if len(found) > 1 else found
     low, high = (float(ordered[round(tail * (len(ordered) - 1))]) for tail in tails(level))
     return CriticalBatch(
@@ -194,8 +196,10 @@ def _log_critical(law: Law, theta: Array, log_reference: float, log_excess: floa
     def examples(log_batch: Array) -> Array:
         return np.diagonal(law.predict(theta, {"batch": np.exp(log_batch)})) + log_batch
 
+    # Examples rise with the batch beyond the best one, so one crossing lies between.
     allowed = examples(np.full(len(theta), log_reference)) + log_excess
-    low, high = np.full(len(theta), log_reference), np.full(len(theta), log_reference + _LOG_REACH)
+    low = np.full(len(theta), log_reference)
+    high = low + _LOG_REACH
     endless = examples(high) <= allowed
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2

@@ -123,11 +123,11 @@ class _KaplanTerm(Term):
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
     ) -> tuple[Array, Derivatives]:
         """Return the log loss, [S, n]; see `Term.evaluate`."""
-        size, data = (
-            theta["Nc"] - np.log(inputs["parameters"]),
-            theta["Dc"] - np.log(inputs["tokens"]),
-        )
-        power, ratio = theta["alpha_D"], theta["alpha_N"] / theta["alpha_D"]
+        size = theta["Nc"] - np.log(inputs["parameters"])
+        data = theta["Dc"] - np.log(inputs["tokens"])
+        power = theta["alpha_D"]
+        ratio = theta["alpha_N"] / power
+        # The sum of both parts in log space: neither overflows, whatever the scales.
         total = np.logaddexp(ratio * size, data)
         share = np.exp(ratio * size - total)
         slopes: Derivatives = {

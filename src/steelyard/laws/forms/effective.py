@@ -69,6 +69,7 @@ class Repeated(Term):
         worth, by_repeats, by_constant = saturation(ratio - 1.0, np.exp(log_constant), self.decay)
         slopes: Derivatives = {}
         if whole_slopes or part_slopes:
+            # Where nothing repeats, the worth is the total and the unique part has no say.
             elasticity = np.where(whole < part, 1.0, by_repeats * ratio / worth)
             for name in {**whole_slopes, **part_slopes}:
                 slopes[name] = elasticity * whole_slopes.get(name, 0.0) + (
@@ -93,6 +94,7 @@ def saturation(repeats: Array, constant: Array, decay: Decay) -> tuple[Array, Ar
         rate, rate_slope = np.log1p(1 / constant), -1 / (1 + constant)
     else:
         rate, rate_slope = 1 / constant, -1 / constant
+    # expm1 keeps the gain of a very small number of repetitions, where 1 - exp would round to 0.
     lost = np.expm1(-rate * repeats)
     gained, kept = -constant * lost, 1.0 + lost
     return 1.0 + gained, constant * rate * kept, gained + constant * rate_slope * repeats * kept

@@ -131,6 +131,8 @@ def fit_growth(
         )
     if np.ptp(years) == 0:
         raise FitError(f"every value is of the year {years[0]:g}", hint="add values of other years")
+    # At the mean year level and growth are determined independently; a whole year keeps the formula
+    # readable.
     law = growth(round(float(years.mean())) if year0 is None else year0, period_years)
     return fit(
         law,

@@ -129,6 +129,7 @@ def learning_rate(
         for name in extra
     ]
     constant = Parameter(name="C", transform="log", low=-150.0, high=150.0, starts=(0.0,))
+    # The published best batch is left out of the name, so that stored fits of it stay short.
     suffix = f":{best[0]!r}:{best[1]!r}" if extra and best != PUBLISHED_BATCH else ""
     formula = (
         "C "
@@ -179,6 +180,7 @@ def fit_learning_rate(
 def _check_batches(columns: Mapping[str, Array]) -> None:
     """Refuse sweeps in which the batch is constant or follows the tokens."""
     log_tokens, log_batch = np.log(columns["tokens"]), np.log(columns["batch_tokens"])
+    # What of the batch does not follow the tokens is all that tells their effects apart.
     own = log_batch - np.polyval(np.polyfit(log_tokens, log_batch, 1), log_tokens)
     if own.std() < _SAME_AXIS_SD:
         raise FitError(

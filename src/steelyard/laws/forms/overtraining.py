@@ -65,6 +65,8 @@ class _SaturatingError(Term):
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
     ) -> tuple[Array, Derivatives]:
         """Return the log error, [S, n]; see `Term.evaluate`."""
+        # ln(k exp(-g loss) / eps), negative where the error is positive; capped, and continued by
+        # the tangent, where the error would fall below a twentieth of eps.
         share = theta["k"] - theta["eps"] - theta["g"] * inputs["loss"]
         start = np.log1p(-_SMALLEST_GAP)
         inside = np.minimum(share, start)
@@ -156,10 +158,9 @@ def predict_error(
         )
     said = loss.predict(inputs, level)
     own = error.predict({"loss": said.value}, level)
-    low, high = (
-        error.predict({"loss": said.low}, level).value,
-        error.predict({"loss": said.high}, level).value,
-    )
+    low = error.predict({"loss": said.low}, level).value
+    high = error.predict({"loss": said.high}, level).value
+    # Both parts are taken as independent, so their widths add in squares.
     below = np.hypot(np.log(own.value / own.low), np.log(own.value / low))
     above = np.hypot(np.log(own.high / own.value), np.log(high / own.value))
     return Prediction(own.value, own.value * np.exp(-below), own.value * np.exp(above))

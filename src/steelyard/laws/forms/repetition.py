@@ -119,10 +119,8 @@ def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
     known = _known(base)
     one = "beta" not in known if known else tied in (True, "tied")
     beta = "alpha" if one else "beta"
-    repeats, capacity = (
-        Repetitions("tokens", "unique_tokens"),
-        Quotient("parameters", "unique_tokens"),
-    )
+    repeats = Repetitions("tokens", "unique_tokens")
+    capacity = Quotient("parameters", "unique_tokens")
     penalty = Product((Constant("P"), Raised(repeats, "delta"), Raised(capacity, "kappa")))
     law = Law(
         name="overfitting_penalty" + (":tied" if one else ""),

@@ -123,7 +123,8 @@ def tradeoff(
 
     Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.3.
     """
-    step, example = np.asarray(steps, dtype=np.float64), np.asarray(examples, dtype=np.float64)
+    step = np.asarray(steps, dtype=np.float64)
+    example = np.asarray(examples, dtype=np.float64)
     if step.shape != example.shape or step.ndim != 1:
         raise FitError(f"steps {step.shape} and examples {example.shape}: give one of each per run")
     if not (np.isfinite(step) & np.isfinite(example) & (step > 0) & (example > 0)).all():
@@ -136,6 +137,8 @@ def tradeoff(
     )
     seen = step < np.broadcast_to(np.asarray(caps, dtype=np.float64), step.shape)
     unexplained = float((fitted.residuals[seen] ** 2).sum())
+    # ln steps fall with the batch by themselves, so their R2 is near 1 for any fit; the lesser
+    # spread of the two tells a good one.
     spread = [
         float(((column - column.mean()) ** 2).sum())
         for column in (np.log(step[seen]), np.log(example[seen]))

@@ -221,6 +221,7 @@ def _main(fit: Fit, by: str) -> str:
 
 def _effect(fit: Fit, name: str) -> float:
     """Say how far the log prediction moves from the smallest to the largest value of an input."""
+    # All other inputs are held at their median; a group has no middle, so the first is taken.
     middle = {
         key: np.full(2, np.exp(np.median(np.log(column)))) for key, column in fit.inputs.items()
     }
@@ -248,6 +249,8 @@ def _series(fit: Fit, along: str, by: str) -> tuple[Series, ...]:
             _one(fit, along, by, rows, names[round(float(fit.inputs[by][rows[0]])) - 1])
             for rows in clusters
         )
+    # Sizes drawn at random make a cluster each; more curves than colours tell apart are cut into
+    # bins of equally many points.
     if len(clusters) > _MOST:
         clusters = [
             part

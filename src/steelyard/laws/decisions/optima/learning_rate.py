@@ -94,6 +94,8 @@ def recommend_learning_rate(
     sd = max(math.log(said.high / said.low) / (2 * normal(level)), 1e-12)
     wanted = said.value * math.exp(penalty.shift * sd)
     value = min(wanted, stable_to)
+    # The stability edge may have moved the value; its quantile and penalty are those of the place
+    # it really has in the belief.
     place = math.log(value / said.value) / sd
     return LearningRate(
         value=value,
@@ -110,6 +112,8 @@ def recommend_learning_rate(
 
 def _refuse_batch(fitted: Fit, batch_tokens: float) -> None:
     """Refuse a batch outside the swept ones."""
+    # The smooth terms are polynomials of the batch, which bend away right behind the last one, so
+    # two decades, which other inputs may lie beyond the points, would be far too much.
     swept = fitted.inputs.get("batch_tokens")
     if (
         swept is not None
@@ -193,6 +197,7 @@ def _transfer_by_fit(
 ) -> RateTransfer:
     """Change the learning rate as the fitted law does."""
     _refuse_other_law(fitted)
+    # Model size cancels, because it enters these laws as a factor; any size will do.
     inputs = {
         "parameters": np.ones(2),
         "tokens": np.array(tokens),

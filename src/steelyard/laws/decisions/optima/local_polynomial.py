@@ -108,6 +108,8 @@ class LocalPolynomial:
         drawn = self.coefficients + size[:, None] * (
             generator.standard_normal((_DRAWS, len(self.coefficients))) @ root.T
         )
+        # A draw without a minimum has its optimum anywhere: such draws go to both ends in turn, so
+        # that many of them open the interval to both sides.
         offset = _minimum(drawn)
         lost = np.where(np.arange(_DRAWS) % 2, math.inf, -math.inf)
         ordered = np.sort(np.where(np.isnan(offset), lost, offset))
@@ -120,6 +122,7 @@ def _minimum(coefficients: Array) -> Array:
     slope, bend = coefficients[:, 1], coefficients[:, 2]
     cubic = coefficients[:, 3] if coefficients.shape[1] == 4 else np.zeros_like(bend)
     root = bend**2 - 3 * slope * cubic
+    # This form of the root is exact for a quadratic too, where the cubic coefficient is 0.
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(
             (root > 0) & (bend + np.sqrt(root) > 0), -slope / (bend + np.sqrt(root)), np.nan
@@ -164,6 +167,7 @@ def _left_out(position: Array, loss: Array, weight: Array, degree: int) -> float
     """Return the weighted mean squared error of the points, each predicted by a fit without it."""
     root = np.sqrt(weight)
     powers = np.vander(position - position.mean(), degree + 1, increasing=True) * root[:, None]
+    # Leaving a point out changes its residual by 1 / (1 - leverage); nothing is fitted again.
     hat = powers @ np.linalg.pinv(powers)
     errors = (loss * root - hat @ (loss * root)) / np.maximum(1 - np.diagonal(hat), 1e-12)
     return float((errors**2).mean())

@@ -167,15 +167,10 @@ def _merge(
     x: ArrayLike, loss: ArrayLike, sd: ArrayLike | None, transform: str, seeds: str, ratio: float
 ) -> _Grid:
     """Check the runs and merge those of one setting."""
-    setting, value = (
-        np.asarray(x, dtype=np.float64).ravel(),
-        np.asarray(loss, dtype=np.float64).ravel(),
-    )
-    spread = (
-        np.full(len(setting), np.nan)
-        if sd is None
-        else np.broadcast_to(np.asarray(sd, dtype=np.float64), setting.shape)
-    )
+    setting = np.asarray(x, dtype=np.float64).ravel()
+    value = np.asarray(loss, dtype=np.float64).ravel()
+    known = np.nan if sd is None else np.asarray(sd, dtype=np.float64)
+    spread = np.broadcast_to(known, setting.shape)
     if setting.shape != value.shape or not len(setting):
         raise FitError(
             f"{len(setting)} settings and {len(value)} losses: give one loss per run, and at "
@@ -190,10 +185,13 @@ def _merge(
         )
     if sd is not None and not (np.isfinite(spread).all() and (spread > 0).all()):
         raise FitError("sd must be positive and finite for every run")
+    # NaN and +inf both are runs that diverged; -inf is a mistake.
     value = np.where(np.isnan(value), np.inf, value)
     if (value == -np.inf).any():
         raise FitError(f"loss of row {int(value.argmin()) + 1} is -inf")
     finite = np.isfinite(value)
+    # A finite loss far above the least one is on its way to diverging and would bend any
+    # polynomial.
     if finite.any() and value[finite].min() > 0:
         finite &= value <= ratio * value[finite].min()
     position = np.log(setting) if transform == "log" else setting
@@ -224,6 +222,8 @@ def _weights(value: Array, spread: Array, members: list[NDArray[np.bool_]]) -> A
     variance = np.array([value[rows].var(ddof=1) if rows.sum() > 1 else np.nan for rows in members])
     if not np.isfinite(variance).any() or not np.nanmean(variance) > 0:
         return count / count.mean()
+    # A variance of two or three seeds is hardly known: it is drawn half way to the pooled one, and
+    # settings with a single seed take the pooled one.
     pooled = np.nanmedian(variance) if np.nanmedian(variance) > 0 else np.nanmean(variance)
     return count / (np.where(np.isnan(variance), pooled, variance) + pooled) * 2 * pooled
 
@@ -240,9 +240,12 @@ def _stable_to(grid: _Grid, transform: str) -> float:
 
 def _at_edge(grid: _Grid, transform: str, at_edge: str, level: float) -> Optimum:
     """Refuse, or keep what is known: the outermost setting and a side without end."""
-    best, is_high = grid.position[grid.best], grid.edge == "high"
+    best = grid.position[grid.best]
+    is_high = grid.edge == "high"
     beyond = grid.diverged[grid.diverged > best] if is_high else grid.diverged[grid.diverged < best]
     inner = grid.position[grid.best - 1] if is_high else grid.position[1]
+    # What to run next lies between the edge and the nearest run that diverged; where none did, one
+    # and two steps of the grid further out.
     if len(beyond):
         wall = beyond.min() if is_high else beyond.max()
         further = tuple(best + (wall - best) * part for part in (1 / 3, 2 / 3))

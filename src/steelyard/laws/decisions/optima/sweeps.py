@@ -48,6 +48,8 @@ class Optima:
 
     def weights(self, floor: float = 0.1) -> Array:
         """Return 1 / (sd^2 + floor^2), scaled to mean 1, [n]."""
+        # A law of the optimum is itself off by about the floor, in the unit of sd; without it a few
+        # cells whose valley happens to be very sharp would decide the fit alone.
         weight = 1 / (self.columns["sd"] ** 2 + floor**2)
         return weight / weight.mean()
 

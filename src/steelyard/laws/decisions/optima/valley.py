@@ -55,12 +55,11 @@ def valleys(size: Array, loss: Array, method: Method, window: int) -> Valleys:
         return Valleys(found, depth, edge, np.zeros(len(loss), dtype=bool))
     inside = np.flatnonzero(edge == 0)
     if len(inside):
-        bottom = (
+        found[inside], depth[inside] = (
             _spline_bottom(size, loss[inside])
             if method == "interpolation"
             else _parabola_bottom(size, loss[inside], window)
         )
-        found[inside], depth[inside] = bottom
     for side, part, gap in (
         (-1, slice(0, 3), size[1] - size[0]),
         (1, slice(-3, None), size[-1] - size[-2]),
@@ -68,11 +67,10 @@ def valleys(size: Array, loss: Array, method: Method, window: int) -> Valleys:
         outside = np.flatnonzero(edge == side)
         if len(outside):
             vertex, least = _vertex(size[part], loss[outside, part])
+            # A vertex farther out than the sizes are apart says only that the loss still falls.
             near = np.where(side < 0, vertex >= size[0] - gap, vertex <= size[-1] + gap)
-            found[outside], depth[outside] = (
-                np.where(near, vertex, np.nan),
-                np.where(near, least, depth[outside]),
-            )
+            found[outside] = np.where(near, vertex, np.nan)
+            depth[outside] = np.where(near, least, depth[outside])
     return Valleys(found, depth, edge, np.isfinite(found) & (edge != 0))
 
 
@@ -126,6 +124,8 @@ def _spline_bottom(size: Array, loss: Array) -> tuple[Array, Array]:
 
 def _stationary(square: Array, linear: Array, constant: Array) -> tuple[Array, Array]:
     """Solve square t^2 + linear t + constant = 0; -1 where there is no root."""
+    # Adding numbers of one sign avoids cancellation; the other root follows from the product of
+    # both. -1 lies outside of every interval, so a missing root is never taken.
     with np.errstate(invalid="ignore", divide="ignore"):
         half = -0.5 * (linear + np.copysign(np.sqrt(linear**2 - 4 * square * constant), linear))
         first, second = half / square, constant / half
@@ -141,10 +141,8 @@ def _parabola_bottom(size: Array, loss: Array, window: int) -> tuple[Array, Arra
         rows, part = np.flatnonzero(start == first), slice(first, first + count)
         vertex, least = _vertex(size[part], loss[rows, part])
         inside = (vertex >= size[first]) & (vertex <= size[first + count - 1])
-        best[rows], depth[rows] = (
-            np.where(inside, vertex, np.nan),
-            np.where(inside, least, depth[rows]),
-        )
+        best[rows] = np.where(inside, vertex, np.nan)
+        depth[rows] = np.where(inside, least, depth[rows])
     return best, depth
 
 

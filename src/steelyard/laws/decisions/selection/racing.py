@@ -45,14 +45,18 @@ def race(
     Returns:
         Largest size each dropped model was measured at, by name.
     """
+    # Cheap sizes are measured for the whole field: a line needs `num_start` of them, and dropping
+    # models there would save almost nothing.
     full = max(len(sizes) - FULL_FIELD_RUNGS, num_start)
     for size in sizes[:full]:
         found.measure(found.alive, size)
-    field, dropped = found.alive, {}
+    field = found.alive
+    dropped: dict[str, int] = {}
     for last, following in zip(sizes[full - 1 :], sizes[full:], strict=False):
         kept = _survivors(found, field, target, num_start, threshold, quantile)
         dropped |= {name: last for name in field if name not in kept}
         found.measure(kept, following)
+        # Where all that went on diverged, the race goes on with those that had been dropped.
         field = [name for name in kept if name not in found.failed] or [
             name for name in field if name not in found.failed
         ]
@@ -75,6 +79,8 @@ def _survivors(
         for name in forecasts
     }
     order = sorted(forecasts, key=lambda name: forecasts[name])
+    # Dropped is what even at its best is worse than the leader at its worst, or too dear beside
+    # models with better forecasts.
     limit = forecasts[order[0]] + bound[order[0]] if order else 0.0
     room = KEPT_SHARE * sum(found.candidates[name].cost_flops for name in forecasts)
     kept = []

@@ -278,6 +278,8 @@ def _forecast(
 
 def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
     """Fit the law of a method; None for the line, and where the sizes are too few."""
+    # Two sizes more than parameters are needed. Few points are the rule here, so their warning is
+    # not repeated for every model.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
         if method == "rectified" and len(sizes) >= 6:

@@ -66,6 +66,8 @@ def best_over_sizes(
     _refuse_repeats(cells, seed)
     unique, row = np.unique(cells, axis=0, return_inverse=True)
     row = row.reshape(-1)
+    # Seeds are averaged before the best size is chosen: the least of single runs is biased down by
+    # the noise, most where most sizes were tried.
     mean = np.exp(np.bincount(row, np.log(value)) / np.bincount(row))
     shards = np.unique(unique[:, 0])
     best, chosen, largest, smallest = [], [], [], []

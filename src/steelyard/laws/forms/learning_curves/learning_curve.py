@@ -235,6 +235,8 @@ def _check(samples: Array, error: Array) -> None:
 def _check_falling(samples: Array, error: Array) -> None:
     """Refuse metrics that grow with data, and curves without any fall."""
     value = error[np.argsort(samples)]
+    # Noise lets an error rise a little; 30 % from one shard to the next is a run that failed, and a
+    # last error above the first is a metric that grows.
     jumps = np.flatnonzero(value[1:] > _RISE * value[:-1])
     if value[-1] > value[0] or len(jumps):
         where = int(jumps[0]) + 1 if len(jumps) else len(value) - 1

@@ -337,8 +337,11 @@ def _starts(
                 for name in pools
             ]
         )
+        # The power weakens with every pass, so the line through a curve is flatter than its start:
+        # utilities begin at 1.3 times its slope. A line that does not fall begins just below 0.
         slopes, heights = np.minimum(lines[:, 0], -0.01), lines[:, 1]
         meets = {"d": float(np.log(floor)), "a": 0.0, "n0": 0.0}
+        # Where all curves meet at an excess of 1, n0 is where the lines come nearest to it.
         if "a" in law.fixed:
             meets["n0"] = float(-(heights @ slopes) / (slopes @ slopes))
         else:

@@ -225,6 +225,7 @@ def log_mixture_excess(
 
     unique = np.where(shares > 0, sizes, 0.0).sum(axis=1)
     total = np.log(numbers["a"])[:, None] - np.log(numbers["n0"])[:, None] * utility.T
+    # A pool that is not drawn is left out: its half-life would stretch without end.
     for pool in range(shares.shape[1]):
         drawn = shares[:, pool] > 0
         share, size = shares[drawn, pool], sizes[drawn, pool]

@@ -59,6 +59,8 @@ class _Prefix:
         before = np.concatenate([[0.0], np.cumsum(rates)])
         drop = np.concatenate([[0.0], rates[:-1] - rates[1:]])
         log = np.log(np.maximum(rates, _SMALLEST_RATE * schedule.peak))
+        # A block acts at its mean rate, so it must not hold rates that differ by more than a factor
+        # of sqrt(e), nor drops and rises that would cancel.
         level = np.floor(2 * (log - log.max()) + 1e-9)
         change = (np.diff(level) != 0) | (np.diff(np.sign(drop)) != 0)
         size, position, rate = (
@@ -155,6 +157,7 @@ def _of_point(
     bounds = np.unique(np.concatenate([[1], edges, (step + 1) - distances[distances <= step]]))
     size = np.diff(prefix.size[bounds])
     used = size != 0
+    # A constant rate has no drops; `reduceat` needs one block per point all the same.
     if not used.any():
         return np.zeros(1), np.ones(1), np.zeros(1)
     position = np.diff(prefix.position[bounds])[used] / size[used]
@@ -181,6 +184,7 @@ def anneal(
     """
     count = max(len(log_c), len(beta), len(gamma))
     out = np.empty((4, count, len(drops.first)))
+    # One parameter set at a time: R drops of all sets at once would not stay in the cache.
     for row in range(count):
         power, slope = _of_points(beta, row, drops), _of_points(gamma, row, drops)
         exponent = _of_points(log_c, row, drops) - slope * drops.log_rate + drops.log_since

@@ -134,6 +134,8 @@ class LearningRates:
 
         Source: Haegele et al. 2024 (arXiv 2405.18392), equations 1 and 2 and appendix A.
         """
+        # The fraction is of the whole run, as the paper counts it, and the last step is one step
+        # short of the final rate: x stays below 1.
         falling = round(cooldown * steps)
         if not 0 <= cooldown <= 1 or falling + warmup > steps:
             raise FitError(

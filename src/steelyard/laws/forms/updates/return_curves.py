@@ -41,10 +41,8 @@ class ReturnCurve:
 
     def __post_init__(self) -> None:
         """Refuse columns that do not belong together."""
-        step, returns = (
-            np.asarray(self.step, dtype=np.float64),
-            np.asarray(self.returns, dtype=np.float64),
-        )
+        step = np.asarray(self.step, dtype=np.float64)
+        returns = np.asarray(self.returns, dtype=np.float64)
         if returns.ndim != 2 or step.shape != returns.shape[:1] or not returns.size:
             raise FitError(
                 f"task {self.task}, UTD {self.utd:g}: steps {step.shape} and returns "
@@ -68,7 +66,8 @@ class ReturnCurve:
     @property
     def kept(self) -> NDArray[np.bool_]:
         """Points outside the dips after resets, judged on the mean over seeds, [T]."""
-        mean, keep = self.returns.mean(axis=1), np.ones(len(self.step), dtype=np.bool_)
+        mean = self.returns.mean(axis=1)
+        keep = np.ones(len(self.step), dtype=np.bool_)
         for reset in self.resets:
             before, after = np.flatnonzero(self.step <= reset), np.flatnonzero(self.step > reset)
             if len(before) and len(after):
@@ -179,7 +178,8 @@ def data_needs(
 
     Source: Rybkin et al. 2025 (arXiv 2502.04327), appendix D.
     """
-    tasks, utds = sorted({curve.task for curve in curves}), sorted({curve.utd for curve in curves})
+    tasks = sorted({curve.task for curve in curves})
+    utds = sorted({curve.utd for curve in curves})
     by_cell = {(curve.task, curve.utd): curve for curve in curves}
     missing = [(task, utd) for task in tasks for utd in utds if (task, utd) not in by_cell]
     if not curves or missing or len(by_cell) != len(curves) or (bootstraps and generator is None):
@@ -200,6 +200,8 @@ def data_needs(
     )
     _refuse_unreached(found[:, :, 0], tasks, utds, thresholds)
     medians = np.median(found[:, :, 0], axis=(1, 2))
+    # Tasks differ in difficulty by orders of magnitude; without the division the hardest would be
+    # the average.
     unit = float(np.median(medians))
     mean = unit * (found / medians[:, None, None, None]).mean(axis=0)
     return DataNeeds(

@@ -264,6 +264,8 @@ class UpdatesLaw:
                 f"return {threshold:g} lies outside the fitted thresholds, {low:g} to {high:g}",
                 hint="fit it from the curves",
             )
+        # Thresholds share the resampled seeds, so row b may be interpolated between two of them; a
+        # single threshold stands for both.
         at = min(
             int(np.searchsorted(self.thresholds, threshold, side="right")) - 1, len(self.fits) - 2
         )
