@@ -220,7 +220,7 @@ def test_envelope_flags_the_edge_and_averages_seeds():
     )
     with pytest.raises(FitError, match="rows 1 and 2 are the same cell"):
         best_over_sizes(samples, size, error)
-    with pytest.raises(FitError, match="error of row 1"):
+    with pytest.raises(FitError, match="error must be positive and finite; rows 1"):
         best_over_sizes([1.0], [1.0], [0.0])
     with pytest.raises(FitError, match="different lengths"):
         best_over_sizes([1.0, 2.0], [1.0], [0.1])

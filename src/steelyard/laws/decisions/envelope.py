@@ -17,6 +17,7 @@ from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.chinchilla import power_law
 
@@ -210,14 +211,14 @@ def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> t
             f"{len(error)} errors and {len(compute)} amounts of compute; at least three runs are "
             f"needed, one value each"
         )
-    _refuse(
+    refuse_rows(
         ~((error > 0) & (error < 1)),
         "error must lie strictly between 0 and 1",
         error,
         "error is 1 - accuracy or 1 - recall, a fraction; a run at 0 or 1 sits on the metric's "
         "end and has no place on the line",
     )
-    _refuse(
+    refuse_rows(
         ~(np.isfinite(compute) & (compute > 0)),
         "compute must be known and positive",
         compute,
@@ -253,14 +254,6 @@ def _total_gmacs(points: Mapping[str, ArrayLike]) -> Array:
         hint="give total_gmacs, or gmacs per sample (laws.contrastive_gmacs computes them from "
         "the architecture) and samples",
     )
-
-
-def _refuse(is_bad: NDArray[np.bool_], rule: str, column: Array, hint: str) -> None:
-    """Name the rows that break a rule."""
-    rows = np.flatnonzero(is_bad)
-    if len(rows):
-        shown = ", ".join(f"{row + 1} ({column[row]:g})" for row in rows[:5])
-        raise FitError(f"{rule}; rows {shown} are not (the first row is 1)", hint=hint)
 
 
 def _reducer(stat: Stat, edges: Array, share: float, at: str) -> Callable[[Array, Array], Line]:

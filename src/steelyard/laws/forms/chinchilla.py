@@ -13,7 +13,15 @@ import numpy as np
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
 
-__all__ = ["chinchilla", "chinchilla_tied", "kaplan", "power_law"]
+__all__ = [
+    "chinchilla",
+    "chinchilla_tied",
+    "coefficient",
+    "exponent",
+    "irreducible",
+    "kaplan",
+    "power_law",
+]
 
 _EXPONENT = (0.05, 1.5)
 _EXPONENT_PRIOR = Prior(0.37, 0.2)
@@ -21,11 +29,13 @@ _EXPONENT_PRIOR = Prior(0.37, 0.2)
 Muennighoff 2023); wider here."""
 
 
-def _coefficient(name: str, *starts: float) -> Parameter:
+def coefficient(name: str, *starts: float) -> Parameter:
+    """Declare the coefficient of a power; starts are logs."""
     return Parameter(name=name, transform="log", low=-20.0, high=60.0, starts=starts)
 
 
-def _exponent(name: str, *starts: float) -> Parameter:
+def exponent(name: str, *starts: float) -> Parameter:
+    """Declare the exponent of a power, believed near the published ones."""
     return Parameter(
         name=name,
         transform="identity",
@@ -36,7 +46,8 @@ def _exponent(name: str, *starts: float) -> Parameter:
     )
 
 
-def _floor(name: str, *starts: float) -> Parameter:
+def irreducible(name: str, *starts: float) -> Parameter:
+    """Declare an irreducible loss; starts are logs."""
     return Parameter(
         name=name, transform="log", low=-7.0, high=5.0, starts=starts, prior=Prior(0.3, 1.5)
     )
@@ -59,15 +70,15 @@ def chinchilla(*, tied: bool = False) -> Law:
     """
     beta = "alpha" if tied else "beta"
     parameters = [
-        _coefficient("A", 3.0, 6.0, 10.0),
-        _coefficient("B", 5.0, 8.0, 12.0),
-        _floor("E", -0.5, 0.5),
-        _exponent("alpha", 0.3, 0.6),
+        coefficient("A", 3.0, 6.0, 10.0),
+        coefficient("B", 5.0, 8.0, 12.0),
+        irreducible("E", -0.5, 0.5),
+        exponent("alpha", 0.3, 0.6),
     ]
     return Law(
         name="chinchilla_tied" if tied else "chinchilla",
         term=Sum((Power("A", "alpha", "parameters"), Power("B", beta, "tokens"), Constant("E"))),
-        parameters=tuple(parameters if tied else [*parameters, _exponent("beta", 0.3, 0.6)]),
+        parameters=tuple(parameters if tied else [*parameters, exponent("beta", 0.3, 0.6)]),
         formula=f"E + A / N^alpha + B / D^{beta}",
     )
 
@@ -90,7 +101,7 @@ def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
     Source: Hestness et al. 2017 (arXiv 1712.00409).
     """
     power = Power("A", "alpha", of)
-    parameters = (_coefficient("A", 1.0, 4.0, 8.0), _exponent("alpha", 0.1, 0.3, 0.6))
+    parameters = (coefficient("A", 1.0, 4.0, 8.0), exponent("alpha", 0.1, 0.3, 0.6))
     if floor in (False, "nofloor"):
         return Law(
             name=f"power_law:{of}:nofloor",
@@ -102,7 +113,7 @@ def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
     return Law(
         name=f"power_law:{of}",
         term=law,
-        parameters=(*parameters, _floor("E", -2.0, 0.5)),
+        parameters=(*parameters, irreducible("E", -2.0, 0.5)),
         formula=f"A / {of}^alpha + E",
     )
 

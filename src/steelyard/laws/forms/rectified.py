@@ -1,9 +1,9 @@
 """Fine-tuning loss over data size: flat at first, then a power law with a floor."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -188,21 +188,10 @@ def fit_rectified(
     Source: Lin et al. 2024 (arXiv 2402.02314), sections 3.3 and appendix on the fit; starts are
     ours.
     """
-    sizes = np.atleast_1d(np.asarray(examples, dtype=np.float64))
-    sizes = np.where(sizes == 0, _ZERO_SHOT_EXAMPLES, sizes)
-    values = np.atleast_1d(np.asarray(loss, dtype=np.float64))
-    starts = rectified_starts(sizes, values) if _is_usable(sizes, values) else "auto"
-    return fit(
-        rectified(),
-        {"examples": sizes},
-        values,
-        starts=starts,
-        bootstraps=bootstraps,
-        seed=seed,
-        delta=delta,
-        prior=prior,
-        source=source,
-    )
+    settings: dict[str, Any] = {"delta": delta, "bootstraps": bootstraps, "seed": seed}
+    given = np.asarray(examples, dtype=np.float64)
+    sizes = np.where(given == 0, _ZERO_SHOT_EXAMPLES, given)
+    return _fit_curve(rectified(), rectified_starts, sizes, loss, prior, source, settings)
 
 
 def fit_vanilla(
@@ -230,37 +219,33 @@ def fit_vanilla(
     Raises:
         FitError: sizes or losses that cannot be fitted; rows are named.
     """
-    sizes, values = (
-        np.atleast_1d(np.asarray(examples, dtype=np.float64)),
-        np.atleast_1d(np.asarray(loss, dtype=np.float64)),
-    )
-    starts = (
-        curve_starts(sizes, values, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
-        if _is_usable(sizes, values)
-        else "auto"
-    )
-    return fit(
-        vanilla(),
-        {"examples": sizes},
-        values,
-        starts=starts,
-        bootstraps=bootstraps,
-        seed=seed,
-        delta=delta,
-        prior=None,
-        source=source,
-    )
+    settings: dict[str, Any] = {"delta": delta, "bootstraps": bootstraps, "seed": seed}
+    return _fit_curve(vanilla(), _vanilla_starts, examples, loss, None, source, settings)
 
 
-def _is_usable(sizes: Array, values: Array) -> bool:
-    """Say whether starts can be derived; if not, `fit` says what is wrong."""
-    return bool(
-        sizes.shape == values.shape
-        and sizes.size
-        and np.isfinite(values).all()
-        and (values > 0).all()
-        and (sizes > 0).all()
-    )
+def _vanilla_starts(examples: Array, loss: Array) -> Array:
+    """Return the two best starts in the coordinates of `vanilla`, [2, 3]."""
+    return curve_starts(examples, loss, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
+
+
+def _fit_curve(
+    law: Law,
+    starts_of: Callable[[Array, Array], Array],
+    examples: ArrayLike,
+    loss: ArrayLike,
+    prior: PriorChoice,
+    source: str,
+    settings: Mapping[str, Any],
+) -> Fit:
+    """Fit a law from starts near the points."""
+    sizes = np.atleast_1d(np.asarray(examples, dtype=np.float64))
+    values = np.atleast_1d(np.asarray(loss, dtype=np.float64))
+    # What has no starts cannot be fitted either; the fit then says what is wrong.
+    is_usable = sizes.shape == values.shape and sizes.size and (sizes > 0).all()
+    is_usable = is_usable and np.isfinite(values).all() and (values > 0).all()
+    starts = starts_of(sizes, values) if is_usable else "auto"
+    columns = {"examples": sizes}
+    return fit(law, columns, values, starts=starts, prior=prior, source=source, **settings)
 
 
 def transition(fit: Fit, level: float = 0.8) -> Estimate:

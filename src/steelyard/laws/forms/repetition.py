@@ -13,7 +13,7 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import (
     Array,
@@ -25,6 +25,7 @@ from steelyard.laws.fitting.terms import (
     Raised,
     Sum,
 )
+from steelyard.laws.forms.chinchilla import coefficient, exponent, irreducible
 from steelyard.laws.forms.effective import (
     Decay,
     OptimalSize,
@@ -280,25 +281,12 @@ def _known(base: Base) -> dict[str, float]:
 
 def _base_parameters(tied: bool) -> tuple[Parameter, ...]:
     """Declare A, B, E, alpha and beta with few starts, because repetition multiplies them."""
-    coefficients = [
-        Parameter(name="A", transform="log", low=-20.0, high=60.0, starts=(6.0,)),
-        Parameter(name="B", transform="log", low=-20.0, high=60.0, starts=(7.5,)),
-        Parameter(
-            name="E", transform="log", low=-7.0, high=5.0, starts=(0.5,), prior=Prior(0.3, 1.5)
-        ),
-    ]
-    exponents = [
-        Parameter(
-            name=name,
-            transform="identity",
-            low=0.05,
-            high=1.5,
-            starts=(0.3, 0.5),
-            prior=Prior(0.37, 0.2),
-        )
-        for name in (("alpha",) if tied else ("alpha", "beta"))
-    ]
-    return (*coefficients, *exponents)
+    return (
+        coefficient("A", 6.0),
+        coefficient("B", 7.5),
+        irreducible("E", 0.5),
+        *(exponent(name, 0.3, 0.5) for name in (("alpha",) if tied else ("alpha", "beta"))),
+    )
 
 
 def _constant(name: str, *starts: float) -> Parameter:

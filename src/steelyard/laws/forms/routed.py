@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.points import positive_column, refuse_rows
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
 
 __all__ = [
@@ -206,26 +207,23 @@ def routed_points(
             for column in (np.atleast_1d(parameters), experts, experts_per_token, flop_ratio)
         )
     )
-    _refuse(
+    refuse_rows(
         ~(np.isfinite(count) & (count >= 1) & (count == np.round(count))),
-        "experts",
+        "experts are whole numbers of at least 1",
         count,
         "a dense run has 1 expert, not 0",
     )
-    _refuse(
+    refuse_rows(
         ~(chosen >= 1) | ((chosen > count) & (count > 1)),
-        "experts_per_token",
+        "experts_per_token lie between 1 and the experts",
         chosen,
         "a token meets at most all experts",
     )
     for name, column in (("parameters", size), ("flop_ratio", ratio)):
-        _refuse(~(np.isfinite(column) & (column > 0)), name, column, "give positive numbers")
+        positive_column(name, column, len(size))
     columns = {"parameters": np.array(size), "experts": np.array(count)}
     if total_parameters is not None:
-        total = np.broadcast_to(np.asarray(total_parameters, dtype=np.float64), size.shape)
-        _refuse(
-            ~(np.isfinite(total) & (total > 0)), "total_parameters", total, "give positive numbers"
-        )
+        total = positive_column("total_parameters", total_parameters, len(size))
         columns |= {"forward_parameters": size * ratio, "utilization": total / (size * ratio)}
     return columns
 
@@ -332,21 +330,14 @@ def _check_routed(fit: Fit) -> None:
         )
 
 
-def _refuse(is_bad: NDArray[np.bool_], name: str, column: Array, hint: str) -> None:
-    """Name the rows of a column that are not allowed."""
-    rows = np.flatnonzero(is_bad)
-    if len(rows):
-        shown = ", ".join(f"{row + 1} ({column[row]:g})" for row in rows[:5])
-        raise FitError(f"{name}: rows {shown} are not allowed (the first row is 1)", hint=hint)
-
-
 def _columns(parameters: ArrayLike, experts: ArrayLike) -> tuple[Array, Array]:
     """Check the two inputs of a question; [n] each."""
     size, count = np.broadcast_arrays(
         np.atleast_1d(np.asarray(parameters, float)), np.atleast_1d(np.asarray(experts, float))
     )
-    _refuse(~(np.isfinite(size) & (size > 0)), "parameters", size, "give positive numbers")
-    _refuse(~(np.isfinite(count) & (count >= 1)), "experts", count, "a dense model has 1 expert")
+    positive_column("parameters", size, len(size))
+    is_bad = ~(np.isfinite(count) & (count >= 1))
+    refuse_rows(is_bad, "experts are at least 1", count, "a dense model has 1 expert")
     return size, count
 
 

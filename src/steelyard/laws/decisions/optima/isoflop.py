@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.valley import Edge, Method, curve_noise, valleys
 from steelyard.laws.fitting.estimate import Estimate
+from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["BudgetMinimum", "IsoFlop", "isoflop"]
@@ -251,19 +252,14 @@ def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]
             hint=f"given: {', '.join(points)}",
         )
     names = [name for name in ("parameters", "loss", "flops", "tokens") if name in points]
-    columns = {name: np.asarray(points[name], dtype=np.float64) for name in names}
-    for name, column in columns.items():
-        if column.shape != columns["parameters"].shape or column.ndim != 1:
-            raise FitError(
-                f"{name} has shape {column.shape}, parameters {columns['parameters'].shape}",
-                hint="give one value per run",
-            )
-        bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
-        if len(bad):
-            raise FitError(
-                f"{name} must be positive and finite; row {bad[0] + 1} is {column[bad[0]]:g} (the "
-                f"first row is 1)"
-            )
+    shapes = {name: np.shape(points[name]) for name in names}
+    if len(set(shapes.values())) != 1 or len(shapes["parameters"]) != 1:
+        raise FitError(
+            f"columns have different shapes or more than one axis: {shapes}",
+            hint="give one value per run",
+        )
+    count = np.size(points["parameters"])
+    columns = {name: positive_column(name, points[name], count) for name in names}
     columns.setdefault("flops", factor * columns["parameters"] * columns.get("tokens", np.ones(1)))
     columns.setdefault("tokens", columns["flops"] / factor / columns["parameters"])
     return columns

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["BestOverSizes", "best_over_sizes"]
@@ -61,7 +62,14 @@ def best_over_sizes(
     Source: Hestness et al. 2017 (arXiv 1712.00409), section 3 (the training procedure's best-fit
         models).
     """
-    amount, parameters, value = _columns(samples, size, error)
+    given = {"samples": samples, "size": size, "error": error}
+    lengths = {name: np.size(column) for name, column in given.items()}
+    if len(set(lengths.values())) != 1:
+        raise FitError(f"columns have different lengths: {lengths}", hint="give one row per run")
+    count = lengths["samples"]
+    amount, parameters, value = (
+        positive_column(name, column, count) for name, column in given.items()
+    )
     cells = np.stack([amount, parameters], axis=1)
     _refuse_repeats(cells, seed)
     unique, row = np.unique(cells, axis=0, return_inverse=True)
@@ -94,26 +102,6 @@ def best_over_sizes(
         at_largest=tuple(largest),
         at_smallest=tuple(smallest),
     )
-
-
-def _columns(samples: ArrayLike, size: ArrayLike, error: ArrayLike) -> tuple[Array, Array, Array]:
-    """Turn the columns into positive float64 of one length."""
-    columns = {
-        name: np.atleast_1d(np.asarray(values, dtype=np.float64))
-        for name, values in {"samples": samples, "size": size, "error": error}.items()
-    }
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) != 1:
-        raise FitError(f"columns have different lengths: {lengths}", hint="give one row per run")
-    for name, column in columns.items():
-        bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
-        if len(bad):
-            raise FitError(
-                f"{name} of row {int(bad[0]) + 1} is {column[bad[0]]:g}; it must be positive and "
-                f"finite",
-                hint="drop diverged runs; an error of 0 needs a larger validation set",
-            )
-    return columns["samples"], columns["size"], columns["error"]
 
 
 def _refuse_repeats(cells: Array, seed: ArrayLike | None) -> None:
