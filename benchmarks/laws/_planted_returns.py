@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.updates.return_curves import LearningCurve
+from steelyard.laws.forms.updates.return_curves import ReturnCurve
 
 __all__ = ["PlantedReturns"]
 
@@ -78,7 +78,7 @@ class PlantedReturns:
         seeds: int = 8,
         points: int = 400,
         settings: tuple[float, float] | None = None,
-    ) -> LearningCurve:
+    ) -> ReturnCurve:
         """Draw the returns of some seeds at equal distances until well behind return 800.
 
         Args:
@@ -106,11 +106,11 @@ class PlantedReturns:
         pace = stretch * np.exp(self.seed_noise * generator.standard_normal(seeds))
         learned = np.interp(step[:, None] / pace, self.needed(task, utd, _LEVELS), _LEVELS)
         noise = self.return_noise * generator.standard_normal((points, seeds))
-        return LearningCurve(task=task, utd=utd, step=step, returns=learned + noise)
+        return ReturnCurve(task=task, utd=utd, step=step, returns=learned + noise)
 
     def curves(
         self, utds: Array, generator: np.random.Generator, *, seeds: int = 8, points: int = 400
-    ) -> list[LearningCurve]:
+    ) -> list[ReturnCurve]:
         """Draw a curve per task and UTD with the best settings."""
         return [
             self.curve(task, float(utd), generator, seeds=seeds, points=points)

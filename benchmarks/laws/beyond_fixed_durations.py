@@ -21,7 +21,6 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.schedules.schedule import (
     Curve,
-    chinchilla_in_steps,
     cooldown_gain,
     fit_curves,
     multi_power,
@@ -161,7 +160,7 @@ def _schedules(model: str, quick: bool) -> list[Check]:
     fits = {
         "ours": fit_curves(known, bootstraps=20 if quick else 100),
         "free": fit_curves(known, prior=None),
-        "Chinchilla in steps": fit_curves(known, law=chinchilla_in_steps()),
+        "Chinchilla in steps": fit_curves(known, law=laws.power_law("step")),
     }
     law = multi_power([item.rates for item in known])
     fits["printed"] = Fit(

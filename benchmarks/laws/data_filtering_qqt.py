@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.laws._floor_inside import error_with_floor_inside
 from benchmarks.laws._pool_clip import clip_checks
 from benchmarks.laws._pool_grid import (
     FLOOR,
@@ -48,7 +49,7 @@ from scipy.integrate import solve_ivp
 from steelyard import laws
 from steelyard.errors import SteelyardWarning
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.pools.pool_utility import error_with_floor_inside, log_mixture_excess
+from steelyard.laws.forms.pools.pool_utility import log_mixture_excess
 
 Rows = NDArray[np.int64]
 PAPER = ["43-data-filtering-qqt"]

@@ -14,13 +14,12 @@ from unittest import mock
 import numpy as np
 import scipy.optimize
 from benchmarks.common import Check
+from benchmarks.laws._selection_scores import relative_accuracy, score_correlation
 from benchmarks.laws._shared import shared
 
 from steelyard.laws.decisions.selection.select import (
     Candidate,
     Selection,
-    relative_accuracy,
-    score_correlation,
     select_model,
 )
 from steelyard.laws.fitting.terms import Array

@@ -17,12 +17,11 @@ from steelyard.laws.decisions.frontier import (
 from steelyard.laws.decisions.wall import balance_points, chip_points, chip_trend, wall
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.forms.growth import (
+from steelyard.laws.forms.growth import fit_growth, growth
+from steelyard.laws.forms.growth_line import (
     crossing_year,
     doubling_time_years,
-    fit_growth,
     forecast_growth,
-    growth,
     growth_per_two_years,
     growth_per_year,
     is_far,

@@ -156,7 +156,7 @@ def test_columns_are_checked_and_derived():
         isoflop({"parameters": [1.0], "flops": [1.0]})
     with pytest.raises(FitError, match="flops or tokens"):
         isoflop({"parameters": [1.0], "loss": [1.0]})
-    with pytest.raises(FitError, match="row 2 is -1"):
+    with pytest.raises(FitError, match=r"rows 2 \(-1\)"):
         isoflop({"parameters": [1.0, 2.0], "flops": [1.0, 1.0], "loss": [1.0, -1.0]})
     with pytest.raises(FitError, match="shape"):
         isoflop({"parameters": [1.0, 2.0], "flops": [1.0], "loss": [1.0, 1.0]})

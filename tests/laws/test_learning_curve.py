@@ -8,11 +8,8 @@ from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.debug_run import debug_run
 from steelyard.laws.forms.learning_curves.best_over_sizes import best_over_sizes
-from steelyard.laws.forms.learning_curves.learning_curve import (
-    fit_learning_curve,
-    model_size_law,
-    power_law_floor,
-)
+from steelyard.laws.forms.learning_curves.learning_curve import fit_learning_curve
+from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
 from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 
 SAMPLES = 1000.0 * 2 ** np.arange(10)
@@ -223,7 +220,7 @@ def test_envelope_flags_the_edge_and_averages_seeds():
     )
     with pytest.raises(FitError, match="rows 1 and 2 are the same cell"):
         best_over_sizes(samples, size, error)
-    with pytest.raises(FitError, match="error of row 1"):
+    with pytest.raises(FitError, match="error must be positive and finite; rows 1"):
         best_over_sizes([1.0], [1.0], [0.0])
     with pytest.raises(FitError, match="different lengths"):
         best_over_sizes([1.0, 2.0], [1.0], [0.1])

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from benchmarks.laws._floor_inside import error_with_floor_inside
 from scipy.integrate import solve_ivp
 
 from steelyard import laws
@@ -11,7 +12,6 @@ from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import (
     binomial_weights,
     effective_pool,
-    error_with_floor_inside,
     log_mixture_excess,
     pool_utility,
 )

@@ -152,10 +152,10 @@ def test_one_number_of_experts_cannot_be_fitted():
 @pytest.mark.parametrize(
     ("experts", "chosen", "words"),
     [
-        ([0, 2, 4], 1, "experts: rows 1 .0."),
-        ([1, 2.5, 4], 1, "experts: rows 2"),
-        ([1, 2, 4], 8, "experts_per_token: rows 2 .8., 3"),
-        ([1, 2, 4], [1, 0, 1], "experts_per_token: rows 2"),
+        ([0, 2, 4], 1, "experts are .*; rows 1 .0."),
+        ([1, 2.5, 4], 1, "experts are .*; rows 2"),
+        ([1, 2, 4], 8, "experts_per_token .*; rows 2 .8., 3"),
+        ([1, 2, 4], [1, 0, 1], "experts_per_token .*; rows 2"),
     ],
 )
 def test_impossible_routing_is_refused_by_row(experts, chosen, words):
@@ -173,7 +173,7 @@ def test_points_of_the_utilization_form():
     )
     assert points["forward_parameters"].tolist() == [1e8, 1.25e8]
     assert points["utilization"].tolist() == [1.0, 3.2]
-    with pytest.raises(FitError, match="total_parameters: rows 1"):
+    with pytest.raises(FitError, match=r"total_parameters .*; rows 1"):
         routed_points([1e8], [8], total_parameters=[0])
     with pytest.raises(FitError, match="flop_ratio"):
         routed_points([1e8], [8], flop_ratio=-1)

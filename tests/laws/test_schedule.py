@@ -8,9 +8,9 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.best_schedule import best_schedule, final_loss, rival_schedules
+from steelyard.laws.forms.chinchilla import power_law
 from steelyard.laws.forms.schedules.schedule import (
     Curve,
-    chinchilla_in_steps,
     cooldown_gain,
     fit_curves,
     multi_power,
@@ -201,7 +201,7 @@ def test_published_parameters_reproduce_the_published_error():
 def test_three_curves_predict_the_others_and_beat_chinchilla_in_steps():
     data = measured(8)
     curves = [Curve(rates=RATES[name], step=data[name][0], loss=data[name][2]) for name in TRAINED]
-    fits = [fit_curves(curves), fit_curves(curves, law=chinchilla_in_steps())]
+    fits = [fit_curves(curves), fit_curves(curves, law=power_law("step"))]
     errors = []
     for fitted in fits:
         said = {
@@ -270,7 +270,7 @@ def test_bad_input_is_refused_by_name(make, words):
 
 
 def test_laws_that_know_no_schedule_are_refused():
-    flat = fit_curves(planted(), law=chinchilla_in_steps())
+    flat = fit_curves(planted(), law=power_law("step"))
     with pytest.raises(FitError, match="multi-power"):
         best_schedule(flat, 1000, PEAK)
     with pytest.raises(FitError, match="multi-power"):

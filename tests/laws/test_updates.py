@@ -12,7 +12,7 @@ from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.updates_budget import best_updates_to_data, budget_law
 from steelyard.laws.forms.updates.return_curves import (
     DataNeeds,
-    LearningCurve,
+    ReturnCurve,
     best_setting,
     data_needs,
     first_crossings,
@@ -298,14 +298,14 @@ def test_resets_are_left_out():
         np.arange(1.0, 11.0),
         np.array([[10.0], [20], [30], [5], [10], [25], [35], [40], [45], [50]]),
     )
-    curve = LearningCurve(task="a", utd=1.0, step=step, returns=returns, resets=(3.0,))
+    curve = ReturnCurve(task="a", utd=1.0, step=step, returns=returns, resets=(3.0,))
     assert curve.step[~curve.kept].tolist() == [4, 5, 6]
 
 
 def test_normalization_averages_tasks_of_any_difficulty():
     step = np.arange(1.0, 401.0)
     curves = [
-        LearningCurve(task=task, utd=utd, step=step * pace, returns=(step * utd)[:, None])
+        ReturnCurve(task=task, utd=utd, step=step * pace, returns=(step * utd)[:, None])
         for task, pace in (("a", 1.0), ("b", 10.0), ("c", 100.0))
         for utd in (1.0, 2.0)
     ]
@@ -316,7 +316,7 @@ def test_normalization_averages_tasks_of_any_difficulty():
 
 def test_bad_input_is_named(settings):
     flat = [
-        LearningCurve(
+        ReturnCurve(
             task="a", utd=utd, step=np.arange(1.0, 50.0), returns=np.linspace(0, top, 49)[:, None]
         )
         for utd, top in ((1, 900), (2, 500))
@@ -327,15 +327,15 @@ def test_bad_input_is_named(settings):
         data_needs(flat, np.array([400.0, 600.0]), bootstraps=0)
     with pytest.raises(FitError, match="missing b at UTD 1"):
         data_needs(
-            [*flat, LearningCurve(task="b", utd=2, step=np.ones(1), returns=np.ones((1, 1)))],
+            [*flat, ReturnCurve(task="b", utd=2, step=np.ones(1), returns=np.ones((1, 1)))],
             np.array([1.0]),
             bootstraps=0,
         )
     with pytest.raises(FitError, match="returns must be finite") as caught:
-        LearningCurve(task="a", utd=1, step=np.ones(1), returns=np.array([[np.nan]]))
+        ReturnCurve(task="a", utd=1, step=np.ones(1), returns=np.array([[np.nan]]))
     assert "failed" in caught.value.hint
     with pytest.raises(FitError, match="needed \\[T\\]"):
-        LearningCurve(task="a", utd=1, step=np.ones(2), returns=np.ones(2))
+        ReturnCurve(task="a", utd=1, step=np.ones(2), returns=np.ones(2))
     empty = np.zeros((0, 2, 2))
     with pytest.raises(FitError, match="2 UTDs cannot fit the 3 parameters"):
         fitted(

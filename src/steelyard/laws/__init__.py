@@ -26,7 +26,7 @@ from steelyard.laws.decisions.next_cell import NextCell, next_cell
 from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop, isoflop
 from steelyard.laws.decisions.optima.learning_rate import (
     LearningRate,
-    Transfer,
+    RateTransfer,
     recommend_learning_rate,
     transfer_learning_rate,
 )
@@ -35,12 +35,7 @@ from steelyard.laws.decisions.optima.penalty import Penalty, fit_penalty
 from steelyard.laws.decisions.optima.sweeps import Optima, optima
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.selection.candidates import Candidate
-from steelyard.laws.decisions.selection.select import (
-    Selection,
-    relative_accuracy,
-    score_correlation,
-    select_model,
-)
+from steelyard.laws.decisions.selection.select import Selection, select_model
 from steelyard.laws.decisions.sources import SourceComparison, compare_sources
 from steelyard.laws.decisions.study import StudyPlan, branch_tokens, cheapest_study, plan_study
 from steelyard.laws.decisions.updates_budget import (
@@ -61,7 +56,6 @@ from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
-from steelyard.laws.forms import FORMS, law_named
 from steelyard.laws.forms.batch_size import (
     CriticalBatch,
     batch_law,
@@ -74,23 +68,18 @@ from steelyard.laws.forms.batch_size import (
 )
 from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
 from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
-from steelyard.laws.forms.growth import (
+from steelyard.laws.forms.growth import fit_growth, growth
+from steelyard.laws.forms.growth_line import (
     crossing_year,
     doubling_time_years,
-    fit_growth,
     forecast_growth,
-    growth,
     growth_per_two_years,
     growth_per_year,
     last_residual,
 )
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
-from steelyard.laws.forms.learning_curves.learning_curve import (
-    CurveFit,
-    fit_learning_curve,
-    model_size_law,
-    power_law_floor,
-)
+from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve
+from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
 from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 from steelyard.laws.forms.learning_rate import (
     HorizonError,
@@ -98,6 +87,7 @@ from steelyard.laws.forms.learning_rate import (
     learning_rate,
     leave_one_horizon_out,
 )
+from steelyard.laws.forms.named import FORMS, law_named
 from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
@@ -121,7 +111,6 @@ from steelyard.laws.forms.routed import effective_parameters, routed
 from steelyard.laws.forms.schedules.schedule import (
     CooldownGain,
     Curve,
-    chinchilla_in_steps,
     cooldown_gain,
     fit_curves,
     multi_power,
@@ -138,7 +127,7 @@ from steelyard.laws.forms.time_compute import (
 )
 from steelyard.laws.forms.updates.return_curves import (
     DataNeeds,
-    LearningCurve,
+    ReturnCurve,
     data_needs,
     return_thresholds,
 )
@@ -182,7 +171,6 @@ __all__ = [
     "Input",
     "IsoFlop",
     "Law",
-    "LearningCurve",
     "LearningRate",
     "LearningRates",
     "Limits",
@@ -202,8 +190,10 @@ __all__ = [
     "Profile",
     "PublishedLaw",
     "Raised",
+    "RateTransfer",
     "RepeatedAllocation",
     "RepetitionConstants",
+    "ReturnCurve",
     "RunTable",
     "Selection",
     "SourceComparison",
@@ -211,7 +201,6 @@ __all__ = [
     "Sum",
     "Term",
     "Tradeoff",
-    "Transfer",
     "UpdatesLaw",
     "Wall",
     "above_trend",
@@ -231,7 +220,6 @@ __all__ = [
     "budget_law",
     "cheapest_study",
     "chinchilla",
-    "chinchilla_in_steps",
     "chip_trend",
     "compare",
     "compare_sources",
@@ -296,12 +284,10 @@ __all__ = [
     "rank_at_publication",
     "recommend_learning_rate",
     "rectified",
-    "relative_accuracy",
     "repetition_constants",
     "required_data",
     "return_thresholds",
     "routed",
-    "score_correlation",
     "select_model",
     "smooth_transition",
     "steps_to_reach",

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from steelyard.errors import CatalogError, FitError
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.forms import law_named
+from steelyard.laws.forms.named import law_named
 
 if TYPE_CHECKING:
     from steelyard.laws.tables.counts import EmbeddingParts

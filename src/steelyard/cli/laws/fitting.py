@@ -1,15 +1,20 @@
 """The verbs that read a table of runs: fit, compare, isoflop."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
 from steelyard.cli.laws.options import JSON, TableOptions, chart_file, dump, law_from
+from steelyard.cli.laws.pages import compare_page, fit_page, isoflop_page
+from steelyard.errors import ConfigError
+from steelyard.files import write_bytes
+from steelyard.runs.save import save_chart
+from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.laws import Comparison, Fit, Profile
-    from steelyard.laws.decisions.optima.isoflop import IsoFlop
+    from steelyard.laws import Fit
 
 __all__ = ["compare", "fit", "isoflop"]
 
@@ -41,10 +46,10 @@ def fit(
         target: what to fit, one of the columns by its new name.
         table: which columns and rows to read.
         fix: parameters to hold, NAME=VALUE.
-        profile: parameters whose profile interval to give, besides those the points leave nearly
+        profile: parameters whose profile interval is printed, besides those the points leave nearly
             free; "all" for all.
         bootstraps: resampled fits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
         delta: where the Huber loss turns linear, in log units.
         out: file to keep the fit in, for `laws predict --fit` and `laws allocate --fit`.
         report: HTML page with the fit, its charts, residuals and outliers.
@@ -52,19 +57,13 @@ def fit(
         json: print the whole fit as JSON.
     """
     from steelyard import laws
-    from steelyard.files import write_bytes
 
-    chart_file(chart)
+    chart_file(chart)  # a wrong name is refused before minutes of fitting
     wanted = law_from(law, fixed=fix)
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
-    asked = fitted.law.names if profile == ("all",) else profile
-    profiles = (
-        [] if json else [fitted.profile(name) for name in dict.fromkeys((*asked, *_loose(fitted)))]
-    )
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
-        from steelyard.runs.save import save_chart
 
         save_chart(fit_chart(fitted, target=target), chart)
     if report is not None:
@@ -76,7 +75,9 @@ def fit(
     if json:
         print(fitted.to_json())
     else:
-        _print_fit(fitted, profiles)
+        asked = fitted.law.names if profile == ("all",) else profile
+        named = dict.fromkeys((*asked, *_loose(fitted)))
+        fit_page(fitted, [fitted.profile(name) for name in named]).print()
 
 
 def compare(
@@ -107,24 +108,18 @@ def compare(
     points = (table or TableOptions()).read(file)
     found = laws.compare(points, target, [law_from(name) for name in names], along=along)
     if chart is not None:
-        from steelyard.laws.pictures.decision_charts import compare_chart
-        from steelyard.runs.save import save_chart
+        from steelyard.laws.pictures.compare_chart import compare_chart
 
         save_chart(compare_chart(found), chart)
     if json:
+        keys = ("extrapolation_error", "errors", "noise", "aic")
         rows = [
-            {
-                "law": form.law.name,
-                "extrapolation_error": form.extrapolation_error,
-                "errors": form.errors,
-                "noise": form.noise,
-                "aic": form.aic,
-            }
+            {"law": form.law.name} | {key: getattr(form, key) for key in keys}
             for form in found.forms
         ]
         print(dump({"best": found.best.name, "cuts": found.sizes, "forms": rows}))
     else:
-        _print_comparison(found, points.source)
+        compare_page(found, points.source).print()
 
 
 def isoflop(
@@ -142,57 +137,41 @@ def isoflop(
     Args:
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
         flops: column with the budgets; the one called flops, else 6 x parameters x tokens.
-        at: budget to give the best size for, such as 1e21FLOP.
+        at: budget whose best size is asked for, such as 1e21FLOP.
         edges: what to do with budgets whose best size lies at the edge of the sizes, drop or
             extend.
         table: which columns and rows to read.
         chart: file for the picture, .html, .svg, .png or .json.
         json: print JSON instead of a table.
     """
-    from dataclasses import asdict, replace
-
-    from steelyard.errors import ConfigError
     from steelyard.laws import isoflop as find
-    from steelyard.units import parse
 
     if edges not in ("drop", "extend"):
         raise ConfigError(f"--edges {edges!r} is not known", hint="drop or extend")
     chart_file(chart)
     options = table or TableOptions()
-    points = (
-        replace(options, column=(*options.column, f"flops={flops}")) if flops else options
-    ).read(file)
+    if flops:
+        options = replace(options, column=(*options.column, f"flops={flops}"))
+    points = options.read(file)
     found = find(points, edges=edges)
     budget = parse(at, "FLOP", where="--at") if at else 0.0
     if chart is not None:
-        from steelyard.laws.pictures.decision_charts import isoflop_chart
-        from steelyard.runs.save import save_chart
+        from steelyard.laws.pictures.isoflop_chart import isoflop_chart
 
         save_chart(isoflop_chart(found, points), chart)
     if json:
-        said = (
-            {"parameters": asdict(found.parameters(budget)), "tokens": asdict(found.tokens(budget))}
-            if budget
-            else None
-        )
-        budgets = [asdict(item) for item in found.budgets]
-        exponents = {
+        best = {"parameters": found.parameters, "tokens": found.tokens} if budget else {}
+        value = {
             "exponent": asdict(found.exponent),
             "token_exponent": asdict(found.token_exponent),
+            "level": found.level,
+            "noise": found.noise,
+            "budgets": [asdict(item) for item in found.budgets],
+            "at": {name: asdict(of(budget)) for name, of in best.items()} or None,
         }
-        print(
-            dump(
-                {
-                    **exponents,
-                    "level": found.level,
-                    "noise": found.noise,
-                    "budgets": budgets,
-                    "at": said,
-                }
-            )
-        )
+        print(dump(value))
     else:
-        _print_isoflop(found, budget)
+        isoflop_page(found, budget).print()
 
 
 def _loose(fitted: "Fit") -> list[str]:
@@ -203,133 +182,3 @@ def _loose(fitted: "Fit") -> list[str]:
         for name, share in item.components.items()
         if abs(share) >= _LOOSE_SHARE
     ]
-
-
-def _print_fit(fitted: "Fit", profiles: "list[Profile]") -> None:
-    """Print parameters with intervals and what the reader should know about them."""
-    from steelyard.runs.report import Column, Report, Section, Table, Text
-
-    rows: list[list[Any]] = []
-    flat = {item.name for item in profiles if item.is_flat}
-    for name, value in fitted.params.items():
-        low, high = fitted.interval(name)
-        note = (
-            "at its bound"
-            if name in fitted.at_bounds
-            else "flat, see its profile"
-            if name in flat
-            else ""
-        )
-        rows.append([name, f"{value:.5g}", f"{low:.5g}", f"{high:.5g}", note])
-    heads = [
-        Column("parameter"),
-        *(Column(word, align="right") for word in ("fitted", "low", "high")),
-        Column("note"),
-    ]
-    outliers = fitted.outliers()
-    shown = "; ".join(map(str, outliers[:5])) + (
-        f" and {len(outliers) - 5} more" if len(outliers) > 5 else ""
-    )
-    notes = [
-        f"- {fitted.num_points} points, residual noise {100 * fitted.noise:.2g} %, sum of Huber "
-        f"losses {fitted.objective:.6g}",
-        f"- beyond the points the error grows by {100 * fitted.drift:.2g} % per factor e "
-        f"({fitted.drift_source})",
-        f"- condition number {fitted.condition_number:.3g}; nearly free: "
-        f"{'; '.join(map(str, fitted.flat_directions)) or 'nothing'}",
-        f"- weak priors on {', '.join(fitted.prior)}, because the points are few"
-        if fitted.prior
-        else "- no priors",
-        f"- far from the law: {shown}" if outliers else "- no outliers",
-        *(f"- profile of {item}" for item in profiles),
-    ]
-    table = Table(
-        heads, rows, f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})"
-    )
-    formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
-    Report(
-        f"Law {fitted.law.name}",
-        f"{formula}fitted to {fitted.source}",
-        [Section("Parameters", [table, Text("\n".join(notes))])],
-    ).print()
-
-
-def _print_comparison(found: "Comparison", source: str) -> None:
-    """Print the laws by how well they extrapolated."""
-    from steelyard.runs.report import Column, Report, Section, Table
-
-    rows: list[list[Any]] = [
-        [
-            form.law.name,
-            f"{100 * form.extrapolation_error:.2f} %",
-            " ".join(f"{100 * error:.1f}" for error in form.errors),
-            f"{100 * form.noise:.2f} %",
-            f"{form.aic:.1f}",
-        ]
-        for form in found.forms
-    ]
-    heads = [
-        Column("law"),
-        *(
-            Column(word, align="right")
-            for word in ("error beyond", "per cut, %", "noise inside", "AIC")
-        ),
-    ]
-    caption = (
-        f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law "
-        f"extrapolates best."
-    )
-    Report(
-        "Which law to trust",
-        source,
-        [Section("Rolling extrapolation", [Table(heads, rows, caption)])],
-    ).print()
-
-
-def _count(value: float, unit: str) -> str:
-    """Print a count without its noun, which the head of the column says."""
-    from steelyard import units
-
-    return units.pretty(value, unit).partition(" ")[0]
-
-
-def _print_isoflop(found: "IsoFlop", budget: float) -> None:
-    """Print the minima, the exponents and the size for a budget."""
-    from steelyard import units
-    from steelyard.runs.report import Column, Report, Section, Table, Text
-
-    rows: list[list[Any]] = [
-        [
-            units.pretty(item.flops, "FLOP"),
-            *(
-                _count(value, "parameter")
-                for value in (item.parameters.value, item.parameters.low, item.parameters.high)
-            ),
-            _count(item.tokens, "token"),
-            f"{item.loss:.4f}",
-            item.reason or item.state,
-        ]
-        for item in found.budgets
-    ]
-    heads = [
-        Column("budget"),
-        *(Column(word, align="right") for word in ("best size", "low", "high", "tokens", "loss")),
-        Column(""),
-    ]
-    lines = [
-        f"- best size grows as compute^{item.value:.3f} ({item.low:.3f} to {item.high:.3f}), "
-        f"{100 * found.level:.0f} % interval"
-        if what == "size"
-        else f"- tokens grow as compute^{item.value:.3f} ({item.low:.3f} to {item.high:.3f})"
-        for what, item in (("size", found.exponent), ("tokens", found.token_exponent))
-    ]
-    lines.append(f"- noise of one run {100 * found.noise:.2g} % ({found.noise_source})")
-    if budget:
-        size, tokens = found.parameters(budget), found.tokens(budget)
-        lines.append(
-            f"- at {units.pretty(budget, 'FLOP')}: {units.pretty(size.value, 'parameter')}, "
-            f"{units.pretty(tokens.value, 'token')}"
-        )
-    Report(
-        "IsoFLOP", found.source, [Section("Minima", [Table(heads, rows), Text("\n".join(lines))])]
-    ).print()

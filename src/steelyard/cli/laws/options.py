@@ -1,16 +1,20 @@
-"""Options that several verbs share.
+"""Options that several verbs share: columns and rows of a file, and the law to ask."""
 
-Which columns and rows of a file to read, and which law to ask.
-"""
-
+import difflib
+import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
+from steelyard.errors import CatalogError, ConfigError, DataError
+from steelyard.runs.save import CHART_ENDINGS
+from steelyard.units import parse
+
 if TYPE_CHECKING:
-    from steelyard.laws import Fit, Law, RunTable
+    from steelyard.laws import Fit, Law, PublishedLaw, RunTable
 
 __all__ = [
     "JSON",
@@ -21,6 +25,7 @@ __all__ = [
     "law_from",
     "numbers",
     "pairs",
+    "published_law",
     "source_fit",
 ]
 
@@ -43,9 +48,9 @@ class TableOptions:
         counts: which parameters are counted: total, non-embedding, non-embedding+head; or a column
             that says it per row.
         loss_unit: nat/token, bit/token, bit/byte, nat/byte or "error fraction"; or a column.
-        tokenizer: its name, or a column.
+        tokenizer: name of the tokenizer, or a column.
         schedule: finished or unfinished learning-rate schedules, or a column.
-        kind: of the runs to take when the table is a run store; empty for all.
+        kind: kind of the runs to take when the table is a run store; empty for all.
         drop_invalid: leave out rows whose loss or size is not a positive number.
     """
 
@@ -90,6 +95,7 @@ class TableOptions:
         if file.is_dir():
             from steelyard.runs import RunStore
 
+            # A store states parameters and units itself; only what it does not know is taken.
             own = {name: word for name, word in stated.items() if name in ("tokenizer", "schedule")}
             table = RunTable.from_store(
                 RunStore(file), kind=self.kind, drop_invalid=self.drop_invalid, **own, **columns
@@ -127,8 +133,6 @@ class LawOptions:
         Raises:
             ConfigError: both or neither were given.
         """
-        from steelyard.errors import ConfigError
-
         if bool(self.published) == (self.fit is not None):
             raise ConfigError(
                 "give either --published NAME or --fit FILE", hint="names: steelyard laws registry"
@@ -140,7 +144,7 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
     """Read a stored fit, or take a published law.
 
     Args:
-        name: of a file or a published law.
+        name: name of a file or a published law.
         is_file: which of the two; None to look.
 
     Returns:
@@ -152,23 +156,39 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
         FitError: the file is not a stored fit.
     """
     from steelyard import laws
-    from steelyard.errors import CatalogError, DataError
 
     path = Path(name)
+    # A name that ends on .json is meant as a file even where there is none: the message then says
+    # so.
     if is_file or (is_file is None and (path.is_file() or path.suffix == ".json")):
         if not path.is_file():
             raise DataError(
                 f"no such file: {path}", hint="make one with: steelyard laws fit ... --out FILE"
             )
         return laws.Fit.from_json(path.read_text(encoding="utf-8", errors="replace"))
-    if name not in laws.published:
-        import difflib
+    return published_law(name).fit()
 
-        near = difflib.get_close_matches(name, laws.published, n=3, cutoff=0.3)
+
+def published_law(name: str) -> "PublishedLaw":
+    """Look up a published law.
+
+    Args:
+        name: name of the law.
+
+    Returns:
+        The law with its numbers.
+
+    Raises:
+        CatalogError: no such published law; near names are given.
+    """
+    from steelyard.laws import published
+
+    if name not in published:
+        near = difflib.get_close_matches(name, published, n=3, cutoff=0.3)
         raise CatalogError(
-            f"no published law {name!r}", hint=f"near names: {', '.join(near or laws.published)}"
+            f"no published law {name!r}", hint=f"near names: {', '.join(near or published)}"
         )
-    return laws.published[name].fit()
+    return published[name]
 
 
 def law_from(name: str, *, fixed: tuple[str, ...] = ()) -> "Law":
@@ -195,9 +215,9 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     """Split NAME=VALUE texts; one text may hold several, separated by commas.
 
     Args:
-        texts: as given.
-        option: they were given with, for the message.
-        form: they should have, for the message.
+        texts: words after the option.
+        option: option they were given with, for the message.
+        form: form they should have, for the message.
 
     Returns:
         Value by name.
@@ -205,8 +225,6 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     Raises:
         ConfigError: a text has no equals sign.
     """
-    from steelyard.errors import ConfigError
-
     found = {}
     for text in (part for item in texts for part in item.split(",")):
         name, sign, value = text.partition("=")
@@ -222,8 +240,8 @@ def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
     """Read NAME=NUMBER texts; counts may have a suffix, such as parameters=7B.
 
     Args:
-        texts: as given.
-        option: they were given with, for the message.
+        texts: words after the option.
+        option: option they were given with, for the message.
 
     Returns:
         Number by name.
@@ -231,8 +249,6 @@ def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
     Raises:
         ConfigError: a value is not a number.
     """
-    from steelyard.units import parse
-
     units = {
         "parameters": "parameter",
         "tokens": "token",
@@ -246,7 +262,7 @@ def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
 
 
 def _condition(text: str) -> Any:
-    """Read a condition of `RunTable.where`: a value, or a range LOW..HIGH with either end left out."""
+    """Read a condition of `RunTable.where`: a value, or LOW..HIGH with open ends."""
 
     def value(part: str) -> Any:
         try:
@@ -262,14 +278,11 @@ def chart_file(path: Path | None) -> None:
     """Refuse a chart's path before any work is done.
 
     Args:
-        path: of the file; None for no chart.
+        path: file of the chart; None for no chart.
 
     Raises:
         ConfigError: its ending is not one of .html, .svg, .png and .json.
     """
-    from steelyard.errors import ConfigError
-    from steelyard.runs.save import CHART_ENDINGS
-
     if path is not None and path.suffix.lower() not in CHART_ENDINGS:
         raise ConfigError(
             f"--chart {path.name}: unknown ending {path.suffix!r}",
@@ -279,8 +292,6 @@ def chart_file(path: Path | None) -> None:
 
 def dump(value: Any) -> str:
     """Write JSON for a machine to read; numbers that are not finite become null."""
-    import json
-    import math
 
     def plain(item: Any) -> Any:
         if hasattr(item, "tolist"):

@@ -1,4 +1,4 @@
-"""From a fitted law and a compute budget to the best model size, token count, epochs and what follows from them."""
+"""The best model size, token count and epochs for a compute budget under a fitted law."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,8 +73,8 @@ class Allocation:
         distance: how far it lies outside the fitted points, in factors of e; 0 inside, and for
             published laws.
         level: probability inside the intervals.
-        provenance: of the numbers, that of the fit.
-        source: of the fit.
+        provenance: provenance of the numbers, that of the fit.
+        source: source of the fit.
     """
 
     flops: float
@@ -96,9 +96,9 @@ class _Budget:
     """A budget with its limits: which token count goes with a model size.
 
     Attributes:
-        flops: in all.
+        flops: total budget, FLOP.
         per_token: training FLOP per parameter and token.
-        limits: on size and tokens.
+        limits: limits on size and tokens.
     """
 
     flops: float
@@ -107,7 +107,7 @@ class _Budget:
 
     @property
     def log_range(self) -> tuple[float, float]:
-        """Log sizes that spend the budget within the limits; equal ends where only one size is left."""
+        """Log sizes that spend the budget within the limits; equal ends leave a single size."""
         served = _INFERENCE_FLOPS * self.limits.inference_tokens
         least = (
             self.flops / (self.per_token * self.limits.max_tokens + served)
@@ -115,6 +115,7 @@ class _Budget:
             else 1.0
         )
         most = self.flops / max(served, self.per_token)
+        # At the largest size nothing would be left for tokens, so the range ends just below it.
         high = np.log(min(most * (1 - 1e-9), self.limits.max_parameters))
         return min(max(np.log(least), _LOG_RANGE[0]), high), min(high, _LOG_RANGE[1])
 
@@ -144,11 +145,11 @@ def allocate(
     """Split a budget between model size and tokens.
 
     Args:
-        fit: of a law with inputs "parameters" and "tokens", and "unique_tokens" for laws of
+        fit: fit of a law with inputs "parameters" and "tokens", and "unique_tokens" for laws of
             repetition; fitted or published.
         flops: budget in FLOP, positive; of training, and of serving where `limits` has inference
             tokens.
-        limits: on size and tokens; None for none.
+        limits: limits on size and tokens; None for none.
         recipe: laws by the name of what they predict, such as {"batch": ..., "learning_rate": ...};
             each may use parameters, tokens, unique_tokens and what those before it predict.
         flops_per_parameter_token: FLOP per parameter and token, 6 for a forward and a backward
@@ -183,7 +184,7 @@ def allocate(
         epochs=Estimate.of(float(epochs[0]), epochs[1:], level)
         if np.isfinite(limits.unique_tokens)
         else None,
-        loss=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
+        loss=said.first,
         recipe=_follow(recipe or {}, best, level, extrapolate),
         binding=_binding(limits, float(sizes[0]), float(tokens[0])),
         distance=float(fit.distance(best)[0]),
@@ -231,7 +232,8 @@ def _follow(
     recipe: Mapping[str, Fit], run: Mapping[str, Array], level: float, extrapolate: bool
 ) -> dict[str, Estimate]:
     """Ask each law of the recipe about the run; later ones may use what earlier ones said."""
-    known, said = dict(run), {}
+    known = dict(run)
+    said = {}
     for name, law in recipe.items():
         answer = law.predict(
             {key: known[key] for key in law.law.inputs if key in known},
@@ -239,7 +241,7 @@ def _follow(
             extrapolate=extrapolate,
         )
         known[name] = answer.value
-        said[name] = Estimate(float(answer.value[0]), float(answer.low[0]), float(answer.high[0]))
+        said[name] = answer.first
     return said
 
 
@@ -262,7 +264,7 @@ def optimal_log_parameters(
     parameter sets at once, for other laws.
 
     Args:
-        law: with inputs "parameters" and "tokens".
+        law: law with inputs "parameters" and "tokens".
         theta: fitted coordinates, [S, P].
         flops: budget in FLOP.
         flops_per_parameter_token: c in C = c N D.
@@ -284,19 +286,24 @@ def optimal_log_parameters(
 
 
 def _search(law: Law, theta: Array, budget: _Budget) -> Array:
-    """Minimize the loss over log sizes: a grid that all parameter sets share, then a golden section of each, [S]."""
+    """Minimize the loss over log sizes by a common grid and a golden section per set, [S]."""
+    # Under limits the loss over sizes may have several valleys; the grid finds the lowest one, and
+    # the golden section narrows it to 1e-9 of a grid step.
     grid = np.linspace(*budget.log_range, _GRID)
     least = law.predict(theta, budget.runs(law, np.exp(grid))).argmin(axis=1)
     low, high = grid[np.maximum(least - 1, 0)], grid[np.minimum(least + 1, _GRID - 1)]
     for _ in range(_ITERATIONS):
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        left = high - _GOLDEN * (high - low)
+        right = low + _GOLDEN * (high - low)
         is_left = _loss(law, theta, left, budget) <= _loss(law, theta, right, budget)
         low, high = np.where(is_left, low, left), np.where(is_left, right, high)
     return (low + high) / 2
 
 
 def _loss(law: Law, theta: Array, log_sizes: Array, budget: _Budget) -> Array:
-    """Return the log loss of parameter set s at its own size s, [S], in parts small enough for memory."""
+    """Return the log loss of each parameter set at its own size, [S]."""
+    # The law is evaluated for every set at every size and only the diagonal is kept, so parts of
+    # 256 sets keep the square small enough for memory.
     parts = [slice(begin, begin + 256) for begin in range(0, len(theta), 256)]
     return np.concatenate(
         [

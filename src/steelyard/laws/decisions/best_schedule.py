@@ -23,8 +23,8 @@ class BestSchedule:
     """The best schedule found and what it beats.
 
     Attributes:
-        rates: of every step, warm-up included.
-        loss: predicted at the end, in the unit of the fitted losses.
+        rates: learning rate of every step, warm-up included.
+        loss: loss predicted at the end, in the unit of the fitted losses.
         rivals: predicted final losses of cosine and trapezoid schedules of the same length, peak,
             warm-up and lowest rate.
         lowest_fitted: lowest rate after warm-up among the fitted curves; below it the law is
@@ -63,12 +63,12 @@ def best_schedule(
     starts from the two best rivals and never ends above them.
 
     Args:
-        fit: of the multi-power law, see `fit_curves`.
-        steps: of the run, warm-up included.
+        fit: fit of the multi-power law, see `fit_curves`.
+        steps: length of the run, warm-up included.
         peak: highest rate allowed, in the unit of the fitted schedules.
         warmup: steps of the linear rise; as in the fitted curves, because the law counts the rise.
         final: lowest rate allowed as a fraction of the peak, 0..1.
-        iterations: of the search per start.
+        iterations: most steps of the search from each start.
 
     Returns:
         The schedule, its loss and those of its rivals.
@@ -107,7 +107,7 @@ def rival_schedules(
     """List cosine and trapezoid schedules of one length, peak and lowest rate.
 
     Args:
-        steps: of the run, warm-up included.
+        steps: length of the run, warm-up included.
         peak: highest rate.
         warmup: steps of the linear rise.
         final: rate at the end as a fraction of the peak.
@@ -132,8 +132,8 @@ def final_loss(
 
     Args:
         params: L0, A, alpha, B, C, beta and gamma, natural values.
-        rates: of every step, or of the middles of stretches between which the rate changes
-            gradually, [T].
+        rates: learning rate of every step, or of the middles of stretches between which the rate
+            changes gradually, [T].
         width: steps per stretch, [T]; None for one.
 
     Returns:
@@ -141,12 +141,16 @@ def final_loss(
 
     Source: Luo et al. 2025 (Multi-Power Law, ICLR), equation 1.
     """
+    # A drop between two stretches is spread over the steps around their border. It acts at the rate
+    # of its middle, which lies `upper` of the way from the lower rate to the higher one.
     steps = np.ones(len(rates)) if width is None else width
     upper = 0.5 - 1 / (steps[:-1] + steps[1:])
     ramp = rates[1:] + upper * (rates[:-1] - rates[1:])
+    # A rate of 0 has no negative power; the gradient by it is 0 there.
     floored = np.maximum(ramp, 1e-6 * rates.max())
     since = np.cumsum((rates * steps)[::-1])[::-1]
-    total, drop = since[0], rates[:-1] - rates[1:]
+    total = since[0]
+    drop = rates[:-1] - rates[1:]
     scale = params["C"] * floored ** -params["gamma"]
     grown = 1 + scale * since[1:]
     left = grown ** -params["beta"]
@@ -177,7 +181,7 @@ class _Search:
     final: float
     warm: Array
     width: Array
-    """Of each stretch after the warm-up, steps."""
+    """Length of each stretch after the warm-up, steps."""
 
     @classmethod
     def of(
@@ -238,12 +242,15 @@ def _descend(
     project: Callable[[Array], Array],
     iterations: int,
 ) -> Array:
-    """Run accelerated projected gradient with backtracking, restarting its momentum whenever the loss would rise."""
+    """Run accelerated projected gradient with backtracking and restarts of the momentum."""
     best, best_value = start, objective(start)[0]
-    ahead, momentum, size, idle = start, 1.0, 1.0, 0
+    ahead = start
+    momentum = size = 1.0
+    idle = 0
     for _ in range(iterations):
         value, slope = objective(ahead)
         trial, trial_value = ahead, value
+        # Halve the step until the loss lies below its quadratic bound (Beck and Teboulle 2009).
         while size > 1e-12:
             trial = project(ahead - size * slope / mass)
             trial_value = objective(trial)[0]
@@ -252,6 +259,7 @@ def _descend(
                 break
             size *= 0.5
         if trial_value >= best_value:
+            # Momentum has carried the search past the valley: go on from the best point without it.
             idle += 1
             ahead, momentum = best, 1.0
             if idle > 3:
@@ -260,7 +268,9 @@ def _descend(
         idle = idle + 1 if best_value - trial_value < 1e-9 * best_value else 0
         grown = 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
         ahead = project(trial + (momentum - 1) / grown * (trial - best))
-        best, best_value, momentum, size = trial, trial_value, grown, size * 1.5
+        best, best_value = trial, trial_value
+        momentum = grown
+        size *= 1.5  # steps that were halved once may grow again
         if idle > 3:
             break
     return best

@@ -1,7 +1,4 @@
-"""Which form to trust.
-
-Several laws on the same points, judged by how well small runs foretell larger ones.
-"""
+"""Compare laws on the same points by how well small runs foretell larger ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,9 +46,9 @@ class Comparison:
     """The forms, the best first.
 
     Attributes:
-        forms: by rising extrapolation error.
-        sizes: of the largest point each cut trained on, product of the axes or the chosen input,
-            [K].
+        forms: one per law, by rising extrapolation error.
+        sizes: size of the largest point each cut trained on, product of the axes or the chosen
+            input, [K].
         held: (cut, row) of each held point with the size it has, for a chart: columns "cut", "row",
             "size", and per law name the log error.
     """
@@ -139,7 +136,7 @@ def _size(laws: Sequence[Law], checked: Sequence[Points], along: str) -> Array:
 
 
 def _cuts(laws: Sequence[Law], checked: Sequence[Points], size: Array) -> NDArray[np.bool_]:
-    """Mark the held points of up to five cuts, [K, n], rising; a cut trains on at least half of the points."""
+    """Mark the held points of up to five cuts, rising, each trained on half or more, [K, n]."""
     used = np.all([data.weights > 0 for data in checked], axis=0)
     count = int(used.sum())
     fewest = max(max(len(law.parameters) for law in laws) + 2, count // 2)
@@ -149,9 +146,11 @@ def _cuts(laws: Sequence[Law], checked: Sequence[Points], size: Array) -> NDArra
             f"{_FEWEST_HELD} must be left to predict",
             hint="add runs, or compare laws with fewer parameters",
         )
+    # Cuts lie evenly among the points, not among the sizes, so that each holds some.
     ordered = np.sort(size[used])
     masks: dict[bytes, NDArray[np.bool_]] = {}
     for last in np.linspace(fewest - 1, count - _FEWEST_HELD - 1, _CUTS).round().astype(int):
+        # Runs of one size stay together: a size that is trained on is not extrapolated to.
         held = (size > ordered[last] + 1e-9) & used
         if held.sum() >= _FEWEST_HELD and all(
             _can_fit(law, data, used & ~held) for law, data in zip(laws, checked, strict=True)
@@ -169,6 +168,7 @@ def _can_fit(law: Law, data: Points, kept: NDArray[np.bool_]) -> bool:
     """Say whether the kept points are enough and spread along every axis."""
     if kept.sum() < len(law.parameters) + 2:
         return False
+    # The least singular value is the spread in the direction the points know least.
     logs = np.stack([np.log(data.inputs[name][kept]) for name in law.axes])
     spread = np.linalg.svd(logs - logs.mean(axis=1, keepdims=True), compute_uv=False)[-1]
     return bool(spread / np.sqrt(kept.sum()) > _SMALLEST_SPREAD)
@@ -190,6 +190,7 @@ def _form(study: Study, errors: Array, cuts: NDArray[np.bool_]) -> Form:
         [float(np.abs(error[held]).mean()) for error, held in zip(errors, cuts, strict=True)]
     )
     theta, _, _ = study.optimum(study.law.start_grid())
+    # Laplace noise, because the fit itself minimizes nearly absolute residuals.
     size = max(float(np.average(np.abs(study.residuals(theta)), weights=study.data.weights)), 1e-12)
     aic = 2 * study.num_used * float(np.log(size)) + 2 * len(study.law.parameters)
     return Form(

@@ -1,7 +1,4 @@
-"""Which pools of data to train on at a given number of samples.
-
-The best choice widens as good data are repeated.
-"""
+"""Choose the pools of data to train on; the best choice widens as good data are repeated."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -40,7 +37,8 @@ class Crossing:
     """Where a wider choice of pools overtakes a narrower one.
 
     Attributes:
-        samples: seen in all at that point, with the interval over the fit's bootstrap.
+        samples: number of samples seen in all at that point, with the interval over the fit's
+            bootstrap.
         before: pools that are best below.
         after: pools that are best above.
     """
@@ -55,9 +53,9 @@ class PoolFrontier:
     """The error of each choice of pools over the number of samples.
 
     Attributes:
-        budgets: samples seen in all, rising, [n].
+        budgets: numbers of samples seen in all, rising, [n].
         candidates: the C choices, each drawn in proportion to its pools' sizes.
-        errors: predicted, [C, n].
+        errors: predicted errors, [C, n].
         best: number of the best candidate at each budget, [n].
         crossings: changes of the best within the budgets, in order.
     """
@@ -74,13 +72,13 @@ class Curation:
     """The pools to train on.
 
     Attributes:
-        samples: seen in all.
+        samples: number of samples seen in all.
         pools: the choice.
         weights: share of samples drawn from each of its pools.
-        error: predicted, with the interval of a new run.
+        error: predicted error, with the interval of a new run.
         rejected: the other candidates with the error predicted for each, best first.
         crossings: budgets at which another choice becomes best, as `PoolFrontier`.
-        value_of_more: by pool of the choice, by how much the error would fall with `more` further
+        value_of_more: by pool of the choice, the fall of the error with `more` further
             unique samples of it.
     """
 
@@ -104,8 +102,8 @@ def pool_frontier(
     """Predict each choice of pools at each budget and find where the best one changes.
 
     Args:
-        fit: of all pools.
-        budgets: samples seen in all, at least one pass of the smallest pool, [n].
+        fit: fit of all pools.
+        budgets: numbers of samples seen in all, at least one pass of the smallest pool, [n].
         pool_sizes: unique samples by pool where they differ from the measured pools.
         candidates: choices to compare, by rule or as lists of names; each is drawn in proportion to
             its pools' sizes.
@@ -156,13 +154,13 @@ def curate(
     """Choose the pools to train on for a number of samples.
 
     Args:
-        fit: of all pools.
-        samples: to be seen in all, at least one pass of the smallest pool.
+        fit: fit of all pools.
+        samples: number of samples to be seen in all, at least one pass of the smallest pool.
         pool_sizes: unique samples by pool where they differ from the measured pools.
         candidates: choices to compare, by rule or as lists of names.
         weights: draw the chosen pools in proportion to their "size", or at the "best" weights that
             the law knows of.
-        more: further unique samples that are valued.
+        more: number of further unique samples whose value is asked for.
         level: probability inside the intervals.
 
     Returns:
@@ -198,7 +196,7 @@ def curate(
         samples=float(samples),
         pools=pools,
         weights=drawn,
-        error=Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0])),
+        error=said.first,
         rejected=tuple((frontier.candidates[row], float(errors[row])) for row in order[1:]),
         crossings=frontier.crossings,
         value_of_more={
@@ -220,9 +218,9 @@ def best_weights(
     a smooth function of the shares.
 
     Args:
-        fit: of all pools, with `stretch="share"`.
-        samples: to be seen in all.
-        pools: to draw from; all when None.
+        fit: fit of all pools, with `stretch="share"`.
+        samples: number of samples to be seen in all.
+        pools: pools to draw from; all when None.
         pool_sizes: unique samples by pool where they differ from the measured pools.
 
     Returns:
@@ -254,7 +252,7 @@ def best_weights(
 def _move_shares(
     fit: PoolFit, shares: Array, rows: list[int], sizes: Array, samples: float
 ) -> tuple[Array, float]:
-    """Move share between pairs of pools while the error falls; give the shares and their error."""
+    """Move share between pairs of pools while the error falls; return shares and error."""
     point = _at_optimum(fit)
     error = float(point.errors(shares[None], sizes, np.array([samples]))[0, 0])
     step = 0.25
@@ -290,7 +288,8 @@ def _value(
     kind: str,
 ) -> float:
     """Return the fall of the error when a pool grows; draws by size follow the new sizes."""
-    point, grown = _at_optimum(fit), sizes.copy()
+    point = _at_optimum(fit)
+    grown = sizes.copy()
     grown[fit.pools.index(pool)] += more
     before = fit.shares(weights, sizes)
     after = before if kind == "best" else fit.shares(_by_size(fit, tuple(weights), grown), grown)
@@ -351,7 +350,7 @@ def _crossing(
     at: int,
     level: float,
 ) -> Crossing:
-    """Interpolate where two candidates are equal, at the optimum after budget `at` and over the bootstrap [1 + B, C, n]."""
+    """Interpolate where two candidates are equal, for the optimum and each bootstrap."""
     ahead = errors[:, after] - errors[:, before]
     own = _zero(ahead[0], logs, at)
     samples = np.array([_first_zero(row, logs) for row in ahead[1:]])
@@ -370,5 +369,7 @@ def _zero(ahead: Array, logs: Array, at: int) -> float:
 
 def _first_zero(ahead: Array, logs: Array) -> float:
     """Find the last change from behind to ahead; NaN when there is none."""
+    # A bootstrap may cross several times; the last one is beyond which the wider choice stays
+    # ahead.
     changes = np.flatnonzero((ahead[:-1] > 0) & (ahead[1:] <= 0))
     return _zero(ahead, logs, int(changes[-1])) if len(changes) else float("nan")

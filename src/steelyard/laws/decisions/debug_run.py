@@ -1,4 +1,4 @@
-"""Is this run broken? How far it lies off the learning curve, and what the likely reason is."""
+"""Tell how far a run lies off the learning curve, and the likely reason."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Diagnosis:
     Attributes:
         z: log error above the curve in standard deviations of one more run; negative for better
             than the curve.
-        expected_error: by the curve.
+        expected_error: error the curve expects.
         hint: the likely reason.
         advice: what to do about it.
     """
@@ -56,13 +56,13 @@ def debug_run(
     """Compare a run with the learning curve.
 
     Args:
-        curve: of earlier runs.
-        samples: the run was trained on, within two decades of the curve's.
-        error: on the validation set, positive.
-        size: its parameters; without them, or without a model-size curve, capacity is not
+        curve: learning curve of earlier runs.
+        samples: number of samples the run was trained on, within two decades of the curve's.
+        error: error on the validation set, positive.
+        size: parameters of the run; without them, or without a model-size curve, capacity is not
             questioned.
-        training_error: on its training set; without it a run above the line with enough capacity
-            counts as badly optimized.
+        training_error: error on the training set; without it a run above the line with enough
+            capacity counts as badly optimized.
 
     Returns:
         The diagnosis; "on the line" within two standard deviations.
@@ -78,10 +78,10 @@ def debug_run(
             f"{samples:g} samples with error {error:g}: both must be positive and finite",
             hint="a diverged run needs no curve",
         )
-    said = curve.fit.predict({"samples": float(samples)}, _LEVEL)
-    expected, low, high = float(said.value[0]), float(said.low[0]), float(said.high[0])
+    said = curve.fit.predict({"samples": float(samples)}, _LEVEL).first
+    expected = said.value
     above = math.log(error / expected)
-    spread = math.log(high / expected) if above > 0 else math.log(expected / low)
+    spread = math.log(said.high / expected) if above > 0 else math.log(expected / said.low)
     z = above / max(spread, 1e-6)
     hint = _reason(curve, z, samples, expected, size, training_error)
     return Diagnosis(z=z, expected_error=expected, hint=hint, advice=_ADVICE[hint])

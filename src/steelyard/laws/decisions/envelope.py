@@ -17,6 +17,7 @@ from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.chinchilla import power_law
 
@@ -39,11 +40,12 @@ class Envelope:
     """Error = A / total_gmacs^alpha along the lower envelope.
 
     Attributes:
-        fit: of the line, whose points are the bins; predicts, and has a JSON form.
+        fit: fit of the line, whose points are the bins; predicts, and has a JSON form.
         stat: what stands for a bin; "line" when all runs were fitted, also where too few bins held
             runs.
-        rows: of the runs that are the best of a bin, first row 0; empty for other statistics.
-        num_runs: that were given.
+        rows: rows of the runs that are the best of a bin, the first row is 0; empty for other
+            statistics.
+        num_runs: number of runs that were given.
     """
 
     fit: Fit
@@ -91,7 +93,7 @@ class Envelope:
         )
 
     def excess(self, total_gmacs: ArrayLike, error: ArrayLike) -> Array:
-        """Say how far runs lie above the envelope: ln(error / predicted); a large one is short of something else than compute, [n]."""
+        """Return ln(error / predicted), [n]; a large one is short of more than compute."""
         return np.log(
             np.asarray(error, dtype=np.float64) / self.predict(total_gmacs, extrapolate=True).value
         )
@@ -123,13 +125,13 @@ def fit_envelope(
         bins: number of bins, at least 3.
         stat: "min", or with fewer outliers in mind "quantile" of each bin; "expectile" fits an
             asymmetric line to all runs without bins; "line" fits a plain line to all runs.
-        share: of the runs that lie below a quantile line, or the weight of those above an expectile
-            line, 0..0.5.
+        share: fraction of the runs that lie below a quantile line, or the weight of those above an
+            expectile line, 0..0.5.
         at: pair the minimum with the "center" of its bin (as published; flattens the slope by about
             .003, because the last bin ends before its edge) or with the compute of the run itself
             ("point"), whose intervals hold the truth more often.
-        bootstraps: of the runs; 0 for none.
-        seed: of the bootstrap.
+        bootstraps: resamplings of the runs; 0 for none.
+        seed: seed of the bootstrap.
         source: where the runs come from.
 
     Returns:
@@ -184,10 +186,10 @@ def fit_envelope(
 
 
 def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> tuple[Array, Array]:
-    """Check runs and give their total compute and error.
+    """Check runs and return their total compute and error.
 
     Args:
-        points: as `fit_envelope` takes them.
+        points: columns as `fit_envelope` takes them.
         target: errors, or the name of their column.
 
     Returns:
@@ -209,14 +211,14 @@ def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> t
             f"{len(error)} errors and {len(compute)} amounts of compute; at least three runs are "
             f"needed, one value each"
         )
-    _refuse(
+    refuse_rows(
         ~((error > 0) & (error < 1)),
         "error must lie strictly between 0 and 1",
         error,
         "error is 1 - accuracy or 1 - recall, a fraction; a run at 0 or 1 sits on the metric's "
         "end and has no place on the line",
     )
-    _refuse(
+    refuse_rows(
         ~(np.isfinite(compute) & (compute > 0)),
         "compute must be known and positive",
         compute,
@@ -254,16 +256,8 @@ def _total_gmacs(points: Mapping[str, ArrayLike]) -> Array:
     )
 
 
-def _refuse(is_bad: NDArray[np.bool_], rule: str, column: Array, hint: str) -> None:
-    """Name the rows that break a rule."""
-    rows = np.flatnonzero(is_bad)
-    if len(rows):
-        shown = ", ".join(f"{row + 1} ({column[row]:g})" for row in rows[:5])
-        raise FitError(f"{rule}; rows {shown} are not (the first row is 1)", hint=hint)
-
-
 def _reducer(stat: Stat, edges: Array, share: float, at: str) -> Callable[[Array, Array], Line]:
-    """Make what turns runs into the points of the line."""
+    """Make the function that turns runs into the points of the line."""
     centers = (edges[1:] + edges[:-1]) / 2
 
     def reduce(x: Array, y: Array) -> Line:
@@ -296,7 +290,7 @@ def _least_squares(x: Array, y: Array, weights: Array | None = None) -> Array:
 
 
 def _expectile(share: float) -> Callable[[Array, Array], Array]:
-    """Make the asymmetric least squares of runs, those above the line weighted `share` and those below 1 - `share`."""
+    """Make the least squares that weigh runs above the line `share`, others 1 - `share`."""
 
     def line(x: Array, y: Array) -> Array:
         theta = _least_squares(x, y)
@@ -322,6 +316,8 @@ def _bootstrap(
         draws = (generator.integers(0, len(x), len(x)) for _ in range(count))
         found = np.array([line(*reduce(x[rows], y[rows])) for rows in draws]).reshape(-1, 2)
         return found[np.isfinite(found).all(axis=1)]
+    # Resampled pairs of so few runs fall onto one or two points; noise of redrawn size (Student's)
+    # is added to the line instead.
     said = theta[0] - theta[1] * np.log(10) * x
     freedom = max(len(x) - 2, 1)
     scale = np.sqrt(
@@ -363,7 +359,8 @@ def _as_fit(
 
 
 def _law() -> Law:
-    """Declare A / total_gmacs^alpha with bounds for errors; it has the name of the plain power law, which reads it from JSON."""
+    """Declare A / total_gmacs^alpha with bounds for errors."""
+    # It keeps the name of the plain power law, by which a stored fit is read from JSON.
     parameters = (
         Parameter(name="A", transform="log", low=-60.0, high=60.0, starts=(1.0,)),
         Parameter(name="alpha", transform="identity", low=-2.0, high=2.0, starts=(0.1,)),

@@ -1,7 +1,4 @@
-"""Which models stood at the frontier when they were published.
-
-The largest training runs of their day.
-"""
+"""Find the models that were among the largest training runs when they were published."""
 
 import datetime
 from collections.abc import Sequence
@@ -11,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.terms import Array
+from steelyard.laws.forms.growth import fit_growth
 
 __all__ = ["above_trend", "decimal_year", "rank_at_publication", "top_at_publication"]
 
@@ -27,7 +25,7 @@ def rank_at_publication(year: ArrayLike, compute: ArrayLike) -> NDArray[np.int64
     """Rank each model by training compute among those published until then.
 
     Args:
-        year: of publication, decimal, [n]; models of one date see each other.
+        year: year of publication, decimal, [n]; models of one date see each other.
         compute: training compute, any unit, [n]; NaN for unknown, which is neither ranked nor
             counted.
 
@@ -50,7 +48,7 @@ def top_at_publication(year: ArrayLike, compute: ArrayLike, count: int = 10) -> 
     """Mark the models that were among the `count` largest when published.
 
     Args:
-        year: of publication, decimal, [n].
+        year: year of publication, decimal, [n].
         compute: training compute, [n]; NaN for unknown.
         count: models at the frontier, such as 3, 5, 10 or 20.
 
@@ -68,9 +66,9 @@ def above_trend(year: ArrayLike, compute: ArrayLike, fraction: float = 0.25) -> 
     models' compute, and the upper `fraction` of the residuals.
 
     Args:
-        year: of publication, decimal, [n].
+        year: year of publication, decimal, [n].
         compute: training compute, [n]; NaN for unknown, which is never marked.
-        fraction: of the known models to mark, 0..1.
+        fraction: fraction of the known models to mark, 0..1.
 
     Returns:
         True for those far above the trend, [n].
@@ -81,8 +79,6 @@ def above_trend(year: ArrayLike, compute: ArrayLike, fraction: float = 0.25) -> 
     Source: Cottier et al. 2024 (arXiv 2405.21015), the check of its selection by the residual from
         the trend of compute.
     """
-    from steelyard.laws.forms.growth import fit_growth
-
     years, size = _columns(year, compute)
     known = np.flatnonzero(np.isfinite(size))
     if not 0 < fraction < 1:

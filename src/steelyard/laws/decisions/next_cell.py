@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.estimate import tails
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.points import check_inputs
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["NextCell", "next_cell"]
@@ -22,9 +22,9 @@ class NextCell:
     """Candidate runs, the best buy first.
 
     Attributes:
-        rows: their numbers among the candidates, the first is 0, [m].
+        rows: row numbers among the candidates, the first is 0, [m].
         inputs: per input its values, in the same order, [m].
-        flops: what each costs, [m].
+        flops: cost of each, [m].
         interval_before: relative width of the wanted interval now, (high - low) / value of the law
             itself, without the noise of a run.
         interval_after: the width expected once the candidate is measured, [m].
@@ -60,7 +60,7 @@ def next_cell(
     bootstrap: what is learned is weighed before anything is trained.
 
     Args:
-        fit: with at least 50 bootstraps.
+        fit: fit with at least 50 bootstraps.
         candidates: per input of the law its values, [m].
         wanted: the run whose prediction should become sharper, one value per input.
         flops: cost of each candidate, [m]; None for 6 x parameters x tokens.
@@ -93,7 +93,7 @@ def next_cell(
     before, after = _spread(fit, {name: column[rows] for name, column in columns.items()}, goal)
     gain = np.log(before / after) / cost[rows]
     order = np.argsort(-gain, kind="stable")
-    width = _width(level)
+    width = 2 * normal(level)
     return NextCell(
         rows=rows[order].tolist(),
         inputs={name: column[rows][order] for name, column in columns.items()},
@@ -125,18 +125,12 @@ def _cost(columns: Mapping[str, Array], flops: ArrayLike | None) -> Array:
 def _spread(
     fit: Fit, columns: Mapping[str, Array], goal: Mapping[str, Array]
 ) -> tuple[float, Array]:
-    """Return the standard deviation of the log prediction at the goal, now and after each candidate, [m]."""
+    """Return the deviation of the log prediction at the goal, now and after each run, [m]."""
     at_goal = fit.law.predict(fit.samples, goal)[:, 0]
     at_cells = fit.law.predict(fit.samples, columns)
     at_goal, at_cells = at_goal - at_goal.mean(), at_cells - at_cells.mean(axis=0)
     count = len(fit.samples) - 1
     variance = float(at_goal @ at_goal) / count
     learned = (at_goal @ at_cells / count) ** 2 / ((at_cells**2).sum(axis=0) / count + fit.noise**2)
+    # Of few bootstraps a run may seem to teach everything; a thousandth of the width is left.
     return float(np.sqrt(variance)), np.sqrt(np.maximum(variance - learned, 1e-6 * variance))
-
-
-def _width(level: float) -> float:
-    """Return the width of a normal interval in standard deviations."""
-    from scipy.special import ndtri
-
-    return 2 * float(ndtri(tails(level)[1]))

@@ -1,7 +1,4 @@
-"""How to spend a training budget when unique data are scarce.
-
-Model size, epochs, and what the usual split would lose.
-"""
+"""Spend a training budget when unique data are scarce: model size, epochs and regrets."""
 
 from dataclasses import dataclass
 
@@ -19,11 +16,11 @@ _INPUTS = {"parameters", "tokens", "unique_tokens"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepeatedAllocation:
-    """The best use of a training budget on limited unique data, and what the usual splits would lose.
+    """The best use of a budget on limited unique data, and what the usual splits would lose.
 
     Attributes:
         best: size, tokens, epochs and loss with intervals.
-        unique_tokens: tokens at hand.
+        unique_tokens: distinct tokens at hand.
         chinchilla_parameters: the size that the base law alone would take.
         regret_chinchilla: loss that size would add, over the fit's bootstrap; below 0 where a
             parameter set prefers it.
@@ -52,10 +49,10 @@ def allocate_repeated(
     bootstrap optima; the regrets compare fixed runs under each of them.
 
     Args:
-        fit: of a law with inputs "parameters", "tokens" and "unique_tokens", such as
+        fit: fit of a law with inputs "parameters", "tokens" and "unique_tokens", such as
             `data_constrained`, fitted or published.
         flops: budget in FLOP, positive.
-        unique_tokens: tokens at hand, positive.
+        unique_tokens: distinct tokens at hand, positive.
         flops_per_parameter_token: c in C = c N D, 6 for a forward and a backward pass.
         level: probability inside the intervals, 0..1.
         extrapolate: allow a run more than two decades beyond the points.
@@ -115,7 +112,7 @@ def _check(fit: Fit, unique_tokens: float) -> None:
 
 
 def _chinchilla_size(fit: Fit, log_product: float) -> float:
-    """Return the size that E + A / N^alpha + B / D^beta alone would choose, G (C/c)^(beta / (alpha + beta))."""
+    """Return the size that E + A / N^alpha + B / D^beta alone would choose."""
     numbers = {**fit.law.fixed, **fit.params}
     alpha = numbers["alpha"]
     beta = numbers.get("beta", alpha)

@@ -1,7 +1,4 @@
-"""Which training distribution pays more as compute grows.
-
-Slopes of several sources compared, and where their lines cross.
-"""
+"""Compare training distributions: slopes over compute, and where their lines cross."""
 
 import itertools
 import math
@@ -24,8 +21,8 @@ class SourcePair:
     """Two sources against each other.
 
     Attributes:
-        first: name of the one.
-        second: name of the other.
+        first: name of the first source.
+        second: name of the second source.
         difference: exponent of the first minus that of the second; negative when the first gains
             more from compute.
         crossing_gmacs: total GMAC at which their lines meet; from 0 to infinity when the slopes are
@@ -51,7 +48,7 @@ class SourceComparison:
     """Sources with their envelopes.
 
     Attributes:
-        envelopes: by source.
+        envelopes: envelope by source.
         pairs: every two sources, in the order of `envelopes`.
         level: probability inside the intervals.
     """
@@ -79,10 +76,10 @@ def compare_sources(
         points: runs as `fit_envelope` takes them.
         target: errors strictly between 0 and 1, [n], or the name of their column.
         by: labels of the sources, [n], or the name of their column.
-        bins: of an envelope.
+        bins: number of bins of an envelope.
         level: probability inside the intervals, 0..1.
-        bootstraps: of the runs of each source, at least 1.
-        seed: of the bootstraps; each source draws its own.
+        bootstraps: resamplings of the runs of each source, at least 1.
+        seed: seed of the bootstraps; each source draws its own.
 
     Returns:
         Envelopes and every pair.
@@ -106,6 +103,7 @@ def compare_sources(
     envelopes = {}
     for index, name in enumerate(names):
         mine = labels == name
+        # A bin with one run has no lower envelope.
         stat = "min" if mine.sum() >= 2 * bins else "line"
         runs = {"total_gmacs": compute[mine]}
         envelopes[name] = fit_envelope(
@@ -143,6 +141,7 @@ def _pair(first: str, second: str, envelopes: Mapping[str, Envelope], level: flo
 def _crossing(value: Array, drawn: Array, level: float, is_told_apart: bool) -> Estimate:
     """Find where ln A - alpha ln C of both are equal."""
     point = _exp(value[0] / value[1]) if value[1] else math.inf
+    # Lines that may be parallel meet anywhere.
     if not is_told_apart:
         return Estimate(point, 0.0, math.inf)
     logs = drawn[:, 0] / np.where(drawn[:, 1] == 0, np.nan, drawn[:, 1])

@@ -1,4 +1,4 @@
-"""What a scaling study costs when every length is a run of its own, or a cooldown that branches off one trunk per size."""
+"""What a scaling study costs: a run per length, or cooldowns from one trunk per size."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,22 +9,23 @@ import numpy as np
 
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Branch", "SizeStudy", "StudyPlan", "branch_tokens", "cheapest_study", "plan_study"]
+__all__ = ["SizeStudy", "StudyPlan", "StudyRun", "branch_tokens", "cheapest_study", "plan_study"]
 
 Method = Literal["cosine", "branch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Branch:
+class StudyRun:
     """One length of a study: a cooldown from a checkpoint of the trunk, or a run of its own.
 
     Attributes:
-        tokens: of the whole length, D.
-        start_tokens: where the cooldown begins; 0 for a run of its own.
-        replayed_tokens: between the nearest earlier checkpoint and the start, trained again at the
-            trunk's rate.
+        tokens: tokens of the whole length, D.
+        start_tokens: tokens at which the cooldown begins; 0 for a run of its own.
+        replayed_tokens: tokens between the nearest earlier checkpoint and the start, trained again
+            at the trunk's rate.
     """
 
     tokens: float
@@ -44,15 +45,15 @@ class SizeStudy:
     Attributes:
         parameters: model size N.
         method: "branch" for one trunk with cooldowns, "cosine" for a run per length.
-        trunk_tokens: of the constant-rate run; 0 for cosine.
+        trunk_tokens: length of the constant-rate run; 0 for cosine.
         branches: one per length, ascending.
-        flops_per_token: of this size.
+        flops_per_token: training FLOP per token of this size.
     """
 
     parameters: float
     method: Method
     trunk_tokens: float
-    branches: tuple[Branch, ...]
+    branches: tuple[StudyRun, ...]
     flops_per_token: float
 
     @property
@@ -78,7 +79,7 @@ class StudyPlan:
     """A scaling study, size by size.
 
     Attributes:
-        sizes: ascending.
+        sizes: one study per model size, ascending.
     """
 
     sizes: tuple[SizeStudy, ...]
@@ -234,11 +235,13 @@ def _size_study(
     apart: float,
     per_token: float,
 ) -> SizeStudy:
-    """Place the cooldowns of one size, or a run per length where there are no starts; the trunk's end always is a checkpoint."""
+    """Place the cooldowns of one size, or a run per length where there are no starts."""
+    # The end of the trunk is always a checkpoint, whatever their distance: nothing is replayed
+    # there.
     last = max(starts) if starts else 0.0
     at = starts or [0.0] * len(lengths)
     branches = tuple(
-        Branch(
+        StudyRun(
             tokens=length,
             start_tokens=start,
             replayed_tokens=start % apart if apart and start != last else 0.0,
@@ -271,8 +274,8 @@ def cheapest_study(
     linearized around a law that is already roughly known, such as a published one.
 
     Args:
-        fit: of loss against "parameters" and "tokens"; its noise is that of one run, at least 0.1 %
-            is assumed.
+        fit: fit of loss against "parameters" and "tokens"; its noise is that of one run, at least
+            0.1 % is assumed.
         parameters: target model size.
         tokens: target token count.
         width: wanted width of the interval of the target's expected loss, as a fraction of it.
@@ -302,6 +305,7 @@ def cheapest_study(
         )
     plan_study(sizes, ratios, cooldown=cooldown)
     precision = _Precision(fit, np.sort(sizes), np.sort(ratios), parameters, tokens, level)
+    # More cells only narrow the interval, so the whole grid tells whether the goal can be met.
     best = precision.width(tuple(range(len(sizes))), tuple(range(len(ratios))))
     if best > width:
         raise InfeasibleError(
@@ -312,6 +316,8 @@ def cheapest_study(
     choices = [
         (rows, columns) for rows in _subsets(len(sizes)) for columns in _subsets(len(ratios))
     ]
+    # At most 247 x 247 choices: all are priced, and the first that is narrow enough is the
+    # cheapest.
     choices.sort(key=lambda choice: precision.cost(*choice, cooldown))
     rows, columns = next(choice for choice in choices if precision.width(*choice) <= width)
     return plan_study(
@@ -329,22 +335,22 @@ def _subsets(size: int) -> list[tuple[int, ...]]:
 
 
 class _Precision:
-    """The slopes of a law at every cell of a grid and at a target, from which the width of any choice of cells follows."""
+    """The interval width of a target for any choice of cells, from the slopes of a law."""
 
     def __init__(
         self, fit: Fit, sizes: Array, ratios: Array, parameters: float, tokens: float, level: float
     ) -> None:
-        from scipy.special import ndtri
-
-        self.sizes, self.ratios = sizes, ratios
+        self.sizes = sizes
+        self.ratios = ratios
         cells = np.repeat(sizes, len(ratios)), np.outer(sizes, ratios).ravel()
         columns = {
             "parameters": np.append(cells[0], parameters),
             "tokens": np.append(cells[1], tokens),
         }
         slopes = fit.law.evaluate(fit.theta[None], columns)[1][0]
-        self.cells, self.target = slopes[:, :-1].reshape(-1, len(sizes), len(ratios)), slopes[:, -1]
-        self.factor = float(2 * ndtri(0.5 + level / 2)) * max(fit.noise, 1e-3)
+        self.cells = slopes[:, :-1].reshape(-1, len(sizes), len(ratios))
+        self.target = slopes[:, -1]
+        self.factor = 2 * normal(level) * max(fit.noise, 1e-3)
 
     def cost(self, rows: tuple[int, ...], columns: tuple[int, ...], cooldown: float) -> float:
         """Return the cost of branches at some sizes and ratios, in units of 6 FLOP."""
@@ -353,10 +359,12 @@ class _Precision:
         )
 
     def width(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> float:
-        """Return the width of the target's interval after fitting some cells; infinite with too few or degenerate ones."""
+        """Return the width of the target's interval after fitting some cells."""
         cells = self.cells[:, list(rows)][:, :, list(columns)].reshape(len(self.target), -1)
         information = cells @ cells.T
         scale = np.sqrt(np.diag(information))
+        # Scaled to a unit diagonal, the condition number tells degenerate choices, such as a single
+        # ratio, from parameters of very different size.
         enough = cells.shape[1] >= 2 * len(self.target) and (scale > 0).all()
         if not enough or np.linalg.cond(information / np.outer(scale, scale)) > 1e12:
             return np.inf

@@ -1,4 +1,4 @@
-"""The updates-to-data ratio that reaches a return for the least total budget of compute and data."""
+"""The updates-to-data ratio that reaches a return for the least compute and data."""
 
 from dataclasses import dataclass
 
@@ -22,8 +22,8 @@ class BudgetLaw:
         delta: FLOP that one environment step is worth.
         thresholds: returns, [J].
         budgets: least F = compute + delta x data per threshold, FLOP, [J].
-        utds: ratio of that least budget, [J].
-        exponent: of the budget; its sign differs between suites.
+        utds: updates-to-data ratio at that least budget, [J].
+        exponent: exponent of the budget; its sign differs between suites.
         log_coefficient: natural log; ill-conditioned, compare ratios instead.
         num_fitted: lower thresholds the line goes through; the others are extrapolated.
         at_edge: thresholds whose best ratio is the lowest or highest tested one.
@@ -46,10 +46,10 @@ class BudgetLaw:
 def budget_law(
     law: UpdatesLaw, delta: float, *, num_extrapolated: int = 2, level: float = 0.8
 ) -> BudgetLaw:
-    """Minimize compute + delta x data over the tested UTDs for every threshold, and fit the best UTD against the budget.
+    """Find the UTD of least compute + delta x data per threshold, and fit it to the budget.
 
     Args:
-        law: of data and compute.
+        law: law of data and compute.
         delta: FLOP that one environment step is worth, such as 1e10 (DeepMind Control) or 4e9 (Gym)
             in the paper; not negative.
         num_extrapolated: highest thresholds left out of the line, whose ratios it forecasts.
@@ -69,6 +69,8 @@ def budget_law(
             f"{count} thresholds and delta {delta:g}: a budget law needs two thresholds at least "
             f"and delta >= 0"
         )
+    # A fine grid over the tested ratios is exact enough (neighbours differ by less than .4 %) and
+    # never leaves the range in which the law was fitted, as a free minimizer would.
     ratios = np.geomspace(law.utds[0], law.utds[-1], _GRID)
     price = law.flops_per_step(ratios) + delta
     least = [_least(law.steps(threshold, ratios) * price, ratios) for threshold in law.thresholds]
@@ -95,7 +97,7 @@ def _least(budgets: Array, ratios: Array) -> tuple[Array, Array]:
 
 
 def _line(budgets: Array, utds: Array) -> tuple[float, float]:
-    """Fit log ratio against log budget; give slope and intercept."""
+    """Fit log ratio against log budget; return slope and intercept."""
     slope, intercept = np.polyfit(np.log(budgets), np.log(utds), 1)
     return float(slope), float(intercept)
 
@@ -127,7 +129,7 @@ def best_updates_to_data(law: UpdatesLaw, budget: float, delta: float) -> BestUp
     cost at that ratio fits.
 
     Args:
-        law: of data and compute.
+        law: law of data and compute.
         budget: F = compute + delta x data, FLOP.
         delta: FLOP that one environment step is worth.
 

@@ -1,6 +1,4 @@
-"""The memory wall.
-
-How fast accelerators' peaks outgrow their bandwidths, and what batch keeps a model compute-bound.
+"""The memory wall: how fast the peaks of accelerators outgrow their bandwidths.
 
 The balance of a device is its peak FLOP/s over a bandwidth in byte/s: the FLOP it can do while a
 byte arrives. Work with less arithmetic per byte waits for memory. A product with weights does 2
@@ -18,8 +16,10 @@ from numpy.typing import ArrayLike
 from steelyard.errors import CatalogError, FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit, Prediction
+from steelyard.laws.fitting.quantiles import student
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.growth import fit_growth, line_of, student, years_to_gain
+from steelyard.laws.forms.growth import fit_growth
+from steelyard.laws.forms.growth_line import line_of, years_to_gain
 
 __all__ = ["Wall", "balance_points", "chip_points", "chip_trend", "wall"]
 
@@ -51,7 +51,7 @@ class Wall:
             whether it grows.
         year_now: year of the known balance.
         balance_now: the known balance, FLOP per byte.
-        bytes_per_weight: of the weights, 2 for 16 bit.
+        bytes_per_weight: bytes of a weight, 2 for 16 bit.
         level: probability inside the intervals.
         slope: growth of the balance's natural log per year.
     """
@@ -133,7 +133,9 @@ def wall(
             f"positive"
         )
     top, bottom = line_of(compute), line_of(bandwidth)
-    slope, sd = top.slope - bottom.slope, math.hypot(top.slope_sd, bottom.slope_sd)
+    slope = top.slope - bottom.slope
+    sd = math.hypot(top.slope_sd, bottom.slope_sd)
+    # Welch's degrees of freedom: the trends have noise of different size.
     freedom = (
         sd**4 / (top.slope_sd**4 / top.freedom + bottom.slope_sd**4 / bottom.freedom)
         if sd > 0
@@ -144,7 +146,8 @@ def wall(
     ends = [
         balance_now * np.exp(ahead * slope + sign * np.abs(ahead) * half) for sign in (0, -1, 1)
     ]
-    per_token, rate = bytes_per_weight / 2, Estimate(slope, slope - half, slope + half)
+    per_token = bytes_per_weight / 2
+    rate = Estimate(slope, slope - half, slope + half)
     return Wall(
         year=year_now + ahead,
         balance=Prediction(*ends),
@@ -164,7 +167,7 @@ def balance_points(accelerator: str, dtype: str = "") -> dict[str, float]:
 
     Args:
         accelerator: catalog name.
-        dtype: of the arithmetic; empty for bf16, or fp16 where a device has no bf16.
+        dtype: number type of the arithmetic; empty for bf16, or fp16 where a device has no bf16.
 
     Returns:
         FLOP per byte by tier: "memory", "scale_up" (peers in the node), "host"; tiers without a
@@ -197,8 +200,8 @@ def chip_points(
     Args:
         quantity: field of `catalog.Accelerator`: "peak_flops_per_s", "memory_bytes_per_s",
             "scale_up_bytes_per_s", "host_link_bytes_per_s" or "memory_bytes".
-        dtypes: of the peak, the first that a chip has; one precision per series, because their
-            trends differ.
+        dtypes: number types of the peak, the first that a chip has; one precision per series,
+            because their trends differ.
         since: first year.
         scale_up: whether to keep only chips with a link to peers and a peak in `dtypes`, so that
             several quantities are read from the same chips.
@@ -236,13 +239,13 @@ def chip_trend(
     """Fit the growth of one quantity of the catalog's accelerators.
 
     Args:
-        quantity: as for `chip_points`.
-        dtypes: of the peak, the first that a chip has.
+        quantity: field of `catalog.Accelerator`, as for `chip_points`.
+        dtypes: number types of the peak, the first that a chip has.
         since: first year.
         scale_up: whether to keep only chips with a link to peers.
 
     Returns:
-        Growth per two years, for the functions of `steelyard.laws.forms.growth`.
+        Growth per two years, for the functions of `steelyard.laws.forms.growth_line`.
     """
     years, values, names = chip_points(quantity, dtypes=dtypes, since=since, scale_up=scale_up)
     words = f"{'/'.join(dtypes)} {quantity}" if quantity == "peak_flops_per_s" else quantity

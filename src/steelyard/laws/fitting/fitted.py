@@ -36,6 +36,11 @@ class Prediction:
     low: Array
     high: Array
 
+    @property
+    def first(self) -> Estimate:
+        """The first value with its interval."""
+        return Estimate(float(self.value[0]), float(self.low[0]), float(self.high[0]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
@@ -143,6 +148,12 @@ class Fit:
         low, high = np.quantile(values, tails(level))
         return float(low), float(high)
 
+    def draws(self) -> dict[str, Array]:
+        """Return natural values of the optimum, first, and of the bootstraps, [1 + B] each."""
+        values = self.law.values(np.concatenate([self.theta[None], self.samples]))
+        fixed = {name: np.full(len(values), value) for name, value in self.law.fixed.items()}
+        return dict(zip(self.law.names, values.T, strict=True)) | fixed
+
     def derive(self, function: Callable[[dict[str, Array]], Array], level: float = 0.8) -> Estimate:
         """Compute something from the parameters, with its bootstrap interval.
 
@@ -154,10 +165,8 @@ class Fit:
             The result at the optimum and the percentiles over the bootstrap; no width for a
             published set.
         """
-        values = self.law.values(np.concatenate([self.theta[None], self.samples]))
-        named = dict(zip(self.law.names, values.T, strict=True))
-        named |= {name: np.full(len(values), value) for name, value in self.law.fixed.items()}
-        result = np.broadcast_to(np.asarray(function(named), dtype=np.float64), (len(values),))
+        result = np.asarray(function(self.draws()), dtype=np.float64)
+        result = np.broadcast_to(result, (1 + len(self.samples),))
         return Estimate.of(float(result[0]), result[1:], level)
 
     def profile(self, name: str, level: float = 0.9) -> "Profile":

@@ -13,7 +13,7 @@ from steelyard.laws.fitting.grouped import Grouped
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Points", "check_inputs"]
+__all__ = ["Points", "check_inputs", "positive_column", "refuse_rows"]
 
 _SAME_AXIS_SD = 0.03
 """Log inputs that leave less than 3 % of spread beside a straight line do not separate two
@@ -69,9 +69,9 @@ class Points:
         if isinstance(target, str):
             if target not in inputs:
                 raise FitError(f"no column {target!r} to fit", hint=f"given: {', '.join(inputs)}")
-            goal = _positive(target, inputs[target], count)
+            goal = positive_column(target, inputs[target], count)
         else:
-            goal = _positive("target", target, count)
+            goal = positive_column("target", target, count)
         weight = np.ones(count) if weights is None else _column("weights", weights, count)
         if not np.isfinite(weight).all() or (weight < 0).any() or not (weight > 0).any():
             raise FitError(
@@ -106,7 +106,7 @@ def check_inputs(law: Law, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
     if isinstance(law.term, Grouped):
         given["group"] = law.term.numbers(np.asarray(given["group"]))
     count = max(np.size(np.asarray(values)) for values in given.values())
-    return {name: _positive(name, values, count) for name, values in given.items()}
+    return {name: positive_column(name, values, count) for name, values in given.items()}
 
 
 def _clusters(labels: ArrayLike | None, count: int) -> NDArray[np.int64]:
@@ -136,19 +136,47 @@ def _column(name: str, values: ArrayLike, count: int) -> Array:
     return np.array(np.broadcast_to(column, (count,)))
 
 
-def _positive(name: str, values: ArrayLike, count: int) -> Array:
-    """Turn values into a positive finite column, or name the rows that are not."""
+def positive_column(name: str, values: ArrayLike, count: int) -> Array:
+    """Turn values into a positive finite column.
+
+    Args:
+        name: name of the column, for messages.
+        values: values in natural units, [count] or a single number.
+        count: rows of the table.
+
+    Returns:
+        The column as float64, [count].
+
+    Raises:
+        FitError: the column has another length or holds what is not positive and finite.
+    """
     column = _column(name, values, count)
-    bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
-    if len(bad):
-        shown = ", ".join(f"{row + 1} ({column[row]:g})" for row in bad[:5])
-        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        raise FitError(
-            f"{name} must be positive and finite; rows {shown}{more} are not (the first row is 1)",
-            hint="drop those rows; a loss of NaN is a diverged run, and one of 0 or less has no "
-            "logarithm",
-        )
+    refuse_rows(
+        ~(np.isfinite(column) & (column > 0)),
+        f"{name} must be positive and finite",
+        column,
+        "drop those rows; a loss of NaN is a diverged run, and one of 0 or less has no logarithm",
+    )
     return column
+
+
+def refuse_rows(is_bad: NDArray[np.bool_], rule: str, column: Array, hint: str) -> None:
+    """Refuse a column by the rows that break a rule.
+
+    Args:
+        is_bad: whether a row breaks it, [n].
+        rule: the rule, a sentence without its period.
+        column: values of the rows, [n].
+        hint: what to do.
+
+    Raises:
+        FitError: some row is bad; up to five are shown with their values.
+    """
+    rows = np.flatnonzero(is_bad)
+    if len(rows):
+        shown = ", ".join(f"{row + 1} ({column[row]:g})" for row in rows[:5])
+        more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+        raise FitError(f"{rule}; rows {shown}{more} are not (the first row is 1)", hint=hint)
 
 
 def _enough(law: Law, count: int) -> None:

@@ -99,7 +99,7 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
 
 def _law(data: dict[str, Any], law: Law | None) -> Law:
     """Make the law a JSON names, with its groups and fixed parameters."""
-    from steelyard.laws.forms import law_named
+    from steelyard.laws.forms.named import law_named
 
     law = law or law_named(data["law"])
     if data["groups"]:

@@ -62,11 +62,11 @@ def fit_steps(
     """Fit the steps to a target; runs that reached their cap first count as "more than the cap".
 
     Args:
-        batch: of each run, positive, [n].
-        steps: to the target, [n]; NaN or infinite where the cap came first.
-        caps: on steps, [n] or one number; infinite for none.
+        batch: batch size of each run, positive, [n].
+        steps: number of steps to the target, [n]; NaN or infinite where the cap came first.
+        caps: most steps of a run, [n] or one number; infinite for none.
         bootstraps: refits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Returns:
         The fit of `steps_to_target`.
@@ -86,11 +86,11 @@ def fit_steps(
 
 
 def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
-    """Read from one run's curve the step at which it first reaches a loss, linear in ln step between measurements.
+    """Return the step at which a run first reaches a loss, log-linear between measurements.
 
     Args:
         steps: rising, positive, [n].
-        loss: at those steps, [n].
+        loss: loss at those steps, [n].
         target: loss to reach.
 
     Returns:
@@ -145,7 +145,7 @@ def critical_batch(
     of its bootstraps.
 
     Args:
-        fitted: of `steps_to_target`, or another law of steps with the one input "batch".
+        fitted: fit of `steps_to_target`, or another law of steps with the one input "batch".
         overhead: allowed excess of examples, positive; .2 is the convention.
         reference: batch compared with; None for the fitted batch of fewest examples within the
             points.
@@ -171,6 +171,8 @@ def critical_batch(
     base = reference if reference is not None else _fewest_examples(fitted)
     theta = np.concatenate([fitted.theta[None], fitted.samples])
     found = np.exp(_log_critical(fitted.law, theta, math.log(base), math.log1p(overhead)))
+    # Draws may be infinite, where the fit sees no end of perfect scaling; interpolated quantiles
+    # would turn those into numbers that are not, so the draws themselves are taken.
     ordered = np.sort(found[1:]) if len(found) > 1 else found
     low, high = (float(ordered[round(tail * (len(ordered) - 1))]) for tail in tails(level))
     return CriticalBatch(
@@ -189,13 +191,15 @@ def _fewest_examples(fitted: Fit) -> float:
 
 
 def _log_critical(law: Law, theta: Array, log_reference: float, log_excess: float) -> Array:
-    """Bisect ln B for each parameter set, [S]; infinite where examples never exceed the allowance."""
+    """Bisect ln B per parameter set, [S]; infinite where the allowance is never exceeded."""
 
     def examples(log_batch: Array) -> Array:
         return np.diagonal(law.predict(theta, {"batch": np.exp(log_batch)})) + log_batch
 
+    # Examples rise with the batch beyond the best one, so one crossing lies between.
     allowed = examples(np.full(len(theta), log_reference)) + log_excess
-    low, high = np.full(len(theta), log_reference), np.full(len(theta), log_reference + _LOG_REACH)
+    low = np.full(len(theta), log_reference)
+    high = low + _LOG_REACH
     endless = examples(high) <= allowed
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2

@@ -6,13 +6,22 @@ a parameter that ends at a bound. Coefficients are fitted by their natural log.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
 
-__all__ = ["chinchilla", "chinchilla_tied", "kaplan", "power_law"]
+__all__ = [
+    "chinchilla",
+    "chinchilla_tied",
+    "coefficient",
+    "exponent",
+    "irreducible",
+    "kaplan",
+    "power_law",
+]
 
 _EXPONENT = (0.05, 1.5)
 _EXPONENT_PRIOR = Prior(0.37, 0.2)
@@ -20,11 +29,13 @@ _EXPONENT_PRIOR = Prior(0.37, 0.2)
 Muennighoff 2023); wider here."""
 
 
-def _coefficient(name: str, *starts: float) -> Parameter:
+def coefficient(name: str, *starts: float) -> Parameter:
+    """Declare the coefficient of a power; starts are logs."""
     return Parameter(name=name, transform="log", low=-20.0, high=60.0, starts=starts)
 
 
-def _exponent(name: str, *starts: float) -> Parameter:
+def exponent(name: str, *starts: float) -> Parameter:
+    """Declare the exponent of a power, believed near the published ones."""
     return Parameter(
         name=name,
         transform="identity",
@@ -35,7 +46,8 @@ def _exponent(name: str, *starts: float) -> Parameter:
     )
 
 
-def _floor(name: str, *starts: float) -> Parameter:
+def irreducible(name: str, *starts: float) -> Parameter:
+    """Declare an irreducible loss; starts are logs."""
     return Parameter(
         name=name, transform="log", low=-7.0, high=5.0, starts=starts, prior=Prior(0.3, 1.5)
     )
@@ -58,21 +70,21 @@ def chinchilla(*, tied: bool = False) -> Law:
     """
     beta = "alpha" if tied else "beta"
     parameters = [
-        _coefficient("A", 3.0, 6.0, 10.0),
-        _coefficient("B", 5.0, 8.0, 12.0),
-        _floor("E", -0.5, 0.5),
-        _exponent("alpha", 0.3, 0.6),
+        coefficient("A", 3.0, 6.0, 10.0),
+        coefficient("B", 5.0, 8.0, 12.0),
+        irreducible("E", -0.5, 0.5),
+        exponent("alpha", 0.3, 0.6),
     ]
     return Law(
         name="chinchilla_tied" if tied else "chinchilla",
         term=Sum((Power("A", "alpha", "parameters"), Power("B", beta, "tokens"), Constant("E"))),
-        parameters=tuple(parameters if tied else [*parameters, _exponent("beta", 0.3, 0.6)]),
+        parameters=tuple(parameters if tied else [*parameters, exponent("beta", 0.3, 0.6)]),
         formula=f"E + A / N^alpha + B / D^{beta}",
     )
 
 
 def chinchilla_tied() -> Law:
-    """Give `chinchilla(tied=True)`: loss = E + A / parameters^alpha + B / tokens^alpha."""
+    """Return `chinchilla(tied=True)`: loss = E + A / parameters^alpha + B / tokens^alpha."""
     return chinchilla(tied=True)
 
 
@@ -89,7 +101,7 @@ def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
     Source: Hestness et al. 2017 (arXiv 1712.00409).
     """
     power = Power("A", "alpha", of)
-    parameters = (_coefficient("A", 1.0, 4.0, 8.0), _exponent("alpha", 0.1, 0.3, 0.6))
+    parameters = (coefficient("A", 1.0, 4.0, 8.0), exponent("alpha", 0.1, 0.3, 0.6))
     if floor in (False, "nofloor"):
         return Law(
             name=f"power_law:{of}:nofloor",
@@ -101,7 +113,7 @@ def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
     return Law(
         name=f"power_law:{of}",
         term=law,
-        parameters=(*parameters, _floor("E", -2.0, 0.5)),
+        parameters=(*parameters, irreducible("E", -2.0, 0.5)),
         formula=f"A / {of}^alpha + E",
     )
 
@@ -110,25 +122,23 @@ def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
 class _KaplanTerm(Term):
     """[(Nc / parameters)^(alpha_N / alpha_D) + Dc / tokens]^alpha_D."""
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Two scales by their log, two exponents."""
-        return {"Nc": "log", "Dc": "log", "alpha_N": "identity", "alpha_D": "identity"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Parameters and tokens."""
-        return ("parameters", "tokens")
+    transforms: ClassVar[dict[str, Transform]] = {
+        "Nc": "log",
+        "Dc": "log",
+        "alpha_N": "identity",
+        "alpha_D": "identity",
+    }
+    inputs: ClassVar[tuple[str, ...]] = ("parameters", "tokens")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
     ) -> tuple[Array, Derivatives]:
         """Return the log loss, [S, n]; see `Term.evaluate`."""
-        size, data = (
-            theta["Nc"] - np.log(inputs["parameters"]),
-            theta["Dc"] - np.log(inputs["tokens"]),
-        )
-        power, ratio = theta["alpha_D"], theta["alpha_N"] / theta["alpha_D"]
+        size = theta["Nc"] - np.log(inputs["parameters"])
+        data = theta["Dc"] - np.log(inputs["tokens"])
+        power = theta["alpha_D"]
+        ratio = theta["alpha_N"] / power
+        # The sum of both parts in log space: neither overflows, whatever the scales.
         total = np.logaddexp(ratio * size, data)
         share = np.exp(ratio * size - total)
         slopes: Derivatives = {

@@ -1,7 +1,4 @@
-"""Contrastive language-image models.
-
-Error as the sum of what model, data and samples seen each leave over, and which one binds.
-"""
+"""Contrastive language-image models: error by model, data and samples seen, and what binds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,23 +35,18 @@ def contrastive() -> Law:
         >>> fit(contrastive(), table, "error", delta=math.inf)  # doctest: +SKIP
 
     Source: the parametric form of Hoffmann et al. 2022 (arXiv 2203.15556), equation 10, with one
-    part per resource of
-        Cherti et al. 2023 (arXiv 2212.07143), section 4.
+        part per resource of Cherti et al. 2023 (arXiv 2212.07143), section 4.
     """
-    parameters = [Parameter(name="E", transform="log", low=-9.0, high=0.0, starts=(-3.0, -1.5))]
+    # Starts of B reach far up: unique samples count in the hundreds of millions, and a steep beta
+    # needs a coefficient that large to matter there.
     starts = {"A": (-1.0, 0.5), "B": (4.0, 12.0, 28.0), "C": (3.0, 10.0)}
     slopes = {"alpha": (0.2, 0.6), "beta": (0.3, 0.8, 1.5), "gamma": (0.3, 0.6)}
-    for _, coefficient, exponent in _PARTS.values():
-        parameters.append(
-            Parameter(
-                name=coefficient, transform="log", low=-20.0, high=80.0, starts=starts[coefficient]
-            )
-        )
-        parameters.append(
-            Parameter(
-                name=exponent, transform="identity", low=0.02, high=3.0, starts=slopes[exponent]
-            )
-        )
+    parameters = [Parameter(name="E", transform="log", low=-9.0, high=0.0, starts=(-3.0, -1.5))]
+    for _, a, slope in _PARTS.values():
+        parameters += [
+            Parameter(name=a, transform="log", low=-20.0, high=80.0, starts=starts[a]),
+            Parameter(name=slope, transform="identity", low=0.02, high=3.0, starts=slopes[slope]),
+        ]
     powers = [Power(coefficient, exponent, name) for name, coefficient, exponent in _PARTS.values()]
     return Law(
         name="contrastive",
@@ -74,7 +66,7 @@ class Bottleneck:
         gains: by resource, the relative fall of the error when it alone doubles, 0..1.
         limiting: the resource with the largest share.
         confidence: fraction of the bootstraps that name the same one; 1 without bootstraps.
-        error: predicted for the run.
+        error: error predicted for the run.
     """
 
     shares: dict[str, Estimate]
@@ -88,7 +80,7 @@ def bottleneck(fit: Fit, point: Mapping[str, Any], level: float = 0.8) -> Bottle
     """Say which resource a run is short of, by the derivatives of the joint law.
 
     Args:
-        fit: of `contrastive()`.
+        fit: fit of `contrastive()`.
         point: the run's "gmacs", "unique_samples" and "samples".
         level: probability inside the intervals, 0..1.
 
@@ -103,39 +95,32 @@ def bottleneck(fit: Fit, point: Mapping[str, Any], level: float = 0.8) -> Bottle
             f"law {fit.law.name} does not tell model, data and samples apart",
             hint="fit laws.contrastive() to the runs",
         )
-    error = float(fit.predict(point, level, extrapolate=True).value[0])
-    values = _values(fit)
+    values = fit.draws()
     parts = {
         name: values[a] / float(point[column]) ** values[slope]
         for name, (column, a, slope) in _PARTS.items()
     }
     slopes = {name: values[_PARTS[name][2]] * part for name, part in parts.items()}
     falls = {name: part * (1 - 0.5 ** values[_PARTS[name][2]]) for name, part in parts.items()}
-    steepness, whole = sum(slopes.values()), values["E"] + sum(parts.values())
-    shares = {
-        name: Estimate.of(slope[0], slope[1:], level)
-        for name, slope in ((name, slopes[name] / steepness) for name in slopes)
-    }
-    gains = {
-        name: Estimate.of(fall[0], fall[1:], level)
-        for name, fall in ((name, falls[name] / whole) for name in falls)
-    }
+    steepness = sum(slopes.values())
+    whole = values["E"] + sum(parts.values())
     order = np.stack(list(slopes.values())).argmax(axis=0)
     agreed = order[1:] == order[0]
     return Bottleneck(
-        shares=shares,
-        gains=gains,
+        shares=_fractions(slopes, steepness, level),
+        gains=_fractions(falls, whole, level),
         limiting=list(_PARTS)[order[0]],
         confidence=float(agreed.mean()) if len(agreed) else 1.0,
-        error=error,
+        error=fit.predict(point, level, extrapolate=True).first.value,
     )
 
 
-def _values(fit: Fit) -> dict[str, Array]:
-    """Return the optimum and the bootstraps as natural values, [1 + B] each."""
-    values = fit.law.values(np.concatenate([fit.theta[None], fit.samples]))
-    fixed = {name: np.full(len(values), value) for name, value in fit.law.fixed.items()}
-    return dict(zip(fit.law.names, values.T, strict=True)) | fixed
+def _fractions(
+    parts: Mapping[str, Array], whole: Array | float, level: float
+) -> dict[str, Estimate]:
+    """Return each part, [1 + B], as a fraction of the whole."""
+    found = {name: part / whole for name, part in parts.items()}
+    return {name: Estimate.of(float(part[0]), part[1:], level) for name, part in found.items()}
 
 
 def contrastive_gmacs(
@@ -158,11 +143,11 @@ def contrastive_gmacs(
     Args:
         image_size: side of the square image, pixels.
         patch_size: side of a patch, pixels, divides the image's.
-        image_width: of the vision transformer.
-        image_layers: of the vision transformer.
-        text_width: of the text transformer.
-        text_layers: of the text transformer.
-        context_tokens: of the text tower, padding included.
+        image_width: width of the vision transformer.
+        image_layers: number of layers of the vision transformer.
+        text_width: width of the text transformer.
+        text_layers: number of layers of the text transformer.
+        context_tokens: context of the text tower, padding included.
         mlp_ratio: hidden size of the image tower's MLP over its width; the text tower's is 4.
 
     Returns:

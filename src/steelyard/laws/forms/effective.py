@@ -1,13 +1,11 @@
-"""Effective quantities.
-
-What a repeated amount, an oversized model or a ratio of inputs counts as, each a term of its own.
+"""Effective quantities: what a repeated amount or an oversized model counts as.
 
 A term stands where an input would, as in `Power("B", "beta", of=Repeated(...))`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -30,10 +28,8 @@ _LARGEST_LOG = 600.0
 class Repeated(Term):
     """The worth of a total of which only a part is unique.
 
-    U + u R (1 - decay(r)), r = total / u - 1 repetitions.
-
-    The worth saturates at u (1 + R); R to infinity gives the total back, and so does a total of at
-    most u.
+    It is u + u R (1 - decay(r)) for r = total / u - 1 repetitions. The worth saturates at u (1 +
+    R); R to infinity gives the total back, and so does a total of at most u.
 
     Attributes:
         total: such as the tokens trained on.
@@ -73,6 +69,7 @@ class Repeated(Term):
         worth, by_repeats, by_constant = saturation(ratio - 1.0, np.exp(log_constant), self.decay)
         slopes: Derivatives = {}
         if whole_slopes or part_slopes:
+            # Where nothing repeats, the worth is the total and the unique part has no say.
             elasticity = np.where(whole < part, 1.0, by_repeats * ratio / worth)
             for name in {**whole_slopes, **part_slopes}:
                 slopes[name] = elasticity * whole_slopes.get(name, 0.0) + (
@@ -97,6 +94,7 @@ def saturation(repeats: Array, constant: Array, decay: Decay) -> tuple[Array, Ar
         rate, rate_slope = np.log1p(1 / constant), -1 / (1 + constant)
     else:
         rate, rate_slope = 1 / constant, -1 / constant
+    # expm1 keeps the gain of a very small number of repetitions, where 1 - exp would round to 0.
     lost = np.expm1(-rate * repeats)
     gained, kept = -constant * lost, 1.0 + lost
     return 1.0 + gained, constant * rate * kept, gained + constant * rate_slope * repeats * kept
@@ -104,9 +102,9 @@ def saturation(repeats: Array, constant: Array, decay: Decay) -> tuple[Array, Ar
 
 @dataclass(frozen=True)
 class OptimalSize(Term):
-    """The model size for which so many tokens are compute-optimal under E + A / N^alpha + B / D^beta.
+    """The model size for which so many tokens are compute-optimal.
 
-    It balances the two terms: alpha A / N^alpha = beta B / D^beta.
+    It balances the two terms of E + A / N^alpha + B / D^beta: alpha A / N^alpha = beta B / D^beta.
 
     Attributes:
         tokens: D, a term.
@@ -166,10 +164,7 @@ class Quotient(Term):
     over: str
     under: str
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """None."""
-        return {}
+    transforms: ClassVar[dict[str, Transform]] = {}
 
     @property
     def inputs(self) -> tuple[str, ...]:

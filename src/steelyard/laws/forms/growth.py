@@ -1,47 +1,25 @@
-"""Exponential growth over the years.
+"""Exponential growth over the years, a straight line of the logarithm over time.
 
-How fast something doubles, when it crosses a threshold, and how far to trust the line.
-
-The law is a straight line of the logarithm over time, fitted by least squares on the common engine.
-Intervals are Student's t by default, exact for normal noise and good down to three points;
-"bootstrap" takes the percentiles of the resampled fits.
+It is fitted by least squares on the common engine; `steelyard.laws.forms.growth_line` answers what
+one asks of the line.
 """
 
-import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.errors import FitError
 from steelyard.laws.fitting.fit import fit
-from steelyard.laws.fitting.fitted import Fit, Prediction
+from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
 
-__all__ = [
-    "crossing_year",
-    "doubling_time_years",
-    "fit_growth",
-    "forecast_growth",
-    "growth",
-    "growth_in",
-    "growth_per_two_years",
-    "growth_per_year",
-    "is_far",
-    "last_residual",
-    "line_of",
-    "student",
-    "years_to_gain",
-]
+__all__ = ["Growth", "fit_growth", "growth"]
 
-Intervals = Literal["t", "bootstrap"]
 _LEAST_POINTS = 3
-_FAR_SPANS = 2.0
 
 
 @dataclass(frozen=True)
@@ -56,15 +34,8 @@ class Growth(Term):
     year0: float
     period_years: float
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """The level and the growth factor."""
-        return {"c": "log", "g": "log"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The calendar year as a decimal number, such as 2024.5."""
-        return ("year",)
+    transforms: ClassVar[dict[str, Transform]] = {"c": "log", "g": "log"}
+    inputs: ClassVar[tuple[str, ...]] = ("year",)
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
@@ -141,9 +112,9 @@ def fit_growth(
         value: positive, any unit, [n].
         period_years: years per factor g.
         year0: year at which the value is c; None for the mean year, rounded.
-        weights: not negative, [n]; none for equal ones.
+        weights: weights, not negative, [n]; None for equal ones.
         bootstraps: resampled fits for the "bootstrap" intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
         source: where the values come from, kept in the fit.
 
     Returns:
@@ -160,6 +131,8 @@ def fit_growth(
         )
     if np.ptp(years) == 0:
         raise FitError(f"every value is of the year {years[0]:g}", hint="add values of other years")
+    # At the mean year level and growth are determined independently; a whole year keeps the formula
+    # readable.
     law = growth(round(float(years.mean())) if year0 is None else year0, period_years)
     return fit(
         law,
@@ -172,272 +145,3 @@ def fit_growth(
         seed=seed,
         source=source,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The straight line of the natural log of the value over the year, with what its intervals need.
-
-    Attributes:
-        slope: of ln value per year.
-        center: weighted mean year of the points.
-        level: ln value at the center.
-        noise: standard deviation of ln value around the line.
-        slope_sd: standard error of the slope.
-        level_sd: standard error of the level.
-        freedom: degrees of freedom, points less two.
-        first: earliest year.
-        last: latest year.
-    """
-
-    slope: float
-    center: float
-    level: float
-    noise: float
-    slope_sd: float
-    level_sd: float
-    freedom: int
-    first: float
-    last: float
-
-    def quantile(self, level: float) -> float:
-        """Return Student's t that holds `level` of the probability between its negative and itself."""
-        return student(self.freedom, level)
-
-
-def student(freedom: float, level: float) -> float:
-    """Return Student's t that holds `level` of the probability between its negative and itself."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, tails(level)[1]))
-
-
-def line_of(fit: Fit) -> Line:
-    """Return the straight line behind a fit of `growth`.
-
-    Args:
-        fit: of `growth`, with its points.
-
-    Returns:
-        Slope, level and their standard errors.
-
-    Raises:
-        FitError: a fit of another law, or one without points.
-    """
-    term = _term(fit)
-    weights = fit.weights / fit.weights[fit.weights > 0].mean() if len(fit.weights) else np.zeros(0)
-    freedom = int((weights > 0).sum()) - 2
-    if freedom < 1:
-        raise FitError(
-            "this growth has no points to take intervals from", hint="fit it with laws.fit_growth"
-        )
-    years = fit.inputs["year"]
-    total = float(weights.sum())
-    center = float(weights @ years) / total
-    noise = float(np.sqrt(weights @ fit.residuals**2 / freedom))
-    spread = float(weights @ (years - center) ** 2)
-    slope = float(fit.theta[1]) / term.period_years
-    level = float(fit.theta[0]) + slope * (center - term.year0)
-    used = years[weights > 0]
-    return Line(
-        slope,
-        center,
-        level,
-        noise,
-        noise / math.sqrt(spread),
-        noise / math.sqrt(total),
-        freedom,
-        float(used.min()),
-        float(used.max()),
-    )
-
-
-def growth_per_year(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Return the factor by which the value grows in a year.
-
-    Args:
-        fit: of `growth`.
-        level: probability inside the interval, 0..1.
-        intervals: "t" for Student's, "bootstrap" for percentiles of the resampled fits.
-
-    Returns:
-        The factor; 1 is no growth, below 1 it shrinks.
-    """
-    return growth_in(fit, 1.0, level, intervals)
-
-
-def growth_per_two_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Return the factor by which the value grows in two years; see `growth_per_year`."""
-    return growth_in(fit, 2.0, level, intervals)
-
-
-def doubling_time_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Return the years in which the value doubles.
-
-    Args:
-        fit: of `growth`.
-        level: probability inside the interval, 0..1.
-        intervals: "t" or "bootstrap".
-
-    Returns:
-        Years; negative for halving. An interval of growth that holds 1 (no growth) gives an open,
-        infinite end.
-    """
-    return years_to_gain(math.log(2), _slope(fit, level, intervals))
-
-
-def years_to_gain(gain: float, slope: Estimate) -> Estimate:
-    """Return the years in which a log value grows by `gain` at a slope per year; an end is infinite where the slope may be 0."""
-    if slope.value == 0:
-        return Estimate(math.inf, -math.inf, math.inf)
-    value = gain / slope.value
-    if not slope.low <= 0 <= slope.high:
-        return Estimate(value, *sorted((gain / slope.low, gain / slope.high)))
-    steepest = gain / (slope.high if slope.value > 0 else slope.low)
-    return (
-        Estimate(value, steepest, math.inf) if value > 0 else Estimate(value, -math.inf, steepest)
-    )
-
-
-def crossing_year(
-    fit: Fit, threshold: float, level: float = 0.8, intervals: Intervals = "t"
-) -> Estimate:
-    """Say when the trend line crosses a threshold.
-
-    The t interval is exact (Fieller): the years at which the threshold lies inside the confidence
-    band of the line.
-
-    Args:
-        fit: of `growth`.
-        threshold: positive, in the unit of the values.
-        level: probability inside the interval, 0..1.
-        intervals: "t" or "bootstrap".
-
-    Returns:
-        Decimal years; an end that the points do not bound is infinite. Warns when the crossing is
-        far, see `is_far`.
-
-    Raises:
-        FitError: the threshold is not positive, or the trend is flat.
-    """
-    line = line_of(fit)
-    if not (np.isfinite(threshold) and threshold > 0) or line.slope == 0:
-        raise FitError(
-            f"threshold {threshold:g} must be positive and finite, and the trend not flat",
-            hint="give it in the values' unit",
-        )
-    goal = float(np.log(threshold))
-    value = line.center + (goal - line.level) / line.slope
-    _warn_if_far(fit, value)
-    if intervals == "bootstrap":
-        term = _term(fit)
-        years = term.year0 + (goal - fit.samples[:, 0]) / (fit.samples[:, 1] / term.period_years)
-        return _percentiles(value, years, level)
-    return Estimate(value, *_fieller(line, goal, level))
-
-
-def _fieller(line: Line, goal: float, level: float) -> tuple[float, float]:
-    """Return the years between which `goal` lies inside the confidence band of the line."""
-    t = line.quantile(level)
-    gap = goal - line.level
-    square = line.slope**2 - (t * line.slope_sd) ** 2
-    inside = (line.slope * gap) ** 2 - square * (gap**2 - (t * line.level_sd) ** 2)
-    if inside < 0 or square == 0:
-        return -np.inf, np.inf
-    first, last = sorted(
-        line.center + (line.slope * gap + sign * np.sqrt(inside)) / square for sign in (-1, 1)
-    )
-    if square > 0:
-        return float(first), float(last)
-    return (float(last), np.inf) if gap / line.slope > 0 else (-np.inf, float(first))
-
-
-def forecast_growth(fit: Fit, year: ArrayLike, level: float = 0.8) -> Prediction:
-    """Forecast the next value at given years.
-
-    The interval is Student's for a new value: it holds the noise of one value and the uncertainty
-    of the line, which widens away from the points. It knows nothing of a trend that bends; warns
-    when a year is far, see `is_far`.
-
-    Args:
-        fit: of `growth`.
-        year: decimal years, [n] or a single number.
-        level: probability that a new value falls inside, 0..1.
-
-    Returns:
-        Values with low and high, [n].
-    """
-    line, years = line_of(fit), np.atleast_1d(np.asarray(year, dtype=np.float64))
-    _warn_if_far(fit, float(years[np.abs(years - (line.first + line.last) / 2).argmax()]))
-    middle = line.level + line.slope * (years - line.center)
-    sd = np.sqrt(line.noise**2 + line.level_sd**2 + (line.slope_sd * (years - line.center)) ** 2)
-    half = line.quantile(level) * sd
-    return Prediction(np.exp(middle), np.exp(middle - half), np.exp(middle + half))
-
-
-def is_far(fit: Fit, year: float) -> bool:
-    """Say whether a year lies beyond the points by more than twice the years they span."""
-    line = line_of(fit)
-    return max(year - line.last, line.first - year) > _FAR_SPANS * (line.last - line.first)
-
-
-def last_residual(fit: Fit) -> Estimate:
-    """Say where the latest value stands against the trend: measured over fitted.
-
-    Args:
-        fit: of `growth`.
-
-    Returns:
-        The ratio, with the 95 % range of ratios that the noise of one value explains; outside of it
-        the trend may be bending.
-    """
-    line = line_of(fit)
-    last = int(np.argmax(np.where(fit.weights > 0, fit.inputs["year"], -np.inf)))
-    half = line.quantile(0.95) * line.noise
-    return Estimate(float(np.exp(fit.residuals[last])), float(np.exp(-half)), float(np.exp(half)))
-
-
-def growth_in(fit: Fit, years: float, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Return the factor by which the value grows in some years; see `growth_per_year`."""
-    slope = _slope(fit, level, intervals)
-    return Estimate(*(float(np.exp(years * end)) for end in (slope.value, slope.low, slope.high)))
-
-
-def _slope(fit: Fit, level: float, intervals: Intervals) -> Estimate:
-    """Return the slope of ln value per year with its interval."""
-    line = line_of(fit)
-    if intervals == "bootstrap":
-        return _percentiles(line.slope, fit.samples[:, 1] / _term(fit).period_years, level)
-    half = line.quantile(level) * line.slope_sd
-    return Estimate(line.slope, line.slope - half, line.slope + half)
-
-
-def _percentiles(value: float, samples: Array, level: float) -> Estimate:
-    """Return the percentile interval of bootstrap samples."""
-    if not len(samples):
-        raise FitError(
-            "this growth has no resampled fits to take intervals from",
-            hint='fit it with bootstraps, or use intervals="t"',
-        )
-    return Estimate.of(value, samples, level)
-
-
-def _term(fit: Fit) -> Growth:
-    """Return the growth term of a fit, or refuse another law."""
-    if not isinstance(fit.law.term, Growth) or fit.law.names != ("c", "g"):
-        raise FitError(
-            f"law {fit.law.name} is not exponential growth", hint="fit it with laws.fit_growth"
-        )
-    return fit.law.term
-
-
-def _warn_if_far(fit: Fit, year: float) -> None:
-    """Flag a year beyond the points by more than twice their span."""
-    if is_far(fit, year):
-        line = line_of(fit)
-        warnings.warn(
-            f"year {year:.1f} lies more than twice the observed span ({line.first:.1f} to "
-            f"{line.last:.1f}) beyond the points",
-            SteelyardWarning,
-            stacklevel=3,
-        )

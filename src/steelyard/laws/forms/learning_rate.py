@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,7 +49,10 @@ _SAME_AXIS_SD = 0.03
 
 @dataclass(frozen=True)
 class _BatchCurve(Term):
-    """exp(square u^2 + cube u^3 + tilt u v + bend v^2), u = ln(batch / best batch for the tokens), v = ln(tokens / 1e10)."""
+    """exp(square u^2 + cube u^3 + tilt u v + bend v^2).
+
+    u = ln(batch / best batch for the tokens) and v = ln(tokens / 1e10).
+    """
 
     terms: tuple[str, ...]
     coefficient: float
@@ -59,10 +63,7 @@ class _BatchCurve(Term):
         """The chosen terms."""
         return dict.fromkeys(self.terms, "identity")
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Tokens and batch."""
-        return ("tokens", "batch_tokens")
+    inputs: ClassVar[tuple[str, ...]] = ("tokens", "batch_tokens")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
@@ -91,8 +92,9 @@ def learning_rate(
 
     Args:
         kind: one of `LEARNING_RATE_LAWS`.
-        coefficient: of the best batch in tokens, coefficient x tokens^exponent, positive.
-        exponent: of the best batch.
+        coefficient: coefficient of the best batch in tokens, coefficient x tokens^exponent,
+            positive.
+        exponent: exponent of the best batch.
 
     Returns:
         The law of a learning rate with inputs "tokens", then "parameters", then "batch_tokens", in
@@ -127,6 +129,7 @@ def learning_rate(
         for name in extra
     ]
     constant = Parameter(name="C", transform="log", low=-150.0, high=150.0, starts=(0.0,))
+    # The published best batch is left out of the name, so that stored fits of it stay short.
     suffix = f":{best[0]!r}:{best[1]!r}" if extra and best != PUBLISHED_BATCH else ""
     formula = (
         "C "
@@ -148,11 +151,11 @@ def fit_learning_rate(
     """Fit a learning-rate law to the optima of a sweep, by weighted least squares of the log.
 
     Args:
-        optima: of "learning_rate" by "tokens", and as the law needs "parameters" and
+        optima: optima of "learning_rate" by "tokens", and as the law needs "parameters" and
             "batch_tokens".
-        law: from `learning_rate`; None for the smooth one.
+        law: law made by `learning_rate`; None for the smooth one.
         bootstraps: resampled fits.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Returns:
         The fit.
@@ -177,6 +180,7 @@ def fit_learning_rate(
 def _check_batches(columns: Mapping[str, Array]) -> None:
     """Refuse sweeps in which the batch is constant or follows the tokens."""
     log_tokens, log_batch = np.log(columns["tokens"]), np.log(columns["batch_tokens"])
+    # What of the batch does not follow the tokens is all that tells their effects apart.
     own = log_batch - np.polyval(np.polyfit(log_tokens, log_batch, 1), log_tokens)
     if own.std() < _SAME_AXIS_SD:
         raise FitError(
@@ -191,10 +195,10 @@ class HorizonError:
     """How well a law predicts the optima of horizons it was not fitted to.
 
     Attributes:
-        law: its name.
+        law: name of the law.
         rms: root mean square error of ln learning rate over all cells.
         r2: explained share of the variance of ln learning rate.
-        num_parameters: free ones.
+        num_parameters: number of free parameters.
     """
 
     law: str
@@ -207,8 +211,8 @@ def leave_one_horizon_out(optima: Optima, laws: Sequence[Law]) -> tuple[HorizonE
     """Compare laws by predicting each horizon from the others.
 
     Args:
-        optima: of "learning_rate", with at least three different "tokens".
-        laws: from `learning_rate`.
+        optima: optima of "learning_rate", with at least three different "tokens".
+        laws: laws made by `learning_rate`.
 
     Returns:
         Errors, the best law first.

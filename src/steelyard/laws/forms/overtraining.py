@@ -1,6 +1,4 @@
-"""Training beyond the compute-optimal token count.
-
-Loss by compute and tokens per parameter, and task error by loss.
+"""Training beyond the compute-optimal token count: loss, and task error by loss.
 
 The law of over-training is the sum of powers with one exponent written for those two axes: with C =
 6 N D and M = D / N, a M^h C^-h = a (6 N^2)^-h and b M^-h C^-h = b (6 D^2)^-h, so alpha = beta = 2
@@ -9,6 +7,7 @@ h.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -57,22 +56,17 @@ class _SquaredPower(Term):
 
 @dataclass(frozen=True)
 class _SaturatingError(Term):
-    """eps - k exp(-g loss), with its tangent in log space where it would fall below a twentieth of eps."""
+    """eps - k exp(-g loss), continued by its tangent in log space below a twentieth of eps."""
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Two levels by their log, one rate."""
-        return {"eps": "log", "k": "log", "g": "identity"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The loss."""
-        return ("loss",)
+    transforms: ClassVar[dict[str, Transform]] = {"eps": "log", "k": "log", "g": "identity"}
+    inputs: ClassVar[tuple[str, ...]] = ("loss",)
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
     ) -> tuple[Array, Derivatives]:
         """Return the log error, [S, n]; see `Term.evaluate`."""
+        # ln(k exp(-g loss) / eps), negative where the error is positive; capped, and continued by
+        # the tangent, where the error would fall below a twentieth of eps.
         share = theta["k"] - theta["eps"] - theta["g"] * inputs["loss"]
         start = np.log1p(-_SMALLEST_GAP)
         inside = np.minimum(share, start)
@@ -145,7 +139,7 @@ def predict_error(
     Args:
         loss: fit of the loss, such as of `overtraining`.
         error: fit of `downstream_error` on the same evaluation set's loss.
-        inputs: of the loss's law, natural units, [n] or a single number.
+        inputs: inputs of the law of the loss, natural units, [n] or a single number.
         level: probability that a new run falls inside, 0..1.
 
     Returns:
@@ -164,10 +158,9 @@ def predict_error(
         )
     said = loss.predict(inputs, level)
     own = error.predict({"loss": said.value}, level)
-    low, high = (
-        error.predict({"loss": said.low}, level).value,
-        error.predict({"loss": said.high}, level).value,
-    )
+    low = error.predict({"loss": said.low}, level).value
+    high = error.predict({"loss": said.high}, level).value
+    # Both parts are taken as independent, so their widths add in squares.
     below = np.hypot(np.log(own.value / own.low), np.log(own.value / low))
     above = np.hypot(np.log(own.high / own.value), np.log(high / own.value))
     return Prediction(own.value, own.value * np.exp(-below), own.value * np.exp(above))

@@ -22,36 +22,38 @@ def powers(*of: str) -> Law:
     Source: Kaplan et al. 2020 (arXiv 2001.08361), equation 1.6, for parameters and steps without
         floor.
     """
-    has_floor = "nofloor" not in of
     names = _distinct(tuple(name for name in of if name != "nofloor"))
     terms: list[Term] = [Power(f"A_{name}", f"alpha_{name}", name) for name in names]
-    parameters: list[Parameter] = []
-    for name in names:
-        parameters.append(
-            Parameter(
-                name=f"A_{name}", transform="log", low=-60.0, high=150.0, starts=(1.0, 5.0, 10.0)
-            )
-        )
-        parameters.append(
-            Parameter(
-                name=f"alpha_{name}",
-                transform="identity",
-                low=-1.0,
-                high=4.0,
-                starts=(0.1, 0.3, 0.7),
-            )
-        )
-    if has_floor:
+    parameters = [parameter for name in names for parameter in _power(name)]
+    if "nofloor" not in of:
         terms.append(Constant("E"))
         parameters.append(
             Parameter(name="E", transform="log", low=-20.0, high=60.0, starts=(-1.0, 0.5))
         )
-    formula = " + ".join(["E"] * has_floor + [f"A_{name} / {name}^alpha_{name}" for name in names])
+    formula = " + ".join(
+        ["E"] * ("nofloor" not in of) + [f"A_{name} / {name}^alpha_{name}" for name in names]
+    )
     return Law(
         name=":".join(("powers", *of)),
         term=Sum(tuple(terms)),
         parameters=tuple(parameters),
         formula=formula,
+    )
+
+
+def _power(name: str) -> tuple[Parameter, Parameter]:
+    """Declare the power of one input, whose unit is not known: wide bounds and starts."""
+    return (
+        Parameter(
+            name=f"A_{name}", transform="log", low=-60.0, high=150.0, starts=(1.0, 5.0, 10.0)
+        ),
+        Parameter(
+            name=f"alpha_{name}",
+            transform="identity",
+            low=-1.0,
+            high=4.0,
+            starts=(0.1, 0.3, 0.7),
+        ),
     )
 
 

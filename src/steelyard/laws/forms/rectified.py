@@ -1,11 +1,9 @@
-"""Fine-tuning loss over data size.
-
-Flat while the examples add less than the model already knows, then a power law with a floor.
-"""
+"""Fine-tuning loss over data size: flat at first, then a power law with a floor."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,10 +49,12 @@ class _Rectified(Term):
 
     of: str
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Coefficient, pre-learned data size and floor by their log, the exponent as it is."""
-        return {"B": "log", "D_l": "log", "beta": "identity", "E": "log"}
+    transforms: ClassVar[dict[str, Transform]] = {
+        "B": "log",
+        "D_l": "log",
+        "beta": "identity",
+        "E": "log",
+    }
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -136,9 +136,7 @@ def vanilla(of: str = "examples") -> Law:
 
 
 def rectified_starts(examples: Array, loss: Array) -> Array:
-    """Return starts near the optimum.
-
-    The best of a grid of exponents and transitions, each with the B and E that suit it.
+    """Return starts near the optimum, the best of a grid of exponents and transitions.
 
     For a given exponent and transition the law is linear in B and E, so these follow from least
     squares of the relative errors. The grid holds exponents from .05 to 2 and transitions from 1 to
@@ -146,7 +144,7 @@ def rectified_starts(examples: Array, loss: Array) -> Array:
 
     Args:
         examples: data sizes, [n], positive.
-        loss: at each of them, [n], positive.
+        loss: loss at each of them, [n], positive.
 
     Returns:
         The two best in the coordinates of `rectified`, [2, 4].
@@ -168,12 +166,12 @@ def fit_rectified(
 
     Args:
         examples: data sizes, [n]; 0 stands for the model before tuning and is taken as 1e-10.
-        loss: after tuning on each, [n], natural units.
+        loss: loss after tuning on each, [n], natural units.
         delta: where the Huber loss turns linear, log units; infinite for least squares, as
             published.
         bootstraps: resampled fits for the intervals; 0 for none.
-        seed: of the resampling.
-        prior: beliefs; see `steelyard.laws.fit`.
+        seed: seed of the resampling.
+        prior: weak beliefs about parameters; see `steelyard.laws.fit`.
         source: where the points come from.
 
     Returns:
@@ -184,27 +182,16 @@ def fit_rectified(
         FitError: sizes or losses that cannot be fitted; rows are named.
 
     Example:
-        >>> transition(fit_rectified([200, 400, 800, 1600, 3200, 6400], loss)).value  # doctest: +SKIP
+        >>> transition(fit_rectified(examples, loss)).value  # doctest: +SKIP
         2150.0
 
     Source: Lin et al. 2024 (arXiv 2402.02314), sections 3.3 and appendix on the fit; starts are
     ours.
     """
-    sizes = np.atleast_1d(np.asarray(examples, dtype=np.float64))
-    sizes = np.where(sizes == 0, _ZERO_SHOT_EXAMPLES, sizes)
-    values = np.atleast_1d(np.asarray(loss, dtype=np.float64))
-    starts = rectified_starts(sizes, values) if _is_usable(sizes, values) else "auto"
-    return fit(
-        rectified(),
-        {"examples": sizes},
-        values,
-        starts=starts,
-        bootstraps=bootstraps,
-        seed=seed,
-        delta=delta,
-        prior=prior,
-        source=source,
-    )
+    settings: dict[str, Any] = {"delta": delta, "bootstraps": bootstraps, "seed": seed}
+    given = np.asarray(examples, dtype=np.float64)
+    sizes = np.where(given == 0, _ZERO_SHOT_EXAMPLES, given)
+    return _fit_curve(rectified(), rectified_starts, sizes, loss, prior, source, settings)
 
 
 def fit_vanilla(
@@ -220,10 +207,10 @@ def fit_vanilla(
 
     Args:
         examples: data sizes, [n], positive.
-        loss: after tuning on each, [n], natural units.
+        loss: loss after tuning on each, [n], natural units.
         delta: where the Huber loss turns linear, log units; infinite for least squares.
         bootstraps: resampled fits for the intervals; 0 for none.
-        seed: of the resampling.
+        seed: seed of the resampling.
         source: where the points come from.
 
     Returns:
@@ -232,44 +219,40 @@ def fit_vanilla(
     Raises:
         FitError: sizes or losses that cannot be fitted; rows are named.
     """
-    sizes, values = (
-        np.atleast_1d(np.asarray(examples, dtype=np.float64)),
-        np.atleast_1d(np.asarray(loss, dtype=np.float64)),
-    )
-    starts = (
-        curve_starts(sizes, values, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
-        if _is_usable(sizes, values)
-        else "auto"
-    )
-    return fit(
-        vanilla(),
-        {"examples": sizes},
-        values,
-        starts=starts,
-        bootstraps=bootstraps,
-        seed=seed,
-        delta=delta,
-        prior=None,
-        source=source,
-    )
+    settings: dict[str, Any] = {"delta": delta, "bootstraps": bootstraps, "seed": seed}
+    return _fit_curve(vanilla(), _vanilla_starts, examples, loss, None, source, settings)
 
 
-def _is_usable(sizes: Array, values: Array) -> bool:
-    """Say whether starts can be derived; if not, `fit` says what is wrong."""
-    return bool(
-        sizes.shape == values.shape
-        and sizes.size
-        and np.isfinite(values).all()
-        and (values > 0).all()
-        and (sizes > 0).all()
-    )
+def _vanilla_starts(examples: Array, loss: Array) -> Array:
+    """Return the two best starts in the coordinates of `vanilla`, [2, 3]."""
+    return curve_starts(examples, loss, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
+
+
+def _fit_curve(
+    law: Law,
+    starts_of: Callable[[Array, Array], Array],
+    examples: ArrayLike,
+    loss: ArrayLike,
+    prior: PriorChoice,
+    source: str,
+    settings: Mapping[str, Any],
+) -> Fit:
+    """Fit a law from starts near the points."""
+    sizes = np.atleast_1d(np.asarray(examples, dtype=np.float64))
+    values = np.atleast_1d(np.asarray(loss, dtype=np.float64))
+    # What has no starts cannot be fitted either; the fit then says what is wrong.
+    is_usable = sizes.shape == values.shape and sizes.size and (sizes > 0).all()
+    is_usable = is_usable and np.isfinite(values).all() and (values > 0).all()
+    starts = starts_of(sizes, values) if is_usable else "auto"
+    columns = {"examples": sizes}
+    return fit(law, columns, values, starts=starts, prior=prior, source=source, **settings)
 
 
 def transition(fit: Fit, level: float = 0.8) -> Estimate:
     """Return the data size where the flat phase turns into the power law: examples^beta = D_l.
 
     Args:
-        fit: of `rectified`.
+        fit: fit of `rectified`.
         level: probability inside the interval, 0..1.
 
     Returns:
@@ -290,8 +273,8 @@ def required_data(
     """Return the data size that reaches a loss.
 
     Args:
-        fit: of `rectified` or `vanilla`.
-        loss: wanted, natural units.
+        fit: fit of `rectified` or `vanilla`.
+        loss: wanted loss, natural units.
         level: probability inside the interval, 0..1.
         extrapolate: whether an answer more than two decades beyond the points is allowed.
 

@@ -13,7 +13,7 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import (
     Array,
@@ -25,6 +25,7 @@ from steelyard.laws.fitting.terms import (
     Raised,
     Sum,
 )
+from steelyard.laws.forms.chinchilla import coefficient, exponent, irreducible
 from steelyard.laws.forms.effective import (
     Decay,
     OptimalSize,
@@ -49,15 +50,15 @@ Base = Mapping[str, float] | str | Fit | None
 def data_constrained(
     decay: Decay = "exponential", tied: bool | str = False, *, base: Base = None
 ) -> Law:
-    """Loss = E + A / N'^alpha + B / D'^beta with the worth D' of repeated tokens and N' of excess parameters.
+    """Loss = E + A / N'^alpha + B / D'^beta for repeated tokens and excess parameters.
 
-    D' = U + U R_D (1 - exp(-r / R_D)) with r = D / U - 1, and N' likewise with R_N over U_N, the
-    smaller of N and the size for which U tokens are compute-optimal. Without repetition and excess
-    it is the base law.
+    The worth of the tokens is D' = U + U R_D (1 - exp(-r / R_D)) with r = D / U - 1, and N'
+    likewise with R_N over U_N, the smaller of N and the size for which U tokens are
+    compute-optimal. Without repetition and excess it is the base law.
 
     Args:
-        decay: of the worth of a further pass; "geometric" loses a fixed share, 1 / (1 + R), with
-            each.
+        decay: decay of the worth of a further pass; "geometric" loses a fixed share, 1 / (1 + R),
+            with each.
         tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when
             that is given.
         base: known numbers for A, B, E, alpha and beta, which are then fixed: a mapping in natural
@@ -99,14 +100,13 @@ def data_constrained(
 def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
     """Loss = E + A / N^alpha + B / D^beta + P r^delta (N / U)^kappa.
 
-    Repeated tokens count in full, overfitting costs.
-
-    Unlike `data_constrained` it can rise with further epochs.
+    Repeated tokens count in full, and overfitting costs. Unlike `data_constrained` it can rise with
+    further epochs.
 
     Args:
         tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when
             that is given.
-        base: as in `data_constrained`.
+        base: numbers of the base law, as in `data_constrained`.
 
     Returns:
         The law with inputs "parameters", "tokens" and "unique_tokens"; P, delta and kappa are free,
@@ -120,10 +120,8 @@ def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
     known = _known(base)
     one = "beta" not in known if known else tied in (True, "tied")
     beta = "alpha" if one else "beta"
-    repeats, capacity = (
-        Repetitions("tokens", "unique_tokens"),
-        Quotient("parameters", "unique_tokens"),
-    )
+    repeats = Repetitions("tokens", "unique_tokens")
+    capacity = Quotient("parameters", "unique_tokens")
     penalty = Product((Constant("P"), Raised(repeats, "delta"), Raised(capacity, "kappa")))
     law = Law(
         name="overfitting_penalty" + (":tied" if one else ""),
@@ -164,10 +162,10 @@ class RepetitionConstants:
 
 
 def repetition_constants(fit: Fit, level: float = 0.9) -> RepetitionConstants:
-    """Profile both constants of a `data_constrained` fit, because a fitted pair is one point of a valley.
+    """Profile both constants of a `data_constrained` fit; a fitted pair is a point of a valley.
 
     Args:
-        fit: with its points, R_D and R_N free.
+        fit: fit with its points, R_D and R_N free.
         level: probability inside the intervals, 0..1.
 
     Returns:
@@ -189,7 +187,7 @@ def effective_tokens(fit: Fit, unique_tokens: float, epochs: float, level: float
     """Say how many fresh tokens so many epochs over the unique ones are worth.
 
     Args:
-        fit: of `data_constrained`.
+        fit: fit of `data_constrained`.
         unique_tokens: U, positive.
         epochs: passes over them, positive, not only whole ones; below 1 nothing repeats.
         level: probability inside the interval, 0..1.
@@ -218,7 +216,7 @@ def value_of_next_epoch(fit: Fit, epochs: float, level: float = 0.8) -> Estimate
     """Say what one more epoch is worth after some, as a fraction of as many fresh tokens.
 
     Args:
-        fit: of `data_constrained`.
+        fit: fit of `data_constrained`.
         epochs: passes already made, 0 or more; after none the next is worth 1.
         level: probability inside the interval, 0..1.
 
@@ -283,25 +281,12 @@ def _known(base: Base) -> dict[str, float]:
 
 def _base_parameters(tied: bool) -> tuple[Parameter, ...]:
     """Declare A, B, E, alpha and beta with few starts, because repetition multiplies them."""
-    coefficients = [
-        Parameter(name="A", transform="log", low=-20.0, high=60.0, starts=(6.0,)),
-        Parameter(name="B", transform="log", low=-20.0, high=60.0, starts=(7.5,)),
-        Parameter(
-            name="E", transform="log", low=-7.0, high=5.0, starts=(0.5,), prior=Prior(0.3, 1.5)
-        ),
-    ]
-    exponents = [
-        Parameter(
-            name=name,
-            transform="identity",
-            low=0.05,
-            high=1.5,
-            starts=(0.3, 0.5),
-            prior=Prior(0.37, 0.2),
-        )
-        for name in (("alpha",) if tied else ("alpha", "beta"))
-    ]
-    return (*coefficients, *exponents)
+    return (
+        coefficient("A", 6.0),
+        coefficient("B", 7.5),
+        irreducible("E", 0.5),
+        *(exponent(name, 0.3, 0.5) for name in (("alpha",) if tied else ("alpha", "beta"))),
+    )
 
 
 def _constant(name: str, *starts: float) -> Parameter:

@@ -1,6 +1,4 @@
-"""Routed (mixture-of-experts) language models.
-
-Loss bilinear in log size and log experts, with saturation at both ends.
+"""Routed (mixture-of-experts) models: loss bilinear in log size and log experts.
 
 All logarithms of these laws have base 10, as in the paper: log10 L = a log10 N + b log10 Eh + c
 log10 N log10 Eh + d, where Eh is the number of experts E after saturation, 1/Eh = 1/(E - 1 +
@@ -13,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.points import positive_column, refuse_rows
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
 
 __all__ = [
@@ -39,7 +38,7 @@ _SHARES = {
 
 @dataclass(frozen=True)
 class _Bilinear(Term):
-    """L = 10^(a u + b v + c u v + d) with u = log10 size and v = log10 of the (saturated) spread."""
+    """L = 10^(a u + b v + c u v + d), u = log10 size, v = log10 of the (saturated) spread."""
 
     size: str
     spread: str
@@ -88,7 +87,7 @@ class _Bilinear(Term):
 
 
 def routed(by: str = "experts", saturation: bool | str = True) -> Law:
-    """Log10 loss = a log10 N + b log10 Eh + c log10 N log10 Eh + d, for models that route each token to experts.
+    """Log10 loss = a log10 N + b log10 Eh + c log10 N log10 Eh + d, for routed models.
 
     With by = "utilization" the same form in F, the dense parameters that cost the same forward
     FLOP, and B, total parameters per F: runs with more experts per token or another share of routed
@@ -122,12 +121,12 @@ def routed(by: str = "experts", saturation: bool | str = True) -> Law:
         Parameter(name="d", transform="identity", low=-10.0, high=10.0, starts=(1.0,)),
     ]
     if is_saturating:
-        parameters.append(
-            Parameter(name="E_start", transform="log", low=0.0, high=3.0, starts=(0.5, 1.5))
-        )
-        parameters.append(
-            Parameter(name="E_max", transform="log", low=3.2, high=12.0, starts=(4.5, 6.0, 8.0))
-        )
+        # Their ranges do not overlap (E_start below e^3, E_max above e^3.2), because the saturation
+        # has no meaning where the ends meet.
+        parameters += [
+            Parameter(name="E_start", transform="log", low=0.0, high=3.0, starts=(0.5, 1.5)),
+            Parameter(name="E_max", transform="log", low=3.2, high=12.0, starts=(4.5, 6.0, 8.0)),
+        ]
     return Law(
         name=f"routed:{by}" + ("" if is_saturating else ":unsaturated"),
         term=_Bilinear(*_SHARES[by], is_saturating),
@@ -142,14 +141,14 @@ def routed_coefficients(
     """Bring coefficients of the bilinear law to base 10, the base of `routed`.
 
     Args:
-        a: of log size.
-        b: of log experts.
-        c: of their product.
+        a: coefficient of log size.
+        b: coefficient of log experts.
+        c: coefficient of their product.
         d: the constant.
         E_start: experts that one expert counts as.
         E_max: experts that infinitely many count as.
-        log_base: of the logarithms the coefficients belong to, 10 or e; it cannot be guessed from
-            the numbers.
+        log_base: base of the logarithms the coefficients belong to, 10 or e; it cannot be guessed
+            from the numbers.
 
     Returns:
         Values by parameter for `Law.coordinates`.
@@ -185,12 +184,13 @@ def routed_points(
     """Make the inputs of both routed laws from what a run table holds.
 
     Args:
-        parameters: of the dense model with the same layers, what one token meets, [n].
-        experts: per routed layer, at least 1; dense runs enter every router's fit as 1, [n].
+        parameters: size of the dense model with the same layers, what one token meets, [n].
+        experts: number of experts per routed layer, at least 1; dense runs enter every router's fit
+            as 1, [n].
         experts_per_token: how many a token is sent to, at most `experts` unless the run is dense,
             [n] or one for all.
-        total_parameters: of the whole model; None leaves the columns of the utilization form out,
-            [n].
+        total_parameters: parameters of the whole model; None leaves the columns of the utilization
+            form out, [n].
         flop_ratio: forward FLOP over those of the dense model, [n] or one for all.
 
     Returns:
@@ -207,26 +207,23 @@ def routed_points(
             for column in (np.atleast_1d(parameters), experts, experts_per_token, flop_ratio)
         )
     )
-    _refuse(
+    refuse_rows(
         ~(np.isfinite(count) & (count >= 1) & (count == np.round(count))),
-        "experts",
+        "experts are whole numbers of at least 1",
         count,
         "a dense run has 1 expert, not 0",
     )
-    _refuse(
+    refuse_rows(
         ~(chosen >= 1) | ((chosen > count) & (count > 1)),
-        "experts_per_token",
+        "experts_per_token lie between 1 and the experts",
         chosen,
         "a token meets at most all experts",
     )
     for name, column in (("parameters", size), ("flop_ratio", ratio)):
-        _refuse(~(np.isfinite(column) & (column > 0)), name, column, "give positive numbers")
+        positive_column(name, column, len(size))
     columns = {"parameters": np.array(size), "experts": np.array(count)}
     if total_parameters is not None:
-        total = np.broadcast_to(np.asarray(total_parameters, dtype=np.float64), size.shape)
-        _refuse(
-            ~(np.isfinite(total) & (total > 0)), "total_parameters", total, "give positive numbers"
-        )
+        total = positive_column("total_parameters", total_parameters, len(size))
         columns |= {"forward_parameters": size * ratio, "utilization": total / (size * ratio)}
     return columns
 
@@ -240,10 +237,10 @@ def effective_parameters(
     c log10 E_start).
 
     Args:
-        fit: of a `routed` law with saturation; for the utilization form sizes and spread are its
-            two inputs.
+        fit: fit of a `routed` law with saturation; for the utilization form sizes and spread are
+            its two inputs.
         parameters: what one token meets, [n] or a number.
-        experts: [n] or a number.
+        experts: number of experts, [n] or a number.
         level: probability inside the interval, which holds the spread of the coefficients only,
             0..1.
 
@@ -267,9 +264,9 @@ def level_curve(fit: Fit, loss: float, experts: ArrayLike, level: float = 0.8) -
     """Return the model size that reaches a loss at each number of experts.
 
     Args:
-        fit: of a `routed` law with saturation.
-        loss: wanted, in the unit of the fit's targets, positive.
-        experts: [n] or a number.
+        fit: fit of a `routed` law with saturation.
+        loss: wanted loss, in the unit of the fit's targets, positive.
+        experts: number of experts, [n] or a number.
         level: probability inside the interval, which holds the spread of the coefficients only,
             0..1.
 
@@ -303,7 +300,7 @@ def cutoff(fit: Fit, level: float = 0.8) -> Estimate:
     value. It belongs to one router, one number of tokens and one set-up.
 
     Args:
-        fit: of a `routed` law.
+        fit: fit of a `routed` law.
         level: probability inside the interval, 0..1.
 
     Returns:
@@ -333,21 +330,14 @@ def _check_routed(fit: Fit) -> None:
         )
 
 
-def _refuse(is_bad: NDArray[np.bool_], name: str, column: Array, hint: str) -> None:
-    """Name the rows of a column that are not allowed."""
-    rows = np.flatnonzero(is_bad)
-    if len(rows):
-        shown = ", ".join(f"{row + 1} ({column[row]:g})" for row in rows[:5])
-        raise FitError(f"{name}: rows {shown} are not allowed (the first row is 1)", hint=hint)
-
-
 def _columns(parameters: ArrayLike, experts: ArrayLike) -> tuple[Array, Array]:
     """Check the two inputs of a question; [n] each."""
     size, count = np.broadcast_arrays(
         np.atleast_1d(np.asarray(parameters, float)), np.atleast_1d(np.asarray(experts, float))
     )
-    _refuse(~(np.isfinite(size) & (size > 0)), "parameters", size, "give positive numbers")
-    _refuse(~(np.isfinite(count) & (count >= 1)), "experts", count, "a dense model has 1 expert")
+    positive_column("parameters", size, len(size))
+    is_bad = ~(np.isfinite(count) & (count >= 1))
+    refuse_rows(is_bad, "experts are at least 1", count, "a dense model has 1 expert")
     return size, count
 
 
@@ -359,9 +349,7 @@ def _values(fit: Fit) -> dict[str, Array]:
             f"law {fit.law.name} has no saturation, so one expert counts for nothing",
             hint="fit routed() with saturation",
         )
-    values = fit.law.values(np.concatenate([fit.theta[None], fit.samples]))
-    fixed = {name: np.full((1, 1), value) for name, value in fit.law.fixed.items()}
-    return {name: values[:, index : index + 1] for index, name in enumerate(fit.law.names)} | fixed
+    return {name: column[:, None] for name, column in fit.draws().items()}
 
 
 def _log10_spread(values: Mapping[str, Array], experts: Array) -> Array:

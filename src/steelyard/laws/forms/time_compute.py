@@ -1,11 +1,9 @@
-"""The trade-off between steps and examples.
-
-A hyperbola whose knee is the critical batch, and the batch that costs least.
-"""
+"""The trade-off between steps and examples, the critical batch, and the cheapest batch."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,15 +29,8 @@ __all__ = [
 class _Hyperbola(Term):
     """S_min (1 + B_crit / batch)."""
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Fewest steps and the critical batch."""
-        return {"S_min": "log", "B_crit": "log"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The batch."""
-        return ("batch",)
+    transforms: ClassVar[dict[str, Transform]] = {"S_min": "log", "B_crit": "log"}
+    inputs: ClassVar[tuple[str, ...]] = ("batch",)
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
@@ -51,9 +42,9 @@ class _Hyperbola(Term):
 
 
 def time_compute() -> Law:
-    """Steps = S_min (1 + B_crit / batch), which is (S / S_min - 1) (E / E_min.
+    """Steps = S_min (1 + B_crit / batch).
 
-    1) = 1 with E = S batch and E_min = S_min B_crit.
+    This is (S / S_min - 1) (E / E_min - 1) = 1 with E = S batch and E_min = S_min B_crit.
 
     Returns:
         The law of a number of steps with input "batch", in examples, 2 parameters.
@@ -79,11 +70,11 @@ class Tradeoff:
     Attributes:
         steps_min: fewest steps, at an endless batch.
         examples_min: fewest examples, at the smallest batch.
-        batch_critical: their ratio; there both are twice their least.
+        batch_critical: ratio of the two; there both are twice their least.
         r2: explained share of the variance, the lesser of that of ln steps and of ln examples over
             the batches.
         level: probability inside the intervals.
-        fit: of `time_compute`.
+        fit: fit of `time_compute`.
     """
 
     steps_min: Estimate
@@ -116,12 +107,13 @@ def tradeoff(
     """Fit the trade-off to runs of several batches that reached one target.
 
     Args:
-        steps: each run took, [n]; where it equals its cap the run had not reached the target.
-        examples: each run used, [n].
-        caps: on steps, [n] or one number; infinite for none.
+        steps: number of steps each run took, [n]; where it equals its cap the run had not reached
+            the target.
+        examples: number of examples each run used, [n].
+        caps: most steps of a run, [n] or one number; infinite for none.
         level: probability inside the intervals, 0..1.
         bootstraps: refits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Returns:
         Fewest steps, fewest examples and the critical batch.
@@ -131,7 +123,8 @@ def tradeoff(
 
     Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.3.
     """
-    step, example = np.asarray(steps, dtype=np.float64), np.asarray(examples, dtype=np.float64)
+    step = np.asarray(steps, dtype=np.float64)
+    example = np.asarray(examples, dtype=np.float64)
     if step.shape != example.shape or step.ndim != 1:
         raise FitError(f"steps {step.shape} and examples {example.shape}: give one of each per run")
     if not (np.isfinite(step) & np.isfinite(example) & (step > 0) & (example > 0)).all():
@@ -144,6 +137,8 @@ def tradeoff(
     )
     seen = step < np.broadcast_to(np.asarray(caps, dtype=np.float64), step.shape)
     unexplained = float((fitted.residuals[seen] ** 2).sum())
+    # ln steps fall with the batch by themselves, so their R2 is near 1 for any fit; the lesser
+    # spread of the two tells a good one.
     spread = [
         float(((column - column.mean()) ** 2).sum())
         for column in (np.log(step[seen]), np.log(example[seen]))
@@ -163,10 +158,10 @@ class CostOptimalBatch:
     """The batch of least cost.
 
     Attributes:
-        batch: in examples.
-        steps: to the target.
-        examples: to the target.
-        cost: of the run, in the unit of the prices.
+        batch: batch size in examples.
+        steps: number of steps to the target.
+        examples: number of examples to the target.
+        cost: cost of the run, in the unit of the prices.
     """
 
     batch: float

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+import altair as alt
 import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.pictures.series import greek
@@ -12,6 +12,9 @@ from steelyard.runs.layers import PLOT_WIDTH, finish, values, x_of, y_of
 from steelyard.runs.theme import LIGHT, SERIES
 
 __all__ = ["profile_chart"]
+
+_CEILING = 2.4
+"""Excess at which a curve is cut, above the top of the axis, so that it leaves the panel."""
 
 
 def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
@@ -26,8 +29,6 @@ def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
     Returns:
         Vega-Lite spec; 1 on y is where the interval ends.
     """
-    import altair as alt
-
     alone = len(profiles) == 1
     across = _across(len(profiles))
     width = PLOT_WIDTH if alone else (PLOT_WIDTH - 48 * across) // across
@@ -53,71 +54,53 @@ def _across(count: int) -> int:
 
 def _profile_panel(item: Profile, width: float, height: float, many: bool) -> Any:
     """Draw one profile."""
-    import altair as alt
-
-    shown = _shown(item)
+    name = greek(item.name)
+    x_scale, y_scale = _scales(item, "" if many else name, width, many)
     rows = [
-        {"x": float(x), "y": min(float(y), 2.4)}
+        {"x": float(x), "y": min(float(y), _CEILING)}
         for x, y in zip(item.values, item.excess, strict=True)
+        if x_scale.low <= x <= x_scale.high
     ]
-    x_scale = Scale.over(
-        item.values[shown],
-        title="" if many else greek(item.name),
-        kind="log" if _is_wide(item, shown) else "linear",
-        margin=0.02,
-        most_ticks=max(int(width) // 50, 3),
-    )
-    y_scale = Scale(
-        -0.1,
-        2.0,
-        False,
-        (0.0, 0.5, 1.0, 1.5, 2.0),
-        "1",
-        "" if many else "Objective above its least",
-    )
-    rows = [row for row in rows if x_scale.low <= row["x"] <= x_scale.high]
-    colour = LIGHT["bad"] if item.is_flat else SERIES[0][0]
-    title = alt.TitleParams(
-        f"{greek(item.name)}: flat" if item.is_flat else greek(item.name),
-        subtitle=_ends(item),
-        fontSize=12.5,
-        offset=8,
-    )
-    x, y = x_of("x", x_scale), y_of("y", y_scale)
+    # An end that the valley does not have is drawn at the edge of the axis.
     low, high = (
         x_scale.clip(end) if np.isfinite(end) else x_scale.low if end < 0 else x_scale.high
         for end in (item.low, item.high)
     )
-    base = alt.Chart(values(rows)).encode(x=x)
-    ends = alt.Chart(
-        values([{"low": low, "high": high, "line": 1.0, "x": x_scale.clip(item.value), "y": 0.0}])
-    )
+    optimum = {"low": low, "high": high, "line": 1.0, "x": x_scale.clip(item.value), "y": 0.0}
+    colour = LIGHT["bad"] if item.is_flat else SERIES[0][0]
+    x, y = x_of("x", x_scale), y_of("y", y_scale)
+    ends = alt.Chart(values([optimum]))
+    dot = ends.mark_point(filled=True, size=70, color=colour, stroke=LIGHT["card"], strokeWidth=1)
+    line = ends.mark_rule(strokeDash=[4, 3], strokeWidth=1.2, color=LIGHT["faint"])
+    curve = alt.Chart(values(rows)).mark_line(strokeWidth=2, clip=True, color=colour)
     layers = [
         ends.mark_rect(color=LIGHT["wash"]).encode(x=x_of("low", x_scale), x2="high:Q"),
-        ends.mark_rule(strokeDash=[4, 3], strokeWidth=1.2, color=LIGHT["faint"]).encode(
-            y=y_of("line", y_scale)
-        ),
-        base.mark_line(strokeWidth=2, clip=True, color=colour).encode(y=y),
-        ends.mark_point(
-            filled=True, size=70, color=colour, stroke=LIGHT["card"], strokeWidth=1
-        ).encode(x=x, y=y),
+        line.encode(y=y_of("line", y_scale)),
+        curve.encode(x=x, y=y),
+        dot.encode(x=x, y=y),
     ]
+    heading = f"{name}: flat" if item.is_flat else name
+    title = alt.TitleParams(heading, subtitle=_ends(item), fontSize=12.5, offset=8)
     return alt.layer(*layers).properties(width=width, height=height, title=title)
 
 
-def _shown(item: Profile) -> NDArray[np.bool_]:
-    """Mark the values worth drawing: those with a small excess, at most a thousandfold from the optimum on an open side."""
+def _scales(item: Profile, title: str, width: float, many: bool) -> tuple[Scale, Scale]:
+    """Return the axes of one profile."""
+    # Worth drawing are values of small excess, and on a side without an end those within a
+    # thousandfold of the optimum: a flat valley would squeeze its bottom to nothing.
     shown = item.excess < 4.0
     if (item.values > 0).all():
         shown &= (item.values < 1e3 * item.value) & (item.values > 1e-3 * item.value)
-    return shown
-
-
-def _is_wide(item: Profile, shown: NDArray[np.bool_]) -> bool:
-    """Say whether the values need a logarithmic axis."""
-    return bool(
-        (item.values[shown] > 0).all() and item.values[shown].max() > 4 * item.values[shown].min()
+    drawn = item.values[shown]
+    x_scale = Scale.over(
+        drawn,
+        title=title,
+        kind="log" if (drawn > 0).all() and drawn.max() > 4 * drawn.min() else "linear",
+        margin=0.02,
+        most_ticks=max(int(width) // 50, 3),
     )
+    words = "" if many else "Objective above its least"
+    return x_scale, Scale(-0.1, 2.0, False, (0.0, 0.5, 1.0, 1.5, 2.0), "1", words)
 
 
 def _ends(item: Profile) -> str:

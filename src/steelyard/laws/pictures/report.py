@@ -1,11 +1,7 @@
-"""The report of a fit.
-
-The law, its parameters with two kinds of intervals, what the points leave free, and how it
-extrapolates.
-"""
+"""The report of a fit: law, parameters with intervals, what is left free, extrapolation."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +10,12 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
+from steelyard.laws.fitting.influence import Outlier
 from steelyard.laws.fitting.profile import Profile
-from steelyard.laws.pictures.charts import fit_chart, residual_chart
+from steelyard.laws.pictures.charts import fit_chart
+from steelyard.laws.pictures.compare_chart import compare_chart
 from steelyard.laws.pictures.profile_chart import profile_chart
+from steelyard.laws.pictures.residual_chart import residual_chart
 from steelyard.laws.pictures.series import formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.wording import number_text
@@ -46,11 +45,11 @@ def fit_report(
     """Tell all there is to know about a fit on one page.
 
     Args:
-        fit: with its points.
+        fit: fit with its points.
         title: heading; empty for the name of the law.
         target: words for what is predicted.
         unseen: columns of the inputs and "target" of measured runs that the fit did not see.
-        comparison: of this law with others, from `compare`.
+        comparison: comparison of this law with others, made by `compare`.
         profiles: whether the objective is profiled, which takes up to a second per parameter.
         holdout: whether the largest points are left out once and predicted.
         level: probability inside bootstrap intervals and bands.
@@ -67,6 +66,7 @@ def fit_report(
             f"the law of {fit.source or 'this set'} was published without its points",
             hint="fit the law to points first",
         )
+    # Of all that the page shows, profiles and the fit without the largest points take time.
     found = _profiles(fit, profile_level) if profiles else {}
     held = _hold_out(fit) if holdout else "The largest points were not left out."
     sections = [
@@ -82,7 +82,7 @@ def fit_report(
 
 
 def _profiles(fit: Fit, level: float) -> dict[str, Profile]:
-    """Profile every parameter, or the first nine of a law with more; none for a law that has only one."""
+    """Profile up to nine parameters; none for a law that has only one."""
     if len(fit.law.names) < 2:
         return {}
     return {name: fit.profile(name, level) for name in fit.law.names[:_MOST_PROFILES]}
@@ -110,30 +110,16 @@ def _law(
         ),
     ]
     if isinstance(held, Holdout):
-        facts.append(
-            (
-                "Mean error on the largest, left out",
-                f"{100 * held.mean_relative_error:.2g} %",
-                "measured",
-            )
-        )
+        error = f"{100 * held.mean_relative_error:.2g} %"
+        facts.append(("Mean error on the largest, left out", error, "measured"))
     said = (
         f"**{target} = {formula_words(fit.law.formula)}**"
         if fit.law.formula
         else f"**{fit.law.name}** of {', '.join(fit.law.inputs)}"
     )
-    return Section(
-        "The law",
-        [
-            Text(said),
-            Facts(facts),
-            Chart(
-                fit_chart(
-                    fit, title=f"{target} and the law", target=target, unseen=unseen, level=level
-                )
-            ),
-        ],
-    )
+    title = f"{target} and the law"
+    picture = fit_chart(fit, title=title, target=target, unseen=unseen, level=level)
+    return Section("The law", [Text(said), Facts(facts), Chart(picture)])
 
 
 def _parameters(
@@ -216,68 +202,55 @@ def _freedom(fit: Fit, found: Mapping[str, Profile]) -> Section:
 
 def _points(fit: Fit) -> Section:
     """Show residuals, outliers and the points that decide the fit."""
-    blocks: list[Block] = [Chart(residual_chart(fit))]
     outliers = fit.outliers()
-    if outliers:
-        rows: list[list[Cell]] = [
-            [
-                item.row + 1,
-                number_text(item.measured),
-                number_text(item.predicted),
-                f"{item.deviations:+.1f}",
-            ]
-            for item in outliers[:_MOST_OUTLIERS]
+    blocks = [Chart(residual_chart(fit)), *([_outlier_table(outliers)] if outliers else [])]
+    return Section("The points", [*blocks, _influence_table(fit)])
+
+
+def _outlier_table(outliers: Sequence[Outlier]) -> Table:
+    """List the points far from the law, the worst first."""
+    rows: list[list[Cell]] = [
+        [
+            item.row + 1,
+            number_text(item.measured),
+            number_text(item.predicted),
+            f"{item.deviations:+.1f}",
         ]
-        heads = [
-            Column("Row", align="left"),
-            Column("Measured", align="right"),
-            Column("Law", align="right"),
-            Column("Robust deviations", align="right"),
-        ]
-        blocks.append(
-            Table(
-                heads,
-                rows,
-                f"Outliers: {len(outliers)} point{'s' * (len(outliers) > 1)} more than four "
-                f"robust standard deviations from the law.",
-            )
-        )
+        for item in outliers[:_MOST_OUTLIERS]
+    ]
+    heads = [
+        Column("Row", align="left"),
+        *(Column(word, align="right") for word in ("Measured", "Law", "Robust deviations")),
+    ]
+    caption = (
+        f"Outliers: {len(outliers)} point{'s' * (len(outliers) > 1)} more than four robust "
+        f"standard deviations from the law."
+    )
+    return Table(heads, rows, caption)
+
+
+def _influence_table(fit: Fit) -> Table:
+    """List the points that move the parameters most when they are left out."""
     influence = fit.influence()
-    rows = []
+    rows: list[list[Cell]] = []
     for row in influence.strongest(_STRONGEST):
         index = int(np.abs(influence.shift[row]).argmax())
         name = influence.names[index]
+        fitted = number_text(fit.params[name])
         without = number_text(float(influence.parameters[row, index]))
-        rows.append(
-            [
-                row + 1,
-                greek(name),
-                number_text(fit.params[name]),
-                without,
-                f"{influence.shift[row, index]:+.2f}",
-            ]
-        )
+        rows.append([row + 1, greek(name), fitted, without, f"{influence.shift[row, index]:+.2f}"])
     heads = [
         Column("Row", align="left"),
         Column("Moves most"),
         *(Column(word, align="right") for word in ("Fitted", "Without the row", "Shift")),
     ]
     unit = "standard deviations of the bootstrap" if len(fit.samples) > 1 else "fitted coordinates"
-    blocks.append(
-        Table(
-            heads,
-            rows,
-            f"The points that decide the fit: what leaving each out does, shift in {unit}.",
-        )
-    )
-    return Section("The points", blocks)
+    caption = f"The points that decide the fit: what leaving each out does, shift in {unit}."
+    return Table(heads, rows, caption)
 
 
 def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -> Section:
     """Show how the law does on points larger than those it was fitted on."""
-    from steelyard.laws.pictures.decision_charts import compare_chart
-
-    blocks: list[Block] = []
     if isinstance(held, Holdout):
         said = (
             f"Fitted to the {held.fit.num_points} smaller points, the law predicts the "
@@ -285,20 +258,13 @@ def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -
             f"**{100 * held.mean_relative_error:.2g} %**; {100 * held.coverage:.0f} % of them lie "
             f"inside their 80 % interval."
         )
-        blocks += [
-            Text(said),
-            Chart(
-                fit_chart(held, title="The largest points, left out and predicted", target=target)
-            ),
-        ]
+        picture = fit_chart(held, title="The largest points, left out and predicted", target=target)
+        blocks: list[Block] = [Text(said), Chart(picture)]
     else:
-        blocks.append(Text(held))
+        blocks = [Text(held)]
     if comparison is not None:
-        blocks.append(
-            Chart(
-                compare_chart(comparison), "All laws see the same points; none sees a larger one."
-            )
-        )
+        words = "All laws see the same points; none sees a larger one."
+        blocks.append(Chart(compare_chart(comparison), words))
     return Section("Beyond the points", blocks)
 
 

@@ -1,6 +1,6 @@
 """Points and curves of a fit as the series of a chart.
 
-One input along the axis, one by colour, the rest held.
+One input runs along the axis, one is told by colour, and the rest are held.
 
 Where a curve holds other inputs than a point has, the point is moved along the law to the curve's
 inputs and keeps its residual, so that its distance from the curve is still how wrong the law is
@@ -71,8 +71,8 @@ class Series:
     """Points of one colour and the inputs their curve holds.
 
     Attributes:
-        label: what is written at the curve.
-        rows: of the points, [m].
+        label: text written at the curve.
+        rows: rows of the points, [m].
         held: value of every input but the one along the axis.
     """
 
@@ -88,10 +88,10 @@ class Split:
     Attributes:
         along: input along the axis.
         by: input that colours tell apart, empty for one colour.
-        series: by rising value of `by`.
+        series: series by rising value of `by`.
         is_moved: whether points had to be moved along the law to their curve.
-        x: of the points, [n]; the input along the axis, but for points of no data (a millionth of
-            the next one or less), which stand a decade below the others.
+        x: position of each point, [n]: the input along the axis, except for points of no data (a
+            millionth of the next one or less), which stand a decade below the others.
         zero: where those stand, None for none.
     """
 
@@ -113,10 +113,10 @@ class Split:
         """Move points along the law to the inputs of a series' curve.
 
         Args:
-            fit: whose law moves them.
-            inputs: of the points, [m] each.
-            target: of the points, [m].
-            series: where they go.
+            fit: fit whose law moves the points.
+            inputs: inputs of the points, [m] each.
+            target: targets of the points, [m].
+            series: series they are moved to.
 
         Returns:
             Targets on the curve's inputs with the points' own residuals, [m].
@@ -156,7 +156,7 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
     """Choose the series of a fit.
 
     Args:
-        fit: with its points.
+        fit: fit with its points.
         along: input along the axis; empty for training tokens, samples, examples or steps where the
             law has one, else for the input with the most different values.
         by: input that colours tell apart; empty for groups, else the input that moves the law most.
@@ -192,7 +192,7 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
 
 
 def _without_zero(column: Array) -> tuple[Array, float | None]:
-    """Move values that stand for no data to a decade below the others; give that place, None when there are none."""
+    """Move values that stand for no data a decade below the others; return that place too."""
     ordered = np.unique(column)
     if len(ordered) < 2 or ordered[0] > _NO_DATA * ordered[1]:
         return column, None
@@ -201,7 +201,7 @@ def _without_zero(column: Array) -> tuple[Array, float | None]:
 
 
 def _main(fit: Fit, by: str) -> str:
-    """Return the input that counts training where it varies, else the axis with the most different values, the wider one of two alike."""
+    """Return the input that counts training, else the one with the most different values."""
     axes = [name for name in fit.law.axes or fit.law.inputs if name not in (by, "group")] or [
         fit.law.inputs[0]
     ]
@@ -221,6 +221,7 @@ def _main(fit: Fit, by: str) -> str:
 
 def _effect(fit: Fit, name: str) -> float:
     """Say how far the log prediction moves from the smallest to the largest value of an input."""
+    # All other inputs are held at their median; a group has no middle, so the first is taken.
     middle = {
         key: np.full(2, np.exp(np.median(np.log(column)))) for key, column in fit.inputs.items()
     }
@@ -232,7 +233,7 @@ def _effect(fit: Fit, name: str) -> float:
 
 
 def _clusters(log: Array) -> list[NDArray[np.int64]]:
-    """Put log values within 3 % of the next into one cluster; give the rows of each, rising."""
+    """Put log values within 3 % of the next into one cluster; return the rows of each, rising."""
     order = np.argsort(log, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(log[order]) > _SAME) + 1)
 
@@ -248,6 +249,8 @@ def _series(fit: Fit, along: str, by: str) -> tuple[Series, ...]:
             _one(fit, along, by, rows, names[round(float(fit.inputs[by][rows[0]])) - 1])
             for rows in clusters
         )
+    # Sizes drawn at random make a cluster each; more curves than colours tell apart are cut into
+    # bins of equally many points.
     if len(clusters) > _MOST:
         clusters = [
             part
@@ -262,7 +265,7 @@ def _series(fit: Fit, along: str, by: str) -> tuple[Series, ...]:
 
 
 def _one(fit: Fit, along: str, by: str, rows: NDArray[np.int64], label: str) -> Series:
-    """Return the series of some rows, whose curve holds the geometric mean of their other inputs."""
+    """Return the series of some rows; its curve holds the geometric mean of other inputs."""
     held = {
         name: float(np.exp(np.log(column[rows]).mean()))
         for name, column in fit.inputs.items()
@@ -283,7 +286,7 @@ def _labels(series: Sequence[Series], by: str) -> list[str]:
 
 
 def _distance(fit: Fit, along: str, series: Series) -> float:
-    """Say how far the law moves the points of a series to reach its curve, largest log difference."""
+    """Return the largest log distance by which the law moves points to their curve."""
     inputs = {name: column[series.rows] for name, column in fit.inputs.items()}
     held = {
         name: inputs[name] if name == along else np.full(len(series.rows), series.held[name])

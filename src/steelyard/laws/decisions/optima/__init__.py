@@ -1,4 +1,1 @@
-"""The best setting of a sweep, and how it moves with scale.
-
-Valleys, local polynomials, learning rates, isoFLOP.
-"""
+"""The best setting of a sweep, and how it moves with scale."""

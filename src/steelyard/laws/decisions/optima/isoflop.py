@@ -1,7 +1,4 @@
-"""The isoFLOP route.
-
-Per compute budget the model size of least loss, and how that size grows with the budget.
-"""
+"""The model size of least loss per compute budget, and how it grows with the budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +10,7 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.valley import Edge, Method, curve_noise, valleys
 from steelyard.laws.fitting.estimate import Estimate
+from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["BudgetMinimum", "IsoFlop", "isoflop"]
@@ -63,7 +61,7 @@ class IsoFlop:
         noise_source: "given", "measured" from the points, or "assumed".
         scatter: standard deviation of ln N* about the line beyond what that noise explains.
         level: probability inside the intervals.
-        source: of the points.
+        source: source of the points.
     """
 
     budgets: tuple[BudgetMinimum, ...]
@@ -159,7 +157,7 @@ def isoflop(
         noise: standard deviation of the log loss of one run (its seed); None to measure it from the
             roughness of the valleys.
         bootstraps: noisy copies, at least 20.
-        seed: of the noise.
+        seed: seed of the noise.
         level: probability inside the intervals, 0..1.
         flops_per_parameter_token: FLOP per parameter and token where a column is missing.
 
@@ -174,9 +172,8 @@ def isoflop(
         >>> isoflop(table).exponent  # doctest: +SKIP
         Estimate(value=0.497, low=0.478, high=0.514)
 
-    Source: Hoffmann et al. 2022 (arXiv 2203.15556), approach 2; noise and Akima's interpolation as
-    in Porian et al. 2024
-        (arXiv 2406.19146), section 3.
+    Source: Hoffmann et al. 2022 (arXiv 2203.15556), approach 2; noise and Akima's
+        interpolation as in Porian et al. 2024 (arXiv 2406.19146), section 3.
     """
     _check_options(window, noise, bootstraps, level)
     columns = _columns(points, flops_per_parameter_token)
@@ -224,7 +221,7 @@ class _Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A budget's record with ln C, ln N* and ln D* of the estimate and the bootstraps, [1 + B] each."""
+    """A record of a budget with ln C, and ln N* and ln D* with bootstraps, [1 + B] each."""
 
     record: BudgetMinimum
     log_flops: float
@@ -255,19 +252,14 @@ def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]
             hint=f"given: {', '.join(points)}",
         )
     names = [name for name in ("parameters", "loss", "flops", "tokens") if name in points]
-    columns = {name: np.asarray(points[name], dtype=np.float64) for name in names}
-    for name, column in columns.items():
-        if column.shape != columns["parameters"].shape or column.ndim != 1:
-            raise FitError(
-                f"{name} has shape {column.shape}, parameters {columns['parameters'].shape}",
-                hint="give one value per run",
-            )
-        bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
-        if len(bad):
-            raise FitError(
-                f"{name} must be positive and finite; row {bad[0] + 1} is {column[bad[0]]:g} (the "
-                f"first row is 1)"
-            )
+    shapes = {name: np.shape(points[name]) for name in names}
+    if len(set(shapes.values())) != 1 or len(shapes["parameters"]) != 1:
+        raise FitError(
+            f"columns have different shapes or more than one axis: {shapes}",
+            hint="give one value per run",
+        )
+    count = np.size(points["parameters"])
+    columns = {name: positive_column(name, points[name], count) for name in names}
     columns.setdefault("flops", factor * columns["parameters"] * columns.get("tokens", np.ones(1)))
     columns.setdefault("tokens", columns["flops"] / factor / columns["parameters"])
     return columns
@@ -358,12 +350,14 @@ def _tokens_at(curve: _Curve, size: Array) -> Array:
 
 
 def _regress(found: list[_Found], generator: np.random.Generator) -> tuple[Array, float]:
-    """Fit both lines, weighted, to the estimate and to every bootstrap; give them [1 + B, 2, 2] and the scatter of ln N*."""
+    """Fit both lines to estimate and bootstraps, [1 + B, 2, 2]; return also the scatter."""
     x = np.array([item.log_flops for item in found])
     values = np.stack([[item.size for item in found], [item.tokens for item in found]])
     variance = values[0, :, 1:].var(axis=1)
     scatter = _scatter(x, values[0, :, 0], variance)
     weights = 1 / (variance + scatter**2 + 1e-12)
+    # The scatter about the line is no noise of the losses, so the bootstrap must add it itself;
+    # what goes to the size is taken from the tokens, because the budget is fixed.
     values = values.copy()
     shift = scatter * generator.standard_normal(values[0, :, 1:].shape)
     values[0, :, 1:] += shift
@@ -372,7 +366,7 @@ def _regress(found: list[_Found], generator: np.random.Generator) -> tuple[Array
 
 
 def _scatter(x: Array, y: Array, variance: Array) -> float:
-    """Return the spread about the weighted line that the variances do not explain, by DerSimonian and Laird's moments."""
+    """Return the unexplained spread about the line (DerSimonian and Laird 1986, moments)."""
     weights = 1 / (variance + 1e-12)
     intercept, slope = _lines(x, y[None, :, None], weights)[0, :, 0]
     excess = float((weights * (y - intercept - slope * x) ** 2).sum()) - (len(x) - 2)
@@ -383,7 +377,7 @@ def _scatter(x: Array, y: Array, variance: Array) -> float:
 
 
 def _lines(x: Array, values: Array, weights: Array) -> Array:
-    """Regress values [k, n, S] on x [n] with weights [n]; give intercepts and slopes, [k, 2, S]."""
+    """Regress values [k, n, S] on x [n]; return intercepts and slopes, [k, 2, S]."""
     center = (weights * x).sum() / weights.sum()
     spread = (weights * (x - center) ** 2).sum()
     slope = np.einsum("n,kns->ks", weights * (x - center), values) / spread

@@ -1,7 +1,4 @@
-"""Which learning rate to run with.
-
-From a fitted law, or carried over from another training length.
-"""
+"""The learning rate to run with, from a fitted law or from another training length."""
 
 import math
 import warnings
@@ -12,9 +9,10 @@ import numpy as np
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.optima.penalty import LEARNING_RATE_PENALTY, Penalty
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.forms.learning_rate import PUBLISHED_BATCH
 
-__all__ = ["LearningRate", "Transfer", "recommend_learning_rate", "transfer_learning_rate"]
+__all__ = ["LearningRate", "RateTransfer", "recommend_learning_rate", "transfer_learning_rate"]
 
 _RULE_OF_THUMB = 0.32
 _BEYOND_BATCH = 2.0
@@ -31,7 +29,7 @@ class LearningRate:
         low: lower end of the optimum's interval.
         high: upper end.
         level: probability inside.
-        quantile: of the belief about the optimum that `value` is, 0..1.
+        quantile: quantile of the belief about the optimum that `value` is, 0..1.
         expected_penalty: expected relative rise of the loss over that at the true optimum, a
             fraction.
         is_capped: whether the stability edge, not the penalty, set the value.
@@ -63,9 +61,9 @@ def recommend_learning_rate(
     """Recommend the learning rate of a run.
 
     Args:
-        fitted: of a law of `learning_rate`.
-        parameters: of the model, counted as in the fitted cells.
-        tokens: of the whole training run.
+        fitted: fit of a law of `learning_rate`.
+        parameters: model size, counted as in the fitted cells.
+        tokens: tokens of the whole training run.
         batch_tokens: tokens per step.
         penalty: what too low and too high cost.
         stable_to: largest learning rate seen to be stable, such as the least `Optimum.stable_to` of
@@ -82,7 +80,7 @@ def recommend_learning_rate(
     Source: expected asymmetric quadratic loss, minimized exactly: the value is an expectile of the
         belief.
     """
-    from scipy.special import ndtr, ndtri
+    from scipy.special import ndtr
 
     _refuse_other_law(fitted)
     if not stable_to > 0:
@@ -90,19 +88,20 @@ def recommend_learning_rate(
             f"stable_to {stable_to:g} must be positive", hint="leave it out when no run diverged"
         )
     inputs = {"parameters": parameters, "tokens": tokens, "batch_tokens": batch_tokens}
-    said = fitted.predict(inputs, level, extrapolate=extrapolate)
+    said = fitted.predict(inputs, level, extrapolate=extrapolate).first
     if not extrapolate:
         _refuse_batch(fitted, batch_tokens)
-    middle, low, high = float(said.value[0]), float(said.low[0]), float(said.high[0])
-    sd = max(math.log(high / low) / (2 * float(ndtri(0.5 + level / 2))), 1e-12)
-    wanted = middle * math.exp(penalty.shift * sd)
+    sd = max(math.log(said.high / said.low) / (2 * normal(level)), 1e-12)
+    wanted = said.value * math.exp(penalty.shift * sd)
     value = min(wanted, stable_to)
-    place = math.log(value / middle) / sd
+    # The stability edge may have moved the value; its quantile and penalty are those of the place
+    # it really has in the belief.
+    place = math.log(value / said.value) / sd
     return LearningRate(
         value=value,
-        optimum=middle,
-        low=low,
-        high=high,
+        optimum=said.value,
+        low=said.low,
+        high=said.high,
         level=level,
         quantile=float(ndtr(place)),
         expected_penalty=penalty.expected(sd, place),
@@ -112,7 +111,9 @@ def recommend_learning_rate(
 
 
 def _refuse_batch(fitted: Fit, batch_tokens: float) -> None:
-    """Refuse a batch outside the swept ones: the smooth terms are polynomials, which end at the last batch."""
+    """Refuse a batch outside the swept ones."""
+    # The smooth terms are polynomials of the batch, which bend away right behind the last one, so
+    # two decades, which other inputs may lie beyond the points, would be far too much.
     swept = fitted.inputs.get("batch_tokens")
     if (
         swept is not None
@@ -126,11 +127,11 @@ def _refuse_batch(fitted: Fit, batch_tokens: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class RateTransfer:
     """A learning rate carried from one training length to another.
 
     Attributes:
-        value: for the other length.
+        value: learning rate for the other length.
         beta: exponent used: value = given x (tokens from / tokens to)^beta.
         is_rule_of_thumb: whether beta is the published .32, not fitted.
         is_valid: whether the rule of thumb may be used: the batch is at most the best one for the
@@ -150,15 +151,15 @@ def transfer_learning_rate(
     batch_tokens: float,
     *,
     fitted: Fit | None = None,
-) -> Transfer:
+) -> RateTransfer:
     """Carry a good learning rate from one training length to another at the same batch.
 
     Args:
-        learning_rate: best one at `tokens_from`.
+        learning_rate: best learning rate at `tokens_from`.
         tokens_from: training tokens it was found at.
         tokens_to: training tokens of the other run.
         batch_tokens: tokens per step of both.
-        fitted: of a law of `learning_rate`; None for the rule of thumb, beta = .32.
+        fitted: fit of a law of `learning_rate`; None for the rule of thumb, beta = .32.
 
     Returns:
         The learning rate with the exponent used. The rule of thumb warns above the best batch of
@@ -186,16 +187,17 @@ def transfer_learning_rate(
             "batch in it"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=2)
-    return Transfer(
+    return RateTransfer(
         learning_rate * (tokens_from / tokens_to) ** _RULE_OF_THUMB, _RULE_OF_THUMB, True, is_valid
     )
 
 
 def _transfer_by_fit(
     fitted: Fit, learning_rate: float, tokens: tuple[float, float], batch_tokens: float
-) -> Transfer:
-    """Change the learning rate as the law does; model size cancels, because it enters these laws as a factor."""
+) -> RateTransfer:
+    """Change the learning rate as the fitted law does."""
     _refuse_other_law(fitted)
+    # Model size cancels, because it enters these laws as a factor; any size will do.
     inputs = {
         "parameters": np.ones(2),
         "tokens": np.array(tokens),
@@ -204,7 +206,7 @@ def _transfer_by_fit(
     logs = fitted.law.predict(fitted.theta[None], inputs)[0]
     change = float(logs[1] - logs[0])
     beta = -change / math.log(tokens[1] / tokens[0]) if tokens[0] != tokens[1] else 0.0
-    return Transfer(learning_rate * math.exp(change), beta, False, True)
+    return RateTransfer(learning_rate * math.exp(change), beta, False, True)
 
 
 def _refuse_other_law(fitted: Fit) -> None:

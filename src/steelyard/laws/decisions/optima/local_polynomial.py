@@ -7,6 +7,7 @@ import numpy as np
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import tails
+from steelyard.laws.fitting.quantiles import student
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["LocalPolynomial", "choose_polynomial"]
@@ -23,10 +24,10 @@ class LocalPolynomial:
         center: coordinate where the expansion is.
         coefficients: constant, slope, half the second derivative, and for a cubic a sixth of the
             third, [3] or [4].
-        covariance: of the coefficients, from the residual variance, [K, K].
+        covariance: covariance of the coefficients, from the residual variance, [K, K].
         noise: residual standard deviation, corrected for the coefficients.
         freedom: points minus coefficients.
-        offset: of the minimum from the center; NaN when there is none.
+        offset: distance of the minimum from the center; NaN when there is none.
     """
 
     center: float
@@ -95,20 +96,20 @@ class LocalPolynomial:
 
     def delta_interval(self, level: float) -> tuple[float, float]:
         """Return the symmetric interval of the minimum's coordinate by Student's t."""
-        from scipy.special import stdtrit
-
-        half = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.sd
+        half = student(self.freedom, level) * self.sd
         return self.center + self.offset - half, self.center + self.offset + half
 
     def bootstrap_interval(
         self, level: float, generator: np.random.Generator
     ) -> tuple[float, float]:
-        """Return the interval of the minimum's coordinate over redrawn noise of redrawn size; draws without a minimum are endless."""
+        """Return the interval of the minimum's coordinate over redrawn noise of redrawn size."""
         size = np.sqrt(self.freedom / generator.chisquare(self.freedom, _DRAWS))
         root = np.linalg.cholesky(self.covariance + 1e-30 * np.eye(len(self.covariance)))
         drawn = self.coefficients + size[:, None] * (
             generator.standard_normal((_DRAWS, len(self.coefficients))) @ root.T
         )
+        # A draw without a minimum has its optimum anywhere: such draws go to both ends in turn, so
+        # that many of them open the interval to both sides.
         offset = _minimum(drawn)
         lost = np.where(np.arange(_DRAWS) % 2, math.inf, -math.inf)
         ordered = np.sort(np.where(np.isnan(offset), lost, offset))
@@ -121,6 +122,7 @@ def _minimum(coefficients: Array) -> Array:
     slope, bend = coefficients[:, 1], coefficients[:, 2]
     cubic = coefficients[:, 3] if coefficients.shape[1] == 4 else np.zeros_like(bend)
     root = bend**2 - 3 * slope * cubic
+    # This form of the root is exact for a quadratic too, where the cubic coefficient is 0.
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(
             (root > 0) & (bend + np.sqrt(root) > 0), -slope / (bend + np.sqrt(root)), np.nan
@@ -165,6 +167,7 @@ def _left_out(position: Array, loss: Array, weight: Array, degree: int) -> float
     """Return the weighted mean squared error of the points, each predicted by a fit without it."""
     root = np.sqrt(weight)
     powers = np.vander(position - position.mean(), degree + 1, increasing=True) * root[:, None]
+    # Leaving a point out changes its residual by 1 / (1 - leverage); nothing is fitted again.
     hat = powers @ np.linalg.pinv(powers)
     errors = (loss * root - hat @ (loss * root)) / np.maximum(1 - np.diagonal(hat), 1e-12)
     return float((errors**2).mean())

@@ -1,7 +1,4 @@
-"""The best value of a swept setting.
-
-A local polynomial of the loss around the least of a grid, with interval and edges.
-"""
+"""The best value of a swept setting, by a local polynomial of the loss."""
 
 import math
 from dataclasses import dataclass
@@ -25,8 +22,8 @@ class Optimum:
     """The best value of one setting.
 
     Attributes:
-        value: where the fitted loss is least, natural units; the grid's outermost value when it
-            lies at an edge.
+        value: setting where the fitted loss is least, natural units; the grid's outermost value
+            when it lies at an edge.
         low: lower end of the interval, natural units.
         high: upper end; infinite at an upper edge.
         level: probability inside the interval.
@@ -104,7 +101,7 @@ def optimum(
     Args:
         x: settings, [n], positive for "log"; repeated ones are seeds of one setting.
         loss: [n]; NaN and +inf are diverged runs: they are not fitted but kept for `stable_to`.
-        transform: of the setting.
+        transform: coordinate of the setting in which the loss is a polynomial.
         local: settings the quadratic uses, at least 4.
         seeds: how converged runs of one setting are merged.
         sd: known standard deviation of each loss, [n]; None estimates it from seeds, and weights
@@ -115,7 +112,7 @@ def optimum(
         interval: "delta" propagates the residual variance with Student's t; "bootstrap" redraws
             noise and its size 2000 times, which follows skewed intervals of flat optima.
         level: probability inside the interval, 0..1.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
 
     Returns:
         The optimum.
@@ -170,15 +167,10 @@ def _merge(
     x: ArrayLike, loss: ArrayLike, sd: ArrayLike | None, transform: str, seeds: str, ratio: float
 ) -> _Grid:
     """Check the runs and merge those of one setting."""
-    setting, value = (
-        np.asarray(x, dtype=np.float64).ravel(),
-        np.asarray(loss, dtype=np.float64).ravel(),
-    )
-    spread = (
-        np.full(len(setting), np.nan)
-        if sd is None
-        else np.broadcast_to(np.asarray(sd, dtype=np.float64), setting.shape)
-    )
+    setting = np.asarray(x, dtype=np.float64).ravel()
+    value = np.asarray(loss, dtype=np.float64).ravel()
+    known = np.nan if sd is None else np.asarray(sd, dtype=np.float64)
+    spread = np.broadcast_to(known, setting.shape)
     if setting.shape != value.shape or not len(setting):
         raise FitError(
             f"{len(setting)} settings and {len(value)} losses: give one loss per run, and at "
@@ -193,10 +185,13 @@ def _merge(
         )
     if sd is not None and not (np.isfinite(spread).all() and (spread > 0).all()):
         raise FitError("sd must be positive and finite for every run")
+    # NaN and +inf both are runs that diverged; -inf is a mistake.
     value = np.where(np.isnan(value), np.inf, value)
     if (value == -np.inf).any():
         raise FitError(f"loss of row {int(value.argmin()) + 1} is -inf")
     finite = np.isfinite(value)
+    # A finite loss far above the least one is on its way to diverging and would bend any
+    # polynomial.
     if finite.any() and value[finite].min() > 0:
         finite &= value <= ratio * value[finite].min()
     position = np.log(setting) if transform == "log" else setting
@@ -220,13 +215,15 @@ def _merge(
 
 
 def _weights(value: Array, spread: Array, members: list[NDArray[np.bool_]]) -> Array:
-    """Return 1 / (variance of the merged loss), variances of few seeds drawn half way to the pooled one; equal without seeds."""
+    """Return the weight of each merged loss, 1 / its variance; equal ones without seeds."""
     count = np.array([rows.sum() for rows in members], dtype=np.float64)
     if np.isfinite(spread).all():
         return count / np.array([np.mean(spread[rows] ** 2) for rows in members])
     variance = np.array([value[rows].var(ddof=1) if rows.sum() > 1 else np.nan for rows in members])
     if not np.isfinite(variance).any() or not np.nanmean(variance) > 0:
         return count / count.mean()
+    # A variance of two or three seeds is hardly known: it is drawn half way to the pooled one, and
+    # settings with a single seed take the pooled one.
     pooled = np.nanmedian(variance) if np.nanmedian(variance) > 0 else np.nanmean(variance)
     return count / (np.where(np.isnan(variance), pooled, variance) + pooled) * 2 * pooled
 
@@ -243,9 +240,12 @@ def _stable_to(grid: _Grid, transform: str) -> float:
 
 def _at_edge(grid: _Grid, transform: str, at_edge: str, level: float) -> Optimum:
     """Refuse, or keep what is known: the outermost setting and a side without end."""
-    best, is_high = grid.position[grid.best], grid.edge == "high"
+    best = grid.position[grid.best]
+    is_high = grid.edge == "high"
     beyond = grid.diverged[grid.diverged > best] if is_high else grid.diverged[grid.diverged < best]
     inner = grid.position[grid.best - 1] if is_high else grid.position[1]
+    # What to run next lies between the edge and the nearest run that diverged; where none did, one
+    # and two steps of the grid further out.
     if len(beyond):
         wall = beyond.min() if is_high else beyond.max()
         further = tuple(best + (wall - best) * part for part in (1 / 3, 2 / 3))

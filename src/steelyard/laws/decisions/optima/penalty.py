@@ -1,7 +1,4 @@
-"""What a wrong setting costs.
-
-A penalty with two sides, and the quantile of an uncertain optimum that keeps it least.
-"""
+"""The cost of a wrong setting, and the quantile of an uncertain optimum that keeps it least."""
 
 import math
 from dataclasses import dataclass
@@ -41,15 +38,16 @@ class Penalty:
             )
 
     def at(self, ratio: ArrayLike) -> Array:
-        """Return the relative rise of the loss for settings `ratio` times the optimum, positive, [n]; 0 at 1."""
+        """Return the relative rise of the loss at `ratio` times the optimum, [n]; 0 at ratio 1."""
         log = np.log(np.asarray(ratio, dtype=np.float64))
         return np.where(log < 0, self.below, self.above) * log**2
 
     @property
     def quantile(self) -> float:
-        """Quantile of a log-normal belief about the optimum that keeps the expected penalty least; below .5 when above is steeper.
+        """Quantile of a log-normal belief about the optimum with the least expected penalty.
 
-        It does not depend on how wide the belief is, because both sides are quadratic.
+        It lies below .5 when the side above is steeper. It does not depend on how wide the belief
+        is, because both sides are quadratic.
         """
         from scipy.special import ndtr
 
@@ -57,7 +55,7 @@ class Penalty:
 
     @property
     def shift(self) -> float:
-        """How far from the middle of the belief to stay, in its standard deviations; negative when above is steeper."""
+        """Distance to keep from the middle of the belief, in its standard deviations."""
         from scipy.optimize import brentq
 
         return brentq(self._slope, -40.0, 40.0)  # pyright: ignore[reportReturnType]
@@ -67,7 +65,7 @@ class Penalty:
 
         Args:
             log_sd: standard deviation of the log of the optimum, not negative.
-            shift: where the setting is placed, in standard deviations from the middle; None for the
+            shift: place of the setting, in standard deviations from the middle; None for the
                 best place.
 
         Returns:

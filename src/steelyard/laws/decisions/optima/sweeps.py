@@ -36,7 +36,7 @@ class Optima:
 
     @property
     def columns(self) -> dict[str, Array]:
-        """Cells with their optima: the cell's columns, the swept one's best value, "least" loss and "sd" of the best value, [n]."""
+        """Columns of the cells, best values, "least" losses and "sd" of the best values, [n]."""
         own = {self.x: "value", "least": "least", "sd": "sd"}
         return {
             **self.cells,
@@ -47,7 +47,9 @@ class Optima:
         }
 
     def weights(self, floor: float = 0.1) -> Array:
-        """Return 1 / (sd^2 + floor^2), mean 1, [n]; the floor is what a law misses, in the unit of sd, so that no cell rules alone."""
+        """Return 1 / (sd^2 + floor^2), scaled to mean 1, [n]."""
+        # A law of the optimum is itself off by about the floor, in the unit of sd; without it a few
+        # cells whose valley happens to be very sharp would decide the fit alone.
         weight = 1 / (self.columns["sd"] ** 2 + floor**2)
         return weight / weight.mean()
 
@@ -76,7 +78,7 @@ def optima(
         by: names of the columns whose values make a cell.
         same: names of columns that must have one value in a cell, such as "schedule" or
             "final_fraction"; runs of mixed schedules have no common optimum.
-        **options: of `optimum`; an edge is refused unless `at_edge="keep"`.
+        **options: options of `optimum`; an edge is refused unless `at_edge="keep"`.
 
     Returns:
         The optima, and the cells that have none with the reason.

@@ -55,12 +55,11 @@ def valleys(size: Array, loss: Array, method: Method, window: int) -> Valleys:
         return Valleys(found, depth, edge, np.zeros(len(loss), dtype=bool))
     inside = np.flatnonzero(edge == 0)
     if len(inside):
-        bottom = (
+        found[inside], depth[inside] = (
             _spline_bottom(size, loss[inside])
             if method == "interpolation"
             else _parabola_bottom(size, loss[inside], window)
         )
-        found[inside], depth[inside] = bottom
     for side, part, gap in (
         (-1, slice(0, 3), size[1] - size[0]),
         (1, slice(-3, None), size[-1] - size[-2]),
@@ -68,11 +67,10 @@ def valleys(size: Array, loss: Array, method: Method, window: int) -> Valleys:
         outside = np.flatnonzero(edge == side)
         if len(outside):
             vertex, least = _vertex(size[part], loss[outside, part])
+            # A vertex farther out than the sizes are apart says only that the loss still falls.
             near = np.where(side < 0, vertex >= size[0] - gap, vertex <= size[-1] + gap)
-            found[outside], depth[outside] = (
-                np.where(near, vertex, np.nan),
-                np.where(near, least, depth[outside]),
-            )
+            found[outside] = np.where(near, vertex, np.nan)
+            depth[outside] = np.where(near, least, depth[outside])
     return Valleys(found, depth, edge, np.isfinite(found) & (edge != 0))
 
 
@@ -106,7 +104,7 @@ def curve_noise(curves: list[tuple[Array, Array]]) -> float | None:
 
 
 def _spline_bottom(size: Array, loss: Array) -> tuple[Array, Array]:
-    """Search Akima's spline in the two intervals beside the least point of each copy, [S] and [S]."""
+    """Search Akima's spline in the intervals beside the least point, [S] and [S]."""
     from scipy.interpolate import Akima1DInterpolator
 
     pieces = np.asarray(Akima1DInterpolator(size, loss.T).c)
@@ -125,7 +123,9 @@ def _spline_bottom(size: Array, loss: Array) -> tuple[Array, Array]:
 
 
 def _stationary(square: Array, linear: Array, constant: Array) -> tuple[Array, Array]:
-    """Solve square t^2 + linear t + constant = 0 without cancellation; -1, outside of every interval, where there is no root."""
+    """Solve square t^2 + linear t + constant = 0; -1 where there is no root."""
+    # Adding numbers of one sign avoids cancellation; the other root follows from the product of
+    # both. -1 lies outside of every interval, so a missing root is never taken.
     with np.errstate(invalid="ignore", divide="ignore"):
         half = -0.5 * (linear + np.copysign(np.sqrt(linear**2 - 4 * square * constant), linear))
         first, second = half / square, constant / half
@@ -133,7 +133,7 @@ def _stationary(square: Array, linear: Array, constant: Array) -> tuple[Array, A
 
 
 def _parabola_bottom(size: Array, loss: Array, window: int) -> tuple[Array, Array]:
-    """Fit a parabola to the points around the least one of each copy, [S] and [S]; NaN where its vertex lies outside of them."""
+    """Fit a parabola around the least point; NaN where its vertex lies outside, [S] and [S]."""
     count = min(window, len(size))
     start = np.clip(loss.argmin(axis=1) - count // 2, 0, len(size) - count)
     best, depth = np.full(len(loss), np.nan), loss.min(axis=1)
@@ -141,15 +141,13 @@ def _parabola_bottom(size: Array, loss: Array, window: int) -> tuple[Array, Arra
         rows, part = np.flatnonzero(start == first), slice(first, first + count)
         vertex, least = _vertex(size[part], loss[rows, part])
         inside = (vertex >= size[first]) & (vertex <= size[first + count - 1])
-        best[rows], depth[rows] = (
-            np.where(inside, vertex, np.nan),
-            np.where(inside, least, depth[rows]),
-        )
+        best[rows] = np.where(inside, vertex, np.nan)
+        depth[rows] = np.where(inside, least, depth[rows])
     return best, depth
 
 
 def _vertex(size: Array, loss: Array) -> tuple[Array, Array]:
-    """Fit parabolas to [S, m] losses; give their lowest points, NaN where they open downward."""
+    """Fit parabolas to losses [S, m]; return the lowest points, NaN where there are none."""
     middle = size.mean()
     square, linear, constant = np.polyfit(size - middle, loss.T, 2)
     with np.errstate(invalid="ignore", divide="ignore"):

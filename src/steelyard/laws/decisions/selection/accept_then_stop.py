@@ -18,7 +18,7 @@ class PowerPhase:
     """A straight line in log-log space through the sizes of the power phase.
 
     Attributes:
-        slope: of log loss by log examples.
+        slope: slope of log loss over log examples.
         intercept: log loss at one example.
         first_examples: smallest size that was accepted.
         num_points: accepted sizes.
@@ -47,9 +47,10 @@ def accept_then_stop(
 
     Args:
         examples: data sizes, [n], rising; n is at least `num_start`.
-        loss: at each of them, [n], positive.
+        loss: loss at each of them, [n], positive.
         num_start: sizes accepted without a test, at least 2.
-        threshold: in residual standard deviations of the sizes accepted so far, divisor n.
+        threshold: distance that rejects a size, in residual standard deviations of the sizes
+            accepted so far, divisor n.
 
     Returns:
         The line.

@@ -1,4 +1,4 @@
-"""Models that could be fine-tuned, what an example costs with each, and the losses measured so far."""
+"""Candidate models, the cost of an example with each, and the losses measured so far."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["Candidate", "LossAt", "Measurements"]
 
 LossAt = Callable[[str, int], float] | Mapping[str, Mapping[int, float]]
-"""What gives the loss of a model after tuning on a number of examples: a function that trains, or a
+"""Source of the loss of a model after tuning on a number of examples: a function that trains, or a
 table."""
 
 
@@ -21,11 +21,11 @@ class Candidate:
     """A pretrained model.
 
     Attributes:
-        name: as `losses` knows it.
-        parameters: count; ranks models by size, and prices an example when `flops_per_example` is
-            not given.
-        tokens_per_example: prices an example.
-        flops_per_example: of one tuning step on one example; 0 for 6 * parameters *
+        name: name under which `losses` knows it.
+        parameters: number of parameters; ranks models by size, and prices an example when
+            `flops_per_example` is not given.
+        tokens_per_example: tokens of an example, which price it.
+        flops_per_example: FLOP of one tuning step on one example; 0 for 6 * parameters *
             tokens_per_example.
         tokenizer: name of its vocabulary; losses per token compare only within one.
     """
@@ -62,10 +62,10 @@ class Measurements:
     Remembers what they cost and which models failed.
 
     Attributes:
-        candidates: by name.
+        candidates: candidate by name.
         losses: the function that trains, or the table.
-        known: losses so far, by model and size.
-        failed: why a model was given up, by name.
+        known: losses measured so far, by model and size.
+        failed: reason why a model was given up, by name.
     """
 
     candidates: Mapping[str, Candidate]
@@ -84,7 +84,7 @@ class Measurements:
         One that diverged is marked failed and the others go on.
 
         Args:
-            names: of models; those that failed are left out.
+            names: names of models; those that failed are left out.
             examples: data size, 0 for the model before tuning.
         """
         for name in names:
@@ -113,7 +113,7 @@ class Measurements:
         )
 
     def flops(self, names: Sequence[str] | None = None) -> float:
-        """Add up what the measured sizes cost, FLOP; all models when none are named, failed ones included."""
+        """Return the FLOP of the measured sizes of the named models, or of all."""
         chosen = self.known if names is None else names
         return sum(
             self.candidates[name].cost_flops * sum(self.known.get(name, {})) for name in chosen

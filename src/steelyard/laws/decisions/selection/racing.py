@@ -1,7 +1,4 @@
-"""Race models over growing data sizes.
-
-All of them on little data, the promising half of the cost on twice as much.
-"""
+"""Race models over growing data sizes: the promising half of the cost goes on."""
 
 from collections.abc import Sequence
 
@@ -37,24 +34,29 @@ def race(
     forecasts leave room in half of the field's cost per example; the leader always goes on.
 
     Args:
-        found: where losses come from and go to.
+        found: measurements, which are read and added to.
         sizes: data sizes, rising.
-        target: examples of the final tuning.
+        target: number of examples of the final tuning.
         num_start: sizes that start a power phase.
-        threshold: of `accept_then_stop`.
-        quantile: of the normal distribution that makes a bound, such as 1.28 for 80 % intervals.
+        threshold: threshold of `accept_then_stop`.
+        quantile: quantile of the normal distribution that makes a bound, such as 1.28 for 80 %
+            intervals.
 
     Returns:
         Largest size each dropped model was measured at, by name.
     """
+    # Cheap sizes are measured for the whole field: a line needs `num_start` of them, and dropping
+    # models there would save almost nothing.
     full = max(len(sizes) - FULL_FIELD_RUNGS, num_start)
     for size in sizes[:full]:
         found.measure(found.alive, size)
-    field, dropped = found.alive, {}
+    field = found.alive
+    dropped: dict[str, int] = {}
     for last, following in zip(sizes[full - 1 :], sizes[full:], strict=False):
         kept = _survivors(found, field, target, num_start, threshold, quantile)
         dropped |= {name: last for name in field if name not in kept}
         found.measure(kept, following)
+        # Where all that went on diverged, the race goes on with those that had been dropped.
         field = [name for name in kept if name not in found.failed] or [
             name for name in field if name not in found.failed
         ]
@@ -77,6 +79,8 @@ def _survivors(
         for name in forecasts
     }
     order = sorted(forecasts, key=lambda name: forecasts[name])
+    # Dropped is what even at its best is worse than the leader at its worst, or too dear beside
+    # models with better forecasts.
     limit = forecasts[order[0]] + bound[order[0]] if order else 0.0
     room = KEPT_SHARE * sum(found.candidates[name].cost_flops for name in forecasts)
     kept = []
@@ -91,7 +95,7 @@ def _survivors(
 def line_forecasts(
     found: Measurements, names: Sequence[str], target: int, *, num_start: int, threshold: float
 ) -> dict[str, float]:
-    """Forecast log losses at the target from the power phases; models with fewer than `num_start` sizes are left out."""
+    """Forecast log losses at the target for the models with at least `num_start` sizes."""
     curves = {name: found.curve(name) for name in names if name not in found.failed}
     return {
         name: accept_then_stop(sizes, loss, num_start=num_start, threshold=threshold).log_loss(
@@ -103,7 +107,7 @@ def line_forecasts(
 
 
 def step_error(found: Measurements, names: Sequence[str], num_start: int) -> float:
-    """Return the root mean square error of forecasting each size from the `num_start` below it, log units per doubling.
+    """Return the rms error of forecasting the next size, in log units per doubling.
 
     The errors of all models are pooled, since one curve has too few sizes to know its own.
     """
@@ -112,7 +116,7 @@ def step_error(found: Measurements, names: Sequence[str], num_start: int) -> flo
 
 
 def _step_errors(sizes: Array, loss: Array, num_start: int) -> list[float]:
-    """Forecast each size by a line through the ones just below; errors in log units per doubling."""
+    """Return the errors of a line through the sizes just below, log units per doubling."""
     log_size, log_loss = np.log(sizes), np.log(loss)
     errors = []
     for index in range(num_start, len(sizes)):
@@ -125,7 +129,7 @@ def _step_errors(sizes: Array, loss: Array, num_start: int) -> list[float]:
 
 
 def error_growth(examples: float, target: float) -> float:
-    """Return how many times the error of one doubling a forecast from `examples` to `target` has: m (m + 1) / 2 for m doublings.
+    """Return m (m + 1) / 2 for m doublings, the growth of the error of one doubling.
 
     Fine-tuning curves keep bending the same way: one that bends by e per doubling is e off after
     one, e + 2 e after two. Slopes that wander instead would give a smaller factor, which covers too

@@ -1,4 +1,4 @@
-"""Which pretrained model will be best after fine-tuning on all the data, from tuning on a fraction of it."""
+"""Choose the model that will be best after fine-tuning on all data, from a fraction of it."""
 
 import math
 import warnings
@@ -6,20 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from steelyard.errors import FitError, InfeasibleError, SteelyardWarning
+from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.selection.accept_then_stop import accept_then_stop
 from steelyard.laws.decisions.selection.candidates import Candidate, LossAt, Measurements
+from steelyard.laws.decisions.selection.ladder import NUM_START, Method, ladder_sizes
 from steelyard.laws.decisions.selection.racing import (
-    FULL_FIELD_RUNGS,
-    KEPT_SHARE,
     error_growth,
     race,
     step_error,
 )
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla
 
@@ -28,15 +26,10 @@ __all__ = [
     "Method",
     "RankedModel",
     "Selection",
-    "relative_accuracy",
-    "score_correlation",
     "select_model",
 ]
 
-Method = Literal["ats", "rectified", "vanilla", "subtuning", "zero_shot", "size", "halving"]
-
-_LADDER_METHODS = ("ats", "rectified", "vanilla", "halving")
-_NUM_START = 3
+_LADDER_METHODS: tuple[Method, ...] = ("ats", "rectified", "vanilla", "halving")
 _THRESHOLD = 5.0
 _RISE = 0.05
 _BOOTSTRAPS = 60
@@ -47,13 +40,13 @@ class RankedModel:
     """A model's place.
 
     Attributes:
-        name: of the candidate.
-        score: what ranks, lower is better: expected loss, measured loss, or minus the log of the
-            parameters.
-        expected_loss: after tuning on the target with its interval; None for methods that do not
-            forecast.
+        name: name of the candidate.
+        score: number that ranks, lower is better: expected loss, measured loss, or minus the log of
+            the parameters.
+        expected_loss: loss after tuning on the target with its interval; None for methods that do
+            not forecast.
         max_examples: largest size it was tuned on.
-        flops: spent on it.
+        flops: compute spent on it.
     """
 
     name: str
@@ -68,12 +61,12 @@ class Selection:
     """Models in the order of their promise.
 
     Attributes:
-        method: that ranked; "subtuning" where too few sizes were left for the one asked for.
-        models: best first; those that failed are not among them.
-        failed: why a model was given up, by name.
+        method: method that ranked; "subtuning" where too few sizes were left for the one asked for.
+        models: models, best first; those that failed are not among them.
+        failed: reason why a model was given up, by name.
         dropped: largest size a racing model was measured at before it was dropped, by name.
-        flops: spent on all models, failed ones included.
-        target_examples: of the final tuning.
+        flops: compute spent on all models, failed ones included.
+        target_examples: number of examples of the final tuning.
         level: probability inside the intervals.
     """
 
@@ -123,15 +116,15 @@ def select_model(
 
     Args:
         candidates: at least two, with different names.
-        losses: `losses(name, examples)` tunes a fresh copy of a model and gives its test loss, NaN
-            where it diverged; or a table by name and examples, whose own sizes are then used.
-        target_examples: of the final tuning.
-        method: how to rank.
+        losses: `losses(name, examples)` tunes a fresh copy of a model and returns its test loss,
+            NaN where it diverged; or a table by name and examples, whose own sizes are then used.
+        target_examples: number of examples of the final tuning.
+        method: way to rank.
         max_examples: largest size any model is tuned on; an eighth of the target when neither this
             nor a budget is given.
         min_examples: smallest size.
         budget_flops: the largest size whose ladder costs no more is chosen.
-        loss_unit: of the losses; "per_token" ones compare only within one tokenizer.
+        loss_unit: unit of the losses; "per_token" ones compare only within one tokenizer.
         force: rank losses per token across tokenizers all the same.
         level: probability inside the intervals, 0..1.
 
@@ -144,18 +137,18 @@ def select_model(
         InfeasibleError: the budget does not pay for the smallest ladder.
 
     Example:
-        >>> select_model(models, tune, 100_000, method="halving", budget_flops=1e17).best  # doctest: +SKIP
+        >>> select_model(models, tune, 100_000, method="halving").best  # doctest: +SKIP
         'facebook/opt-1.3b'
 
     Source: Lin et al. 2024 (arXiv 2402.02314), algorithm 1 and section 5; "halving" is ours.
     """
+    tails(level)  # refuses a level outside 0..1 before anything is trained
     named = _check(candidates, losses, target_examples, loss_unit, force)
-    tails(level)
     found = Measurements(named, losses)
-    sizes = _sizes(found, target_examples, max_examples, min_examples, budget_flops, method)
-    if method in _LADDER_METHODS and len(sizes) <= _NUM_START:
+    sizes = ladder_sizes(found, target_examples, max_examples, min_examples, budget_flops, method)
+    if method in _LADDER_METHODS and len(sizes) <= NUM_START:
         message = (
-            f"{len(sizes)} sizes are fewer than {_NUM_START + 1}; models are ranked by "
+            f"{len(sizes)} sizes are fewer than {NUM_START + 1}; models are ranked by "
             f"their loss at {sizes[-1]} examples"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=2)
@@ -177,30 +170,6 @@ def select_model(
         flops=found.flops(),
         target_examples=target_examples,
         level=level,
-    )
-
-
-def relative_accuracy(chosen: str, measured: Mapping[str, float]) -> float:
-    """Say how good a choice was: (worst - chosen) / (worst - best) of the true losses; 1 is best, 0 worst.
-
-    Source: Lin et al. 2024 (arXiv 2402.02314), section 5.1 (RelAcc).
-    """
-    worst, best = max(measured.values()), min(measured.values())
-    return (worst - measured[chosen]) / (worst - best) if worst > best else 1.0
-
-
-def score_correlation(scores: Mapping[str, float], measured: Mapping[str, float]) -> float:
-    """Return the Pearson correlation of scores and true losses over the models that have both; NaN for fewer than three.
-
-    Source: Lin et al. 2024 (arXiv 2402.02314), section 5.1 (PearCorr); its row of model size has
-    the opposite sign, because it
-        correlates the size itself.
-    """
-    names = [name for name in scores if name in measured]
-    if len(names) < 3:
-        return math.nan
-    return float(
-        np.corrcoef([scores[name] for name in names], [measured[name] for name in names])[0, 1]
     )
 
 
@@ -236,83 +205,18 @@ def _check(
     return named
 
 
-def _sizes(
-    found: Measurements,
-    target: int,
-    most: int | None,
-    least: int,
-    budget_flops: float | None,
-    method: Method,
-) -> list[int]:
-    """Choose the ladder of data sizes, rising."""
-    if method in ("zero_shot", "size"):
-        return [0]
-    ceiling = most or (target if budget_flops is not None else target // 8)
-    if callable(found.losses):
-        ladder = [ceiling]
-        while ladder[0] // 2 >= least:
-            ladder.insert(0, ladder[0] // 2)
-    else:
-        ladder = sorted(
-            {
-                size
-                for name in found.candidates
-                for size in found.losses[name]
-                if least <= size <= ceiling
-            }
-        )
-    if not ladder or ceiling < least or ceiling > target:
-        raise FitError(
-            f"no data sizes between {least} and {ceiling} examples for a target of {target}",
-            hint="sizes must not exceed the target; lower min_examples or raise max_examples",
-        )
-    if budget_flops is None:
-        return ladder
-    prices = [item.cost_flops for item in found.candidates.values()]
-    while ladder and _planned_flops(prices, ladder, method) > budget_flops:
-        ladder = (
-            [size // 2 for size in ladder if size // 2 >= least]
-            if callable(found.losses)
-            else ladder[:-1]
-        )
-    if not ladder:
-        raise InfeasibleError(
-            f"{budget_flops:.3g} FLOP do not pay for tuning {len(prices)} models on {least} "
-            f"examples",
-            hint=f"{least * sum(prices):.3g} FLOP is the least; drop large models or raise the "
-            f"budget",
-        )
-    return ladder
-
-
-def _planned_flops(prices: list[float], ladder: list[int], method: Method) -> float:
-    """Return what a ladder costs at most, FLOP."""
-    field = sum(prices)
-    if method == "subtuning":
-        return field * ladder[-1]
-    if method != "halving" or len(ladder) <= _NUM_START:
-        return field * sum(ladder)
-    full = max(len(ladder) - FULL_FIELD_RUNGS, _NUM_START)
-    shares = [
-        max(KEPT_SHARE ** (index + 1) * field, *prices) for index in range(len(ladder) - full)
-    ]
-    return field * sum(ladder[:full]) + sum(
-        share * size for share, size in zip(shares, ladder[full:], strict=True)
-    )
-
-
 def _measure(
     found: Measurements, sizes: list[int], target: int, method: Method, level: float
 ) -> dict[str, int]:
-    """Get the losses a method needs; give the models that a race dropped."""
+    """Measure the losses a method needs; return the models that a race dropped."""
     if method == "halving":
         return race(
             found,
             sizes,
             target,
-            num_start=_NUM_START,
+            num_start=NUM_START,
             threshold=_THRESHOLD,
-            quantile=_quantile(level),
+            quantile=normal(level),
         )
     if method == "size":
         return {}
@@ -329,7 +233,7 @@ def _measure(
 
 def _rank(found: Measurements, target: int, method: Method, level: float) -> list[RankedModel]:
     """Score every model that did not fail, in no order."""
-    spread = step_error(found, found.alive, _NUM_START) * _quantile(level)
+    spread = step_error(found, found.alive, NUM_START) * normal(level)
     ranked = []
     for name in found.alive:
         sizes, loss = found.curve(name)
@@ -337,7 +241,7 @@ def _rank(found: Measurements, target: int, method: Method, level: float) -> lis
             score, expected = -math.log(found.candidates[name].parameters), None
         elif method == "zero_shot":
             score, expected = found.known[name][0], None
-        elif not len(sizes) or (method != "subtuning" and len(sizes) < _NUM_START):
+        elif not len(sizes) or (method != "subtuning" and len(sizes) < NUM_START):
             found.failed[name] = f"{len(sizes)} sizes are too few for {method}"
             continue
         elif method == "subtuning":
@@ -361,21 +265,21 @@ def _rank(found: Measurements, target: int, method: Method, level: float) -> lis
 def _forecast(
     sizes: Array, loss: Array, target: int, method: Method, level: float, spread: float
 ) -> Estimate:
-    """Forecast one model's loss at the target; laws with too few sizes for their parameters give way to the line."""
+    """Forecast one model's loss at the target by the method's law, or by the line."""
     law_fit = _fit(sizes, loss, method)
     if law_fit is not None:
         said = law_fit.predict({"examples": float(target)}, level, extrapolate=True)
-        return Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0]))
-    phase = accept_then_stop(sizes, loss, num_start=_NUM_START, threshold=_THRESHOLD)
+        return said.first
+    phase = accept_then_stop(sizes, loss, num_start=NUM_START, threshold=_THRESHOLD)
     center = phase.log_loss(target)
-    width = math.hypot(
-        spread * error_growth(sizes[-1], target), _quantile(level) * phase.residual_sd
-    )
+    width = math.hypot(spread * error_growth(sizes[-1], target), normal(level) * phase.residual_sd)
     return Estimate(math.exp(center), math.exp(center - width), math.exp(center + width))
 
 
 def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
-    """Fit the law of a method; None for the line, and where the sizes are fewer than two more than its parameters."""
+    """Fit the law of a method; None for the line, and where the sizes are too few."""
+    # Two sizes more than parameters are needed. Few points are the rule here, so their warning is
+    # not repeated for every model.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
         if method == "rectified" and len(sizes) >= 6:
@@ -398,10 +302,3 @@ def _warn_of_rises(found: Measurements) -> None:
             f"tune their learning rate per size"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=3)
-
-
-def _quantile(level: float) -> float:
-    """Return the normal quantile of an interval's upper end."""
-    from scipy.special import ndtri
-
-    return float(ndtri(tails(level)[1]))

@@ -1,7 +1,4 @@
-"""The best error over model sizes at each number of training samples.
-
-What obeys the learning curve's law.
-"""
+"""The best error over model sizes at each number of samples, which obeys the law."""
 
 import warnings
 from dataclasses import dataclass
@@ -10,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["BestOverSizes", "best_over_sizes"]
@@ -20,7 +18,7 @@ class BestOverSizes:
     """One point per shard, by rising samples.
 
     Attributes:
-        samples: of each shard, [n].
+        samples: number of samples of each shard, [n].
         error: least error over sizes, the mean of its seeds in log space, [n].
         size: parameters of the smallest model within the tolerance of it, [n].
         at_largest: samples of the shards whose best model is the largest one tried, so that a
@@ -43,13 +41,13 @@ def best_over_sizes(
     *,
     tolerance: float = 0.01,
 ) -> BestOverSizes:
-    """Reduce a grid of runs to the best error and the smallest model that reaches it, shard by shard.
+    """Reduce a grid of runs to the best error per shard and the smallest model that reaches it.
 
     One model's own curve ends on a floor of its capacity; only the best over sizes shows the
     irreducible one.
 
     Args:
-        samples: of each run, [n].
+        samples: number of training samples of each run, [n].
         size: parameters, [n].
         error: validation error or loss at its minimum, [n], positive.
         seed: labels of repetitions of one cell, [n]; without them each cell may be given once.
@@ -64,11 +62,20 @@ def best_over_sizes(
     Source: Hestness et al. 2017 (arXiv 1712.00409), section 3 (the training procedure's best-fit
         models).
     """
-    amount, parameters, value = _columns(samples, size, error)
+    given = {"samples": samples, "size": size, "error": error}
+    lengths = {name: np.size(column) for name, column in given.items()}
+    if len(set(lengths.values())) != 1:
+        raise FitError(f"columns have different lengths: {lengths}", hint="give one row per run")
+    count = lengths["samples"]
+    amount, parameters, value = (
+        positive_column(name, column, count) for name, column in given.items()
+    )
     cells = np.stack([amount, parameters], axis=1)
     _refuse_repeats(cells, seed)
     unique, row = np.unique(cells, axis=0, return_inverse=True)
     row = row.reshape(-1)
+    # Seeds are averaged before the best size is chosen: the least of single runs is biased down by
+    # the noise, most where most sizes were tried.
     mean = np.exp(np.bincount(row, np.log(value)) / np.bincount(row))
     shards = np.unique(unique[:, 0])
     best, chosen, largest, smallest = [], [], [], []
@@ -95,26 +102,6 @@ def best_over_sizes(
         at_largest=tuple(largest),
         at_smallest=tuple(smallest),
     )
-
-
-def _columns(samples: ArrayLike, size: ArrayLike, error: ArrayLike) -> tuple[Array, Array, Array]:
-    """Turn the columns into positive float64 of one length."""
-    columns = {
-        name: np.atleast_1d(np.asarray(values, dtype=np.float64))
-        for name, values in {"samples": samples, "size": size, "error": error}.items()
-    }
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) != 1:
-        raise FitError(f"columns have different lengths: {lengths}", hint="give one row per run")
-    for name, column in columns.items():
-        bad = np.flatnonzero(~(np.isfinite(column) & (column > 0)))
-        if len(bad):
-            raise FitError(
-                f"{name} of row {int(bad[0]) + 1} is {column[bad[0]]:g}; it must be positive and "
-                f"finite",
-                hint="drop diverged runs; an error of 0 needs a larger validation set",
-            )
-    return columns["samples"], columns["size"], columns["error"]
 
 
 def _refuse_repeats(cells: Array, seed: ArrayLike | None) -> None:

@@ -1,4 +1,4 @@
-"""Starts for one-input curves that are linear in height and floor once exponent and transition are given."""
+"""Starts for curves that are linear in height and floor, given exponent and transition."""
 
 import math
 
@@ -44,7 +44,7 @@ def curve_starts(sizes: Array, values: Array, log_transitions: Array, log_none: 
 
 
 def _line(shape: Array, level: Array, smallest: float) -> tuple[Array, Array]:
-    """Solve height * shape + floor * level = 1 by least squares, both at least `smallest`, [S] each."""
+    """Solve height * shape + floor * level = 1 by bounded least squares, [S] each."""
     ss, sl, ll = (
         (shape * shape).sum(axis=1),
         (shape * level).sum(axis=1),

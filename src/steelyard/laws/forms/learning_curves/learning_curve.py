@@ -1,7 +1,4 @@
-"""Learning curves: a plateau near guessing, a power law over samples, an irreducible floor.
-
-And the model size that goes with data.
-"""
+"""Learning curves: a plateau near guessing, a power law over samples, an irreducible floor."""
 
 import math
 import warnings
@@ -9,98 +6,27 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.inversion import input_for
-from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Constant, Input, Power, Product, Raised, Sum
-from steelyard.laws.forms.learning_curves.curve_starts import NO_TRANSITION, curve_starts
+from steelyard.laws.fitting.terms import Array
+from steelyard.laws.forms.learning_curves.power_law_floor import fit_floor, model_size_law
+from steelyard.laws.forms.learning_curves.regions import (
+    FEWEST,
+    Regions,
+    count_plateau,
+    regions_of,
+)
 
-__all__ = ["CurveFit", "Regions", "fit_learning_curve", "model_size_law", "power_law_floor"]
+__all__ = ["CurveFit", "fit_learning_curve"]
 
-Region = Literal["plateau", "power", "floor"]
-
-_LOG_NONE = -12.0
-_NEAR_GUESS = 0.1
-"""A shard within 10 % of the best guess has learned nothing yet."""
-_OFF_LINE = 0.05
-"""One-sided probability at which a small shard is taken off the power law."""
-_STEEPER = 0.02
-"""One-sided probability at which a curve is taken to steepen."""
-_LEAST_NOISE = 1e-4
-"""Log units; curves without noise would fail every test of significance."""
 _DECADES = 2.0
-_FEWEST = 4
 _RISE = 1.3
-
-
-def power_law_floor(of: str = "samples") -> Law:
-    """Error = alpha / samples^beta + gamma.
-
-    Args:
-        of: name of the input.
-
-    Returns:
-        The law with one input and 3 parameters; beta is minus the published beta_g, gamma of e^-12
-        is no floor.
-
-    Source: Hestness et al. 2017 (arXiv 1712.00409), section 3.
-    """
-    parameters = (
-        Parameter(name="alpha", transform="log", low=-20.0, high=60.0, starts=(0.0, 3.0, 6.0)),
-        Parameter(name="beta", transform="identity", low=0.01, high=4.0, starts=(0.1, 0.3, 0.8)),
-        Parameter(name="gamma", transform="log", low=_LOG_NONE, high=5.0, starts=(-4.0, 0.0)),
-    )
-    term = Sum((Power("alpha", "beta", of), Constant("gamma")))
-    return Law(
-        name=f"power_law_floor:{of}",
-        term=term,
-        parameters=parameters,
-        formula="alpha / m^beta + gamma",
-    )
-
-
-def model_size_law(of: str = "samples") -> Law:
-    """Parameters of the smallest model that reaches the best error = sigma samples^beta_p.
-
-    Args:
-        of: name of the input.
-
-    Returns:
-        The law with one input and 2 parameters.
-
-    Source: Hestness et al. 2017 (arXiv 1712.00409), section 3.
-    """
-    parameters = (
-        Parameter(name="sigma", transform="log", low=-30.0, high=60.0, starts=(0.0, 8.0)),
-        Parameter(name="beta_p", transform="identity", low=-1.0, high=3.0, starts=(0.3, 0.8)),
-    )
-    term = Product((Constant("sigma"), Raised(Input(of), "beta_p")))
-    return Law(
-        name=f"model_size_law:{of}", term=term, parameters=parameters, formula="sigma m^beta_p"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Regions:
-    """Where a learning curve changes its kind.
-
-    Attributes:
-        labels: "plateau", "power" or "floor" of each shard, in the order of rising samples.
-        plateau: error near guessing; None when no shard shows it.
-        power_from: samples at which the power law leaves the plateau; None without one.
-        floor_from: samples at which the floor is half of the error; may lie beyond the shards;
-            infinite without a floor.
-    """
-
-    labels: tuple[Region, ...]
-    plateau: float | None
-    power_from: float | None
-    floor_from: float
+_FAR_HINT = "allow it with extrapolate=True"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,9 +34,9 @@ class CurveFit:
     """A learning curve with its regions and the model-size curve.
 
     Attributes:
-        fit: of `power_law_floor` to the shards beyond the plateau.
+        fit: fit of `power_law_floor` to the shards beyond the plateau.
         regions: found or given.
-        size_fit: of `model_size_law` to the same shards; None when no sizes were given.
+        size_fit: fit of `model_size_law` to the same shards; None when no sizes were given.
     """
 
     fit: Fit
@@ -128,7 +54,7 @@ class CurveFit:
         """Return the samples that reach an error.
 
         Args:
-            error: wanted, in the unit of the points.
+            error: wanted error, in the unit of the points.
             level: probability inside the interval, 0..1.
             extrapolate: whether an answer more than two decades beyond the shards is allowed.
 
@@ -144,7 +70,7 @@ class CurveFit:
         """Return the fraction of the error that more data takes away, from the largest shard on.
 
         Args:
-            doublings: of the data, positive.
+            doublings: number of doublings of the data, positive.
             level: probability inside the interval, 0..1.
             extrapolate: whether more than two decades of data are allowed.
 
@@ -178,7 +104,7 @@ class CurveFit:
         """Return the smallest model that reaches the best error on a number of samples.
 
         Args:
-            samples: of the training set.
+            samples: size of the training set.
             level: probability inside the interval, 0..1.
             extrapolate: whether more than two decades beyond the shards are allowed.
 
@@ -194,10 +120,7 @@ class CurveFit:
                 hint="give size= to fit_learning_curve, one per shard",
             )
         said = self.size_fit.predict({"samples": float(samples)}, level, extrapolate=extrapolate)
-        return Estimate(float(said.value[0]), float(said.low[0]), float(said.high[0]))
-
-
-_FAR_HINT = "allow it with extrapolate=True"
+        return said.first
 
 
 def fit_learning_curve(
@@ -221,8 +144,8 @@ def fit_learning_curve(
     well. With four shards beyond the plateau no floor is fitted.
 
     Args:
-        samples: of each shard, [n], at least four over a decade, each once; see `best_over_sizes`
-            for a grid of sizes.
+        samples: number of samples of each shard, [n], at least four over a decade, each once; see
+            `best_over_sizes` for a grid of sizes.
         error: best validation error or loss of each, [n], positive, falling.
         size: parameters of the smallest model that reaches it, [n].
         plateau_shards: smallest shards to leave out of the law; "auto" finds them.
@@ -230,7 +153,7 @@ def fit_learning_curve(
         num_validation: examples behind each error; a small set makes a floor of its own.
         delta: where the Huber loss turns linear, log units; infinite for least squares.
         bootstraps: resampled fits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
         source: where the points come from.
 
     Returns:
@@ -242,32 +165,29 @@ def fit_learning_curve(
 
     Source: Hestness et al. 2017 (arXiv 1712.00409), sections 3 and 5.
     """
-    order = np.argsort(np.asarray(samples, dtype=np.float64), kind="stable")
     amount, value = (
         np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in (samples, error)
     )
     _check(amount, value)
+    order = np.argsort(amount, kind="stable")
     amount, value = amount[order], value[order]
     _check_validation(value, num_validation)
     skipped = (
-        _plateau_shards(amount, value, best_guess) if plateau_shards == "auto" else plateau_shards
+        count_plateau(amount, value, best_guess) if plateau_shards == "auto" else plateau_shards
     )
-    if not 0 <= skipped <= len(amount) - _FEWEST:
+    if not 0 <= skipped <= len(amount) - FEWEST:
         raise FitError(
             f"{len(amount) - skipped} shards beyond a plateau of {skipped} cannot be fitted; "
-            f"{_FEWEST} are needed",
+            f"{FEWEST} are needed",
             hint="add larger shards: on a plateau nothing has been learned yet",
         )
-    inner, settings = (
-        slice(skipped, None),
-        {"delta": delta, "bootstraps": bootstraps, "seed": seed, "source": source},
-    )
-    curve = _fit(amount[inner], value[inner], **settings)
-    plateau = (
-        best_guess
-        if best_guess is not None
-        else (float(np.exp(np.log(value[:skipped]).mean())) if skipped else None)
-    )
+    inner = slice(skipped, None)
+    settings = {"delta": delta, "bootstraps": bootstraps, "seed": seed, "source": source}
+    curve = fit_floor(amount[inner], value[inner], **settings)
+    plateau = None
+    if skipped:
+        measured = float(np.exp(np.log(value[:skipped]).mean()))
+        plateau = best_guess if best_guess is not None else measured
     size_fit = None
     if size is not None:
         column = np.atleast_1d(np.asarray(size, dtype=np.float64))[order]
@@ -276,25 +196,9 @@ def fit_learning_curve(
         )
     return CurveFit(
         fit=curve,
-        regions=_regions(amount, skipped, plateau if skipped else None, curve),
+        regions=regions_of(amount, skipped, plateau, curve),
         size_fit=size_fit,
     )
-
-
-def _fit(samples: Array, error: Array, **settings: float | str) -> Fit:
-    """Fit the law, without its floor when there are only four shards."""
-    law = power_law_floor()
-    starts = curve_starts(samples, error, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
-    if len(samples) <= len(law.parameters) + 1:
-        warnings.warn(
-            f"{len(samples)} shards cannot tell a floor; it is taken as 0",
-            SteelyardWarning,
-            stacklevel=4,
-        )
-        law, starts = law.fix(gamma=math.exp(_LOG_NONE)), starts[:, :2]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SteelyardWarning)
-        return fit(law, {"samples": samples}, error, starts=starts, prior=None, **settings)  # pyright: ignore[reportArgumentType]
 
 
 def _check(samples: Array, error: Array) -> None:
@@ -319,11 +223,11 @@ def _check(samples: Array, error: Array) -> None:
             f"{amounts[counts > 1][0]:g} samples are given more than once",
             hint="reduce sizes and seeds with best_over_sizes first",
         )
-    if len(samples) < _FEWEST or amounts[-1] < 10 * amounts[0]:
+    if len(samples) < FEWEST or amounts[-1] < 10 * amounts[0]:
         raise FitError(
             f"{len(samples)} shards from {amounts[0]:g} to {amounts[-1]:g} samples do not show a "
             f"curve",
-            hint=f"train on at least {_FEWEST} nested shards over a decade, better seven over two",
+            hint=f"train on at least {FEWEST} nested shards over a decade, better seven over two",
         )
     _check_falling(samples, error)
 
@@ -331,6 +235,8 @@ def _check(samples: Array, error: Array) -> None:
 def _check_falling(samples: Array, error: Array) -> None:
     """Refuse metrics that grow with data, and curves without any fall."""
     value = error[np.argsort(samples)]
+    # Noise lets an error rise a little; 30 % from one shard to the next is a run that failed, and a
+    # last error above the first is a metric that grows.
     jumps = np.flatnonzero(value[1:] > _RISE * value[:-1])
     if value[-1] > value[0] or len(jumps):
         where = int(jumps[0]) + 1 if len(jumps) else len(value) - 1
@@ -357,65 +263,3 @@ def _check_validation(error: Array, count: int | None) -> None:
             f"like a floor"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=4)
-
-
-def _plateau_shards(samples: Array, error: Array, best_guess: float | None) -> int:
-    """Count the smallest shards that are off the power law of the larger ones, and those on the bend towards it."""
-    count = 0
-    for index in range(len(samples) - len(power_law_floor().parameters) - 3, -1, -1):
-        is_guess = best_guess is not None and error[index] > (1 - _NEAR_GUESS) * best_guess
-        if is_guess or _lies_below(samples[index:], error[index:]):
-            count = index + 1
-            break
-    while len(samples) - count > _FEWEST and _steepens(samples[count:], error[count:]):
-        count += 1
-    return count
-
-
-def _steepens(samples: Array, error: Array) -> bool:
-    """Test whether the curve still gets steeper in log-log space, which a power law above a floor never does."""
-    from scipy.special import stdtrit
-
-    log_size = np.log(samples) - np.log(samples).mean()
-    terms = np.stack([log_size**2, log_size, np.ones_like(log_size)], axis=1)
-    found = np.linalg.lstsq(terms, np.log(error), rcond=None)[0]
-    freedom = len(samples) - terms.shape[1]
-    variance = float(((np.log(error) - terms @ found) ** 2).sum()) / freedom
-    spread = math.sqrt(max(variance, _LEAST_NOISE**2) * float(np.linalg.inv(terms.T @ terms)[0, 0]))
-    return bool(found[0] < float(stdtrit(freedom, _STEEPER)) * spread)
-
-
-def _lies_below(samples: Array, error: Array) -> bool:
-    """Test whether the first point lies below the law of the others, by a one-sided t test with the law's leverage there."""
-    from scipy.special import stdtrit
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SteelyardWarning)
-        others = _fit(samples[1:], error[1:], delta=math.inf, bootstraps=0, seed=0, source="")
-    said, slopes = others.law.evaluate(others.theta[None], {"samples": samples})
-    inner, first = slopes[0][:, 1:], slopes[0][:, 0]
-    leverage = first @ np.linalg.pinv(inner @ inner.T) @ first
-    freedom = max(len(samples) - 1 - len(others.law.parameters), 1)
-    spread = max(others.noise, _LEAST_NOISE) * math.sqrt(1 + max(float(leverage), 0.0))
-    return float(said[0, 0] - np.log(error[0])) > float(stdtrit(freedom, 1 - _OFF_LINE)) * spread
-
-
-def _regions(samples: Array, skipped: int, plateau: float | None, curve: Fit) -> Regions:
-    """Place the breakpoints of a fitted curve."""
-    params = {"gamma": math.exp(_LOG_NONE)} | curve.params
-    power_from = None
-    if plateau is not None and plateau > params["gamma"]:
-        power_from = (params["alpha"] / (plateau - params["gamma"])) ** (1 / params["beta"])
-    has_floor = "gamma" in curve.params and "gamma" not in curve.at_bounds
-    log_floor_from = (
-        math.log(params["alpha"] / params["gamma"]) / params["beta"] if has_floor else math.inf
-    )
-    floor_from = math.exp(log_floor_from) if log_floor_from < 700 else math.inf
-    is_floor: NDArray[np.bool_] = samples > floor_from
-    labels: list[Region] = [
-        "plateau" if row < skipped else "floor" if is_floor[row] else "power"
-        for row in range(len(samples))
-    ]
-    return Regions(
-        labels=tuple(labels), plateau=plateau, power_from=power_from, floor_from=floor_from
-    )

@@ -1,7 +1,8 @@
-"""A learning curve whose plateau bends smoothly into the power law, a rival of the law with sharp regions."""
+"""A learning curve whose plateau bends smoothly into the power law."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,9 +20,9 @@ _FARTHEST = 600.0
 
 @dataclass(frozen=True)
 class _SmoothTransition(Term):
-    """The error e that solves e - E = B samples^-c (E + G.
+    """The error e that solves e - E = B samples^-c (E + G - e)^a.
 
-    E)^a, by Newton's method on the logit of (e - E) / G.
+    Newton's method finds the logit of (e - E) / G.
 
     Attributes:
         of: name of the input.
@@ -29,10 +30,13 @@ class _SmoothTransition(Term):
 
     of: str
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Floor, height above it and coefficient by their log, two exponents."""
-        return {"E": "log", "G": "log", "B": "log", "c": "identity", "a": "identity"}
+    transforms: ClassVar[dict[str, Transform]] = {
+        "E": "log",
+        "G": "log",
+        "B": "log",
+        "c": "identity",
+        "a": "identity",
+    }
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""All pools fitted at once from curves measured on each alone, and what mixtures of them will yield."""
+"""Pools fitted together from curves measured on each alone, to predict their mixtures."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fit import fit as fit_points
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.quantiles import normal, student
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.pools.pool_utility import Stretch, log_mixture_excess, pool_utility
 
@@ -29,8 +30,8 @@ class PoolFit:
     """Utilities and half-lives of pools of data, fitted together.
 
     Attributes:
-        fit: the grouped law's fit.
-        pools: names, in the order of their first points.
+        fit: fit of the grouped law.
+        pools: names of the pools, in the order of their first points.
         sizes: unique samples per pool, [P].
         stretch: how half-lives stretch in a mixture.
     """
@@ -42,7 +43,7 @@ class PoolFit:
 
     @property
     def memory(self) -> str:
-        """Name of the parameter that holds how fast repeats lose their worth: "tau", or "R" of the baseline."""
+        """Name of the parameter of repetition: "tau", or "R" of the effective-data baseline."""
         return "tau" if f"tau[{self.pools[0]}]" in self.fit.law.names else "R"
 
     def utilities(self, level: float = 0.8) -> dict[str, Estimate]:
@@ -50,7 +51,7 @@ class PoolFit:
         return {pool: self._estimate(f"b[{pool}]", level) for pool in self.pools}
 
     def half_lives(self, level: float = 0.8) -> dict[str, Estimate]:
-        """Return each pool's half-life tau in passes; with ends 500 times apart the curves do not determine it."""
+        """Return each pool's half-life tau in passes; ends 500 times apart leave it open."""
         return {pool: self._estimate(f"{self.memory}[{pool}]", level) for pool in self.pools}
 
     def predict(
@@ -69,8 +70,8 @@ class PoolFit:
         Args:
             mixture: weights by pool, which are scaled to sum 1, or names of pools of similar size
                 to be drawn in proportion to it.
-            samples: seen in all, at least one pass of the smallest pool in the mixture, [n] or a
-                single number.
+            samples: number of samples seen in all, at least one pass of the smallest pool in the
+                mixture, [n] or a single number.
             level: probability that a new run falls inside, 0..1.
             pool_sizes: unique samples by pool where they differ from the measured pools.
 
@@ -141,7 +142,7 @@ class PoolFit:
         """Return the unique samples per pool, with some replaced, [P].
 
         Args:
-            pool_sizes: by pool, or None for the measured ones.
+            pool_sizes: unique samples by pool, or None for the measured ones.
 
         Returns:
             The sizes.
@@ -163,9 +164,9 @@ class PoolFit:
         """Return the errors of mixtures at the optimum, first, and over the bootstrap.
 
         Args:
-            shares: of the pools per mixture, [C, P].
+            shares: shares of the pools per mixture, [C, P].
             sizes: unique samples per pool, [P] or [C, P].
-            samples: seen in all, [C].
+            samples: number of samples seen in all, [C].
 
         Returns:
             Errors, [1 + B, C].
@@ -177,10 +178,8 @@ class PoolFit:
         return numbers["d"][:, None] + np.exp(excess)
 
     def numbers(self) -> dict[str, Array]:
-        """Return the parameters at the optimum, first, and over the bootstrap: "a", "n0" and "d" [1 + B], "b" and "tau" [1 + B, P]."""
-        values = self.fit.law.values(np.concatenate([self.fit.theta[None], self.fit.samples]))
-        named = dict(zip(self.fit.law.names, values.T, strict=True))
-        named |= {name: np.full(len(values), value) for name, value in self.fit.law.fixed.items()}
+        """Return the optimum and bootstraps: "a", "n0", "d" [1 + B], "b", "tau" [1 + B, P]."""
+        named = self.fit.draws()
         own = {
             name: np.stack([named[f"{name}[{pool}]"] for pool in self.pools], axis=1)
             for name in ("b", self.memory)
@@ -192,16 +191,14 @@ class PoolFit:
 
     def _prediction(self, logs: Array, samples: Array, level: float) -> Prediction:
         """Add noise and drift to the bootstrap spread of log errors [1 + B, n]."""
-        from scipy.special import ndtri, stdtrit
-
-        ends = tails(level)
         freedom = max(self.fit.num_points - len(self.fit.law.parameters), 1)
         distance = np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0)
-        spread = (float(stdtrit(freedom, ends[1])) * self.fit.noise) ** 2 + (
-            float(ndtri(ends[1])) * self.fit.drift * distance
-        ) ** 2
+        noise = student(freedom, level) * self.fit.noise
+        spread = noise**2 + (normal(level) * self.fit.drift * distance) ** 2
         center = logs[0]
-        low, high = np.quantile(logs[1:], ends, axis=0) if len(logs) > 1 else (center, center)
+        low, high = (
+            np.quantile(logs[1:], tails(level), axis=0) if len(logs) > 1 else (center, center)
+        )
         below, above = np.maximum(center - low, 0), np.maximum(high - center, 0)
         return Prediction(
             np.exp(center),
@@ -227,13 +224,14 @@ def fit_pools(
 
     Args:
         points: "samples" seen and "pool_size" in unique samples, [n]; each pool trained on alone.
-        error: measured, such as 1 - accuracy, positive, [n], or the name of a column of `points`.
+        error: measured error, such as 1 - accuracy, positive, [n], or the name of a column of
+            `points`.
         pool: name of each point's pool, [n], or the name of a column.
-        law: with parameters b and tau (or R); `pool_utility()` when None, `effective_pool()` for
-            the baseline.
+        law: law with parameters b and tau (or R); `pool_utility()` when None, `effective_pool()`
+            for the baseline.
         weights: not negative, [n], such as `binomial_weights(error, tests)`.
         bootstraps: resampled fits for the intervals.
-        seed: of the resampling.
+        seed: seed of the resampling.
         delta: where the Huber loss of the log errors turns linear; infinite for least squares.
         stretch: how half-lives stretch in a mixture.
         source: where the points come from.
@@ -292,7 +290,7 @@ def _column(points: Mapping[str, ArrayLike], name: str) -> Array:
 def _check_pool(
     name: str, rows: NDArray[np.bool_], columns: Mapping[str, Array], error: Array
 ) -> float:
-    """Refuse a pool whose curve cannot be fitted; give its size."""
+    """Refuse a pool whose curve cannot be fitted; return its size."""
     samples, sizes, curve = columns["samples"][rows], columns["pool_size"][rows], error[rows]
     if len(np.unique(samples)) < _FEWEST_CHECKPOINTS:
         raise FitError(
@@ -327,7 +325,7 @@ def _check_pool(
 def _starts(
     law: Law, pools: tuple[str, ...], samples: Array, error: Array, labels: NDArray[np.str_]
 ) -> Array:
-    """Start from straight lines of log excess over log samples, one per pool, for several floors and half-lives, [S, P]."""
+    """Start from straight lines of log excess over log samples, one per pool, [S, P]."""
     starts = []
     for floor in (
         [law.fixed["d"]] if "d" in law.fixed else error.min() * np.array([0.02, 0.3, 0.6, 0.9])
@@ -339,8 +337,11 @@ def _starts(
                 for name in pools
             ]
         )
+        # The power weakens with every pass, so the line through a curve is flatter than its start:
+        # utilities begin at 1.3 times its slope. A line that does not fall begins just below 0.
         slopes, heights = np.minimum(lines[:, 0], -0.01), lines[:, 1]
         meets = {"d": float(np.log(floor)), "a": 0.0, "n0": 0.0}
+        # Where all curves meet at an excess of 1, n0 is where the lines come nearest to it.
         if "a" in law.fixed:
             meets["n0"] = float(-(heights @ slopes) / (slopes @ slopes))
         else:

@@ -1,4 +1,4 @@
-"""The loop over passes of a pool whose utility halves, for many parameter sets and points at once."""
+"""The loop over passes of a pool whose utility halves, for all parameter sets and points."""
 
 import math
 
@@ -15,14 +15,13 @@ _NOTHING = 1e-18
 def log_growth(
     samples: NDArray[np.float64], pass_samples: NDArray[np.float64], rate: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Integrate d ln n with a weight that falls from pass to pass.
+    """Sum exp(-rate k) ln(n_end / n_begin) over passes k.
 
-    Sum over passes k of exp(-rate k) ln(n_end / n_begin).
-
-    The first pass, k = 0, begins at one sample. With rate 0 it is ln n.
+    This is the integral of d ln n with a weight that falls from pass to pass. The first pass, k =
+    0, begins at one sample. With rate 0 it is ln n.
 
     Args:
-        samples: n, samples seen in all, [n].
+        samples: n, number of samples seen in all, [n].
         pass_samples: samples seen in all during which the pool is passed once, [n].
         rate: ln 2 / half-life in passes, 0 or more, [S, n].
 

@@ -1,6 +1,4 @@
-"""Pools of data with a utility and a half-life each.
-
-What a mixture of them yields at any number of samples.
+"""Pools of data with a utility and a half-life each, and the error of their mixtures.
 
 The excess error of one pool falls as a power of the samples seen; with every pass over the pool the
 power weakens by a factor of two per half-life. In a mixture each pool acts on the same relative
@@ -13,7 +11,7 @@ share times more rarely. So the excess error of a mixture is a product over pool
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,7 +36,6 @@ __all__ = [
     "Stretch",
     "binomial_weights",
     "effective_pool",
-    "error_with_floor_inside",
     "log_mixture_excess",
     "pool_utility",
 ]
@@ -56,23 +53,19 @@ pool's; equal for draws by size."""
 class PoolExcess(Term):
     """The error above its floor after n samples from one pool.
 
-    A (n / n0)^b with b halved every tau passes.
-
-    Inputs are "samples", n, and "pool_size", the unique samples of the pool. Parameters are "a",
-    "n0", "b" and "tau".
+    It is a (n / n0)^b with b halved every tau passes. Inputs are "samples", n, and "pool_size", the
+    unique samples of the pool. Parameters are "a", "n0", "b" and "tau".
 
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), equations 1 to 3.
     """
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Excess error where pools meet, samples there, utility and half-life."""
-        return {"a": "log", "n0": "log", "b": "identity", "tau": "log"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Samples seen and the size of the pool."""
-        return ("samples", "pool_size")
+    transforms: ClassVar[dict[str, Transform]] = {
+        "a": "log",
+        "n0": "log",
+        "b": "identity",
+        "tau": "log",
+    }
+    inputs: ClassVar[tuple[str, ...]] = ("samples", "pool_size")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
@@ -124,15 +117,13 @@ def pool_utility(meeting: Meeting = "inside") -> Law:
 
 
 def effective_pool(meeting: Meeting = "inside") -> Law:
-    """Error = d + a (effective samples / n0)^b.
-
-    A repeated sample counts less, instead of acting less.
+    """Error = d + a (effective samples / n0)^b, where a repeated sample counts less.
 
     The baseline the utility is compared with. Effective samples are m (1 + R (1 - (R / (1 + R))^r))
     after r repetitions of a pool of m.
 
     Args:
-        meeting: as in `pool_utility`.
+        meeting: where curves meet, as in `pool_utility`.
 
     Returns:
         The law with inputs "samples" and "pool_size"; 4 parameters, or 5.
@@ -151,15 +142,13 @@ def effective_pool(meeting: Meeting = "inside") -> Law:
 class _EffectiveExcess(Term):
     """a (effective samples / n0)^b."""
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Excess error where pools meet, samples there, utility and the constant of repetition."""
-        return {"a": "log", "n0": "log", "b": "identity", "R": "log"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Samples seen and the size of the pool."""
-        return ("samples", "pool_size")
+    transforms: ClassVar[dict[str, Transform]] = {
+        "a": "log",
+        "n0": "log",
+        "b": "identity",
+        "R": "log",
+    }
+    inputs: ClassVar[tuple[str, ...]] = ("samples", "pool_size")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
@@ -218,9 +207,9 @@ def log_mixture_excess(
     Args:
         numbers: "a" and "n0" [S], "b" and "tau" (or "R" of the effective-data baseline) [S, P],
             natural values.
-        shares: at which the P pools are drawn, not negative, sum 1 per mixture, [C, P].
+        shares: rates at which the P pools are drawn, not negative, sum 1 per mixture, [C, P].
         sizes: unique samples per pool, [C, P].
-        samples: seen in all, [C].
+        samples: number of samples seen in all, [C].
         stretch: how half-lives stretch in a mixture.
 
     Returns:
@@ -236,6 +225,7 @@ def log_mixture_excess(
 
     unique = np.where(shares > 0, sizes, 0.0).sum(axis=1)
     total = np.log(numbers["a"])[:, None] - np.log(numbers["n0"])[:, None] * utility.T
+    # A pool that is not drawn is left out: its half-life would stretch without end.
     for pool in range(shares.shape[1]):
         drawn = shares[:, pool] > 0
         share, size = shares[drawn, pool], sizes[drawn, pool]
@@ -244,31 +234,6 @@ def log_mixture_excess(
         growth = log_growth(samples[drawn], size / share, rate)[0]
         total[:, drawn] += share * numbers["b"][:, pool : pool + 1] * growth
     return total
-
-
-def error_with_floor_inside(
-    numbers: Mapping[str, Array], shares: Array, sizes: Array, samples: Array
-) -> Array:
-    """Return the error the way the paper's programs compute it, with the floor scaled down by every pass after the first.
-
-    For comparison only: (a n_1^b + d) times the later factors, where the paper's formula adds d at
-    the end.
-
-    Args:
-        numbers: as in `log_mixture_excess`, and "d" [S].
-        shares: of the pools, in proportion to their sizes, [C, P].
-        sizes: unique samples per pool, [C, P].
-        samples: seen in all, [C].
-
-    Returns:
-        Errors, [S, C].
-
-    Source: github locuslab/scaling_laws_data_filtering, its objective of effective utility.
-    """
-    unique = np.where(shares > 0, sizes, 0.0).sum(axis=1)
-    first = log_mixture_excess(numbers, shares, sizes, np.minimum(samples, unique))
-    later = log_mixture_excess(numbers, shares, sizes, samples) - first
-    return (np.exp(first) + numbers["d"][:, None]) * np.exp(later)
 
 
 def _effective_mixture(

@@ -1,11 +1,8 @@
-"""Loss as a function of the learning-rate schedule.
-
-The multi-power law, its curves, and what a cooldown gains.
-"""
+"""Loss as a function of the learning-rate schedule: the multi-power law."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,15 +12,14 @@ from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
-from steelyard.laws.forms.chinchilla import power_law
 from steelyard.laws.forms.schedules.schedule_kernel import Drops, anneal, collect_drops
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 __all__ = [
     "CooldownGain",
     "Curve",
-    "chinchilla_in_steps",
     "cooldown_gain",
     "fit_curves",
     "multi_power",
@@ -53,23 +49,16 @@ class _MultiPowerTerm(Term):
     growth: float = 1.15
     _drops: dict[bytes, Drops] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Scales by their log, exponents as they are."""
-        return {
-            "L0": "log",
-            "A": "log",
-            "B": "log",
-            "C": "log",
-            "alpha": "identity",
-            "beta": "identity",
-            "gamma": "identity",
-        }
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Number of the schedule and step in it."""
-        return ("schedule", "step")
+    transforms: ClassVar[dict[str, Transform]] = {
+        "L0": "log",
+        "A": "log",
+        "B": "log",
+        "C": "log",
+        "alpha": "identity",
+        "beta": "identity",
+        "gamma": "identity",
+    }
+    inputs: ClassVar[tuple[str, ...]] = ("schedule", "step")
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
@@ -80,7 +69,9 @@ class _MultiPowerTerm(Term):
         base = np.logaddexp(theta["L0"], trunk)
         share = np.exp(trunk - base)
         annealed, by_c, by_beta, by_gamma = anneal(drops, theta["C"], theta["beta"], theta["gamma"])
-        scale = np.exp(np.minimum(theta["B"] - base, 500.0))
+        scale = np.exp(np.minimum(theta["B"] - base, 500.0))  # beyond e^500 sums would overflow
+        # Starts far from the optimum could take away more than the whole loss. From 90 % on the log
+        # continues as its tangent, which is finite everywhere and leads back.
         part = scale * annealed
         over = part > _LINEAR_FROM
         left = np.where(over, 1 - _LINEAR_FROM, 1 - part)
@@ -98,6 +89,7 @@ class _MultiPowerTerm(Term):
 
     def _collected(self, inputs: Mapping[str, Array]) -> Drops:
         """Lump the drops once per set of points; the last few sets are remembered."""
+        # The minimizer asks for the same points again and again; a bootstrap asks for a few sets.
         key = inputs["schedule"].tobytes() + inputs["step"].tobytes()
         if key not in self._drops:
             while len(self._drops) >= _REMEMBERED:
@@ -109,13 +101,12 @@ class _MultiPowerTerm(Term):
 
 
 def multi_power(schedules: Sequence[LearningRates], *, growth: float = 1.15) -> Law:
-    """Loss = L0 + A S(t)^-alpha - B sum_k (eta_{k-1} - eta_k) [1.
+    """Loss = L0 + A S(t)^-alpha - B sum_k (eta_{k-1} - eta_k) G_k(t).
 
-    (1 + C eta_k^-gamma S_k(t))^-beta].
-
-    S(t) is the sum of all learning rates up to step t, warm-up included, and S_k(t) that from step
-    k on. The sum runs over all changes of the rate; the rise of the warm-up counts as negative
-    drops, so schedules that are compared share their warm-up.
+    G_k(t) = 1 - (1 + C eta_k^-gamma S_k(t))^-beta. S(t) is the sum of all learning rates up to step
+    t, warm-up included, and S_k(t) that from step k on. The sum runs over all changes of the rate;
+    the rise of the warm-up counts as negative drops, so schedules that are compared share their
+    warm-up.
 
     Args:
         schedules: K of them, every step's rate.
@@ -137,61 +128,55 @@ def multi_power(schedules: Sequence[LearningRates], *, growth: float = 1.15) -> 
             "a multi-power law needs at least one schedule",
             hint="give the learning rates of every run, see LearningRates",
         )
-    peak, total = (
-        max(item.peak for item in schedules),
-        max(float(item.rates.sum()) for item in schedules),
-    )
-    middle = float(np.log(total / 10))
-    step_scale = np.log(0.1) - (1 - 0.6) * np.log(peak)
     return Law(
         name="multi_power",
         term=_MultiPowerTerm(tuple(schedules), growth),
-        parameters=(
-            Parameter(name="L0", transform="log", low=-7.0, high=7.0, starts=(0.0, 1.0)),
-            Parameter(
-                name="A",
-                transform="log",
-                low=-25.0,
-                high=25.0,
-                starts=(float(np.log(0.5) + 0.5 * middle),),
-            ),
-            Parameter(name="alpha", transform="identity", low=0.02, high=3.0, starts=(0.3, 0.6)),
-            Parameter(
-                name="B", transform="log", low=-25.0, high=30.0, starts=(float(np.log(0.1 / peak)),)
-            ),
-            Parameter(
-                name="C",
-                transform="log",
-                low=-25.0,
-                high=30.0,
-                starts=(float(step_scale) - 1.0, float(step_scale) + 1.0),
-            ),
-            Parameter(
-                name="beta",
-                transform="identity",
-                low=0.02,
-                high=5.0,
-                starts=(0.5,),
-                prior=_BELIEFS["beta"],
-            ),
-            Parameter(
-                name="gamma",
-                transform="identity",
-                low=-1.0,
-                high=3.0,
-                starts=(0.6,),
-                prior=_BELIEFS["gamma"],
-            ),
-        ),
+        parameters=_parameters(schedules),
         conditions=("schedule", "step"),
         formula="L0 + A S^-alpha - B sum_k (eta_{k-1} - eta_k) [1 - (1 + C eta_k^-gamma "
         "S_k)^-beta]",
     )
 
 
-def chinchilla_in_steps() -> Law:
-    """Return loss = E + A / step^alpha, which knows the length of a run but not its schedule."""
-    return power_law("step")
+def _parameters(schedules: Sequence[LearningRates]) -> tuple[Parameter, ...]:
+    """Declare the parameters; the starts of the scales follow from rates and lengths."""
+    # B and C have the unit of a reciprocal rate, so no fixed start fits all peaks. With these the
+    # trunk's power is .5 at a tenth of the longest sum of rates, a drop from the peak to 0 takes .1
+    # off the loss, and C rate^-gamma since is 1 after about ten steps at the peak.
+    peak = max(item.peak for item in schedules)
+    middle = np.log(max(float(item.rates.sum()) for item in schedules) / 10)
+    step_scale = float(np.log(0.1) - (1 - 0.6) * np.log(peak))
+    trunk = float(np.log(0.5) + 0.5 * middle)
+    fall = float(np.log(0.1 / peak))
+    return (
+        Parameter(name="L0", transform="log", low=-7.0, high=7.0, starts=(0.0, 1.0)),
+        Parameter(name="A", transform="log", low=-25.0, high=25.0, starts=(trunk,)),
+        Parameter(name="alpha", transform="identity", low=0.02, high=3.0, starts=(0.3, 0.6)),
+        Parameter(name="B", transform="log", low=-25.0, high=30.0, starts=(fall,)),
+        Parameter(
+            name="C",
+            transform="log",
+            low=-25.0,
+            high=30.0,
+            starts=(step_scale - 1.0, step_scale + 1.0),
+        ),
+        Parameter(
+            name="beta",
+            transform="identity",
+            low=0.02,
+            high=5.0,
+            starts=(0.5,),
+            prior=_BELIEFS["beta"],
+        ),
+        Parameter(
+            name="gamma",
+            transform="identity",
+            low=-1.0,
+            high=3.0,
+            starts=(0.6,),
+            prior=_BELIEFS["gamma"],
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -199,9 +184,9 @@ class Curve:
     """A measured loss curve and the learning rates behind it.
 
     Attributes:
-        rates: of every step, warm-up included.
-        step: where the loss was measured, within the schedule, positive, [n].
-        loss: positive, such as nats per token, [n].
+        rates: learning rate of every step, warm-up included.
+        step: steps at which the loss was measured, within the schedule, positive, [n].
+        loss: measured loss, positive, such as nats per token, [n].
     """
 
     rates: LearningRates
@@ -238,13 +223,13 @@ def fit_curves(
 
     Args:
         curves: K of them; a cosine, a constant run and a two-stage run determine all parameters.
-        law: of inputs "schedule" and "step", or "step" alone; None for the multi-power law of these
-            curves.
+        law: law of inputs "schedule" and "step", or "step" alone; None for the multi-power law of
+            these curves.
         prior: "published" believes beta and gamma near those of published fits; None fits them
             freely.
         block_steps: length of the blocks, in steps.
         bootstraps: resampled fits for the intervals; 0 for none.
-        seed: of the resampling.
+        seed: seed of the resampling.
         source: where the curves come from.
 
     Returns:
@@ -263,6 +248,8 @@ def fit_curves(
     step = np.concatenate([np.asarray(curve.step, dtype=np.float64) for curve in curves])
     loss = np.concatenate([np.asarray(curve.loss, dtype=np.float64) for curve in curves])
     blocks = _blocks(number, step, block_steps)
+    # The engine weighs a prior against the number of points; narrowing it by sqrt(blocks / points)
+    # weighs it against the blocks, which are what is independent.
     shrink = float(np.sqrt((blocks.max() + 1) / len(blocks)))
     own = {
         name: Prior(item.center, item.sd * shrink)
@@ -284,6 +271,8 @@ def fit_curves(
 
 def _starts(law: Law, loss: Array) -> Array:
     """Put the floor a little and well below the lowest loss."""
+    # A floor above the lowest loss has no way down where the trunk is steep, so starts of the grid
+    # are moved below it: one just below, one far below for curves that are still falling.
     grid = law.start_grid()
     if "L0" not in law.names or not (loss > 0).all():
         return grid
@@ -306,11 +295,11 @@ def predict_curve(
     """Predict the losses of a run with another schedule.
 
     Args:
-        fit: of a law with inputs "schedule" and "step", or "step" alone.
-        rates: of every step of the run, with the warm-up of the fitted curves.
-        steps: where to predict, [n].
-        level: probability inside the interval, 0..1; it holds parameters' spread and the noise of
-            one point.
+        fit: fit of a law with inputs "schedule" and "step", or "step" alone.
+        rates: learning rate of every step of the run, with the warm-up of the fitted curves.
+        steps: steps at which to predict, [n].
+        level: probability inside the interval, 0..1; it holds the spread of the parameters and the
+            noise of one point.
 
     Returns:
         Losses with low and high, [n].
@@ -327,9 +316,7 @@ def predict_curve(
     if len(fit.samples):
         low, high = np.quantile(law.predict(fit.samples, inputs), ends, axis=0)
         below, above = np.maximum(center - low, 0.0), np.maximum(high - center, 0.0)
-    from scipy.special import ndtri
-
-    noise = float(ndtri(ends[1])) * fit.noise
+    noise = normal(level) * fit.noise
     return Prediction(
         np.exp(center),
         np.exp(center - np.hypot(below, noise)),
@@ -371,10 +358,10 @@ def cooldown_gain(
     """Predict the gain of a cooldown over its trunk from the law, without running it.
 
     Args:
-        fit: of the multi-power law.
+        fit: fit of the multi-power law.
         trunk: the run that is not cooled down.
         cooled: the run that is; of the same length.
-        level: probability inside the intervals, 0..1; they hold the parameters' spread.
+        level: probability inside the intervals, 0..1; they hold the spread of the parameters.
 
     Returns:
         Losses at the last step and their difference, in the unit of the fitted losses.

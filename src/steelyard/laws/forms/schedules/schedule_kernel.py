@@ -1,4 +1,4 @@
-"""The sum over learning-rate drops of the multi-power law, lumped so that a curve costs dozens of terms per point, not thousands.
+"""The sum over learning-rate drops of the multi-power law, lumped to dozens of terms.
 
 Drops lie exact one by one just before a point and in blocks further back, whose width grows with
 the distance. A block is never wider than a fixed factor of the rate and never mixes drops and
@@ -45,7 +45,7 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Running sums over the steps of one schedule, [T + 1] each, and where no block may reach across."""
+    """Running sums over the steps of one schedule, [T + 1] each, and the edges of blocks."""
 
     size: Array
     position: Array
@@ -59,6 +59,8 @@ class _Prefix:
         before = np.concatenate([[0.0], np.cumsum(rates)])
         drop = np.concatenate([[0.0], rates[:-1] - rates[1:]])
         log = np.log(np.maximum(rates, _SMALLEST_RATE * schedule.peak))
+        # A block acts at its mean rate, so it must not hold rates that differ by more than a factor
+        # of sqrt(e), nor drops and rises that would cancel.
         level = np.floor(2 * (log - log.max()) + 1e-9)
         change = (np.diff(level) != 0) | (np.diff(np.sign(drop)) != 0)
         size, position, rate = (
@@ -81,7 +83,7 @@ def collect_drops(
     Args:
         schedules: K of them.
         schedule: number 1..K of each point's schedule, [n].
-        step: of each point, within its schedule, [n].
+        step: step of each point, within its schedule, [n].
         exact: steps just before a point that are not lumped, at least 1.
         growth: ratio of successive distances beyond, above 1; 1 + 1e-9 and less leaves every step
             alone.
@@ -150,11 +152,12 @@ def _distances(exact: int, growth: float, longest: int) -> NDArray[np.int64]:
 def _of_point(
     prefix: _Prefix, step: int, distances: NDArray[np.int64]
 ) -> tuple[Array, Array, Array]:
-    """Return size, learning-rate sum since and log rate of the blocks before one point; one empty block where there are none."""
+    """Return size, learning-rate sum since, and log rate of the blocks before one point."""
     edges = prefix.edges[prefix.edges <= step]
     bounds = np.unique(np.concatenate([[1], edges, (step + 1) - distances[distances <= step]]))
     size = np.diff(prefix.size[bounds])
     used = size != 0
+    # A constant rate has no drops; `reduceat` needs one block per point all the same.
     if not used.any():
         return np.zeros(1), np.ones(1), np.zeros(1)
     position = np.diff(prefix.position[bounds])[used] / size[used]
@@ -169,7 +172,7 @@ def anneal(
     """Sum size [1 - (1 + C rate^-gamma since)^-beta] over each point's drops, for S parameter sets.
 
     Args:
-        drops: of n points.
+        drops: lumped drops of n points.
         log_c: log of C, [S, 1] or [S, n].
         beta: exponent, [S, 1] or [S, n].
         gamma: exponent of the rate, [S, 1] or [S, n].
@@ -181,6 +184,7 @@ def anneal(
     """
     count = max(len(log_c), len(beta), len(gamma))
     out = np.empty((4, count, len(drops.first)))
+    # One parameter set at a time: R drops of all sets at once would not stay in the cache.
     for row in range(count):
         power, slope = _of_points(beta, row, drops), _of_points(gamma, row, drops)
         exponent = _of_points(log_c, row, drops) - slope * drops.log_rate + drops.log_since

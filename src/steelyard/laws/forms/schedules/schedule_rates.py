@@ -20,7 +20,8 @@ class LearningRates:
     """The learning rate of every step of a run, warm-up included.
 
     Attributes:
-        rates: of steps 0, 1, ..., T - 1; finite, not negative, at least one positive, [T].
+        rates: learning rates of steps 0, 1, ..., T - 1; finite, not negative, at least one
+            positive, [T].
     """
 
     rates: Array
@@ -52,11 +53,11 @@ class LearningRates:
 
     @classmethod
     def of(cls, multiplier: Callable[[int], float], steps: int, peak: float) -> "LearningRates":
-        """Sample a schedule given as a function from step to a multiplier of the peak, such as those of `steelyard.train`.
+        """Sample a schedule given as a function of the step, such as those of `steelyard.train`.
 
         Args:
-            multiplier: of the peak rate, by step.
-            steps: of the run, at least 2.
+            multiplier: multiplier of the peak rate, by step.
+            steps: length of the run, at least 2.
             peak: rate where the multiplier is 1, positive.
 
         Returns:
@@ -69,7 +70,7 @@ class LearningRates:
         """Rise linearly from 0 over `warmup` steps, then stay.
 
         Args:
-            steps: of the run.
+            steps: length of the run.
             peak: the constant rate, positive.
             warmup: steps of the rise, fewer than `steps`.
 
@@ -88,7 +89,7 @@ class LearningRates:
         """Rise linearly, then fall along half a cosine.
 
         Args:
-            steps: of the run.
+            steps: length of the run.
             peak: rate after the warm-up, positive.
             warmup: steps of the rise.
             final: rate at the end as a fraction of the peak, 0..1.
@@ -116,12 +117,12 @@ class LearningRates:
         """Rise linearly, stay, and cool down over the last part of the run.
 
         Args:
-            steps: of the run.
+            steps: length of the run.
             peak: the constant rate, positive.
             warmup: steps of the rise.
             cooldown: fraction of all steps that cool down, 0..1.
-            shape: with x from 0 to 1 over the cooldown: 1 - sqrt(x), 1 - x, (1 + cos pi x) / 2, 1 -
-                x^2, or final^x.
+            shape: form of the fall, with x from 0 to 1 over the cooldown: 1 - sqrt(x), 1 - x, (1 +
+                cos pi x) / 2, 1 - x^2, or final^x.
             final: rate at the end as a fraction of the peak, 0..1; positive for "exponential".
 
         Returns:
@@ -133,6 +134,8 @@ class LearningRates:
 
         Source: Haegele et al. 2024 (arXiv 2405.18392), equations 1 and 2 and appendix A.
         """
+        # The fraction is of the whole run, as the paper counts it, and the last step is one step
+        # short of the final rate: x stays below 1.
         falling = round(cooldown * steps)
         if not 0 <= cooldown <= 1 or falling + warmup > steps:
             raise FitError(
@@ -157,7 +160,7 @@ class LearningRates:
         """Rise linearly to one rate and drop to another at a step.
 
         Args:
-            steps: of the run.
+            steps: length of the run.
             first: rate before the switch.
             second: rate from the switch on.
             switch: step of the drop, between warm-up and end.

@@ -1,4 +1,4 @@
-"""Learning curves of reinforcement learning, and the environment steps they need to reach a return."""
+"""Return curves of reinforcement learning, and the environment steps to reach a return."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from steelyard.laws.fitting.terms import Array
 
 __all__ = [
     "DataNeeds",
-    "LearningCurve",
+    "ReturnCurve",
     "best_setting",
     "data_needs",
     "first_crossings",
@@ -20,15 +20,15 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LearningCurve:
+class ReturnCurve:
     """Returns of all seeds of one task at one updates-to-data ratio.
 
     Attributes:
-        task: its name.
-        utd: gradient steps per environment step, positive.
+        task: name of the task.
+        utd: number of gradient steps per environment step, positive.
         step: environment steps, rising, [T].
-        returns: of every seed, failed ones included, normalized so that 1000 is the task's maximum,
-            [T, seeds].
+        returns: returns of every seed, failed ones included, normalized so that 1000 is the task's
+            maximum, [T, seeds].
         resets: environment steps at which the agent was reset; after each the points up to recovery
             are left out.
     """
@@ -41,10 +41,8 @@ class LearningCurve:
 
     def __post_init__(self) -> None:
         """Refuse columns that do not belong together."""
-        step, returns = (
-            np.asarray(self.step, dtype=np.float64),
-            np.asarray(self.returns, dtype=np.float64),
-        )
+        step = np.asarray(self.step, dtype=np.float64)
+        returns = np.asarray(self.returns, dtype=np.float64)
         if returns.ndim != 2 or step.shape != returns.shape[:1] or not returns.size:
             raise FitError(
                 f"task {self.task}, UTD {self.utd:g}: steps {step.shape} and returns "
@@ -68,7 +66,8 @@ class LearningCurve:
     @property
     def kept(self) -> NDArray[np.bool_]:
         """Points outside the dips after resets, judged on the mean over seeds, [T]."""
-        mean, keep = self.returns.mean(axis=1), np.ones(len(self.step), dtype=np.bool_)
+        mean = self.returns.mean(axis=1)
+        keep = np.ones(len(self.step), dtype=np.bool_)
         for reset in self.resets:
             before, after = np.flatnonzero(self.step <= reset), np.flatnonzero(self.step > reset)
             if len(before) and len(after):
@@ -80,13 +79,13 @@ class LearningCurve:
 def return_thresholds(
     lowest: float, highest: float = 800.0, count: int = 10, maximum: float = 1000.0
 ) -> Array:
-    """Return returns to ask for, denser towards the maximum, where each point is dearer.
+    """Choose the returns to ask for, denser towards the maximum, where each point is dearer.
 
     Args:
         lowest: first threshold, such as 200 (DeepMind Control) or 300 (Gym).
         highest: last threshold.
         count: how many, at least 2.
-        maximum: of the normalized return.
+        maximum: highest normalized return.
 
     Returns:
         Thresholds, ascending, [count].
@@ -112,8 +111,8 @@ def first_crossings(step: Array, returns: Array, thresholds: Array) -> Array:
 
     Args:
         step: environment steps, [T].
-        returns: of R curves, [T, R].
-        thresholds: J of them.
+        returns: returns of R curves, [T, R].
+        thresholds: returns to reach, [J].
 
     Returns:
         Steps, [R, J]; NaN where a curve never gets there.
@@ -151,7 +150,7 @@ class DataNeeds:
 
 
 def data_needs(
-    curves: Sequence[LearningCurve],
+    curves: Sequence[ReturnCurve],
     thresholds: Array,
     *,
     bootstraps: int = 100,
@@ -168,7 +167,7 @@ def data_needs(
         curves: one per task and UTD, every task with the same UTDs.
         thresholds: returns, ascending, [J].
         bootstraps: resamplings of the seeds; 0 for none.
-        generator: of the resampling; needed when there is any.
+        generator: random generator of the resampling; needed when there is any.
 
     Returns:
         The needs with their resamplings.
@@ -179,7 +178,8 @@ def data_needs(
 
     Source: Rybkin et al. 2025 (arXiv 2502.04327), appendix D.
     """
-    tasks, utds = sorted({curve.task for curve in curves}), sorted({curve.utd for curve in curves})
+    tasks = sorted({curve.task for curve in curves})
+    utds = sorted({curve.utd for curve in curves})
     by_cell = {(curve.task, curve.utd): curve for curve in curves}
     missing = [(task, utd) for task in tasks for utd in utds if (task, utd) not in by_cell]
     if not curves or missing or len(by_cell) != len(curves) or (bootstraps and generator is None):
@@ -200,6 +200,8 @@ def data_needs(
     )
     _refuse_unreached(found[:, :, 0], tasks, utds, thresholds)
     medians = np.median(found[:, :, 0], axis=(1, 2))
+    # Tasks differ in difficulty by orders of magnitude; without the division the hardest would be
+    # the average.
     unit = float(np.median(medians))
     mean = unit * (found / medians[:, None, None, None]).mean(axis=0)
     return DataNeeds(
@@ -212,7 +214,7 @@ def data_needs(
 
 
 def _resampled(
-    curve: LearningCurve, thresholds: Array, bootstraps: int, generator: np.random.Generator | None
+    curve: ReturnCurve, thresholds: Array, bootstraps: int, generator: np.random.Generator | None
 ) -> Array:
     """Return the crossings of the mean over seeds, then those of resampled means, [1 + B, J]."""
     returns, seeds = curve.returns[curve.kept], curve.returns.shape[1]
@@ -244,14 +246,14 @@ def _refuse_unreached(
 
 
 def best_setting(needed: Array, values: Array) -> float:
-    """Choose a hyper-parameter at one UTD so that noise among seeds does not.
+    """Return the mean best value of a hyper-parameter at one UTD over all resamplings.
 
-    Average the winners of all resamplings.
+    The mean keeps the noise among seeds from choosing the value.
 
     Args:
         needed: environment steps to the highest threshold by value, by the other hyper-parameter
             and by resampling, NaN where it is never reached, [V, O, R].
-        values: of the hyper-parameter, [V].
+        values: values of the hyper-parameter, [V].
 
     Returns:
         The mean winner over the other hyper-parameter and the resamplings in which any value got

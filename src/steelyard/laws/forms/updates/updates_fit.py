@@ -1,7 +1,4 @@
-"""Fitting the data law of reinforcement learning.
-
-All return thresholds and all resampled seeds in one batch.
-"""
+"""The fit of the data law, for all return thresholds and resampled seeds in one batch."""
 
 import math
 import warnings
@@ -35,10 +32,10 @@ def fit_updates(
     """Fit the data law of every threshold, all thresholds and resamplings in one batch.
 
     Args:
-        needs: data by UTD and threshold, see `data_needs`.
-        batch_size: of `fit_hyperparameters`.
-        learning_rate: of `fit_hyperparameters`.
-        critic_parameters: P, positive.
+        needs: data needed by UTD and threshold, see `data_needs`.
+        batch_size: result of `fit_hyperparameters` for the batch size.
+        learning_rate: result of `fit_hyperparameters` for the learning rate.
+        critic_parameters: number of parameters of the critic, P, positive.
         loss: "log" for a Huber loss of log steps; "linear" weighs log residuals by the squared
             steps, which near the optimum is the paper's squared error of the steps themselves.
         flops_factor: FLOP per gradient step, sample and critic parameter.
@@ -54,48 +51,33 @@ def fit_updates(
     Source: Rybkin et al. 2025 (arXiv 2502.04327), section 4.
     """
     _check(needs, critic_parameters)
-    law, steps = updates_to_data(needs.unit), needs.steps.T
-    weights = (
-        (steps / steps.max(axis=1, keepdims=True)) ** 2 if loss == "linear" else np.ones_like(steps)
-    )
-    delta = math.inf if loss == "linear" else _DELTA
-    starts = _starts(needs)
-    count = starts.shape[1]
-    rough = _minimize(
-        law,
-        needs.utds,
-        np.repeat(steps, count, axis=0),
-        np.repeat(weights, count, axis=0),
-        delta,
-        np.concatenate(starts),
-    )
-    best = rough.objective.reshape(-1, count).argmin(axis=1) + count * np.arange(len(steps))
-    optimum = _minimize(law, needs.utds, steps, weights, delta, rough.theta[best])
+    law = updates_to_data(needs.unit)
+    steps = needs.steps.T
+    # Near the optimum log residual x steps is the residual of the steps, so squared steps as
+    # weights turn least squares of the logs into those of the steps, and the law stays log-linear.
+    is_linear = loss == "linear"
+    weights = (steps / steps.max(axis=1, keepdims=True)) ** 2 if is_linear else np.ones_like(steps)
+    delta = math.inf if is_linear else _DELTA
+    optimum = _optimum(law, needs, steps, weights, delta)
     samples = _resampled(law, needs, weights, delta, optimum.theta)
-    freedom = max(len(needs.utds) - 3, 1)
+    parts = zip(optimum.theta, samples, steps, weights, optimum.objective, strict=True)
+    inputs = {"utd": needs.utds}
     fits = tuple(
         Fit(
             law=law,
             theta=theta,
             samples=sample,
-            inputs={"utd": needs.utds},
+            inputs=inputs,
             target=target,
             weights=weight,
             clusters=np.arange(len(needs.utds)),
             delta=delta,
             objective=float(objective),
-            noise=float(
-                np.sqrt(
-                    ((law.predict(theta[None], {"utd": needs.utds})[0] - np.log(target)) ** 2).sum()
-                    / freedom
-                )
-            ),
+            noise=_noise(np.log(target) - law.predict(theta[None], inputs)[0]),
             resampling="pairs" if len(sample) else "none",
             source=source,
         )
-        for theta, sample, target, weight, objective in zip(
-            optimum.theta, samples, steps, weights, optimum.objective, strict=True
-        )
+        for theta, sample, target, weight, objective in parts
     )
     return UpdatesLaw(
         utds=needs.utds,
@@ -107,6 +89,21 @@ def fit_updates(
         flops_factor=flops_factor,
         rises=_rises(needs),
     )
+
+
+def _optimum(law: Law, needs: DataNeeds, steps: Array, weights: Array, delta: float) -> Minima:
+    """Minimize from every start, then once more from the best of each threshold, [J, 3]."""
+    starts = _starts(needs)
+    count = starts.shape[1]
+    many = (np.repeat(steps, count, axis=0), np.repeat(weights, count, axis=0))
+    rough = _minimize(law, needs.utds, *many, delta, np.concatenate(starts))
+    best = rough.objective.reshape(-1, count).argmin(axis=1) + count * np.arange(len(steps))
+    return _minimize(law, needs.utds, steps, weights, delta, rough.theta[best])
+
+
+def _noise(residuals: Array) -> float:
+    """Return the standard deviation of log residuals, corrected for the three parameters."""
+    return float(np.sqrt((residuals**2).sum() / max(len(residuals) - 3, 1)))
 
 
 def _check(needs: DataNeeds, critic_parameters: float) -> None:
@@ -132,21 +129,16 @@ def _check(needs: DataNeeds, critic_parameters: float) -> None:
 
 def _starts(needs: DataNeeds) -> Array:
     """Put floors and exponents on a small grid and the excess through the lowest UTD, [J, 6, 3]."""
+    # Floor and exponent trade off, so floors start at 20, 70 and 97 % of the least need; beta then
+    # follows from the excess at the lowest UTD, which is measured best.
     least, most = needs.steps.min(axis=0), needs.steps.max(axis=0)
     rows = []
     for share in (0.2, 0.7, 0.97):
         for alpha in (0.5, 1.2):
             excess = np.log(np.maximum(most - share * least, 1e-3 * most) / needs.unit)
-            rows.append(
-                np.stack(
-                    [
-                        np.log(share * least),
-                        np.log(needs.utds[0]) + excess / alpha,
-                        np.full(len(least), alpha),
-                    ],
-                    axis=1,
-                )
-            )
+            beta = np.log(needs.utds[0]) + excess / alpha
+            columns = [np.log(share * least), beta, np.full(len(least), alpha)]
+            rows.append(np.stack(columns, axis=1))
     return np.stack(rows, axis=1)
 
 
@@ -170,7 +162,9 @@ def _minimize(
 def _resampled(
     law: Law, needs: DataNeeds, weights: Array, delta: float, theta: Array
 ) -> list[Array]:
-    """Fit the resamplings that reach every threshold, [B, 3] per threshold; row b is the same resampling for all."""
+    """Fit the resamplings that reach every threshold, [B, 3] per threshold."""
+    # A resampling takes part in all thresholds or in none, so that row b is the same resampling
+    # everywhere and can be interpolated between thresholds.
     samples = needs.samples
     reached = np.isfinite(samples).all(axis=(1, 2))
     if len(samples) and reached.mean() < 0.5:

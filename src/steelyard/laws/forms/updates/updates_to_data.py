@@ -1,11 +1,9 @@
-"""Value-based reinforcement learning.
-
-Data and compute to reach a return as laws of the updates-to-data ratio (UTD).
-"""
+"""Data and compute to reach a return as laws of the updates-to-data ratio (UTD)."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,15 +33,8 @@ class _Excess(Term):
 
     unit: float
 
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """The ratio at which the excess is one unit, and the exponent."""
-        return {"beta": "log", "alpha": "identity"}
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The updates-to-data ratio."""
-        return ("utd",)
+    transforms: ClassVar[dict[str, Transform]] = {"beta": "log", "alpha": "identity"}
+    inputs: ClassVar[tuple[str, ...]] = ("utd",)
 
     def evaluate(
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
@@ -105,8 +96,8 @@ def hyperparameter_law(tasks: Sequence[str]) -> Law:
     """Best batch size or learning rate = coefficient[task] x utd^-slope, one slope for all tasks.
 
     Args:
-        tasks: their names; the input "group" holds the number 1..G or the name of each point's
-            task.
+        tasks: names of the tasks; the input "group" holds the number 1..G or the name of each
+            point's task.
 
     Returns:
         The law with inputs "utd" and "group".
@@ -127,11 +118,11 @@ def fit_hyperparameters(
     """Fit the best values of one hyper-parameter by least squares of their logs.
 
     Args:
-        utd: of each best value, [n].
+        utd: updates-to-data ratio of each best value, [n].
         task: name of its task, [n].
         values: best batch sizes or learning rates, positive, [n].
         bootstraps: resampled fits.
-        source: where they come from.
+        source: where the values come from.
 
     Returns:
         The fit of `hyperparameter_law`.
@@ -155,7 +146,7 @@ class Hyperparameters:
 
     Attributes:
         batch_size: a multiple of 16, at least 16.
-        learning_rate: of the optimizer.
+        learning_rate: learning rate of the optimizer.
     """
 
     batch_size: int
@@ -167,12 +158,12 @@ class UpdatesLaw:
     """Data and compute to reach a return at any updates-to-data ratio.
 
     Attributes:
-        utds: tested ratios, ascending, [U].
-        thresholds: returns, ascending, [J].
-        fits: of `updates_to_data`, one per threshold.
-        batch_size: of `hyperparameter_law`.
-        learning_rate: of `hyperparameter_law`.
-        critic_parameters: P.
+        utds: tested updates-to-data ratios, ascending, [U].
+        thresholds: returns to reach, ascending, [J].
+        fits: fits of `updates_to_data`, one per threshold.
+        batch_size: fit of `hyperparameter_law` to the best batch sizes.
+        learning_rate: fit of `hyperparameter_law` to the best learning rates.
+        critic_parameters: number of parameters of the critic, P.
         flops_factor: FLOP per gradient step, sample and critic parameter; 10 is 6 for the critic
             and 4 for target and actor.
         rises: (threshold, UTD) where more updates needed more data than the next lower UTD; noise,
@@ -189,7 +180,7 @@ class UpdatesLaw:
     rises: tuple[tuple[float, float], ...] = ()
 
     def data_needed(self, threshold: float, utd: float, level: float = 0.8) -> Estimate:
-        """Return the environment steps to reach a return, between thresholds by log-linear interpolation.
+        """Return the environment steps to reach a return, log-linear between thresholds.
 
         Args:
             threshold: return, between the lowest and highest fitted.
@@ -225,7 +216,7 @@ class UpdatesLaw:
         return Estimate.of(flops[0], flops[1:], level)
 
     def frontier(self, threshold: float, count: int = 200) -> tuple[Array, Array, Array]:
-        """Return UTDs over the tested range with the data and compute they need for a return, [count] each."""
+        """Return tested UTDs with the data and compute they need for a return, [count] each."""
         ratios = np.geomspace(self.utds[0], self.utds[-1], count)
         steps = self.steps(threshold, ratios)[0]
         return ratios, steps, steps * self.flops_per_step(ratios)
@@ -255,7 +246,7 @@ class UpdatesLaw:
         return Hyperparameters(batch_size=_BATCH_MULTIPLE * multiple, learning_rate=rate)
 
     def steps(self, threshold: float, utds: Array) -> Array:
-        """Return the environment steps to a return, first of the optimum, then of the resamplings that all thresholds share.
+        """Return the environment steps to a return, of the optimum and of the resamplings.
 
         Args:
             threshold: return, between the lowest and highest fitted.
@@ -273,6 +264,8 @@ class UpdatesLaw:
                 f"return {threshold:g} lies outside the fitted thresholds, {low:g} to {high:g}",
                 hint="fit it from the curves",
             )
+        # Thresholds share the resampled seeds, so row b may be interpolated between two of them; a
+        # single threshold stands for both.
         at = min(
             int(np.searchsorted(self.thresholds, threshold, side="right")) - 1, len(self.fits) - 2
         )

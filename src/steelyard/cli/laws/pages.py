@@ -1,0 +1,291 @@
+"""The pages that the verbs of `steelyard laws` print: a table each, with notes below."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from steelyard.runs.report import Column, Report, Section, Table, Text
+from steelyard.units import pretty
+
+if TYPE_CHECKING:
+    from steelyard.laws import (
+        Allocation,
+        Comparison,
+        Estimate,
+        Fit,
+        IsoFlop,
+        NextCell,
+        Profile,
+        PublishedLaw,
+    )
+    from steelyard.laws.theory.random_features import RandomFeatureModel
+
+__all__ = [
+    "allocation_page",
+    "candidates_page",
+    "compare_page",
+    "fit_page",
+    "isoflop_page",
+    "law_page",
+    "prediction_page",
+    "registry_page",
+    "theory_page",
+]
+
+_MOST_OUTLIERS = 5
+_MOST_CANDIDATES = 12
+
+
+def _page(
+    title: str,
+    subtitle: str,
+    heading: str,
+    heads: Sequence[Column],
+    rows: list[list[Any]],
+    caption: str = "",
+    notes: Iterable[str] = (),
+) -> Report:
+    """Return a page of one table, with a list of notes below it."""
+    words = "\n".join(f"- {note}" for note in notes)
+    table = Table(list(heads), rows, caption)
+    section = Section(heading, [table, Text(words)] if words else [table])
+    return Report(title, subtitle, [section])
+
+
+def _right(*words: str) -> list[Column]:
+    """Return columns of numbers."""
+    return [Column(word, align="right") for word in words]
+
+
+def _count(value: float, unit: str) -> str:
+    """Return a count without its noun, which the head of the column says."""
+    return pretty(value, unit).partition(" ")[0] if unit else f"{value:.4g}"
+
+
+def _ends(item: "Estimate", unit: str = "") -> list[str]:
+    """Return the value and both ends of its interval."""
+    return [_count(value, unit) for value in (item.value, item.low, item.high)]
+
+
+def _beyond(distance: float) -> str:
+    """Say how far a run lies outside the points, given in factors of e."""
+    return f"; {math.exp(distance):.3g}x beyond the fitted points" if distance else ""
+
+
+def fit_page(fitted: "Fit", profiles: "Sequence[Profile]") -> Report:
+    """Show parameters with intervals and what the reader should know about them."""
+    flat = {item.name for item in profiles if item.is_flat}
+    rows: list[list[Any]] = []
+    for name, value in fitted.params.items():
+        note = "flat, see its profile" if name in flat else ""
+        note = "at its bound" if name in fitted.at_bounds else note
+        rows.append([name, *(f"{end:.5g}" for end in (value, *fitted.interval(name))), note])
+    formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
+    return _page(
+        f"Law {fitted.law.name}",
+        f"{formula}fitted to {fitted.source}",
+        "Parameters",
+        [Column("parameter"), *_right("fitted", "low", "high"), Column("note")],
+        rows,
+        f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})",
+        [*_fit_notes(fitted), *(f"profile of {item}" for item in profiles)],
+    )
+
+
+def _fit_notes(fitted: "Fit") -> list[str]:
+    """Say how well the points determine the law."""
+    outliers = fitted.outliers()
+    shown = "; ".join(map(str, outliers[:_MOST_OUTLIERS]))
+    if len(outliers) > _MOST_OUTLIERS:
+        shown += f" and {len(outliers) - _MOST_OUTLIERS} more"
+    priors = f"weak priors on {', '.join(fitted.prior)}, because the points are few"
+    return [
+        f"{fitted.num_points} points, residual noise {100 * fitted.noise:.2g} %, sum of Huber "
+        f"losses {fitted.objective:.6g}",
+        f"beyond the points the error grows by {100 * fitted.drift:.2g} % per factor e "
+        f"({fitted.drift_source})",
+        f"condition number {fitted.condition_number:.3g}; nearly free: "
+        f"{'; '.join(map(str, fitted.flat_directions)) or 'nothing'}",
+        priors if fitted.prior else "no priors",
+        f"far from the law: {shown}" if outliers else "no outliers",
+    ]
+
+
+def compare_page(found: "Comparison", source: str) -> Report:
+    """Show the laws by how well they extrapolated."""
+    rows: list[list[Any]] = [
+        [
+            form.law.name,
+            f"{100 * form.extrapolation_error:.2f} %",
+            " ".join(f"{100 * error:.1f}" for error in form.errors),
+            f"{100 * form.noise:.2f} %",
+            f"{form.aic:.1f}",
+        ]
+        for form in found.forms
+    ]
+    heads = [Column("law"), *_right("error beyond", "per cut, %", "noise inside", "AIC")]
+    caption = (
+        f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law "
+        f"extrapolates best."
+    )
+    return _page("Which law to trust", source, "Rolling extrapolation", heads, rows, caption)
+
+
+def isoflop_page(found: "IsoFlop", budget: float) -> Report:
+    """Show the minima, the exponents and the size for a budget; a budget of 0 asks for none."""
+    rows: list[list[Any]] = [
+        [
+            pretty(item.flops, "FLOP"),
+            *_ends(item.parameters, "parameter"),
+            _count(item.tokens, "token"),
+            f"{item.loss:.4f}",
+            item.reason or item.state,
+        ]
+        for item in found.budgets
+    ]
+    size, tokens = found.exponent, found.token_exponent
+    notes = [
+        f"best size grows as compute^{size.value:.3f} ({size.low:.3f} to {size.high:.3f}), "
+        f"{100 * found.level:.0f} % interval",
+        f"tokens grow as compute^{tokens.value:.3f} ({tokens.low:.3f} to {tokens.high:.3f})",
+        f"noise of one run {100 * found.noise:.2g} % ({found.noise_source})",
+    ]
+    if budget:
+        best = pretty(found.parameters(budget).value, "parameter")
+        fed = pretty(found.tokens(budget).value, "token")
+        notes.append(f"at {pretty(budget, 'FLOP')}: {best}, {fed}")
+    numbers = _right("best size", "low", "high", "tokens", "loss")
+    heads = [Column("budget"), *numbers, Column("")]
+    return _page("IsoFLOP", found.source, "Minima", heads, rows, notes=notes)
+
+
+def prediction_page(
+    asked: "Fit", run: Mapping[str, float], said: "Estimate", distance: float, level: float
+) -> Report:
+    """Show a prediction with its interval and how far it lies outside the points."""
+    row = [f"{end:.5g}" for end in (said.value, said.low, said.high)]
+    caption = f"{100 * level:.0f} % interval of one run" + _beyond(distance)
+    if asked.provenance == "published":
+        caption += "; no width, because no joint uncertainty was published"
+    return _page(
+        ", ".join(f"{name} {value:.4g}" for name, value in run.items()),
+        f"{asked.law.name}: {asked.source}",
+        "Prediction",
+        [*_right("predicted", "low", "high"), Column("provenance")],
+        [[*row, asked.provenance]],
+        caption,
+    )
+
+
+def allocation_page(chosen: "Allocation") -> Report:
+    """Show size, tokens, loss and recipe with intervals."""
+    found = {
+        "parameters": (chosen.parameters, "parameter"),
+        "tokens": (chosen.tokens, "token"),
+        "epochs": (chosen.epochs, ""),
+        "loss": (chosen.loss, ""),
+    }
+    found |= {name.replace("_", " "): (item, "") for name, item in chosen.recipe.items()}
+    rows: list[list[Any]] = [
+        [label, *_ends(item, unit), chosen.provenance]
+        for label, (item, unit) in found.items()
+        if item is not None
+    ]
+    ratio = chosen.tokens.value / chosen.parameters.value
+    caption = f"{ratio:.3g} tokens per parameter; {100 * chosen.level:.0f} % intervals"
+    if chosen.provenance == "published":
+        caption += " have no width, because no joint uncertainty was published"
+    else:
+        caption += _beyond(chosen.distance)
+    if chosen.binding:
+        caption += f"; held back by {' and '.join(chosen.binding).replace('_', ' ')}"
+    if chosen.training_flops < 0.999 * chosen.flops:
+        caption += f"; training spends {pretty(chosen.training_flops, 'FLOP')} of it"
+    title = f"Best use of {pretty(chosen.flops, 'FLOP')}"
+    heads = [Column(""), *_right("best", "low", "high"), Column("provenance")]
+    return _page(title, chosen.source, "Allocation", heads, rows, caption)
+
+
+def candidates_page(found: "NextCell") -> Report:
+    """Show the candidates, the best buy first."""
+    columns = (found.inputs["parameters"], found.inputs["tokens"], found.flops)
+    units = ("parameter", "token", "FLOP")
+    rows: list[list[Any]] = [
+        [
+            *(pretty(float(value), unit) for value, unit in zip(row, units, strict=True)),
+            f"{100 * after:.3g} %",
+        ]
+        for *row, after in zip(*columns, found.interval_after, strict=True)
+    ]
+    heads = _right("size", "tokens", "cost", "interval after")
+    caption = (
+        f"Best buy first. The {100 * found.level:.0f} % interval of the law is "
+        f"{100 * found.interval_before:.3g} % wide now."
+    )
+    shown = rows[:_MOST_CANDIDATES]
+    return _page("Which run to do next", "", "Candidates", heads, shown, caption)
+
+
+def registry_page(laws: "Sequence[PublishedLaw]") -> Report:
+    """Show the published laws."""
+    rows: list[list[Any]] = [[law.name, law.law.formula or law.form, law.title] for law in laws]
+    heads = [Column("name"), Column("law"), Column("about")]
+    caption = "steelyard laws registry NAME shows numbers, conventions and source."
+    return _page("Published laws", "", "As the papers give them", heads, rows, caption)
+
+
+def law_page(law: "PublishedLaw") -> Report:
+    """Show one published law with its numbers and conventions."""
+    errors = {key: f"{error:.3g}" for key, error in law.standard_errors.items()}
+    rows: list[list[Any]] = [
+        [key, f"{value:.8g}", errors.get(key, "")] for key, value in law.params.items()
+    ]
+    rows += [[key, "not printed", ""] for key in law.missing]
+    facts = {
+        "predicts": f"{law.target}, {law.unit}" if law.unit else law.target,
+        "parameters counted": law.counts,
+        "tokenizer": law.tokenizer,
+        "source": law.source,
+    }
+    return _page(
+        law.name,
+        law.title,
+        law.law.formula or law.form,
+        [Column("parameter"), *_right("value", "standard error")],
+        rows,
+        "Natural units.",
+        [f"{label}: {words}" for label, words in facts.items() if words],
+    )
+
+
+def theory_page(
+    title: str,
+    model: "RandomFeatureModel",
+    curve: Any,
+    binding: dict[str, Any] | None,
+    best: dict[str, Any] | None,
+) -> Report:
+    """Show the learning curve and what follows from the exponents."""
+    shown = range(0, len(curve.steps), max(len(curve.steps) // 8, 1))
+    rows: list[list[Any]] = [
+        [str(curve.steps[index]), f"{curve.test[index]:.5g}", f"{curve.train[index]:.5g}"]
+        for index in shown
+    ]
+    known = model.exponents()
+    notes = [
+        f"loss ~ steps^-{known.steps:.3g}, width^-{known.width:.3g}, "
+        f"samples^-{known.samples:.3g} where each binds",
+        f"compute-optimal width ~ compute^{known.optimal_width:.3g}, steps ~ "
+        f"compute^{known.optimal_steps:.3g}",
+    ]
+    if binding:
+        what = binding["binding"]
+        notes.append(f"at the end {what} bind: d ln loss / d ln {what} = {binding[what]:.3f}")
+    if best:
+        notes.append(
+            f"{best['budget']:.4g} width x steps: width {best['width']:.4g}, {best['steps']} "
+            f"steps, test loss {best['loss']:.4g}"
+        )
+    heads = _right("steps", "test loss", "train loss")
+    said = "Exact for large sizes, not measured"
+    return _page(title, said, "Learning curve", heads, rows, notes=notes)

@@ -1,0 +1,76 @@
+"""The laws by name, for the command line, stored fits and published sets."""
+
+from collections.abc import Callable
+
+from steelyard.errors import FitError
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.forms.batch_size import batch_law, batch_of_loss, steps_to_target
+from steelyard.laws.forms.chinchilla import chinchilla, chinchilla_tied, kaplan, power_law
+from steelyard.laws.forms.contrastive import contrastive
+from steelyard.laws.forms.growth import growth
+from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
+from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
+from steelyard.laws.forms.learning_rate import learning_rate
+from steelyard.laws.forms.overtraining import downstream_error, overtraining
+from steelyard.laws.forms.pools.pool_utility import effective_pool, pool_utility
+from steelyard.laws.forms.powers import monomial, powers
+from steelyard.laws.forms.rectified import rectified, vanilla
+from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
+from steelyard.laws.forms.routed import routed
+from steelyard.laws.forms.time_compute import time_compute
+from steelyard.laws.forms.updates.updates_to_data import updates_setting, updates_to_data
+
+__all__ = ["FORMS", "law_named"]
+
+FORMS: dict[str, Callable[..., Law]] = {
+    "batch_law": batch_law,
+    "batch_of_loss": batch_of_loss,
+    "chinchilla": chinchilla,
+    "chinchilla_tied": chinchilla_tied,
+    "contrastive": contrastive,
+    "data_constrained": data_constrained,
+    "downstream_error": downstream_error,
+    "effective_pool": effective_pool,
+    "growth": growth,
+    "kaplan": kaplan,
+    "learning_rate": learning_rate,
+    "monomial": monomial,
+    "model_size_law": model_size_law,
+    "overfitting_penalty": overfitting_penalty,
+    "overtraining": overtraining,
+    "pool_utility": pool_utility,
+    "power_law": power_law,
+    "power_law_floor": power_law_floor,
+    "powers": powers,
+    "rectified": rectified,
+    "routed": routed,
+    "smooth_transition": smooth_transition,
+    "steps_to_target": steps_to_target,
+    "time_compute": time_compute,
+    "updates_setting": updates_setting,
+    "updates_to_data": updates_to_data,
+    "vanilla": vanilla,
+}
+"""What makes each law, by name, for the command line and for reading a fit's JSON."""
+
+
+def law_named(name: str) -> Law:
+    """Make the law that a stored fit or a user names.
+
+    Args:
+        name: name of a form, with its arguments after colons, such as "chinchilla" or
+            "power_law:tokens".
+
+    Returns:
+        The law.
+
+    Raises:
+        FitError: no form has this name.
+    """
+    head, *arguments = name.split(":")
+    if head not in FORMS:
+        raise FitError(
+            f"unknown law {name!r}",
+            hint=f"known: {', '.join(FORMS)}; for a law of your own pass law=",
+        )
+    return FORMS[head](*arguments)
