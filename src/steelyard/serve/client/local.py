@@ -41,7 +41,7 @@ def server_for(target: str) -> Iterator[str]:
     if not (folder / "config.json").is_file():
         raise ConfigError(
             f"{target} is no model folder: it has no config.json",
-            hint="give the folder a model was saved in, or an address",
+            hint="name the folder a model was saved in, or an address",
         )
     with local_server(folder) as url:
         yield url
@@ -52,7 +52,7 @@ def local_server(folder: Path, *options: str) -> Iterator[str]:
     """Serve a model in a process of its own, on a free port of this machine, until the block ends.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         *options: further words of `steelyard serve`, such as "--pool", "1 GiB".
 
     Yields:

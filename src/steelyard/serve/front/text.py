@@ -1,7 +1,4 @@
-"""Between text and tokens.
-
-Encoding prompts, chat templates, and output text piece by piece with stop strings.
-"""
+"""Between text and tokens: prompts, chat templates, output text piece by piece, stop strings."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ _END_TOKENS = ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_te
 class TextCodec:
     """A model's tokenizer and chat template.
 
-    Without a tokenizer, text is token ids apart by spaces.
+    Without a tokenizer, text is token ids separated by spaces.
 
     Attributes:
-        tokenizer: or None.
+        tokenizer: tokenizer of the model, or None.
         end_tokens: ids that end an output.
     """
 
@@ -40,7 +37,7 @@ class TextCodec:
         """Keep the parts.
 
         Args:
-            tokenizer: or None.
+            tokenizer: tokenizer of the model, or None.
             chat_template: Jinja source as in `tokenizer_config.json`; plain "role: content" lines
                 when empty.
             end_tokens: ids that end an output.
@@ -53,10 +50,10 @@ class TextCodec:
 
     @classmethod
     def load(cls, directory: Path) -> TextCodec:
-        """Read `tokenizer.json`, `tokenizer_config.json` and `config.json` of a model directory, as far as they are there.
+        """Read the tokenizer, chat template and end tokens of a model, as far as they are there.
 
         Args:
-            directory: of the model.
+            directory: folder that holds `tokenizer.json`, `tokenizer_config.json`, `config.json`.
 
         Returns:
             The codec.
@@ -107,7 +104,7 @@ class TextCodec:
             Token ids.
 
         Raises:
-            ConfigError: there is no tokenizer and the text is not token ids apart by spaces.
+            ConfigError: there is no tokenizer and the text is not token ids separated by spaces.
         """
         if self.tokenizer is not None:
             return self.tokenizer.encode(text).ids
@@ -115,14 +112,14 @@ class TextCodec:
             return [int(word) for word in text.split()]
         except ValueError as error:
             raise ConfigError(
-                "this model has no tokenizer", hint="give the prompt as a list of token ids"
+                "this model has no tokenizer", hint="send the prompt as a list of token ids"
             ) from error
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         """Return the token ids of a conversation that asks for the assistant's turn.
 
         Args:
-            messages: with "role" and "content".
+            messages: turns with "role" and "content", oldest first.
 
         Returns:
             Token ids.
@@ -216,7 +213,7 @@ class TextStream:
         """Start with no text.
 
         Args:
-            codec: of the model.
+            codec: tokenizer of the model.
             stops: strings that end the output; empty ones are ignored.
         """
         self.stopped = False
@@ -232,7 +229,7 @@ class TextStream:
             self._decoder = DecodeStream(skip_special_tokens=True)
 
     def push(self, token: int) -> str:
-        """Take a token and give the text that is safe to show; nothing after a stop string."""
+        """Take a token and return the text that is safe to show; nothing after a stop string."""
         if self.stopped:
             return ""
         if not self._stops:
@@ -251,7 +248,10 @@ class TextStream:
         return shown
 
     def finish(self) -> str:
-        """Return the text held back in case a stop string followed, and U+FFFD for a character that was never completed."""
+        """Return the text held back in case a stop string followed.
+
+        A character that was never completed becomes U+FFFD.
+        """
         shown, self._held = self._held, ""
         if self._unfinished and not self.stopped and self._codec.tokenizer is not None:
             shown += self._codec.tokenizer.decode(self._unfinished)

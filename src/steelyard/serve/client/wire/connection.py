@@ -27,7 +27,7 @@ class Answer:
 
     Attributes:
         status: HTTP status, 0 before it is known.
-        headers: by lower-case name.
+        headers: values by lower-case name.
         first_byte_s: when the first byte came, on the machine's monotonic clock; NaN before.
         body: collected bytes, when no listener takes them.
     """
@@ -76,8 +76,8 @@ class Connection(asyncio.Protocol):
         When cancelled, the connection is closed.
 
         Args:
-            data: head and body.
-            answer: is filled.
+            data: head and body of the request.
+            answer: filled as the answer comes.
 
         Raises:
             ConnectionError: the connection broke.
@@ -179,13 +179,15 @@ class ConnectionPool:
         came back on it.
 
         Args:
-            data: head and body.
-            answer: is filled.
+            data: head and body of the request.
+            answer: filled as the answer comes.
 
         Raises:
             OSError: no connection, or it broke.
             ProtocolError: the answer is not HTTP or ended early.
         """
+        # Only a kept connection is tried twice: the server may have closed it while it was idle. On
+        # a fresh one, or after the first byte, a second try could run the request twice.
         while self._free:
             kept = self._free.pop()
             if kept.is_open:

@@ -108,7 +108,10 @@ class Answers:
         self._check_length(call)
         call.clock = exchange.clock
         call.clock.tokenized_s = time.perf_counter()
-        call.priority, call.client = body.priority or 0, body.user or exchange.client.name
+        call.priority = body.priority or 0
+        # The key pays. Were it the name in the body, one key could pose as many clients, and fair
+        # policies would serve it as many times.
+        call.client, call.user = exchange.client.name, body.user or ""
         backlog = self._dispatcher.backlog
         call.expected = backlog.predict(limit, is_forced=params.ignore_end)
         cost = call.predicted_tokens

@@ -52,11 +52,11 @@ class GatewayApp:
         """Keep the parts.
 
         Args:
-            answers: writes answers of text.
-            vectors: writes answers of vectors.
-            dispatcher: knows the engine.
+            answers: answers requests for text.
+            vectors: answers requests for embeddings.
+            dispatcher: way to the engine.
             keys: who may ask.
-            metrics: counted by route and outcome.
+            metrics: counts requests by route and outcome.
             body_limit_bytes: longest body.
         """
         self.is_draining = False
@@ -77,9 +77,8 @@ class GatewayApp:
                 await exchange.send_error(error)
         except ConnectionError:
             exchange.outcome = "abort"
-        except (
-            Exception
-        ):  # a fault of ours: the client gets the usual shape, the server's log the traceback
+        except Exception:
+            # A fault of ours: the client gets the usual shape, the server's log the traceback.
             exchange.outcome = "500"
             if not exchange.started:
                 await exchange.send_error(
@@ -122,6 +121,7 @@ class GatewayApp:
                 f"the key's requests per minute are used up; try again in {wait_s:.0f} s",
                 retry_after_s=wait_s,
             )
+        # Before the body is read: under overload a refusal must cost next to nothing.
         self._dispatcher.backlog.refuse_if_full()
         data = await exchange.body(self._body_limit_bytes)
         if exchange.path == "/v1/completions":
@@ -165,7 +165,7 @@ class GatewayApp:
             await exchange.send_json(200, self._models(path.removeprefix("/v1/models").lstrip("/")))
 
     def _models(self, name: str) -> bytes:
-        """List the models, or give one."""
+        """Return the list of models, or one of them."""
         self._check_model(name)
         card = {
             "id": self._answers.name,

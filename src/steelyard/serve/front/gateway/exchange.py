@@ -35,13 +35,13 @@ class Exchange:
     """Reads one request and writes its answer.
 
     Attributes:
-        path: of the URL.
-        method: of the request.
-        request_id: as the client gave it in `x-request-id`, or made up.
-        clock: where the time goes; begins now.
-        client: who asks.
-        status: of the answer, 0 before.
-        outcome: for the metrics: finish reason or status.
+        path: path of the URL.
+        method: method of the request.
+        request_id: what the client sent as `x-request-id`, or made up.
+        clock: where the time goes; it begins now.
+        client: owner of the key.
+        status: status of the answer, 0 before.
+        outcome: finish reason or status, for the metrics.
         started: whether headers were sent.
     """
 
@@ -67,7 +67,7 @@ class Exchange:
         """Read the body.
 
         Args:
-            limit_bytes: longest one taken.
+            limit_bytes: longest body taken.
 
         Returns:
             All of it.
@@ -96,11 +96,13 @@ class Exchange:
         """Run work until it ends or the client is gone, whichever comes first.
 
         Args:
-            work: writes the answer.
+            work: coroutine that writes the answer.
 
         Raises:
             ConnectionError: the client left; the work was cancelled.
         """
+        # The work runs in this task and only the watcher in one of its own. So the watcher has to
+        # cancel this task; `left` tells that from a cancellation from outside.
         task = asyncio.current_task()
         assert task is not None
         watch = asyncio.ensure_future(self._disconnect())
@@ -161,6 +163,8 @@ class Exchange:
 
     async def _disconnect(self) -> None:
         """Wait until the client is gone, or has taken nothing of what waits for it for too long."""
+        # A client that has closed its side is reported by the server. One that keeps the connection
+        # open and reads nothing is not: `send_piece` then waits, and the time of that is looked at.
         while time.perf_counter() - self._stalled_s < _LONGEST_STALL_S:
             try:
                 async with asyncio.timeout(_CHECK_STALL_S):

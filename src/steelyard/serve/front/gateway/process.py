@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from steelyard.config import to_plain
 from steelyard.errors import ConfigError
 from steelyard.serve.front.engine.supervisor import EngineSupervisor
 from steelyard.serve.front.engine.wire import Start
@@ -74,16 +75,7 @@ class _Gateway:
             self.metrics,
             body_limit_bytes=options.body_limit_bytes,
         )
-        start = Start(
-            model=str(folder),
-            pool_bytes=options.pool_bytes,
-            max_model_len=options.max_model_len,
-            token_budget=options.token_budget,
-            policy=options.policy,
-            asynchronous=options.asynchronous,
-            threads=options.threads,
-            cores=options.engine_cores,
-        )
+        start = Start(str(folder), to_plain(options.engine))
         self.supervisor = EngineSupervisor(
             start,
             self.dispatcher,
@@ -169,7 +161,7 @@ def run_gateway(folder: Path, options: ServeOptions) -> None:
     """Serve a model until SIGTERM or SIGINT.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         options: address, limits, keys.
 
     Raises:

@@ -31,10 +31,10 @@ class Vectors:
         """Keep the parts.
 
         Args:
-            name: of the model.
+            name: name of the model.
             codec: tokenizer.
-            dispatcher: asks the engine.
-            metrics: told of tokens.
+            dispatcher: way to the engine.
+            metrics: counts tokens.
         """
         self._name, self._codec = name, codec
         self._dispatcher, self._metrics = dispatcher, metrics
@@ -43,8 +43,8 @@ class Vectors:
         """Answer with one vector per prompt.
 
         Args:
-            exchange: to answer.
-            body: checked.
+            exchange: request to answer.
+            body: its body, checked field by field.
 
         Raises:
             ApiError: the request is refused or there is no engine.
