@@ -1,8 +1,4 @@
-"""`steelyard serve`.
-
-An OpenAI-compatible server, loads on it, the replay of a trace with its forecast, a profile of the
-engine.
-"""
+"""`steelyard serve`: a server, loads on it, the replay of a trace, a profile of the engine."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,10 +26,13 @@ app.command(
 )
 
 
+# A type checker takes the options for what they are; the command line gets its flags.
 if TYPE_CHECKING:
-    _EngineFlags, _ServeFlags = EngineOptions, ServeOptions
+    from steelyard.serve.front.launch import ServeOptions as _ServeFlags
+    from steelyard.serve.options import EngineOptions as _EngineFlags
 else:
-    _EngineFlags, _ServeFlags = flags(EngineOptions), flags(ServeOptions)
+    _ServeFlags = flags(ServeOptions)
+    _EngineFlags = flags(EngineOptions)
 
 
 @app.default
@@ -85,7 +84,8 @@ def replay(
     from steelyard.serve.profile import profile
     from steelyard.serve.traces import load_trace
 
-    folder, factor = model_folder(model), read_fraction(scale, "--scale")
+    folder = model_folder(model)
+    factor = read_fraction(scale, "--scale")
     llm = _make(folder, engine)
     generator = np.random.default_rng(seed)
     requests = load_trace(
@@ -126,7 +126,7 @@ def profile(
     from steelyard.serve.profile import write_table
 
     if not seconds > 0:
-        raise ConfigError(f"--seconds is {seconds}", hint="give a time above 0")
+        raise ConfigError(f"--seconds is {seconds}", hint="write a time above 0")
     llm = _make(model_folder(model), engine)
     table = write_table(llm, out, seed=seed, limit_s=seconds)
     error = f"{table.test_error:.1%} median, {table.test_error_p90:.1%} at the 90th percentile"
@@ -157,7 +157,7 @@ def model_folder(text: str) -> Path:
     if folder.exists() or "/" in text:
         raise ConfigError(
             f"{text} is no model folder: it has no config.json",
-            hint="give the folder a model was saved in, or a run's id",
+            hint="name the folder a model was saved in, or a run's id",
         )
     from steelyard.runs.store import RunStore
 

@@ -74,7 +74,7 @@ def _bounded(
 ) -> LLM:
     """Make an engine whose sequences keep a bounded number of keys and values."""
     try:
-        from steelyard.serve.sparse.serving import bounded_engine
+        from steelyard.serve.sparse.serving import bounded_engine  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(
             f"this engine has no --cache {options.cache}", hint="use --cache full"

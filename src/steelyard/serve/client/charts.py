@@ -61,6 +61,7 @@ def latency_shares(
         "last token": [record.e2e_s for record in whole],
     }
     rows: list[dict[str, Any]] = []
+    # Quantiles at fixed shares, not one point per request: a page of a long load stays small.
     levels = np.linspace(0.0, 1.0, _POINTS)
     for name, values in series.items():
         known = [value for value in values if value > 0]

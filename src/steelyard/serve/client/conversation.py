@@ -148,13 +148,14 @@ class Conversation:
         stopped = False
         try:
             kind, words = asyncio.run(self._send(asked, reader))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # stops the answer, not the program
             kind, words, stopped = "", "", True
         if kind:
             raise BackendError(
                 _failure(kind, words, self.endpoint),
                 hint="the conversation is as it was before; /retry is for later",
             )
+        # Only now: a failed question leaves what was said as it was.
         self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
         return Reply(
             text="".join(pieces),

@@ -46,8 +46,8 @@ class LoadOptions:
         concurrency: requests under way at once (closed loop); 0 sends each at its arrival time
             (open loop).
         warm_up: requests sent before the clock starts; they are not recorded.
-        processes: number of sending processes; 0 takes one, and another for every 64 concurrent requests, at most one
-            per processor.
+        processes: number of sending processes; 0 takes one, and another for every 64 concurrent
+            requests, at most one per processor.
         timeout_s: longest wait for one answer.
         retries: how often a request is sent again after 429, after the time it asks for.
         duration_s: no request starts later; 0 for no limit.

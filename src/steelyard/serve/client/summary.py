@@ -17,7 +17,11 @@ from steelyard.serve.client.record import RequestRecord
 __all__ = ["Distribution", "LoadSummary", "Slo", "summarize"]
 
 _BUSY_CLIENT = 0.5
+"""Processor share of a sending process above which its own delays are in the latencies."""
+
 _LATE_S = 0.01
+"""Delay of sending, in seconds, below which an open loop counts as punctual."""
+
 _LEVELS = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 
@@ -108,9 +112,10 @@ class Slo:
         return cls(**limits)
 
     def holds(self, record: RequestRecord) -> bool:
-        """Whether an answer came whole and in time; one of a single token has no time per token to miss."""
+        """Whether an answer came whole and in time."""
         if not record.is_ok or not record.ttft_s <= self.ttft_s or not record.e2e_s <= self.e2e_s:
             return False
+        # An answer of a single token has no time per token to miss.
         return record.output_tokens < 2 or record.tpot_s <= self.tpot_s
 
 
@@ -233,10 +238,8 @@ def summarize(result: LoadResult, slo: Slo | None = None) -> LoadSummary:
     whole = [record for record in result.records if record.is_ok]
     begin_s = min((record.sent_s for record in result.records), default=0.0)
     end_s = max((record.chunk_s[-1] for record in whole if record.chunk_s), default=begin_s)
-    prompt, output = (
-        sum(record.prompt_tokens for record in whole),
-        sum(record.output_tokens for record in whole),
-    )
+    prompt = sum(record.prompt_tokens for record in whole)
+    output = sum(record.output_tokens for record in whole)
     good = sum(objective.holds(record) for record in result.records)
     rate = 1.0 / (end_s - begin_s) if end_s > begin_s else 0.0
     stages = dict.fromkeys(name for record in whole for name in record.stages)

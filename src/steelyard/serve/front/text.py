@@ -158,6 +158,7 @@ class TextCodec:
             def refuse(message: str) -> None:
                 raise TemplateError(message)
 
+            # A template comes with the model, from whoever made it: it runs in a sandbox.
             environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
             environment.globals["raise_exception"] = refuse
             self._template = environment.from_string(self.chat_template)
@@ -240,11 +241,12 @@ class TextStream:
             self.stopped = True
             shown, self._held = self._held[: min(found)], ""
             return shown
+        # The end of the text may be the beginning of a stop string: it is held back until the next
+        # token shows whether it is.
         keep = max((self._overlap(stop) for stop in self._stops), default=0)
-        shown, self._held = (
-            self._held[: len(self._held) - keep],
-            self._held[len(self._held) - keep :],
-        )
+        cut = len(self._held) - keep
+        shown = self._held[:cut]
+        self._held = self._held[cut:]
         return shown
 
     def finish(self) -> str:
@@ -261,13 +263,15 @@ class TextStream:
     def _decode(self, token: int) -> str:
         """Return the text a token adds; empty while a character is incomplete."""
         if self._decoder is not None and self._codec.tokenizer is not None:
+            # A character may be split over tokens: the decoder says nothing until it is whole.
             text = self._decoder.step(self._codec.tokenizer, token) or ""
             if text:
                 self._unfinished.clear()
             else:
                 self._unfinished.append(token)
             return text
-        space, self._any = " " if self._any else "", True
+        space = " " if self._any else ""
+        self._any = True
         return f"{space}{token}"
 
     def _overlap(self, stop: str) -> int:

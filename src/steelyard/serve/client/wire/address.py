@@ -80,6 +80,7 @@ class Endpoint:
                 f"{url!r} is not the address of a server",
                 hint="write one such as http://127.0.0.1:8000",
             )
+        # A line break in a key would let it write headers of its own.
         if not (api_key.isascii() and api_key.isprintable()):
             raise ConfigError(
                 "the API key has characters that no header may hold",

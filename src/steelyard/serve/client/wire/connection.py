@@ -41,7 +41,9 @@ class Answer:
             listener: takes pieces of a body of status 200 with the time they came; without one they
                 are collected.
         """
-        self.status, self.headers, self.first_byte_s = 0, dict[str, str](), float("nan")
+        self.status = 0
+        self.headers = dict[str, str]()
+        self.first_byte_s = float("nan")
         self.body = b""
         self._listener = listener
 
@@ -83,7 +85,8 @@ class Connection(asyncio.Protocol):
             ConnectionError: the connection broke.
             ProtocolError: the answer is not HTTP or ended early.
         """
-        self._answer, self._done = answer, asyncio.get_running_loop().create_future()
+        self._answer = answer
+        self._done = asyncio.get_running_loop().create_future()
         try:
             self._transport.write(data)
             await self._done

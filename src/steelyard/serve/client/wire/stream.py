@@ -63,6 +63,7 @@ class StreamReader:
         chunk = decode_chunk(payload)
         text = chunk.text
         if text is not None:
+            # The last event of a choice may carry an empty text: that is its end, not a token.
             if not (text == "" and chunk.choices[0].finish_reason):
                 self.chunk_s.append(now_s)
             if self._on_text is not None:

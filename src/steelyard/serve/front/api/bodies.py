@@ -19,11 +19,14 @@ __all__ = [
     "decode_body",
 ]
 
-_MAX_PROMPTS, _MAX_STOPS, _MAX_SEQUENCES = 256, 64, 32
+_MAX_PROMPTS = 256
+_MAX_STOPS = 64
+_MAX_SEQUENCES = 32
 
 Natural = Annotated[int, Meta(ge=1, le=2**31)]
 Count = Annotated[int, Meta(ge=1, le=_MAX_SEQUENCES)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+# Checked against the vocabulary later; the bound keeps larger numbers out of the frames.
 Token = Annotated[int, Meta(ge=0, le=2**31)]
 User = Annotated[str, Meta(max_length=256)]
 Stops = str | Annotated[list[str], Meta(max_length=_MAX_STOPS)] | None
@@ -342,6 +345,7 @@ def decode_body(data: bytes, kind: type[_Body]) -> _Body:
     try:
         return _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
+        # msgspec names the place as " - at `$.field`" at the end of its message.
         found = _PLACE.match(str(error))
         what, path = (found["what"], found["path"] or "") if found else (str(error), "")
         missing = _MISSING.search(what)

@@ -43,8 +43,12 @@ class Shape(ABC):
             with_usage: whether a last event counts tokens, for which the others carry an empty
                 count.
         """
-        self.id, self.created, self.model = name, created, model
+        self.id = name
+        self.created = created
+        self.model = model
         self._codec = codec
+        # What all events of a stream share is encoded once: an event per token would spend most of
+        # its time on it.
         head = {"id": name, "object": self.piece, "created": created, "model": model}
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
@@ -73,7 +77,8 @@ class Shape(ABC):
         text, sequence.text = sequence.text, ""
         reason = b"null"
         if sequence.finish_reason and not sequence.reported:
-            reason, sequence.reported = b'"' + sequence.finish_reason.encode() + b'"', True
+            reason = b'"' + sequence.finish_reason.encode() + b'"'
+            sequence.reported = True
         report = b"null"
         if with_logprobs:
             reports, sequence.reports = sequence.reports, []

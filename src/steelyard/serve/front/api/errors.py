@@ -59,7 +59,7 @@ class ApiError(Exception):
 
         Args:
             error: what was refused.
-            param: field at fault; the first word of the message where it looks like one, by default.
+            param: field at fault; by default the message's first word, where it looks like one.
 
         Returns:
             The answer.

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["EngineSupervisor"]
 
 _MODULE = "steelyard.serve.front.engine.process"
-_FIRST_WAIT_S, _LONGEST_WAIT_S, _STEADY_S = 0.2, 30.0, 60.0
+_FIRST_WAIT_S = 0.2
+_LONGEST_WAIT_S = 30.0
+_STEADY_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -163,7 +165,7 @@ class EngineSupervisor:
         return self._link
 
     def _hear(self, message: ToGateway) -> None:
-        """Take a message: the first one says how the start went, the others are the dispatcher's."""
+        """Take a message: the first says how the start went, the others are the dispatcher's."""
         self._heard_s = time.monotonic()
         if self._first is not None and not self._first.done():
             self._first.set_result(message)

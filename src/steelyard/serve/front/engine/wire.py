@@ -185,5 +185,7 @@ class Stats(msgspec.Struct, tag="stats", array_like=True, frozen=True):
     values: dict[str, float]
 
 
+# Which side may send what. Each side decodes its union only, so that a message of the wrong
+# direction ends the connection instead of doing something.
 ToEngine = Start | Add | Abort | Embed | GetStats | Drain
 ToGateway = Ready | Failed | Step | Embedded | Stats

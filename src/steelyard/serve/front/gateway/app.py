@@ -60,8 +60,11 @@ class GatewayApp:
             body_limit_bytes: longest body.
         """
         self.is_draining = False
-        self._answers, self._vectors = answers, vectors
-        self._dispatcher, self._keys, self._metrics = dispatcher, keys, metrics
+        self._answers = answers
+        self._vectors = vectors
+        self._dispatcher = dispatcher
+        self._keys = keys
+        self._metrics = metrics
         self._body_limit_bytes = body_limit_bytes
         self._created = int(time.time())
 
@@ -90,7 +93,8 @@ class GatewayApp:
 
     async def _route(self, exchange: Exchange) -> None:
         """Find who answers."""
-        path, method = exchange.path, exchange.method
+        path = exchange.path
+        method = exchange.method
         allowed = _ROUTES.get(path) or ("GET" if path.startswith("/v1/models/") else None)
         if allowed is None:
             raise ApiError(404, f"there is nothing at {path}; see /openapi.json")

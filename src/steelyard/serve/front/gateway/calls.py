@@ -152,15 +152,20 @@ class Call:
             stops: strings that end a text.
             streaming: whether the client wants text as it comes.
         """
-        self.id, self.prompts, self.params, self.streaming = name, prompts, params, streaming
+        self.id = name
+        self.prompts = prompts
+        self.params = params
+        self.streaming = streaming
         self.width = params.n
         self.clock = StageClock()
         self.priority = self.attempts = 0
-        self.client, self.user = "default", ""
+        self.client = "default"
+        self.user = ""
         self.expected = params.max_tokens
         self.emitted = False
         self.failure: ApiError | None = None
-        self._codec, self._stops = codec, stops
+        self._codec = codec
+        self._stops = stops
         self._waiter: asyncio.Future[None] | None = None
         self.sequences: list[Sequence] = []
         self.restart()
@@ -238,7 +243,8 @@ class Call:
 
     def fail(self, error: ApiError) -> None:
         """End without an answer."""
-        self.failure, self.has_news = error, True
+        self.failure = error
+        self.has_news = True
 
     def wake(self) -> None:
         """Let the waiting answer go on."""

@@ -128,7 +128,9 @@ class Dispatcher:
             send: function that sends it a message.
             ready: what it reported of itself.
         """
-        self._send, self.ready, self.is_up = send, ready, True
+        self._send = send
+        self.ready = ready
+        self.is_up = True
         for call in list(self._calls):
             self._dispatch(call)
 
@@ -141,7 +143,8 @@ class Dispatcher:
             reason: why, in words for clients.
             retry: False when there is no next one; then all fail.
         """
-        self._send, self.is_up = _nowhere, False
+        self._send = _nowhere
+        self.is_up = False
         self._rows.clear()
         for future in self._answers.values():
             if not future.done():
@@ -270,7 +273,8 @@ class Dispatcher:
 
     def _flush(self) -> None:
         """Wake all streams with news."""
-        self._timer, self._flushed_s = None, time.perf_counter()
+        self._timer = None
+        self._flushed_s = time.perf_counter()
         dirty, self._dirty = self._dirty, set()
         for call in dirty:
             call.wake()

@@ -26,7 +26,8 @@ _EVENTS = [
     (b"x-accel-buffering", b"no"),
 ]
 
-_LONGEST_STALL_S, _CHECK_STALL_S = 60.0, 10.0
+_LONGEST_STALL_S = 60.0
+_CHECK_STALL_S = 10.0
 """A client that takes nothing for so long counts as gone; it would keep its place among the
 requests in flight for ever."""
 
@@ -48,16 +49,20 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take an ASGI request."""
         self.clock = StageClock()
-        self.path, self.method = scope["path"], scope["method"]
+        self.path = scope["path"]
+        self.method = scope["method"]
         self._headers = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"")
         self.request_id = (
             given if 0 < len(given) <= 128 and given.isascii() else secrets.token_hex(8).encode()
         )
         self.client: Client
-        self.status, self.outcome, self.started = 0, "", False
+        self.status = 0
+        self.outcome = ""
+        self.started = False
         self._stalled_s = math.inf
-        self._receive, self._send = receive, send
+        self._receive = receive
+        self._send = send
 
     def header(self, name: bytes) -> bytes:
         """Return a header, empty when it was not sent."""
@@ -79,7 +84,8 @@ class Exchange:
         length = self.header(b"content-length")
         if length.isdigit() and int(length) > limit_bytes:
             raise self._too_large(limit_bytes)
-        parts, size = [], 0
+        parts = []
+        size = 0
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -157,7 +163,8 @@ class Exchange:
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the headers."""
-        self.status, self.started = status, True
+        self.status = status
+        self.started = True
         named = [*headers, (b"x-request-id", self.request_id)]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 

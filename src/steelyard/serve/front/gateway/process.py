@@ -89,6 +89,7 @@ class _Gateway:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
+        # Told to end while the model still loads: the start is given up, nobody waits for it.
         try:
             begin = asyncio.ensure_future(self.supervisor.begin())
             stop = asyncio.ensure_future(ending.wait())
@@ -133,6 +134,8 @@ class _Gateway:
 
     async def _drain(self) -> None:
         """Take nothing new and wait for what is in flight, as long as the options say."""
+        # The HTTP server still listens: a closed port would look like a crash to a load balancer,
+        # whereas 503 sends the client elsewhere.
         self.app.is_draining = True
         limit_s = time.monotonic() + self.options.drain_timeout_s
         while self.dispatcher.num_calls and time.monotonic() < limit_s:
@@ -143,7 +146,7 @@ class _Gateway:
 
 
 def _bind(options: ServeOptions) -> socket.socket:
-    """Take the address, before anything slow begins; nobody can connect yet."""
+    """Take the address before anything slow begins; nobody can connect yet."""
     address = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
     try:
         address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -31,7 +31,8 @@ class Backlog:
             max_requests: most requests in flight, at least 1.
             max_tokens: most predicted tokens in flight, 0 for no bound.
         """
-        self.max_requests, self.max_tokens = max_requests, max_tokens
+        self.max_requests = max_requests
+        self.max_tokens = max_tokens
         self.num_requests = self.num_tokens = 0
         self._mean_output = 0.0
         self._tokens_per_s = 0.0

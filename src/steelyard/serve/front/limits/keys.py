@@ -40,7 +40,7 @@ class TokenBucket:
         """Take an amount if it is there.
 
         Args:
-            amount: what is wanted; what is beyond `per_min` could never be there and is not asked for.
+            amount: what is wanted; at most `per_min` of it is taken, as more could never be there.
             now_s: time on a clock that never falls.
 
         Returns:
@@ -98,6 +98,7 @@ class Client:
                 f"the key's tokens per minute are used up; try again in {wait_s:.0f} s",
                 retry_after_s=wait_s,
             )
+        # Both or neither: tokens of a request that the backlog refuses are not used up.
         try:
             backlog.enter(tokens)
         except ApiError:
@@ -147,6 +148,8 @@ class KeyRing:
         """
         if not self._clients:
             return self._anyone
+        # All keys are compared, each in constant time: how long a refusal takes says neither how
+        # much of a key was right nor how many there are.
         given = _digest(authorization.removeprefix(b"Bearer ").strip().decode("latin-1"))
         matches = [client for digest, client in self._clients if hmac.compare_digest(digest, given)]
         if not matches:
