@@ -57,7 +57,7 @@ def checks(quick: bool) -> list[Check]:
     )
     return [
         Check(
-            "break-point of replicas, powers of two off",
+            "5 break-point of replicas, powers of two off",
             abs(math.log2(predicted / real)),
             1.0,
             "lower",

@@ -10,7 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 
@@ -102,6 +101,8 @@ class Server:
         self.process = subprocess.Popen(command, stdout=pipe, text=True, start_new_session=True)
 
     def __enter__(self):
+        import httpx
+
         try:
             line = self.process.stdout.readline()
             assert line.startswith("serving on "), f"the server did not start: {line!r}"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -238,6 +239,8 @@ assert isinstance(channel.receive(), Start)
 channel.send(Ready(97, 128, 4096, 8, False))
 while (message := channel.receive()) is not None and not isinstance(message, Drain):
     if isinstance(message, Add):
+        with Path("payers").open("a") as payers:
+            print(message.client, message.user, file=payers)
         for place in range(message.params.max_tokens):
             while place == 1 and message.params.max_tokens > 100 and not Path("release").exists():
                 time.sleep(0.005)
@@ -264,9 +267,13 @@ def check_keys_and_rates(server):
     assert server.client.get("/v1/models", headers=wrong).status_code == 401
     assert server.client.get("/v1/models", headers=alice).status_code == 200
     assert server.client.get("/health").json() == {"status": "ok"}
-    answers = [server.post(prompt=[1], max_tokens=2, headers=alice) for _ in range(4)]
+    long = server.post(prompt=[1], user="x" * 257, headers={"Authorization": "Bearer other"})
+    assert (long.status_code, long.json()["error"]["param"]) == (400, "user")
+    answers = [server.post(prompt=[1], max_tokens=2, user="bob", headers=alice) for _ in range(4)]
     assert [item.status_code for item in answers] == [200, 200, 200, 429]
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 20
+    # The key pays, whatever name the body holds.
+    assert Path("payers").read_text().splitlines() == ["alice bob"] * 3
 
 
 def check_drain(server, release):

@@ -167,13 +167,15 @@ def test_an_engine_that_says_nothing_is_replaced(tmp_path, monkeypatch):
         gateway = Gateway()
         start = Start("", {})
         guard = supervisor.EngineSupervisor(start, gateway, stall_timeout_s=0.4)
-        await guard.begin()
-        first = guard.process_id
-        async with asyncio.timeout(30):
-            while gateway.num_engines < 2:
-                await asyncio.sleep(0.02)
-        assert guard.process_id not in (0, first) and guard.num_restarts == 1
-        await guard.end()
+        try:
+            await guard.begin()
+            first = guard.process_id
+            async with asyncio.timeout(120):
+                while gateway.num_engines < 2:
+                    await asyncio.sleep(0.02)
+            assert guard.process_id not in (0, first) and guard.num_restarts == 1
+        finally:
+            await guard.end()
         return gateway.reasons
 
     assert asyncio.run(watch()) == ["it said nothing for 0.4 s"]
