@@ -3,9 +3,10 @@
 FastAPI with pydantic bodies, the engine in a thread of the same process, one JSON event per token.
 
 It is the baseline the gateway is measured against: what one writes first, well configured (no
-access log, keep-alive, uvloop and httptools where they are installed), over the same engine.
+access log, keep-alive, uvloop and httptools where they are installed), over the same engine. It has
+what lies on the way of a completion: keys, a limit on bodies, metrics, errors in OpenAI's shape.
 
-`python -m benchmarks.serve._naive_front MODEL_DIR PORT CORES POOL_BYTES` serves a model.
+`python -m benchmarks.serve._naive_front MODEL_DIR CORES POOL_BYTES` serves a model on a free port.
 """
 
 from __future__ import annotations
@@ -14,30 +15,28 @@ import asyncio
 import hmac
 import json
 import os
-import queue
 import secrets
+import socket
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import uvicorn
+from benchmarks.serve._naive_bodies import CompletionBody, error_body
+from benchmarks.serve._naive_engine import EngineService, Event
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from steelyard.errors import BackendError, ConfigError, SteelyardError
+from steelyard.errors import BackendError, SteelyardError
 from steelyard.serve.engine import LLM
 from steelyard.serve.front.text import TextCodec, TextStream
-from steelyard.serve.scheduling import request as scheduling_request
 from steelyard.serve.scheduling.params import SamplingParams
 
 __all__ = ["create_app"]
@@ -100,269 +99,17 @@ class ServerMetrics:
         return generate_latest(self._registry)
 
 
-class _Body(BaseModel):
-    """What both kinds of request share; fields not named here are ignored."""
-
-    model: str = ""
-    temperature: float = Field(default=1.0, ge=0, le=100)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    stop: str | list[str] | None = Field(default=None, max_length=64)
-    stream: bool = False
-    n: int = 1
-    ignore_eos: bool = False
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: dict[str, float] | None = None
-
-    def unsupported(self) -> list[str]:
-        """Name the fields whose value this server cannot honor."""
-        names = [
-            name
-            for name in ("frequency_penalty", "presence_penalty", "logit_bias")
-            if getattr(self, name)
-        ]
-        return [*names, *(["n"] if self.n != 1 else [])]
-
-    def refuse_unsupported(self) -> None:
-        """Refuse what would silently change the answer.
-
-        Raises:
-            ConfigError: names the fields.
-        """
-        names = self.unsupported()
-        if names:
-            raise ConfigError(f"not supported: {', '.join(names)}", hint="leave these fields out")
-
-    @property
-    def stops(self) -> list[str]:
-        """Stop strings."""
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
-
-
-class CompletionBody(_Body):
-    """Body of `/v1/completions`."""
-
-    prompt: str | list[int] | list[str] | list[list[int]]
-    max_tokens: int = Field(default=16, ge=1)
-    echo: bool = False
-    logprobs: int | None = None
-    best_of: int | None = None
-    suffix: str | None = None
-
-    def unsupported(self) -> list[str]:
-        """Name the fields whose value this server cannot honor."""
-        extra = [name for name in ("echo", "suffix") if getattr(self, name)]
-        extra += ["logprobs"] if self.logprobs is not None else []
-        return [
-            *super().unsupported(),
-            *extra,
-            *(["best_of"] if self.best_of not in (None, 1) else []),
-        ]
-
-    @property
-    def prompts(self) -> list[str] | list[list[int]]:
-        """One entry per prompt, text or token ids.
-
-        Raises:
-            ConfigError: there is none, or more than 256.
-        """
-        prompt = self.prompt
-        listed = (
-            [prompt]
-            if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
-            else prompt
-        )
-        if not 1 <= len(listed) <= 256:
-            raise ConfigError(
-                f"{len(listed)} prompts, but 1 to 256 are allowed", hint="split the request"
-            )
-        return listed  # pyright: ignore[reportReturnType]
-
-
-class Message(BaseModel):
-    """One turn of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str
-
-
-class ChatBody(_Body):
-    """Body of `/v1/chat/completions`."""
-
-    messages: list[Message] = Field(min_length=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    logprobs: bool = False
-    tools: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
-
-    def unsupported(self) -> list[str]:
-        """Name the fields whose value this server cannot honor."""
-        extra = [name for name in ("logprobs", "tools") if getattr(self, name)]
-        form = (self.response_format or {}).get("type", "text")
-        return [*super().unsupported(), *extra, *(["response_format"] if form != "text" else [])]
-
-
-def error_body(
-    message: str,
-    *,
-    kind: str = "invalid_request_error",
-    code: str | None = None,
-    param: str | None = None,
-) -> dict[str, Any]:
-    """Return an error in OpenAI's shape."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something a request's caller should know.
-
-    Attributes:
-        token: a new output token, or None.
-        finish_reason: "stop", "length", "abort" or "error" when the request ended, else empty.
-        message: what went wrong when the reason is "error".
-    """
-
-    token: int | None = None
-    finish_reason: str = ""
-    message: str = ""
-
-
-class EngineService:
-    """Drives an engine in a thread of its own.
-
-    Attributes:
-        llm: the engine; only the service's thread may change it while it runs.
-        failure: what stopped the thread, or empty.
-    """
-
-    def __init__(self, llm: LLM) -> None:
-        """Keep the engine; `start` begins."""
-        self.llm = llm
-        self.failure = ""
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._listeners: dict[str, Callable[[Event], None]] = {}
-        self._thread = threading.Thread(target=self._drive, name="steelyard-engine", daemon=True)
-        self._count = 0
-        self._lock = threading.Lock()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the engine's thread takes requests."""
-        return self._thread.is_alive() and not self.failure
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Abort everything in flight and end the thread."""
-        self._commands.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def submit(
-        self, prompt: list[int], params: SamplingParams, listener: Callable[[Event], None]
-    ) -> str:
-        """Queue a request.
-
-        Args:
-            prompt: token ids.
-            params: sampling parameters.
-            listener: called in the engine's thread with each event; the last one has a finish
-                reason. It must not block.
-
-        Returns:
-            The request's id.
-
-        Raises:
-            ConfigError: the request could never finish.
-            BackendError: the engine's thread has ended.
-        """
-        if not self.is_alive:
-            raise BackendError(
-                f"the engine has stopped: {self.failure or 'shut down'}",
-                hint="start the server again",
-            )
-        with self._lock:
-            self._count += 1
-            name = f"request-{self._count}"
-        request = scheduling_request.Request(
-            id=name, prompt=prompt, params=params, arrival_s=self.llm.clock.now_s()
-        )
-        self.llm.check(request)
-        self._commands.put(lambda: self._add(request, listener))
-        return name
-
-    def abort(self, request_id: str) -> None:
-        """Drop a request; nothing happens when it has ended."""
-        self._commands.put(lambda: self._abort(request_id))
-
-    def _add(self, request: scheduling_request.Request, listener: Callable[[Event], None]) -> None:
-        """Hand a request to the engine."""
-        self._listeners[request.id] = listener
-        self.llm.add(request, self.llm.clock.now_s())
-
-    def _abort(self, request_id: str) -> None:
-        """Drop a request and tell its listener."""
-        if self.llm.abort(request_id):
-            self._listeners.pop(request_id)(Event(finish_reason="abort"))
-
-    def _drive(self) -> None:
-        """Take commands and run steps until told to stop."""
-        try:
-            while self._take_commands():
-                self._step()
-        except Exception as error:  # a failed step must end every request with a message
-            self.failure = f"{type(error).__name__}: {error}"
-        for listener in self._listeners.values():
-            listener(
-                Event(finish_reason="error", message=self.failure or "the server is shutting down")
-            )
-        self._listeners.clear()
-
-    def _take_commands(self) -> bool:
-        """Run all waiting commands, waiting for one while the engine is idle; False to stop."""
-        while True:
-            try:
-                command = self._commands.get(block=not self.llm.scheduler.has_work)
-            except queue.Empty:
-                return True
-            if command is None:
-                return False
-            command()
-
-    def _step(self) -> None:
-        """Run one step and hand out its tokens."""
-        _, tokens, finished = self.llm.step()
-        ended = {request.id: request for request in finished}
-        for name, token in tokens.items():
-            request = ended.get(name)
-            if request is None:
-                self._listeners[name](Event(token=token))
-                continue
-            reason = request.finish_reason or "stop"
-            self._listeners.pop(name)(
-                Event(token=None if reason == "stop" else token, finish_reason=reason)
-            )
-
-
 class _Generation:
     """One prompt on its way: events of the engine's thread become pieces of text."""
 
-    def __init__(
-        self, server: _Server, prompt: list[int], body: CompletionBody | ChatBody, max_tokens: int
-    ) -> None:
+    def __init__(self, server: _Server, prompt: list[int], body: CompletionBody) -> None:
         """Queue the request; raises what the engine refuses."""
         self._server = server
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._stream = TextStream(server.codec, body.stops)
         self.prompt_tokens, self.output_tokens, self.finish_reason = len(prompt), 0, ""
         params = SamplingParams(
-            max_tokens=max_tokens,
+            max_tokens=body.max_tokens,
             temperature=body.temperature,
             top_p=body.top_p,
             top_k=body.top_k,
@@ -379,7 +126,7 @@ class _Generation:
         self._id = server.service.submit(prompt, params, listen)
 
     async def pieces(self, is_gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
-        """Return text as it comes; the request is aborted when the caller is gone or stops listening."""
+        """Return text as it comes; the request is aborted when its client is gone."""
         try:
             while not self.finish_reason:
                 try:
@@ -395,7 +142,7 @@ class _Generation:
             self._leave()
 
     def _take(self, event: Event) -> str:
-        """Account for one event and give its text."""
+        """Account for one event and return its text."""
         if event.finish_reason == "error":
             raise BackendError(event.message)
         text = ""
@@ -447,20 +194,7 @@ class _Server:
         prompts = [
             self.codec.encode(item) if isinstance(item, str) else item for item in body.prompts
         ]
-        head = self._head("cmpl", "text_completion")
-        return await self._answer(prompts, body, body.max_tokens, head, request, _completion_choice)
-
-    async def chat(self, body: ChatBody, request: Request) -> Response:
-        """Answer `/v1/chat/completions`; without a limit the output may fill the model length."""
-        self.refuse_model(body.model)
-        body.refuse_unsupported()
-        prompt = self.codec.encode_chat([item.model_dump() for item in body.messages])
-        rest = self.service.llm.config.max_model_len - len(prompt)
-        limit = body.max_completion_tokens or body.max_tokens or max(rest, 1)
-        kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        return await self._answer(
-            [prompt], body, limit, self._head("chatcmpl", kind), request, _chat_choice
-        )
+        return await self._answer(prompts, body, self._head("cmpl", "text_completion"), request)
 
     def _head(self, prefix: str, kind: str) -> dict[str, Any]:
         """Return the fields every answer begins with."""
@@ -474,28 +208,26 @@ class _Server:
     async def _answer(
         self,
         prompts: list[list[int]],
-        body: CompletionBody | ChatBody,
-        max_tokens: int,
+        body: CompletionBody,
         head: dict[str, Any],
         request: Request,
-        choice: Callable[[int, str, str | None, bool], dict[str, Any]],
     ) -> Response:
         """Run all prompts and answer whole or as a stream."""
         generations: list[_Generation] = []
         try:
             for prompt in prompts:
-                generations.append(_Generation(self, prompt, body, max_tokens))
+                generations.append(_Generation(self, prompt, body))
         except SteelyardError:
             for generation in generations:
                 generation._leave()
             raise
         if body.stream:
             return StreamingResponse(
-                _events(generations, head, request, choice), media_type="text/event-stream"
+                _events(generations, head, request), media_type="text/event-stream"
             )
         texts = await asyncio.gather(*(_collect(generation, request) for generation in generations))
         choices = [
-            choice(index, text, item.finish_reason, False)
+            _choice(index, text, item.finish_reason)
             for index, (text, item) in enumerate(zip(texts, generations, strict=True))
         ]
         return JSONResponse({**head, "choices": choices, "usage": _usage(generations)})
@@ -510,20 +242,9 @@ def _usage(generations: list[_Generation]) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
 
-def _completion_choice(index: int, text: str, reason: str | None, delta: bool) -> dict[str, Any]:
+def _choice(index: int, text: str, reason: str | None) -> dict[str, Any]:
     """Return one choice of a completion, whole or a piece."""
     return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
-
-
-def _chat_choice(index: int, text: str, reason: str | None, delta: bool) -> dict[str, Any]:
-    """Return one choice of a chat completion, whole or a piece."""
-    message = {"role": "assistant", "content": text}
-    return {
-        "index": index,
-        "delta" if delta else "message": message,
-        "logprobs": None,
-        "finish_reason": reason,
-    }
 
 
 async def _collect(generation: _Generation, request: Request) -> str:
@@ -535,7 +256,6 @@ async def _events(
     generations: list[_Generation],
     head: dict[str, Any],
     request: Request,
-    choice: Callable[[int, str, str | None, bool], dict[str, Any]],
 ) -> AsyncIterator[str]:
     """Return server-sent events of all generations as their text comes, then the end mark."""
     pieces: asyncio.Queue[tuple[int, str | None] | SteelyardError] = asyncio.Queue()
@@ -559,7 +279,8 @@ async def _events(
             index, text = item
             remaining -= text is None
             reason = generations[index].finish_reason if text is None else None
-            yield f"data: {json.dumps({**head, 'choices': [choice(index, text or '', reason, True)]})}\n\n"
+            event = {**head, "choices": [_choice(index, text or "", reason)]}
+            yield f"data: {json.dumps(event)}\n\n"
         yield "data: [DONE]\n\n"
     finally:
         for task in tasks:
@@ -641,8 +362,7 @@ def create_app(
         body_limit_bytes: longest request body.
 
     Returns:
-        An ASGI application with `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`
-        and `/metrics`.
+        An ASGI application with `/v1/completions`, `/v1/models`, `/health` and `/metrics`.
     """
     service = EngineService(llm)
     server = _Server(service, codec, name)
@@ -658,7 +378,6 @@ def create_app(
     _add_error_shapes(app)
     needs_key = [Depends(_key_check(api_key))]
     app.post("/v1/completions", dependencies=needs_key)(server.completions)
-    app.post("/v1/chat/completions", dependencies=needs_key)(server.chat)
 
     @app.get("/v1/models", dependencies=needs_key)
     async def models() -> dict[str, Any]:
@@ -684,8 +403,8 @@ def create_app(
 
 
 def main(arguments: list[str]) -> None:
-    """Serve a model folder until killed: folder, port, cores apart by commas, bytes of the pool."""
-    folder, port, cores, pool_bytes = arguments
+    """Serve a model folder until killed: folder, cores separated by commas, bytes of the pool."""
+    folder, cores, pool_bytes = arguments
     import torch
 
     from steelyard.nn import checkpoint
@@ -698,7 +417,10 @@ def main(arguments: list[str]) -> None:
     codec = TextCodec.load(Path(folder))
     llm = LLM(model, default_config(model, pool_bytes=int(pool_bytes)), end_tokens=codec.end_tokens)
     app = create_app(llm, codec, name=Path(folder).name)
-    uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning", access_log=False)
+    config = uvicorn.Config(app, log_level="warning", access_log=False)
+    with socket.create_server(("127.0.0.1", 0)) as address:
+        print(f"serving on http://127.0.0.1:{address.getsockname()[1]}", flush=True)
+        uvicorn.Server(config).run(sockets=[address])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
-"""A server of known delays.
+"""A server of known delays: each first token after a delay of its own, the others at a pace.
 
-Completions whose first token comes after a delay of their own, the others at a steady pace.
-
-Usage: python -m benchmarks.serve._paced_server PORT. Delays depend on the prompt only, so that
-every client sees the same ones.
+Usage: python -m benchmarks.serve._paced_server. Delays depend on the prompt only, so that every
+client sees the same ones.
 """
 
 import asyncio
 import json
-import sys
 import zlib
 
 FIRST_S, SPREAD_S, GAP_S = 0.2, 0.3, 0.02
@@ -73,12 +70,13 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.close()
 
 
-async def _main(port: int) -> None:
-    """Listen until ended."""
-    server = await asyncio.start_server(_serve, "127.0.0.1", port)
+async def _main() -> None:
+    """Listen on a free port until ended."""
+    server = await asyncio.start_server(_serve, "127.0.0.1", 0)
+    print(f"serving on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     async with server:
         await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1])))
+    asyncio.run(_main())

@@ -33,7 +33,7 @@ class Peer:
     """An engine in its own interpreter; idle unless it is asked to run.
 
     Attributes:
-        name: with its version.
+        name: name of the engine with its version.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Peer:
             raise
 
     def run(self, trace: list[TraceRequest]) -> float:
-        """Serve all requests at once to their forced lengths and give the seconds it took, as the peer saw it."""
+        """Serve all requests at once to their forced lengths and return the peer's seconds."""
         batch = {
             "prompts": [item.prompt for item in trace],
             "lengths": [item.output_tokens for item in trace],
@@ -156,7 +156,7 @@ class Ours:
 
     Attributes:
         llm: the engine.
-        name: with the kernels that run.
+        name: name of the engine with the kernels that run.
     """
 
     def __init__(self, model: Transformer, *, concurrency: int, asynchronous: bool = False) -> None:
@@ -178,7 +178,7 @@ class Ours:
         self.name = f"steelyard ({self.llm.runner.kernel} kernels)"
 
     def run(self, trace: list[TraceRequest]) -> float:
-        """Serve all requests at once to their forced lengths and give the seconds it took."""
+        """Serve all requests at once to their forced lengths and return the seconds it took."""
         asked = [SamplingParams(max_tokens=item.output_tokens, ignore_end=True) for item in trace]
         start = time.perf_counter()
         done = self.llm.generate([item.prompt for item in trace], asked)

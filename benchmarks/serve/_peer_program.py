@@ -1,6 +1,4 @@
-"""Runs in a peer's own interpreter.
-
-Serves requests that come as JSON lines, and answers each batch with the seconds it took.
+"""Serves JSON lines of requests in a peer's own interpreter and answers with the seconds.
 
 Usage: python _peer_program.py '{"engine": "vllm", "model": FOLDER, "dtype": "float32", ...}'. It
 imports nothing of this project.
@@ -13,7 +11,7 @@ import time
 
 
 def vllm_engine(options):
-    """Give a function that runs prompts to forced lengths with vLLM."""
+    """Return a function that runs prompts to forced lengths with vLLM."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = options["bind"]
     os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
@@ -44,7 +42,7 @@ def vllm_engine(options):
 
 
 def transformers_model(options):
-    """Load the model and give it with the version."""
+    """Return torch, transformers and the loaded model."""
     import torch
     import transformers  # pyright: ignore[reportMissingImports]
 
@@ -57,7 +55,7 @@ def transformers_model(options):
 
 
 def static_engine(options):
-    """Give a function that runs prompts in left-padded batches to the longest length of each, with transformers' generate."""
+    """Return a function that runs left-padded batches, each to its longest length."""
     torch, transformers, model = transformers_model(options)
 
     def run(prompts, lengths):
@@ -83,12 +81,14 @@ def static_engine(options):
 
 
 def continuous_engine(options):
-    """Give a function that runs prompts with transformers' generate_batch; lengths must be equal."""
+    """Return a function that runs prompts with generate_batch; lengths must be equal."""
     _, transformers, model = transformers_model(options)
 
-    from transformers.generation.configuration_utils import ContinuousBatchingConfig  # pyright: ignore[reportMissingImports]
+    from transformers.generation import (  # pyright: ignore[reportMissingImports]
+        configuration_utils,
+    )
 
-    blocks = ContinuousBatchingConfig(
+    blocks = configuration_utils.ContinuousBatchingConfig(
         page_size=16, num_blocks=64 * options["concurrency"], max_batch_tokens=512
     )
 

@@ -1,12 +1,9 @@
-"""Servers of the front's benchmarks.
-
-The gateway with its engine process, and the naive front, over the same model folder.
-"""
+"""Servers of the front's benchmarks: gateway with engine process, and naive front."""
 
 import contextlib
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -16,19 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.errors import BackendError
 from steelyard.serve.client.load import list_models
 from steelyard.serve.client.wire.address import Endpoint
 
-__all__ = ["Running", "make_model", "naive", "ours", "refresh"]
+__all__ = ["Running", "make_model", "naive", "ours", "refresh", "running"]
 
 ENGINE_CORE, FRONT_CORE = 1, 0
 """With two cores: engine on one, gateway and load on the other."""
 
 _PROGRAM = """
 import json, sys
+from steelyard.config import convert
 from steelyard.serve.front.launch import ServeOptions, serve
-options = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(sys.argv[2]).items()}
-serve(sys.argv[1], ServeOptions(**options))
+serve(sys.argv[1], convert(json.loads(sys.argv[2]), ServeOptions))
 """
 _START_TIMEOUT_S = 120.0
 
@@ -38,8 +36,8 @@ class Running:
     """A server under test.
 
     Attributes:
-        process: its first process.
-        endpoint: where it answers.
+        process: first process of the server.
+        endpoint: address it answers at.
     """
 
     process: subprocess.Popen[Any]
@@ -48,16 +46,12 @@ class Running:
     @property
     def engine_pid(self) -> int:
         """The engine's process; the first process when it is the same."""
-        listed = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        found = [
-            int(line.split()[0]) for line in listed.stdout.splitlines() if "engine.process" in line
-        ]
-        return found[0] if found else self.process.pid
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it may end meanwhile
+                state, parent = path.read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == self.process.pid and state != "Z":
+                    return int(path.parent.name)
+        return self.process.pid
 
     def cpu_s(self) -> float:
         """Processor seconds of the first process."""
@@ -72,15 +66,13 @@ class Running:
 
 
 def make_model(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: int = 4096) -> float:
-    """Save a Llama with random weights and a byte-level tokenizer whose further pieces are words.
-
-    It says words only.
+    """Save a Llama with random weights and a byte-level tokenizer; it says words only.
 
     Args:
-        folder: made.
+        folder: folder to make.
         hidden_size: width, a multiple of 32.
         num_layers: depth.
-        vocab_size: of model and tokenizer.
+        vocab_size: tokens of model and tokenizer.
 
     Returns:
         Parameters, in millions.
@@ -108,9 +100,8 @@ def make_model(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: i
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     assert model.output is not None
     with torch.inference_mode():
-        model.output.weight[: len(letters)] = (
-            0.0  # half a character would be held back, and the first text come late
-        )
+        # A token of half a character would be held back, and the first text come late.
+        model.output.weight[: len(letters)] = 0.0
     checkpoint.save(model, folder)
     pieces = [*letters, *(f"Ġword{number}" for number in range(vocab_size - len(letters)))]
     tokenizer = Tokenizer(
@@ -122,19 +113,22 @@ def make_model(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: i
     return sum(item.numel() for item in model.parameters()) / 1e6
 
 
-def _free_port() -> int:
-    """Find a port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextlib.contextmanager
-def _running(command: list[str], port: int) -> Iterator[Running]:
-    """Start a server, wait until it answers, and end it."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    server = Running(process, Endpoint.parse(f"http://127.0.0.1:{port}"))
+def running(command: list[str]) -> Iterator[Running]:
+    """Start a server, wait until it answers, and end it with all that it started.
+
+    Args:
+        command: program that prints "serving on" and its address.
+
+    Yields:
+        The server.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("serving on "), f"the server did not start: {line!r}"
+        server = Running(process, Endpoint.parse(line.split()[-1]))
         limit_s = time.monotonic() + _START_TIMEOUT_S
         while not _answers(server):
             assert process.poll() is None and time.monotonic() < limit_s, "the server did not start"
@@ -142,17 +136,15 @@ def _running(command: list[str], port: int) -> Iterator[Running]:
         yield server
     finally:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _answers(server: Running) -> bool:
     """Whether a server lists its model."""
-    from steelyard.errors import BackendError
-
     try:
         return bool(list_models(server.endpoint))
     except BackendError:
@@ -160,30 +152,27 @@ def _answers(server: Running) -> bool:
 
 
 @contextlib.contextmanager
-def ours(folder: Path, *, is_pinned: bool = True, **options: Any) -> Iterator[Running]:
+def ours(
+    folder: Path, *, is_pinned: bool = True, engine: dict[str, Any] | None = None, **options: Any
+) -> Iterator[Running]:
     """Serve by gateway and engine process.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         is_pinned: engine and gateway on a core each.
-        options: of `ServeOptions`.
+        engine: fields of `EngineOptions`.
+        options: other fields of `ServeOptions`.
 
     Yields:
         The server.
     """
-    port = _free_port()
-    pins = {"engine_cores": [ENGINE_CORE], "gateway_cores": [FRONT_CORE]} if is_pinned else {}
-    settings = {
-        "port": port,
-        "pool_bytes": 256 * 2**20,
-        "threads": 1,
-        "max_requests": 512,
-        **pins,
-        **options,
-    }
-    with _running(
-        [sys.executable, "-c", _PROGRAM, str(folder), json.dumps(settings)], port
-    ) as server:
+    kind = {"pool_bytes": 256 * 2**20, "threads": 1} | (engine or {})
+    settings = {"port": 0, "max_requests": 512} | options
+    if is_pinned:
+        kind["cores"] = [ENGINE_CORE]
+        settings["gateway_cores"] = [FRONT_CORE]
+    words = json.dumps({**settings, "engine": kind})
+    with running([sys.executable, "-c", _PROGRAM, str(folder), words]) as server:
         yield server
 
 
@@ -192,17 +181,14 @@ def naive(folder: Path, *, cores: str = "") -> Iterator[Running]:
     """Serve by the naive front.
 
     Args:
-        folder: of the model.
-        cores: apart by commas, all when empty.
+        folder: folder of the model.
+        cores: processor cores separated by commas, all when empty.
 
     Yields:
         The server.
     """
-    port = _free_port()
-    module = "benchmarks.serve._naive_front"
-    with _running(
-        [sys.executable, "-m", module, str(folder), str(port), cores, str(256 * 2**20)], port
-    ) as server:
+    command = [sys.executable, "-m", "benchmarks.serve._naive_front", str(folder)]
+    with running([*command, cores, str(256 * 2**20)]) as server:
         yield server
 
 

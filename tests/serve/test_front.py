@@ -1,83 +1,18 @@
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
+from steelyard.cli.main import main
 from steelyard.nn import checkpoint
-
-PROGRAM = """
-import json, sys
-from pathlib import Path
-from steelyard.serve.front.launch import ServeOptions, serve
-options = json.loads(sys.argv[2])
-options = {name: Path(value) if name == "api_key_file" else value for name, value in options.items()}
-serve(sys.argv[1], ServeOptions(port=0, pool_bytes=2**21, threads=1, **options))
-"""
-
-
-class Server:
-    """A gateway in a process of its own."""
-
-    def __init__(self, folder, **options):
-        command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps(options)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        if not line.startswith("serving on "):
-            self.process.kill()
-            self.process.communicate()
-            pytest.fail(f"the server did not start: {line}")
-        self.url = line.split()[-1]
-        self.client = httpx.Client(base_url=self.url, timeout=60)
-
-    def post(self, path="/v1/completions", headers=None, **body):
-        return self.client.post(path, json=body, headers=headers)
-
-    def events(self, path="/v1/completions", **body):
-        with self.client.stream("POST", path, json={**body, "stream": True}) as response:
-            assert response.headers["content-type"] == "text/event-stream"
-            lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
-        assert lines[-1] == "[DONE]"
-        return [json.loads(line) for line in lines[:-1]]
-
-    def metric(self, name):
-        found = re.search(
-            rf"^{re.escape(name)} (\S+)$", self.client.get("/metrics").text, re.MULTILINE
-        )
-        return float(found[1]) if found else 0.0
-
-    def engine_pid(self):
-        children = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
-            capture_output=True,
-            text=True,
-        )
-        return next(
-            int(line.split()[0])
-            for line in children.stdout.splitlines()
-            if "engine.process" in line
-        )
-
-    def assert_idle(self, seconds=10):
-        """Wait until no block is held."""
-        limit = time.monotonic() + seconds
-        while self.metric("steelyard_blocks_in_use") or self.metric("steelyard_requests_in_flight"):
-            assert time.monotonic() < limit, "blocks are still held"
-            time.sleep(0.02)
-
-    def stop(self):
-        self.client.close()
-        self.process.terminate()
-        code = self.process.wait(15)
-        self.process.stdout.close()
-        return code
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +23,12 @@ def folder(model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(folder):
-    started = Server(folder, max_requests=24)
-    yield started
-    assert started.stop() == 0
+def server(folder, serving, tmp_path_factory):
+    """One warm server, whose pool is so small that concurrent requests are swapped to a file."""
+    words = ("--max-requests", 24, "--pool", "192KiB", "--preemption", "swap")
+    tier = ("--host-tier", "2MiB", "--swap-folder", tmp_path_factory.mktemp("tier"))
+    with serving(folder, *words, *tier) as started:
+        yield started
 
 
 def text_of(tokens):
@@ -238,32 +175,34 @@ def test_a_client_that_does_not_read_is_no_burden(server):
 def test_overload_is_answered_at_once_with_the_time_to_wait(server):
     long = {"prompt": [1, 2], "max_tokens": 110, "ignore_eos": True}
     results = []
-    threads = [
-        threading.Thread(
-            target=lambda: results.append(
-                httpx.post(f"{server.url}/v1/completions", json=long, timeout=60)
-            )
-        )
-        for _ in range(40)
-    ]
-    for thread in threads:
-        thread.start()
+
+    def ask():
+        results.append(httpx.post(f"{server.url}/v1/completions", json=long, timeout=120))
+
+    threads = [threading.Thread(target=ask) for _ in range(40)]
+    pid = server.engine_pid()
+    os.kill(pid, signal.SIGSTOP)  # none of the 24 that are let in ends before the others come
+    try:
+        for thread in threads:
+            thread.start()
+        while len(results) < 16:
+            time.sleep(0.01)
+        refused = list(results)
+    finally:
+        os.kill(pid, signal.SIGCONT)
     for thread in threads:
         thread.join()
-    refused = [item for item in results if item.status_code == 429]
-    assert {item.status_code for item in results} == {200, 429}
-    assert all(
-        int(item.headers["retry-after"]) >= 1 and item.json()["error"]["type"] == "rate_limit_error"
-        for item in refused
-    )
+    assert [item.status_code for item in results] == [429] * 16 + [200] * 24
+    for item in refused:
+        assert int(item.headers["retry-after"]) >= 1
+        assert item.json()["error"]["type"] == "rate_limit_error"
     server.assert_idle()
 
 
 def test_a_killed_engine_is_replaced_and_unanswered_requests_are_sent_again(server, greedy):
     pid = server.engine_pid()
-    os.kill(
-        pid, signal.SIGSTOP
-    )  # no step runs, so the requests below are surely in flight when it dies
+    # No step runs, so the requests below are surely in flight when it dies.
+    os.kill(pid, signal.SIGSTOP)
     results = {}
 
     def ask(index):
@@ -287,46 +226,95 @@ def test_a_killed_engine_is_replaced_and_unanswered_requests_are_sent_again(serv
     assert server.metric("steelyard_engine_restarts_total") == 1
 
 
-def test_keys_rates_and_a_drain(folder, tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("# ours\nsecret alice\nother bob\n")
-    server = Server(folder, api_key_file=str(keys), requests_per_min=3, tokens_per_min=400)
-    alice, bob = {"Authorization": "Bearer secret"}, {"Authorization": "Bearer other"}
+ENGINE = """
+import sys, time
+from pathlib import Path
+import socket
+from steelyard.frames import Channel, MessageCodec
+from steelyard.serve.front.engine.wire import Add, Drain, Ready, Start, Step, ToEngine, Update
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+channel = Channel(connection, MessageCodec(ToEngine))
+assert isinstance(channel.receive(), Start)
+channel.send(Ready(97, 128, 4096, 8, False))
+while (message := channel.receive()) is not None and not isinstance(message, Drain):
+    if isinstance(message, Add):
+        with Path("payers").open("a") as payers:
+            print(message.client, message.user, file=payers)
+        for place in range(message.params.max_tokens):
+            while place == 1 and message.params.max_tokens > 100 and not Path("release").exists():
+                time.sleep(0.005)
+            reason = "length" if place == message.params.max_tokens - 1 else ""
+            channel.send(Step([Update(message.key, 0, [place % 97], reason)], time.perf_counter()))
+"""
+"""Counts; after the first token of a long answer it waits for a file."""
+
+
+def test_keys_rates_and_a_drain(folder, serving, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "counting_engine.py").write_text(ENGINE)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    (tmp_path / "keys").write_text("# ours\nsecret alice\nother bob\n")
+    words = ("--api-key-file", "keys", "--requests-per-min", 3, "--tokens-per-min", 400)
+    with serving(folder, *words, engine="counting_engine") as server:
+        check_keys_and_rates(server)
+        check_drain(server, tmp_path / "release")
+
+
+def check_keys_and_rates(server):
+    alice, wrong = {"Authorization": "Bearer secret"}, {"Authorization": "Bearer wrong"}
     assert server.client.get("/v1/models").status_code == 401
-    assert (
-        server.client.get("/v1/models", headers={"Authorization": "Bearer wrong"}).status_code
-        == 401
-    )
+    assert server.client.get("/v1/models", headers=wrong).status_code == 401
     assert server.client.get("/v1/models", headers=alice).status_code == 200
     assert server.client.get("/health").json() == {"status": "ok"}
-    answers = [server.post(prompt=[1], max_tokens=2, headers=alice) for _ in range(4)]
+    long = server.post(prompt=[1], user="x" * 257, headers={"Authorization": "Bearer other"})
+    assert (long.status_code, long.json()["error"]["param"]) == (400, "user")
+    answers = [server.post(prompt=[1], max_tokens=2, user="bob", headers=alice) for _ in range(4)]
     assert [item.status_code for item in answers] == [200, 200, 200, 429]
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 20
-    body = {"prompt": [1, 2], "max_tokens": 120, "ignore_eos": True, "stream": True}
+    # The key pays, whatever name the body holds.
+    assert Path("payers").read_text().splitlines() == ["alice bob"] * 3
+
+
+def check_drain(server, release):
+    bob = {"Authorization": "Bearer other"}
+    body = {"prompt": [1, 2], "max_tokens": 120, "stream": True}
     with server.client.stream("POST", "/v1/completions", json=body, headers=bob) as reply:
         lines = reply.iter_lines()
         next(lines)
-        pid = server.engine_pid()
-        os.kill(
-            pid, signal.SIGSTOP
-        )  # what is in flight surely still is when the next request comes
         server.process.terminate()
-        time.sleep(0.2)
-        late = httpx.post(f"{server.url}/v1/completions", json={"prompt": [1]}, headers=bob)
-        os.kill(pid, signal.SIGCONT)
-        rest = list(lines)
-    assert rest[-2] == "data: [DONE]" or rest[-1] == "data: [DONE]"
+        while server.client.get("/health").json() != {"status": "draining"}:
+            time.sleep(0.01)
+        late = server.post(prompt=[1], headers=bob)
+        release.touch()
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"length"' in rest[-2]
     assert late.status_code == 503
     assert late.json()["error"]["code"] == "shutting_down"
-    assert server.stop() == 0
+    assert server.process.wait(30) == 0
 
 
 @pytest.mark.slow  # another start of the engine process
 def test_an_engine_that_cannot_start_is_told_plainly(folder):
-    command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps({"max_model_len": 10**6})]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "steelyard", "serve", str(folder), "--port", "0"]
+    more = ["--max-model-len", "1000000"]
+    run = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120)
     assert run.returncode != 0
     assert "the engine cannot start: " in run.stderr
+
+
+def test_a_swapping_server_is_measured_by_the_load_client(server, capsys):
+    before = server.metric("steelyard_swaps")
+    words = ["--concurrency", "16", "--num-requests", "32", "--output-tokens", "90", "--sigma", "0"]
+    words += ["--input-tokens", "30", "--vocab-size", "97", "--no-record", "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "bench", server.url, *words])
+    assert ended.value.code == 0
+    level = json.loads(capsys.readouterr().out)["levels"][0]
+    assert (level["requests"], level["output_tokens"]) == (32, 32 * 90)
+    assert server.metric("steelyard_swaps") > before
+    server.assert_idle()
 
 
 def test_several_choices(server):

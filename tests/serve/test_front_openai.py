@@ -14,11 +14,6 @@ from steelyard.nn.transformer import build
 
 openai = pytest.importorskip("openai")
 
-PROGRAM = """
-import sys
-from steelyard.serve.front.launch import ServeOptions, serve
-serve(sys.argv[1], ServeOptions(port=0, name="tiny", pool_bytes=2**22, threads=1))
-"""
 END = 256
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
 SHAPE = {
@@ -32,7 +27,7 @@ SHAPE = {
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
+def address(tmp_path_factory, serving):
     """A model of bytes with a tokenizer, a chat template and an end token, served."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("openai") / "tiny"
@@ -56,13 +51,8 @@ def address(tmp_path_factory):
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, text=True
-    )
-    yield process.stdout.readline().split()[-1]
-    process.terminate()
-    assert process.wait(15) == 0
-    process.stdout.close()
+    with serving(folder, "--pool", "4MiB") as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`steelyard serve bench`: send a load to any OpenAI-compatible server and tell what came back."""
+"""`steelyard serve bench`: send a load to any OpenAI-compatible server and measure it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,16 +39,16 @@ class BenchOptions:
         model: Name the requests carry; the server's first when left out.
         vocab_size: Token ids lie below it.
         warm_up: Requests before the clock starts.
-        processes: That send; 0 for as many as the concurrency needs.
-        timeout: Of one request.
+        processes: Number of sending processes; 0 for as many as the concurrency needs.
+        timeout: Longest wait for one answer.
         retries: How often a request answered 429 is sent again, after the time the server asks for.
         duration: No request starts later than this; 0 for no limit.
         extra: JSON object of further body fields; null takes one away, as in '{"ignore_eos":
             null}'.
-        seed: Of lengths, arrivals and prompts.
+        seed: Seed of lengths, arrivals and prompts.
         api_key_env: Environment variable that holds the API key.
         out: Folder for load.json, requests.parquet and report.html.
-        name: Of the run in the run store.
+        name: Name of the run in the run store.
         store: Folder or URL of the run store; the user's own when left out.
         record: Keep the load in the run store.
         json: Print the numbers as JSON.
@@ -90,7 +90,7 @@ def bench(
     """Load an OpenAI-compatible server and measure TTFT, TPOT, latency, throughput and goodput.
 
     With --concurrency, so many requests are kept under way at each level of the list. With --rate,
-    or a trace that tells arrival times, requests are sent at their times whatever the server does.
+    or a trace with arrival times, requests are sent at their times whatever the server does.
     Without either, a short ramp of concurrencies is run. The exit code is 1 when no request came
     back whole.
     """
@@ -103,7 +103,8 @@ def bench(
             "--rate and --concurrency exclude each other",
             hint="a rate opens the loop, a concurrency closes it",
         )
-    objective, rate_per_s = Slo.parse(options.slo), _rate(options.rate)
+    objective = Slo.parse(options.slo)
+    rate_per_s = _rate(options.rate)
     levels = _levels(options, rate_per_s)
     rows = {level: _rows(options, level, rate_per_s) for level in levels}
     load = _load_options(url, options)
@@ -121,7 +122,7 @@ def read_fraction(text: str, where: str) -> float:
         return float(Fraction(text.replace(" ", "")))
     except (ValueError, ZeroDivisionError) as error:
         raise ConfigError(
-            f"{where}: cannot read {text!r}", hint="give a factor such as 1/8 or 0.125"
+            f"{where}: cannot read {text!r}", hint="write a factor such as 1/8 or 0.125"
         ) from error
 
 
@@ -138,7 +139,7 @@ def _rate(text: str) -> float | None:
         else parse(text, "request/s", where="--rate")
     )
     if not value > 0:
-        raise ConfigError(f"--rate is {text}", hint="give requests per second above 0, or inf")
+        raise ConfigError(f"--rate is {text}", hint="write requests per second above 0, or inf")
     return value
 
 
@@ -152,18 +153,21 @@ def _extra(text: str) -> dict[str, Any]:
         value = json.loads(text or "{}")
     except ValueError as error:
         raise ConfigError(
-            f"--extra is not JSON: {error}", hint="""give an object such as '{"top_p": 0.9}'"""
+            f"--extra is not JSON: {error}", hint="""write an object such as '{"top_p": 0.9}'"""
         ) from error
     if not isinstance(value, dict):
         raise ConfigError(
             f"--extra is {text}, not a JSON object",
-            hint="""give an object such as '{"top_p": 0.9}'""",
+            hint="""write an object such as '{"top_p": 0.9}'""",
         )
     return value
 
 
 def _levels(options: BenchOptions, rate_per_s: float | None) -> list[int]:
-    """Read a list of concurrencies, "..." going on as the two numbers before it do; [0] for an open loop."""
+    """Read a list of concurrencies; [0] for an open loop.
+
+    Three dots go on as the two numbers before them do.
+    """
     from steelyard.errors import ConfigError
     from steelyard.serve.traces.read import has_arrivals
 
@@ -182,13 +186,13 @@ def _levels(options: BenchOptions, rate_per_s: float | None) -> list[int]:
         else:
             raise ConfigError(
                 f"--concurrency: {word!r} is not a whole number above 0",
-                hint="give such as 8, or 1,2,4,...,64",
+                hint="write such as 8, or 1,2,4,...,64",
             )
     return sorted(set(levels))
 
 
 def _between(levels: list[int], after: list[str], text: str) -> list[int]:
-    """Fill an ellipsis: by the same factor where the numbers before it have a whole one, else by the same step."""
+    """Fill three dots by the factor of the numbers before where it is whole, else by their step."""
     from steelyard.errors import ConfigError
 
     if len(levels) < 2 or not after or not after[0].isdecimal() or levels[-1] <= levels[-2]:
@@ -292,6 +296,7 @@ def _run(
     )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task(f"{level} at once" if level else "at arrival times", total=len(rows))
+        # Prompts of an earlier level would be in the server's prefix cache.
         chosen = replace(options, concurrency=level, seed=options.seed + 1000 * level)
         return run_load(chosen, rows, on_progress=lambda done: bar.update(task, completed=done))
 

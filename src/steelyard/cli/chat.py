@@ -34,12 +34,12 @@ def chat(
     Args:
         target: Address of a server, a model's folder, or the id of a run that made one.
         prompt: Ask this and end; text on standard input follows it.
-        system: What the model is told before the conversation.
+        system: Instructions to the model before the conversation.
         model: Name of the model; the server's first when left out.
         params: Fields of the request, such as temperature=0.7 max_tokens=200.
         load: A conversation kept with /save to go on with.
         api_key_env: Environment variable that holds the API key.
-        timeout: Of one answer.
+        timeout: Longest wait for one answer.
     """
     from steelyard.cli.terminal import Terminal
     from steelyard.serve.client.local import server_for

@@ -1,13 +1,13 @@
-"""`steelyard serve`.
-
-An OpenAI-compatible server, loads on it, the replay of a trace with its forecast, a profile of the
-engine.
-"""
+"""`steelyard serve`: a server, loads on it, the replay of a trace, a profile of the engine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
+
+from steelyard.cli.flags import flags
+from steelyard.serve.front.launch import ServeOptions
+from steelyard.serve.options import EngineOptions
 
 if TYPE_CHECKING:
     from steelyard.quantity import Forecast
@@ -26,77 +26,27 @@ app.command(
 )
 
 
+# A type checker takes the options for what they are; the command line gets its flags.
+if TYPE_CHECKING:
+    from steelyard.serve.front.launch import ServeOptions as _ServeFlags
+    from steelyard.serve.options import EngineOptions as _EngineFlags
+else:
+    _ServeFlags = flags(ServeOptions)
+    _EngineFlags = flags(EngineOptions)
+
+
 @app.default
-def serve(
-    model: str,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    name: str = "",
-    pool: str = "256 MiB",
-    max_model_len: int = 0,
-    token_budget: int = 512,
-    policy: Literal["fcfs", "priority", "vtc", "dlpm", "sjf"] = "fcfs",
-    asynchronous: bool = False,
-    api_key_env: str = "",
-    api_key_file: Path | None = None,
-    requests_per_min: float = 0.0,
-    tokens_per_min: float = 0.0,
-    max_requests: int = 256,
-    queue_tokens: int = 0,
-    body_limit: str = "4 MiB",
-    drain_timeout: str = "30 s",
-    threads: int = 0,
-) -> None:
+def serve(model: str, *, options: _ServeFlags | None = None) -> None:
     """Serve a model until interrupted; requests in flight are then finished.
 
     Args:
         model: Folder with config.json, safetensors and, for text, tokenizer.json; or the id of a
             run that made one.
-        host: Address to listen on; the default is reachable from this machine only.
-        port: TCP port, 0 for a free one.
-        name: Of the model, as clients ask for it; the folder's name when left out.
-        pool: Memory for keys and values.
-        max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
-        token_budget: Most tokens per step.
-        policy: Order in which requests are served.
-        asynchronous: Plan one step ahead.
-        api_key_env: Environment variable with the keys clients may send, apart by commas; none by
-            default.
-        api_key_file: File with one key and its owner's name per line.
-        requests_per_min: Most requests a key may send in a minute, 0 for no limit.
-        tokens_per_min: Most tokens of a key in a minute, 0 for no limit.
-        max_requests: Most requests in flight; further ones are answered 429.
-        queue_tokens: Most tokens expected of the requests in flight, likewise; 0 takes four times
-            the pool.
-        body_limit: Longest request body.
-        drain_timeout: Longest wait for requests in flight when it is told to end.
-        threads: Of the engine, 0 for its own choice.
+        options: Address, limits, keys, and the kind of engine.
     """
-    from steelyard import units
-    from steelyard.serve.front.launch import ServeOptions
-    from steelyard.serve.front.launch import serve as launch
+    from steelyard.serve.front import launch
 
-    options = ServeOptions(
-        host=host,
-        port=port,
-        name=name,
-        pool_bytes=int(units.parse(pool, "byte", where="--pool")),
-        max_model_len=max_model_len,
-        token_budget=token_budget,
-        policy=policy,
-        asynchronous=asynchronous,
-        api_key_env=api_key_env,
-        api_key_file=api_key_file,
-        requests_per_min=requests_per_min,
-        tokens_per_min=tokens_per_min,
-        max_requests=max_requests,
-        queue_tokens=queue_tokens,
-        body_limit_bytes=int(units.parse(body_limit, "byte", where="--body-limit")),
-        drain_timeout_s=units.parse(drain_timeout, "s", where="--drain-timeout"),
-        threads=threads,
-    )
-    launch(model_folder(model), options)
+    launch.serve(model_folder(model), options or ServeOptions())
 
 
 app.command(serve, name="run", show=False)
@@ -107,9 +57,7 @@ def replay(
     model: str,
     trace: Path,
     *,
-    pool: str = "256 MiB",
-    max_model_len: int = 0,
-    token_budget: int = 512,
+    engine: _EngineFlags | None = None,
     scale: str = "1",
     limit: int = 0,
     seed: int = 0,
@@ -123,12 +71,10 @@ def replay(
     Args:
         model: Folder with config.json and safetensors, or the id of a run that made one.
         trace: CSV or JSON lines, plain or .gz, in any format that `steelyard serve bench` reads.
-        pool: Memory for keys and values.
-        max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
-        token_budget: Most tokens per step.
+        engine: Kind of engine.
         scale: Factor on the trace's lengths, such as 1/8.
         limit: Only so many requests from its beginning; 0 for all.
-        seed: Of the prompts' tokens.
+        seed: Seed of the prompts' tokens.
         json: Print the report as JSON.
     """
     import numpy as np
@@ -138,8 +84,9 @@ def replay(
     from steelyard.serve.profile import profile
     from steelyard.serve.traces import load_trace
 
-    folder, factor = model_folder(model), read_fraction(scale, "--scale")
-    llm = _engine(folder, pool, max_model_len, token_budget, ())
+    folder = model_folder(model)
+    factor = read_fraction(scale, "--scale")
+    llm = _make(folder, engine)
     generator = np.random.default_rng(seed)
     requests = load_trace(
         trace, generator, vocab_size=llm.model.architecture.vocab_size, limit=limit, scale=factor
@@ -162,9 +109,7 @@ def profile(
     model: str,
     *,
     out: Annotated[Path, cyclopts.Parameter(alias="-o")] = Path("step-table.json"),
-    pool: str = "256 MiB",
-    max_model_len: int = 0,
-    token_budget: int = 512,
+    engine: _EngineFlags | None = None,
     seconds: float = 30.0,
     seed: int = 0,
 ) -> None:
@@ -173,18 +118,16 @@ def profile(
     Args:
         model: Folder with config.json and safetensors, or the id of a run that made one.
         out: JSON file to make or replace.
-        pool: Memory for keys and values.
-        max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
-        token_budget: Most tokens per step.
-        seconds: To spend on timing.
-        seed: Of prompts and lengths.
+        engine: Kind of engine.
+        seconds: Time to spend on timing.
+        seed: Seed of prompts and lengths.
     """
     from steelyard.errors import ConfigError
     from steelyard.serve.profile import write_table
 
     if not seconds > 0:
-        raise ConfigError(f"--seconds is {seconds}", hint="give a time above 0")
-    llm = _engine(model_folder(model), pool, max_model_len, token_budget, ())
+        raise ConfigError(f"--seconds is {seconds}", hint="write a time above 0")
+    llm = _make(model_folder(model), engine)
     table = write_table(llm, out, seed=seed, limit_s=seconds)
     error = f"{table.test_error:.1%} median, {table.test_error_p90:.1%} at the 90th percentile"
     print(
@@ -214,7 +157,7 @@ def model_folder(text: str) -> Path:
     if folder.exists() or "/" in text:
         raise ConfigError(
             f"{text} is no model folder: it has no config.json",
-            hint="give the folder a model was saved in, or a run's id",
+            hint="name the folder a model was saved in, or a run's id",
         )
     from steelyard.runs.store import RunStore
 
@@ -234,20 +177,11 @@ def model_folder(text: str) -> Path:
     )
 
 
-def _engine(
-    model: Path, pool: str, max_model_len: int, token_budget: int, end_tokens: tuple[int, ...]
-) -> "LLM":
-    """Load a model and make its engine."""
-    from steelyard import units
-    from steelyard.nn import checkpoint
-    from steelyard.serve.engine import LLM, default_config
+def _make(folder: Path, engine: EngineOptions | None) -> "LLM":
+    """Make the engine of a command that runs it in this process."""
+    from steelyard.serve.build import make_engine
 
-    pool_bytes = int(units.parse(pool, "byte", where="--pool"))
-    transformer = checkpoint.load(model)
-    config = default_config(
-        transformer, pool_bytes=pool_bytes, max_model_len=max_model_len, token_budget=token_budget
-    )
-    return LLM(transformer, config, end_tokens=end_tokens)
+    return make_engine(folder, engine or EngineOptions())
 
 
 def _report(forecasts: "list[Forecast]", measured: "ReplayResult", subtitle: str) -> Any:

@@ -1,7 +1,6 @@
 """One decoder layer: attention and MLP, each behind a norm and added to the residual stream."""
 
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +40,20 @@ def causal_attention(layer: int, queries: Tensor, keys: Tensor, values: Tensor) 
     return out.transpose(-3, -2)
 
 
+class _Unfilled(nn.Linear):
+    """A linear map that draws nothing from the global generator when it is made.
+
+    `skip_init` reaches the same over the meta device, for which torch imports its compiler: five
+    seconds at the start of every process.
+    """
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is."""
+
+
 def linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
-    """Make a linear map with memory that is not yet filled, and no draw from the global generator."""
-    return cast(nn.Linear, nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias))
+    """Make a linear map whose memory is not yet filled."""
+    return _Unfilled(inputs, outputs, bias=bias)
 
 
 def make_norm(arch: Architecture, width: int) -> nn.Module:

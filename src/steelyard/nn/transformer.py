@@ -1,7 +1,6 @@
 """One decoder-only transformer, built from the same architecture record that the catalog holds."""
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -192,7 +191,8 @@ def refuse_unsupported(arch: Architecture) -> None:
 
 def _table(rows: int, width: int) -> nn.Embedding:
     """Make an embedding table that is not yet filled."""
-    return cast(nn.Embedding, nn.utils.skip_init(nn.Embedding, rows, width))
+    # A table with a weight of its own draws nothing when it is made.
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
 @torch.no_grad()

@@ -35,8 +35,8 @@ class BodyMaker:
         Args:
             form: "tokens" sends prompts as token ids, "text" as common words, one per token, "chat"
                 the same as a user's message.
-            model: name, left out when empty.
-            seed: of the prompts.
+            model: name of the model, left out when empty.
+            seed: seed of the prompts.
             vocab_size: token ids lie below it.
             extra: fields that override the usual ones; a None takes the field away.
         """
@@ -51,8 +51,8 @@ class BodyMaker:
         """Return the JSON of a row's request.
 
         Args:
-            row: of the trace.
-            index: of the row.
+            row: row of the trace.
+            index: number of the row.
 
         Returns:
             The body.

@@ -1,7 +1,4 @@
-"""Charts of loads.
-
-How many requests were how fast, tokens over time, and rates and latencies over a ramp.
-"""
+"""Charts of loads: shares by latency, tokens over time, rates and latencies over a ramp."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +24,7 @@ def _spec(chart: Any) -> dict[str, Any]:
 
 
 def _seconds_axis(values: Sequence[float]) -> Any:
-    """Return a logarithmic axis of times, written as "20 ms" or "1.5 s", with marks at 1, 2 and 5 (1 only over many decades)."""
+    """Return a logarithmic axis of times, with marks such as "20 ms" and "1.5 s"."""
     import altair as alt
 
     low, high = min(values, default=1.0), max(values, default=1.0)
@@ -49,7 +46,7 @@ def latency_shares(
     First token, token interval of a request, last token.
 
     Args:
-        records: of a load; failed ones are left out.
+        records: records of a load; failed ones are left out.
         title: heading.
 
     Returns:
@@ -64,6 +61,7 @@ def latency_shares(
         "last token": [record.e2e_s for record in whole],
     }
     rows: list[dict[str, Any]] = []
+    # Quantiles at fixed shares, not one point per request: a page of a long load stays small.
     levels = np.linspace(0.0, 1.0, _POINTS)
     for name, values in series.items():
         known = [value for value in values if value > 0]
@@ -103,10 +101,12 @@ def latency_shares(
 def token_rate(
     records: Sequence[RequestRecord], *, title: str = "Output tokens over time"
 ) -> dict[str, Any]:
-    """Draw output tokens per second over the load, a request's tokens spread evenly over its pieces of text.
+    """Draw output tokens per second over the load.
+
+    A request's tokens are spread evenly over its pieces of text.
 
     Args:
-        records: of a load.
+        records: records of a load.
         title: heading.
 
     Returns:
@@ -238,10 +238,10 @@ def _level_axis(levels: list[int]) -> Any:
 
 
 def stage_bars(summary: LoadSummary) -> dict[str, Any]:
-    """Draw the mean time of each stage that the server told, in its order.
+    """Draw the mean time of each stage that the server reports, in its order.
 
     Args:
-        summary: with at least one stage.
+        summary: summary with at least one stage.
 
     Returns:
         Vega-Lite spec.

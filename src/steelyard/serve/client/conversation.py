@@ -27,8 +27,8 @@ class Reply:
     """One answer.
 
     Attributes:
-        text: of it, as far as it came.
-        output_tokens: as the server counts them, else pieces of text.
+        text: text of the answer, as far as it came.
+        output_tokens: tokens as the server counts them, else pieces of text.
         ttft_s: sending to first text, NaN without text.
         seconds: sending to the end.
         is_stopped: whether the user stopped it.
@@ -54,9 +54,9 @@ class Conversation:
     Attributes:
         endpoint: the server.
         model: name, the server's own choice when empty.
-        messages: with "role" and "content", the system's first if there is one.
+        messages: turns with "role" and "content", the system's first if there is one.
         parameters: further fields of the request, such as {"temperature": 0.7}.
-        timeout_s: of one answer.
+        timeout_s: longest wait for one answer.
     """
 
     endpoint: Endpoint
@@ -127,8 +127,8 @@ class Conversation:
         The question and its answer are added to what was said; neither is when the server fails.
 
         Args:
-            question: of the user.
-            on_text: takes pieces of text as they come.
+            question: words of the user.
+            on_text: function that takes pieces of text as they come.
 
         Returns:
             The answer.
@@ -148,13 +148,14 @@ class Conversation:
         stopped = False
         try:
             kind, words = asyncio.run(self._send(asked, reader))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # stops the answer, not the program
             kind, words, stopped = "", "", True
         if kind:
             raise BackendError(
                 _failure(kind, words, self.endpoint),
                 hint="the conversation is as it was before; /retry is for later",
             )
+        # Only now: a failed question leaves what was said as it was.
         self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
         return Reply(
             text="".join(pieces),
@@ -167,7 +168,7 @@ class Conversation:
         )
 
     async def _send(self, messages: list[dict[str, str]], reader: StreamReader) -> tuple[str, str]:
-        """Send the messages; give the kind of error and its words, empty without one."""
+        """Send the messages and return the kind of error and its words, empty without one."""
         fields: dict[str, Any] = {"model": self.model} if self.model else {}
         fields |= {
             "messages": messages,
@@ -199,7 +200,7 @@ class Conversation:
         except OSError as error:
             raise DataError(
                 f"cannot write {path}: {error.strerror}",
-                hint="give a file in a folder you may write to",
+                hint="name a file in a folder you may write to",
             ) from error
 
     def load(self, path: Path) -> None:

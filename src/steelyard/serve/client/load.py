@@ -1,34 +1,31 @@
-"""A load on a server.
-
-Rows of a trace, sent by several processes, in a closed loop or at their arrival times.
-"""
+"""A load on a server: rows of a trace, sent in a closed loop or at their arrival times."""
 
 import asyncio
 import contextlib
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-from steelyard.errors import BackendError, ConfigError, require
+from steelyard.errors import BackendError, ConfigError, DataError, require
 from steelyard.serve.client.bodies import Form
 from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.wire.address import Endpoint
 from steelyard.serve.client.wire.connection import Answer, ConnectionPool, ProtocolError
 from steelyard.serve.client.worker import (
-    Frame,
     Go,
-    Progress,
-    Ready,
+    Message,
+    NumDone,
     Result,
+    Warm,
     WorkerPlan,
-    read_frame,
-    write_frame,
+    open_channel,
 )
 from steelyard.serve.traces.record import TraceRow
 
@@ -49,12 +46,12 @@ class LoadOptions:
         concurrency: requests under way at once (closed loop); 0 sends each at its arrival time
             (open loop).
         warm_up: requests sent before the clock starts; they are not recorded.
-        processes: that send; 0 takes one, and another for every 64 concurrent requests, at most one
-            per processor.
-        timeout_s: of one request.
+        processes: number of sending processes; 0 takes one, and another for every 64 concurrent
+            requests, at most one per processor.
+        timeout_s: longest wait for one answer.
         retries: how often a request is sent again after 429, after the time it asks for.
         duration_s: no request starts later; 0 for no limit.
-        seed: of the prompts.
+        seed: seed of the prompts.
         vocab_size: token ids lie below it.
         extra: fields of every body, such as {"top_p": 0.9}; None takes a usual field away, such as
             {"ignore_eos": None}.
@@ -103,8 +100,8 @@ class LoadResult:
     """What a load saw.
 
     Attributes:
-        records: of all requests sent, by row of the trace.
-        cpu_shares: of each sending process, processor seconds per second.
+        records: what became of each request sent, by row of the trace.
+        cpu_shares: processor seconds per second of each sending process.
         is_open: whether requests were sent at their arrival times.
         started_at_s: wall clock at the start, seconds since 1970 (UTC).
     """
@@ -120,7 +117,7 @@ def list_models(endpoint: Endpoint, *, timeout_s: float = 10.0) -> list[str]:
 
     Args:
         endpoint: the server.
-        timeout_s: for the answer.
+        timeout_s: longest wait for the answer.
 
     Returns:
         Their names; empty when it has no such list.
@@ -173,19 +170,19 @@ def run_load(
     sender has thought.
 
     Args:
-        options: how.
-        rows: by arrival.
-        on_progress: told how many requests are done, now and then.
+        options: how the load is sent.
+        rows: requests by arrival.
+        on_progress: takes the number of requests done, now and then.
 
     Returns:
-        Records of all requests that were sent; failed ones tell their error.
+        Records of all requests that were sent, failed ones included.
 
     Raises:
         ConfigError: there are no rows.
         BackendError: the server refuses the warm-up, or a sending process died.
     """
     if not rows:
-        raise ConfigError("there is nothing to send", hint="give a trace with at least one request")
+        raise ConfigError("there is nothing to send", hint="take a trace with at least one request")
     plans = [
         _plan(options, rows, number) for number in range(min(options.num_processes, len(rows)))
     ]
@@ -193,7 +190,9 @@ def run_load(
     try:
         for worker in workers:
             worker.wait_ready()
-        start_s, started_at_s = time.perf_counter() + _LEAD_S, time.time() + _LEAD_S
+        # All processes start at one moment a little ahead, by when each has its message.
+        start_s = time.perf_counter() + _LEAD_S
+        started_at_s = time.time() + _LEAD_S
         for worker in workers:
             worker.send(Go(start_s))
         results = _gather(workers, on_progress)
@@ -248,37 +247,39 @@ class _Worker:
 
     def __init__(self, plan: WorkerPlan) -> None:
         """Start it."""
-        command = [sys.executable, "-m", "steelyard.serve.client.worker"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        own, theirs = socket.socketpair()
+        number = theirs.fileno()
+        command = [sys.executable, "-m", "steelyard.serve.client.worker", str(number)]
+        with theirs:  # the process holds it now; kept open here, its end would never be seen
+            self.process = subprocess.Popen(command, pass_fds=[number])
+        self._channel = open_channel(own)
+        self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self.send(plan)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        """Queue frames until the process closes its output."""
-        stream = cast(BinaryIO, self.process.stdout)
-        while (frame := read_frame(stream)) is not None:
-            self.frames.put(frame)
-        self.frames.put(None)
+        """Queue messages until the process closes its end, in the middle of one if it is killed."""
+        with contextlib.suppress(OSError, DataError):
+            while (message := self._channel.receive()) is not None:
+                self.messages.put(message)
+        self.messages.put(None)
 
-    def send(self, frame: Frame) -> None:
-        """Write a frame to the process; a dead one is noticed by the reader."""
-        try:
-            write_frame(cast(BinaryIO, self.process.stdin), frame)
-        except BrokenPipeError:
-            return
+    def send(self, message: Message) -> None:
+        """Send a message to the process; a dead one is noticed by the reader."""
+        with contextlib.suppress(OSError):
+            self._channel.send(message)
 
     def wait_ready(self) -> None:
         """Wait for the end of the warm-up."""
-        frame = self.frames.get()
-        if not isinstance(frame, Ready):
+        message = self.messages.get()
+        if not isinstance(message, Warm):
             raise BackendError(
                 "a sending process ended while it warmed up", hint="its message stands above"
             )
-        if frame.message:
+        if message.message:
             raise BackendError(
-                f"the server failed a warm-up request: {frame.message}",
+                f"the server failed a warm-up request: {message.message}",
                 hint="check the model, --send and --vocab-size",
             )
 
@@ -287,9 +288,7 @@ class _Worker:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                cast(BinaryIO, stream).close()
+        self._channel.close()
 
 
 def _gather(workers: list[_Worker], on_progress: Callable[[int], None] | None) -> list[Result]:
@@ -301,13 +300,14 @@ def _gather(workers: list[_Worker], on_progress: Callable[[int], None] | None) -
             if number in results:
                 continue
             try:
-                frame = worker.frames.get(timeout=0.1)
+                message = worker.messages.get(timeout=0.1)
             except queue.Empty:
                 continue
-            if isinstance(frame, Progress):
-                done[number] = frame.done
-            elif isinstance(frame, Result):
-                results[number], done[number] = frame, len(frame.records)
+            if isinstance(message, NumDone):
+                done[number] = message.count
+            elif isinstance(message, Result):
+                results[number] = message
+                done[number] = len(message.records)
             else:
                 raise BackendError(
                     "a sending process died in the middle of the load",

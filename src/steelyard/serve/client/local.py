@@ -1,7 +1,7 @@
 """A server of our own for as long as it is needed."""
 
 import contextlib
-import socket
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from steelyard.errors import BackendError, ConfigError
-from steelyard.serve.client.load import list_models
-from steelyard.serve.client.wire.address import Endpoint
 
 __all__ = ["local_server", "server_for"]
 
 _START_S = 180.0
+_LOG_BYTES = 2**20
+_ADDRESS = "serving on "
+"""Begins the line that a server prints once it listens."""
 
 
 @contextlib.contextmanager
@@ -41,7 +42,7 @@ def server_for(target: str) -> Iterator[str]:
     if not (folder / "config.json").is_file():
         raise ConfigError(
             f"{target} is no model folder: it has no config.json",
-            hint="give the folder a model was saved in, or an address",
+            hint="name the folder a model was saved in, or an address",
         )
     with local_server(folder) as url:
         yield url
@@ -52,7 +53,7 @@ def local_server(folder: Path, *options: str) -> Iterator[str]:
     """Serve a model in a process of its own, on a free port of this machine, until the block ends.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         *options: further words of `steelyard serve`, such as "--pool", "1 GiB".
 
     Yields:
@@ -61,25 +62,13 @@ def local_server(folder: Path, *options: str) -> Iterator[str]:
     Raises:
         BackendError: the server did not start; its last words are in the message.
     """
-    port = _free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "steelyard",
-        "serve",
-        str(folder),
-        "--port",
-        str(port),
-        *options,
-    ]
+    command = [sys.executable, "-m", "steelyard", "serve", str(folder), "--port", "0", *options]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            url = f"http://127.0.0.1:{port}"
-            _wait(process, Endpoint.parse(url), log)
-            yield url
+            yield _wait(process, log.fileno())
         finally:
             process.terminate()
             try:
@@ -89,30 +78,23 @@ def local_server(folder: Path, *options: str) -> Iterator[str]:
                 process.wait()
 
 
-def _free_port() -> int:
-    """Find a port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _wait(
-    process: "subprocess.Popen[bytes]",
-    endpoint: Endpoint,
-    log: tempfile.SpooledTemporaryFile | object,
-) -> None:
-    """Wait until the server lists its model."""
+def _wait(process: "subprocess.Popen[bytes]", log: int) -> str:
+    """Wait until the server names its address, and return it."""
     end_s = time.monotonic() + _START_S
-    while time.monotonic() < end_s and process.poll() is None:
-        with contextlib.suppress(BackendError):
-            if list_models(endpoint):
-                return
+    while True:
+        has_ended = process.poll() is not None
+        # Read at a place of its own: the server shares the file's position and writes there.
+        lines = os.pread(log, _LOG_BYTES, 0).decode(errors="replace").splitlines()
+        for line in lines:
+            if line.startswith(_ADDRESS):
+                return line.removeprefix(_ADDRESS)
+        if has_ended or time.monotonic() > end_s:
+            break
         time.sleep(0.1)
-    log.seek(0)  # pyright: ignore[reportAttributeAccessIssue]
-    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]  # pyright: ignore[reportAttributeAccessIssue]
-    state = "ended" if process.poll() is not None else f"gave no answer in {_START_S:g} s"
-    errors = [line for line in lines if "error" in line.lower()]
+    state = "ended" if has_ended else f"was not ready in {_START_S:g} s"
+    told = [line for line in lines if line.strip()] or ["it said nothing"]
+    errors = [line for line in told if "error" in line.lower()]
     raise BackendError(
-        f"the server {state}: {(errors or lines or ['it said nothing'])[-1]}",
+        f"the server {state}: {(errors or told)[-1]}",
         hint="try it alone: steelyard serve MODEL_DIR",
     )

@@ -18,18 +18,18 @@ class RequestRecord(msgspec.Struct, kw_only=True):
 
     Attributes:
         index: row of the trace.
-        client: who sent it.
+        client: name of its sender.
         session: conversation it belongs to, or empty.
         scheduled_s: when it should have been sent.
         sent_s: when it was.
-        first_byte_s: head of the answer.
+        first_byte_s: when the head of the answer came.
         chunk_s: when each piece of text came, the first included.
         finished_s: end of the answer or of the attempt.
-        prompt_tokens: as the server counts them, else as sent.
-        output_tokens: as the server counts them, else one per piece of text.
+        prompt_tokens: length of the prompt as the server counts it, else as sent.
+        output_tokens: length of the output as the server counts it, else one per piece of text.
         expected_tokens: output tokens asked for.
         retries: answers 429 after which it was sent again.
-        finish_reason: as the server says.
+        finish_reason: why the output ended, in the server's word.
         error: kind of `ERRORS`, empty when all went well.
         message: the server's or system's words for the error.
         stages: seconds by stage, as the server says.

@@ -1,7 +1,4 @@
-"""The report of a load.
-
-The numbers to see first, latencies, rates, stages, errors, doubts, charts.
-"""
+"""The report of a load: first numbers, latencies, rates, stages, errors, doubts, charts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -45,7 +42,7 @@ def load_report(summary: LoadSummary, result: LoadResult, *, title: str, subtitl
     """Tell one load.
 
     Args:
-        summary: of the result.
+        summary: summary of the result.
         result: its records, for the charts.
         title: heading.
         subtitle: what was sent, to whom.
@@ -70,7 +67,7 @@ def ramp_report(
     """Tell a ramp of concurrencies.
 
     Args:
-        levels: summary and result by concurrency; one level gives the report of one load.
+        levels: summary and result by concurrency; with one level it is the report of one load.
         title: heading.
         subtitle: what was sent, to whom.
 
@@ -133,7 +130,7 @@ def _doubts(summary: LoadSummary) -> list[Block]:
 
 
 def _stages(summary: LoadSummary) -> list[Section]:
-    """Return the breakdown by stage, when the server told one."""
+    """Return the breakdown by stage, when the server sent one."""
     if not summary.stages:
         return []
     whole = summary.e2e.mean or float("nan")
@@ -151,7 +148,7 @@ def _stages(summary: LoadSummary) -> list[Section]:
     ]
     total = sum(item.mean for item in summary.stages.values())
     caption = (
-        f"stages as the server tells them; together {total / whole:.1%} of the client's "
+        f"stages as the server reports them; together {total / whole:.1%} of the client's "
         f"mean E2E latency"
     )
     return [

@@ -25,7 +25,7 @@ def record_frame(records: Sequence[RequestRecord]) -> "pl.DataFrame":
     """Return records as a table.
 
     Args:
-        records: of a load.
+        records: records of a load.
 
     Returns:
         One row per request: its fields, "ttft_s", "tpot_s", "e2e_s", and one column "stage_NAME"
@@ -70,7 +70,7 @@ def to_json(levels: Mapping[int, LoadSummary], about: Mapping[str, Any]) -> str:
     """Return summaries as JSON.
 
     Args:
-        levels: by concurrency, 0 for an open loop.
+        levels: summaries by concurrency, 0 for an open loop.
         about: what was sent, to whom.
 
     Returns:
@@ -95,6 +95,7 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
+    # JSON has no NaN or infinity; other readers refuse a file that has them.
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -104,12 +105,12 @@ def write_results(
     report: "Report",
     about: Mapping[str, Any],
 ) -> list[Path]:
-    """Write `load.json` (summaries), `requests.parquet` (one row per request) and `report.html` (charts).
+    """Write `load.json` (summaries), `requests.parquet` (a row per request) and `report.html`.
 
     Args:
         folder: made when missing; files of an earlier load are replaced.
         levels: summary and result by concurrency, 0 for an open loop.
-        report: of the load.
+        report: report of the load.
         about: what was sent, to whom.
 
     Returns:
@@ -148,15 +149,15 @@ def store_load(
     seed: int,
     files: Sequence[Path] = (),
 ) -> str:
-    """Keep a load in the run store, as a run of kind "load" with its measurements and one logged row per request.
+    """Keep a load as a run of kind "load" with its measurements and a logged row per request.
 
     Args:
-        store: where.
-        summary: of the result.
+        store: store of the run.
+        summary: summary of the result.
         result: the records.
         about: what was sent, to whom; the run's recipe.
-        name: of the run.
-        seed: of the prompts and arrivals.
+        name: name of the run.
+        seed: seed of the prompts and arrivals.
         files: written by `write_results`, recorded as artifacts.
 
     Returns:

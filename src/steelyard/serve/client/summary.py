@@ -1,7 +1,4 @@
-"""What a load measured.
-
-Latencies and their percentiles, rates, goodput, errors, and what to doubt.
-"""
+"""What a load measured: latencies and percentiles, rates, goodput, errors, what to doubt."""
 
 import difflib
 import math
@@ -20,7 +17,11 @@ from steelyard.serve.client.record import RequestRecord
 __all__ = ["Distribution", "LoadSummary", "Slo", "summarize"]
 
 _BUSY_CLIENT = 0.5
+"""Processor share of a sending process above which its own delays are in the latencies."""
+
 _LATE_S = 0.01
+"""Delay of sending, in seconds, below which an open loop counts as punctual."""
+
 _LEVELS = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 
@@ -29,8 +30,8 @@ class Distribution:
     """Mean, standard deviation and percentiles of samples; NaN without any.
 
     Attributes:
-        count: samples.
-        mean: of them.
+        count: number of samples.
+        mean: mean of the samples.
         spread: standard deviation.
         p50: median.
         p90: 90th percentile.
@@ -107,13 +108,14 @@ class Slo:
                 )
             limits[f"{name}_s"] = units.parse(value, "s", where=f"--slo {name}")
             if not limits[f"{name}_s"] > 0:
-                raise ConfigError(f"--slo: {name} is {value}", hint="give a time above 0")
+                raise ConfigError(f"--slo: {name} is {value}", hint="write a time above 0")
         return cls(**limits)
 
     def holds(self, record: RequestRecord) -> bool:
-        """Whether an answer came whole and in time; one of a single token has no time per token to miss."""
+        """Whether an answer came whole and in time."""
         if not record.is_ok or not record.ttft_s <= self.ttft_s or not record.e2e_s <= self.e2e_s:
             return False
+        # An answer of a single token has no time per token to miss.
         return record.output_tokens < 2 or record.tpot_s <= self.tpot_s
 
 
@@ -126,20 +128,20 @@ class LoadSummary:
         errors: failed ones by kind.
         retries: answers 429 after which a request was sent again.
         duration_s: first sending to last text.
-        prompt_tokens: of whole answers.
-        output_tokens: of whole answers.
-        output_tokens_per_s: over the duration.
+        prompt_tokens: tokens of the prompts of whole answers.
+        output_tokens: tokens of whole answers.
+        output_tokens_per_s: output tokens over the duration.
         total_tokens_per_s: prompt and output tokens over the duration.
         requests_per_s: whole answers over the duration.
         goodput_per_s: answers that kept the objective over the duration.
-        good_fraction: of all requests sent, those that kept it.
+        good_fraction: share of all requests sent that kept it.
         mean_in_flight: requests under way, mean over the duration (Little's law).
         ttft: sending to first text, s.
         tpot: per request, (last - first text) / (output tokens - 1), s.
         itl: gaps between pieces of text, over all requests, s; a piece may hold several tokens.
         e2e: sending to last text, s.
         late: how much later than planned requests were sent, s.
-        stages: time by stage as the server tells it, s.
+        stages: time by stage as the server reports it, s.
         client_cpu: largest processor share of a sending process.
         is_open: whether requests were sent at their arrival times.
         started_at_s: wall clock at the start.
@@ -223,7 +225,7 @@ def summarize(result: LoadResult, slo: Slo | None = None) -> LoadSummary:
     """Turn the records of a load into numbers.
 
     Args:
-        result: of a load.
+        result: records of a load.
         slo: which answers are good; all whole ones by default.
 
     Returns:
@@ -236,10 +238,8 @@ def summarize(result: LoadResult, slo: Slo | None = None) -> LoadSummary:
     whole = [record for record in result.records if record.is_ok]
     begin_s = min((record.sent_s for record in result.records), default=0.0)
     end_s = max((record.chunk_s[-1] for record in whole if record.chunk_s), default=begin_s)
-    prompt, output = (
-        sum(record.prompt_tokens for record in whole),
-        sum(record.output_tokens for record in whole),
-    )
+    prompt = sum(record.prompt_tokens for record in whole)
+    output = sum(record.output_tokens for record in whole)
     good = sum(objective.holds(record) for record in result.records)
     rate = 1.0 / (end_s - begin_s) if end_s > begin_s else 0.0
     stages = dict.fromkeys(name for record in whole for name in record.stages)

@@ -1,17 +1,20 @@
-"""A process that sends its part of a load.
+"""A process that sends its part of a load: it takes a plan, sends, returns records.
 
-Reads its plan from standard input, sends when told, writes records to standard output.
+It speaks with the process that started it over one end of a socket pair, so that nothing a library
+prints can end up between the frames.
 """
 
 import asyncio
 import gc
+import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
+from steelyard.frames import Channel, MessageCodec
 from steelyard.serve.client.bodies import BodyMaker, Form
 from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.wire.address import Endpoint
@@ -19,9 +22,11 @@ from steelyard.serve.client.wire.connection import ConnectionPool
 from steelyard.serve.client.wire.stream import fill_record
 from steelyard.serve.traces.record import TraceRow
 
-__all__ = ["Go", "Progress", "Ready", "Result", "WorkerPlan", "read_frame", "write_frame"]
+__all__ = ["Go", "Message", "NumDone", "Result", "Warm", "WorkerPlan", "open_channel"]
 
 _PROGRESS_S = 0.25
+_LIMIT_BYTES = 2**31
+"""Longest message; a plan holds a whole trace, a result the times of all its tokens."""
 
 
 class WorkerPlan(msgspec.Struct, tag=True, kw_only=True):
@@ -29,17 +34,17 @@ class WorkerPlan(msgspec.Struct, tag=True, kw_only=True):
 
     Attributes:
         endpoint: the server.
-        form: of the prompts.
-        model: name, may be empty.
-        seed: of the prompts.
-        vocab_size: of token ids.
+        form: form of the prompts.
+        model: name of the model, may be empty.
+        seed: seed of the prompts.
+        vocab_size: token ids lie below it.
         extra: fields of every body.
         chains: requests that follow one another, (row of the trace, row) each; a request of its own
             is a chain of one.
-        warm_up: rows sent before, not recorded.
+        warm_up: rows sent before the start and not recorded.
         concurrency: chains under way at once; 0 starts each when its first row arrives.
-        timeout_s: of one request.
-        retries: after 429.
+        timeout_s: longest wait for one answer.
+        retries: how often a request is sent again after 429.
         duration_s: no chain starts later; 0 for no limit.
     """
 
@@ -57,7 +62,7 @@ class WorkerPlan(msgspec.Struct, tag=True, kw_only=True):
     duration_s: float
 
 
-class Ready(msgspec.Struct, tag=True):
+class Warm(msgspec.Struct, tag=True):
     """The process has warmed up; `message` tells why it cannot go on, if so."""
 
     message: str = ""
@@ -69,10 +74,10 @@ class Go(msgspec.Struct, tag=True):
     start_s: float
 
 
-class Progress(msgspec.Struct, tag=True):
-    """So many requests are done."""
+class NumDone(msgspec.Struct, tag=True):
+    """How many requests are done so far."""
 
-    done: int
+    count: int
 
 
 class Result(msgspec.Struct, tag=True):
@@ -82,21 +87,12 @@ class Result(msgspec.Struct, tag=True):
     cpu_share: float
 
 
-Frame = WorkerPlan | Ready | Go | Progress | Result
-_DECODER = msgspec.msgpack.Decoder(Frame)
+Message = WorkerPlan | Warm | Go | NumDone | Result
 
 
-def write_frame(stream: BinaryIO, frame: Frame) -> None:
-    """Write one frame: four bytes of length, then msgpack."""
-    data = msgspec.msgpack.encode(frame)
-    stream.write(len(data).to_bytes(4, "little") + data)
-    stream.flush()
-
-
-def read_frame(stream: BinaryIO) -> Frame | None:
-    """Read one frame, None at the end of the stream."""
-    head = stream.read(4)
-    return _DECODER.decode(stream.read(int.from_bytes(head, "little"))) if len(head) == 4 else None
+def open_channel(connection: socket.socket) -> Channel:
+    """Return the channel of either end."""
+    return Channel(connection, MessageCodec(Message, limit_bytes=_LIMIT_BYTES))
 
 
 class _Sender:
@@ -117,7 +113,7 @@ class _Sender:
         self.start_s = 0.0
 
     async def warm_up(self) -> str:
-        """Send the warm-up rows, as many at once as the load will; give the first error."""
+        """Send the warm-up rows, as many at once as the load will, and return the first error."""
         rows = iter(self.plan.warm_up)
         errors: list[str] = []
 
@@ -158,13 +154,14 @@ class _Sender:
             index, row = chain[0]
             if self._is_over(row.arrival_s):
                 break
+            # The body is ready when its time comes: making it would delay the sending.
             body = self.maker.body(row, index)
             await asyncio.sleep(max(row.arrival_s - self._now_s(), 0.0))
             tasks.append(asyncio.create_task(self._chain(chain, body)))
         await asyncio.gather(*tasks)
 
     async def _chain(self, chain: list[tuple[int, TraceRow]], body: bytes) -> None:
-        """Send the requests of a chain one after the other, each after its sender thought; an error ends it."""
+        """Send the requests of a chain in turn, each after its sender thought; an error ends it."""
         for place, (index, row) in enumerate(chain):
             if place:
                 body = self.maker.body(row, index)
@@ -213,13 +210,14 @@ class _Sender:
         return 0 < self.plan.duration_s <= at_s
 
 
-async def _work(plan: WorkerPlan, source: BinaryIO, sink: BinaryIO) -> None:
+async def _work(plan: WorkerPlan, channel: Channel) -> None:
     """Warm up, wait for the start, send, report."""
     sender = _Sender(plan)
-    write_frame(sink, Ready(await sender.warm_up()))
-    go = await asyncio.to_thread(read_frame, source)
+    channel.send(Warm(await sender.warm_up()))
+    go = await asyncio.to_thread(channel.receive)
     if not isinstance(go, Go):
         return
+    # A collection in the middle of the load would be measured as latency of the server.
     gc.collect()
     gc.freeze()
     sender.start_s = go.start_s
@@ -229,19 +227,20 @@ async def _work(plan: WorkerPlan, source: BinaryIO, sink: BinaryIO) -> None:
     async def tell() -> None:
         while True:
             await asyncio.sleep(_PROGRESS_S)
-            write_frame(sink, Progress(len(sender.records)))
+            channel.send(NumDone(len(sender.records)))
 
     teller = asyncio.create_task(tell())
     await sender.run()
     teller.cancel()
     share = (time.process_time() - cpu_s) / max(time.perf_counter() - begin_s, 1e-9)
     sender.pool.close()
-    write_frame(sink, Result(sender.records, share))
+    channel.send(Result(sender.records, share))
 
 
-def main() -> None:
-    """Run as `python -m steelyard.serve.client.worker`."""
-    plan = read_frame(sys.stdin.buffer)
+def main(arguments: list[str]) -> None:
+    """Run as `python -m steelyard.serve.client.worker DESCRIPTOR`, the number of an open socket."""
+    channel = open_channel(socket.socket(fileno=int(arguments[0])))
+    plan = channel.receive()
     if not isinstance(plan, WorkerPlan):
         return
     try:
@@ -251,8 +250,8 @@ def main() -> None:
     else:
         loop_factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_work(plan, sys.stdin.buffer, sys.stdout.buffer))
+        runner.run(_work(plan, channel))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

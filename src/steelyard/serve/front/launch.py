@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from steelyard.errors import BackendError, ConfigError, require
+from steelyard.serve.options import EngineOptions
 
 __all__ = ["ServeOptions", "serve"]
 
@@ -15,41 +15,31 @@ __all__ = ["ServeOptions", "serve"]
 class ServeOptions:
     """How to serve a model.
 
-    Attributes:
-        host: address to listen on; the default is reachable from this machine only.
+    Args:
+        engine: Kind of engine.
+        host: Address to listen on; the default is reachable from this machine only.
         port: TCP port, 0 for a free one.
-        name: of the model, as clients ask for it; the folder's name when empty.
-        pool_bytes: bytes of the key/value pool.
-        max_model_len: longest prompt and output together, 0 for what model and pool allow.
-        token_budget: most tokens per step.
-        policy: order in which requests are served.
-        asynchronous: plan one step ahead.
-        api_key_env: environment variable with the keys clients may send, apart by commas; none
-            asked for when empty.
-        api_key_file: file with one `KEY [NAME]` per line, `#` begins a comment; none asked for when
-            None.
-        requests_per_min: most requests a key may send in a minute, 0 for no limit.
-        tokens_per_min: most prompt and output tokens of a key in a minute, 0 for no limit.
-        max_requests: most requests in flight; further ones are answered 429.
-        queue_tokens: most predicted tokens in flight; further requests are answered 429. 0 takes
+        name: Name of the model, as clients ask for it; the folder's name when left out.
+        api_key_env: Environment variable with the keys clients may send, separated by commas; no
+            key is needed when left out.
+        api_key_file: File with one `KEY [NAME]` per line, `#` begins a comment; no key is needed
+            when left out.
+        requests_per_min: Most requests a key may send in a minute, 0 for no limit.
+        tokens_per_min: Most prompt and output tokens of a key in a minute, 0 for no limit.
+        max_requests: Most requests in flight; further ones are answered 429.
+        queue_tokens: Most predicted tokens in flight; further requests are answered 429. 0 takes
             four times the pool.
-        body_limit_bytes: longest request body.
-        drain_timeout_s: longest wait for requests in flight after SIGTERM.
-        stall_timeout_s: longest silence of an engine with work before it is replaced; above its
+        body_limit_bytes: Longest request body.
+        drain_timeout_s: Longest wait for requests in flight when the server is told to end.
+        stall_timeout_s: Longest silence of an engine with work before it is replaced; above its
             longest step.
-        threads: of the engine's tensor library, 0 for its own choice.
-        engine_cores: processor cores of the engine, all when empty.
-        gateway_cores: processor cores of the gateway, all when empty.
+        gateway_cores: Processor cores of the gateway, all when left out.
     """
 
+    engine: EngineOptions = field(default_factory=EngineOptions)
     host: str = "127.0.0.1"
     port: int = 8000
     name: str = ""
-    pool_bytes: int = 256 * 2**20
-    max_model_len: int = 0
-    token_budget: int = 512
-    policy: Literal["fcfs", "priority", "vtc", "dlpm", "sjf"] = "fcfs"
-    asynchronous: bool = False
     api_key_env: str = ""
     api_key_file: Path | None = None
     requests_per_min: float = 0.0
@@ -59,8 +49,6 @@ class ServeOptions:
     body_limit_bytes: int = 4 * 2**20
     drain_timeout_s: float = 30.0
     stall_timeout_s: float = 600.0
-    threads: int = 0
-    engine_cores: tuple[int, ...] = ()
     gateway_cores: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -72,9 +60,6 @@ class ServeOptions:
         require(
             self,
             port=(0 <= self.port < 65536, "in [0, 65535]"),
-            pool_bytes=(self.pool_bytes >= 1, "at least 1"),
-            max_model_len=(self.max_model_len >= 0, "at least 0"),
-            token_budget=(self.token_budget >= 1, "at least 1"),
             requests_per_min=(self.requests_per_min >= 0, "at least 0"),
             tokens_per_min=(self.tokens_per_min >= 0, "at least 0"),
             max_requests=(self.max_requests >= 1, "at least 1"),
@@ -82,7 +67,6 @@ class ServeOptions:
             body_limit_bytes=(self.body_limit_bytes >= 1, "at least 1"),
             drain_timeout_s=(self.drain_timeout_s >= 0, "at least 0"),
             stall_timeout_s=(self.stall_timeout_s > 0, "above 0"),
-            threads=(self.threads >= 0, "at least 0"),
         )
 
 
@@ -94,7 +78,7 @@ def serve(model: Path | str, options: ServeOptions | None = None) -> None:
 
     Args:
         model: folder with `config.json`, safetensors and, for text, `tokenizer.json`.
-        options: address, limits, keys.
+        options: address, limits, keys and engine.
 
     Raises:
         ConfigError: an option or the model's folder is wrong.
@@ -105,7 +89,7 @@ def serve(model: Path | str, options: ServeOptions | None = None) -> None:
     if not (folder / "config.json").is_file():
         raise ConfigError(
             f"{folder} is not a model folder: it has no config.json",
-            hint="give the folder a model was saved in",
+            hint="name the folder a model was saved in",
         )
     try:
         from steelyard.serve.front.gateway.process import run_gateway

@@ -1,4 +1,4 @@
-"""What a gateway tells Prometheus."""
+"""Counters and histograms of a gateway in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class GatewayMetrics:
     """Counters, gauges and histograms of one gateway, in a registry of their own.
 
     Attributes:
-        requests: by route and status or finish reason.
-        prompt_tokens: taken in.
-        output_tokens: given out.
+        requests: requests by route and status or finish reason.
+        prompt_tokens: tokens taken in.
+        output_tokens: tokens sent out.
         ttft: arrival to the first text handed to the network, seconds.
         tpot: mean time per further token of a request, seconds.
         duration: arrival to the end of the answer, seconds.
         stages: seconds by stage.
-        in_flight: requests.
+        in_flight: requests in flight.
         predicted_tokens: prompt and expected output tokens in flight.
         restarts: times the engine was started again.
     """
@@ -97,7 +97,7 @@ class GatewayMetrics:
         """Return the text exposition format.
 
         Args:
-            engine: its counters by name; empty leaves the last known ones.
+            engine: counters of the engine by name; empty leaves the last known ones.
 
         Returns:
             UTF-8 text.

@@ -1,7 +1,4 @@
-"""Between text and tokens.
-
-Encoding prompts, chat templates, and output text piece by piece with stop strings.
-"""
+"""Between text and tokens: prompts, chat templates, output text piece by piece, stop strings."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ _END_TOKENS = ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_te
 class TextCodec:
     """A model's tokenizer and chat template.
 
-    Without a tokenizer, text is token ids apart by spaces.
+    Without a tokenizer, text is token ids separated by spaces.
 
     Attributes:
-        tokenizer: or None.
+        tokenizer: tokenizer of the model, or None.
         end_tokens: ids that end an output.
     """
 
@@ -40,7 +37,7 @@ class TextCodec:
         """Keep the parts.
 
         Args:
-            tokenizer: or None.
+            tokenizer: tokenizer of the model, or None.
             chat_template: Jinja source as in `tokenizer_config.json`; plain "role: content" lines
                 when empty.
             end_tokens: ids that end an output.
@@ -53,10 +50,10 @@ class TextCodec:
 
     @classmethod
     def load(cls, directory: Path) -> TextCodec:
-        """Read `tokenizer.json`, `tokenizer_config.json` and `config.json` of a model directory, as far as they are there.
+        """Read the tokenizer, chat template and end tokens of a model, as far as they are there.
 
         Args:
-            directory: of the model.
+            directory: folder that holds `tokenizer.json`, `tokenizer_config.json`, `config.json`.
 
         Returns:
             The codec.
@@ -107,7 +104,7 @@ class TextCodec:
             Token ids.
 
         Raises:
-            ConfigError: there is no tokenizer and the text is not token ids apart by spaces.
+            ConfigError: there is no tokenizer and the text is not token ids separated by spaces.
         """
         if self.tokenizer is not None:
             return self.tokenizer.encode(text).ids
@@ -115,14 +112,14 @@ class TextCodec:
             return [int(word) for word in text.split()]
         except ValueError as error:
             raise ConfigError(
-                "this model has no tokenizer", hint="give the prompt as a list of token ids"
+                "this model has no tokenizer", hint="send the prompt as a list of token ids"
             ) from error
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         """Return the token ids of a conversation that asks for the assistant's turn.
 
         Args:
-            messages: with "role" and "content".
+            messages: turns with "role" and "content", oldest first.
 
         Returns:
             Token ids.
@@ -161,6 +158,7 @@ class TextCodec:
             def refuse(message: str) -> None:
                 raise TemplateError(message)
 
+            # A template comes with the model, from whoever made it: it runs in a sandbox.
             environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
             environment.globals["raise_exception"] = refuse
             self._template = environment.from_string(self.chat_template)
@@ -216,7 +214,7 @@ class TextStream:
         """Start with no text.
 
         Args:
-            codec: of the model.
+            codec: tokenizer of the model.
             stops: strings that end the output; empty ones are ignored.
         """
         self.stopped = False
@@ -232,7 +230,7 @@ class TextStream:
             self._decoder = DecodeStream(skip_special_tokens=True)
 
     def push(self, token: int) -> str:
-        """Take a token and give the text that is safe to show; nothing after a stop string."""
+        """Take a token and return the text that is safe to show; nothing after a stop string."""
         if self.stopped:
             return ""
         if not self._stops:
@@ -243,15 +241,19 @@ class TextStream:
             self.stopped = True
             shown, self._held = self._held[: min(found)], ""
             return shown
+        # The end of the text may be the beginning of a stop string: it is held back until the next
+        # token shows whether it is.
         keep = max((self._overlap(stop) for stop in self._stops), default=0)
-        shown, self._held = (
-            self._held[: len(self._held) - keep],
-            self._held[len(self._held) - keep :],
-        )
+        cut = len(self._held) - keep
+        shown = self._held[:cut]
+        self._held = self._held[cut:]
         return shown
 
     def finish(self) -> str:
-        """Return the text held back in case a stop string followed, and U+FFFD for a character that was never completed."""
+        """Return the text held back in case a stop string followed.
+
+        A character that was never completed becomes U+FFFD.
+        """
         shown, self._held = self._held, ""
         if self._unfinished and not self.stopped and self._codec.tokenizer is not None:
             shown += self._codec.tokenizer.decode(self._unfinished)
@@ -261,13 +263,15 @@ class TextStream:
     def _decode(self, token: int) -> str:
         """Return the text a token adds; empty while a character is incomplete."""
         if self._decoder is not None and self._codec.tokenizer is not None:
+            # A character may be split over tokens: the decoder says nothing until it is whole.
             text = self._decoder.step(self._codec.tokenizer, token) or ""
             if text:
                 self._unfinished.clear()
             else:
                 self._unfinished.append(token)
             return text
-        space, self._any = " " if self._any else "", True
+        space = " " if self._any else ""
+        self._any = True
         return f"{space}{token}"
 
     def _overlap(self, stop: str) -> int:

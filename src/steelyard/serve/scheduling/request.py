@@ -60,6 +60,7 @@ class Request:
     arrival_s: float = 0.0
     priority: int = 0
     client: str = "default"
+    user: str = ""
     expected_output: int = 0
     order: int = -1
     output: list[int] = field(default_factory=list)

@@ -55,7 +55,7 @@ class Endpoint:
         """Read an address such as `http://127.0.0.1:8000`; `/v1` is added where there is no path.
 
         Args:
-            url: with http or https; http is assumed when no scheme is given.
+            url: address with http or https; http is assumed when no scheme is named.
             api_key: sent as bearer token.
 
         Returns:
@@ -78,8 +78,9 @@ class Endpoint:
         ):
             raise ConfigError(
                 f"{url!r} is not the address of a server",
-                hint="give one such as http://127.0.0.1:8000",
+                hint="write one such as http://127.0.0.1:8000",
             )
+        # A line break in a key would let it write headers of its own.
         if not (api_key.isascii() and api_key.isprintable()):
             raise ConfigError(
                 "the API key has characters that no header may hold",

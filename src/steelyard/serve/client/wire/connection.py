@@ -27,7 +27,7 @@ class Answer:
 
     Attributes:
         status: HTTP status, 0 before it is known.
-        headers: by lower-case name.
+        headers: values by lower-case name.
         first_byte_s: when the first byte came, on the machine's monotonic clock; NaN before.
         body: collected bytes, when no listener takes them.
     """
@@ -41,7 +41,9 @@ class Answer:
             listener: takes pieces of a body of status 200 with the time they came; without one they
                 are collected.
         """
-        self.status, self.headers, self.first_byte_s = 0, dict[str, str](), float("nan")
+        self.status = 0
+        self.headers = dict[str, str]()
+        self.first_byte_s = float("nan")
         self.body = b""
         self._listener = listener
 
@@ -76,14 +78,15 @@ class Connection(asyncio.Protocol):
         When cancelled, the connection is closed.
 
         Args:
-            data: head and body.
-            answer: is filled.
+            data: head and body of the request.
+            answer: filled as the answer comes.
 
         Raises:
             ConnectionError: the connection broke.
             ProtocolError: the answer is not HTTP or ended early.
         """
-        self._answer, self._done = answer, asyncio.get_running_loop().create_future()
+        self._answer = answer
+        self._done = asyncio.get_running_loop().create_future()
         try:
             self._transport.write(data)
             await self._done
@@ -179,13 +182,15 @@ class ConnectionPool:
         came back on it.
 
         Args:
-            data: head and body.
-            answer: is filled.
+            data: head and body of the request.
+            answer: filled as the answer comes.
 
         Raises:
             OSError: no connection, or it broke.
             ProtocolError: the answer is not HTTP or ended early.
         """
+        # Only a kept connection is tried twice: the server may have closed it while it was idle. On
+        # a fresh one, or after the first byte, a second try could run the request twice.
         while self._free:
             kept = self._free.pop()
             if kept.is_open:

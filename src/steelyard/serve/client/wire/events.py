@@ -1,7 +1,4 @@
-"""Server-sent events of a streamed answer.
-
-Split into payloads, payloads into text, counts and stage times.
-"""
+"""Server-sent events of a streamed answer: payloads, and their text, counts and stage times."""
 
 from typing import Any
 
@@ -21,7 +18,7 @@ class EventSplitter:
         self._data: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes and give the payloads of the events they end.
+        """Take bytes and return the payloads of the events they end.
 
         Args:
             data: any piece of the stream.
@@ -66,7 +63,7 @@ class Chunk(msgspec.Struct):
     Attributes:
         choices: pieces of text.
         usage: token counts, in the last event where they were asked for, and seconds by stage where
-            a server tells them.
+            a server reports them.
         error: when the server gave up in the middle.
     """
 
@@ -82,7 +79,7 @@ class Chunk(msgspec.Struct):
 
 
 def _text(choice: _Choice) -> str | None:
-    """Return a choice's text, or None; an empty delta of a chat, such as the one with the role, is not text."""
+    """Return a choice's text; None for an empty delta of a chat, such as that with the role."""
     if choice.delta is None:
         return choice.text
     return choice.delta.content or choice.delta.reasoning_content or None
@@ -110,7 +107,7 @@ def decode_chunk(payload: bytes) -> Chunk:
 
 
 def parse_stages(text: str) -> dict[str, float]:
-    """Read stage times as `name=seconds` pairs apart by commas or semicolons; what does not fit is left out."""
+    """Read `name=seconds` pairs separated by commas or semicolons; others are left out."""
     stages: dict[str, float] = {}
     for part in text.replace(";", ",").split(","):
         name, _, value = part.partition("=")

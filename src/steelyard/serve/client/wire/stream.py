@@ -1,7 +1,4 @@
-"""One streamed request.
-
-Bodies of both kinds, what comes back, retries after 429, errors told apart.
-"""
+"""One streamed request: what comes back, retries after 429, kinds of errors."""
 
 import asyncio
 import math
@@ -26,10 +23,10 @@ class StreamReader:
 
     Attributes:
         chunk_s: when each piece of text came.
-        prompt_tokens: as the server counts them, None if it does not.
-        output_tokens: likewise.
-        finish_reason: of the last choice that had one.
-        stages: seconds by stage, where the server tells them.
+        prompt_tokens: length of the prompt as the server counts it, None if it does not.
+        output_tokens: length of the output, likewise.
+        finish_reason: that of the last choice that had one.
+        stages: seconds by stage, where the server reports them.
         error: words of an error event, or of a payload that could not be read.
         error_kind: "stream" or "protocol" with `error`.
         is_ended: whether the end mark came.
@@ -39,7 +36,7 @@ class StreamReader:
         """Wait for bytes.
 
         Args:
-            on_text: takes pieces of text as they come.
+            on_text: function that takes pieces of text as they come.
         """
         self.chunk_s: list[float] = []
         self.prompt_tokens: int | None = None
@@ -66,6 +63,7 @@ class StreamReader:
         chunk = decode_chunk(payload)
         text = chunk.text
         if text is not None:
+            # The last event of a choice may carry an empty text: that is its end, not a token.
             if not (text == "" and chunk.choices[0].finish_reason):
                 self.chunk_s.append(now_s)
             if self._on_text is not None:
@@ -92,12 +90,12 @@ async def stream_once(
     """Send one streamed request and read its answer to the end.
 
     Args:
-        pool: of connections to the server.
+        pool: connections to the server.
         path: "/completions" or "/chat/completions".
         body: JSON that asks for a stream.
         reader: takes the answer.
-        timeout_s: for the whole exchange.
-        request_id: sent along when not empty.
+        timeout_s: longest wait for the whole answer.
+        request_id: id sent along when not empty.
 
     Returns:
         The answer, the kind of error and its words; both empty when all went well.
@@ -124,7 +122,7 @@ async def stream_once(
 
 
 def error_words(body: bytes) -> str:
-    """Return the message of an error body in OpenAI's shape, else the first characters of the body."""
+    """Return the message of an error body, else the first characters of the body."""
     try:
         parsed: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -161,12 +159,12 @@ async def fill_record(
     Times count from the first sending, so that waiting for a busy server is part of the latency.
 
     Args:
-        pool: of connections to the server.
+        pool: connections to the server.
         path: "/completions" or "/chat/completions".
         body: JSON that asks for a stream.
-        record: is filled; its `scheduled_s`, `index` and `expected_tokens` are set.
-        start_s: of the load, on the machine's monotonic clock.
-        timeout_s: for each exchange.
+        record: filled; its `scheduled_s`, `index` and `expected_tokens` are set.
+        start_s: start of the load on the machine's monotonic clock.
+        timeout_s: longest wait for each answer.
         retries: how often a request is sent again after 429.
     """
     record.sent_s = time.perf_counter() - start_s

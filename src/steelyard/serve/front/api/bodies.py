@@ -19,12 +19,16 @@ __all__ = [
     "decode_body",
 ]
 
-_MAX_PROMPTS, _MAX_STOPS, _MAX_SEQUENCES = 256, 64, 32
+_MAX_PROMPTS = 256
+_MAX_STOPS = 64
+_MAX_SEQUENCES = 32
 
 Natural = Annotated[int, Meta(ge=1, le=2**31)]
 Count = Annotated[int, Meta(ge=1, le=_MAX_SEQUENCES)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+# Checked against the vocabulary later; the bound keeps larger numbers out of the frames.
 Token = Annotated[int, Meta(ge=0, le=2**31)]
+User = Annotated[str, Meta(max_length=256)]
 Stops = str | Annotated[list[str], Meta(max_length=_MAX_STOPS)] | None
 
 
@@ -32,7 +36,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=False):
     """What a stream carries beside its text.
 
     Attributes:
-        include_usage: whether a last chunk counts the tokens and tells the stages' times.
+        include_usage: whether a last event counts the tokens and has the stages' times.
     """
 
     include_usage: bool | None = None
@@ -43,7 +47,7 @@ class JsonSchema(msgspec.Struct):
 
     Attributes:
         name: ignored.
-        schema: that the output follows.
+        schema: schema that the output follows.
         strict: ignored; the output always follows the schema.
     """
 
@@ -68,28 +72,29 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     """What both kinds of request share; fields not named are ignored, None means absent.
 
     Attributes:
-        model: as `/v1/models` lists it; the served one when empty.
+        model: name from `/v1/models`; the served one when empty.
         temperature: 0 takes the likeliest token.
         top_p: probability that the kept tokens reach.
         top_k: tokens kept, 0 for all.
         min_p: share of the likeliest token's probability below which tokens are dropped.
-        seed: of the draws; made up when absent.
+        seed: seed of the draws; made up when absent.
         stop: strings that end the output before them.
         stop_token_ids: tokens that end the output.
         stream: answer by server-sent events.
-        stream_options: what they carry.
+        stream_options: what the events carry.
         n: choices per prompt.
-        best_of: sequences drawn per prompt, of which the `n` likeliest are given.
+        best_of: sequences drawn per prompt, of which the `n` likeliest are returned.
         beam_width: beams of a beam search, 0 for none.
-        length_penalty: of a beam search.
-        frequency_penalty: per occurrence in the output.
-        presence_penalty: for tokens in the output.
-        repetition_penalty: for tokens in prompt or output.
+        length_penalty: exponent of the length in the score of a beam.
+        frequency_penalty: taken off a token's logit per occurrence in the output.
+        presence_penalty: taken off the logits of tokens in the output.
+        repetition_penalty: factor on the logits of tokens in prompt or output.
         logit_bias: addend by token id.
-        min_tokens: before an end token may come.
+        min_tokens: fewest output tokens before an end token may come.
         ignore_eos: run to the limit.
-        priority: smaller first under the priority policy.
-        user: whom the request is counted for by fair policies.
+        priority: smaller comes first under the priority policy.
+        user: whom of the key's users the request is for; fair policies share the key's part among
+            them.
         response_format: form of the output.
     """
 
@@ -114,7 +119,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     min_tokens: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     ignore_eos: bool | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
-    user: str | None = None
+    user: User | None = None
     response_format: ResponseFormat | None = None
 
     def unsupported(self) -> tuple[str, ...]:
@@ -252,17 +257,17 @@ class EmbeddingBody(msgspec.Struct, kw_only=True):
 
     Attributes:
         input: one or many, as text or token ids.
-        model: as `/v1/models` lists it.
+        model: name from `/v1/models`.
         encoding_format: numbers as JSON, or float32 little-endian in base64.
         dimensions: leading components kept, and the vector made unit length again; all when absent.
-        user: whom the request is counted for.
+        user: accepted as OpenAI's is, and not used.
     """
 
     input: str | list[str | int | list[int]]
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Natural | None = None
-    user: str | None = None
+    user: User | None = None
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -279,7 +284,7 @@ def split_prompts(value: str | list[str | int | list[int]], field: str) -> list[
 
     Args:
         value: a text, token ids, texts or lists of token ids.
-        field: for the error.
+        field: name of the field, for the error.
 
     Returns:
         At least one prompt.
@@ -328,8 +333,8 @@ def decode_body(data: bytes, kind: type[_Body]) -> _Body:
     """Decode and check a JSON body.
 
     Args:
-        data: of the request.
-        kind: of body expected.
+        data: bytes of the body.
+        kind: class of the body expected.
 
     Returns:
         The body.
@@ -340,6 +345,7 @@ def decode_body(data: bytes, kind: type[_Body]) -> _Body:
     try:
         return _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
+        # msgspec names the place as " - at `$.field`" at the end of its message.
         found = _PLACE.match(str(error))
         what, path = (found["what"], found["path"] or "") if found else (str(error), "")
         missing = _MISSING.search(what)

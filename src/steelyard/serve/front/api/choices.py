@@ -23,7 +23,7 @@ class Shape(ABC):
     """How one kind of request is answered.
 
     Attributes:
-        id: of the answer.
+        id: name of the answer.
         created: seconds since 1970.
         model: name of the model.
     """
@@ -39,12 +39,16 @@ class Shape(ABC):
             name: id of the answer.
             created: seconds since 1970.
             model: name of the model.
-            codec: gives tokens as text.
+            codec: tokenizer, for the text of tokens.
             with_usage: whether a last event counts tokens, for which the others carry an empty
                 count.
         """
-        self.id, self.created, self.model = name, created, model
+        self.id = name
+        self.created = created
+        self.model = model
         self._codec = codec
+        # What all events of a stream share is encoded once: an event per token would spend most of
+        # its time on it.
         head = {"id": name, "object": self.piece, "created": created, "model": model}
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
@@ -61,11 +65,20 @@ class Shape(ABC):
         """Return one whole choice."""
 
     def event(self, sequence: Sequence, *, with_logprobs: bool = False) -> bytes:
-        """Return a stream event with what a sequence has that the client does not know; it counts as told from then on."""
+        """Return a stream event with what the client does not know yet of a sequence.
+
+        Args:
+            sequence: its news count as known from then on.
+            with_logprobs: whether log probabilities are reported.
+
+        Returns:
+            One event.
+        """
         text, sequence.text = sequence.text, ""
         reason = b"null"
         if sequence.finish_reason and not sequence.reported:
-            reason, sequence.reported = b'"' + sequence.finish_reason.encode() + b'"', True
+            reason = b'"' + sequence.finish_reason.encode() + b'"'
+            sequence.reported = True
         report = b"null"
         if with_logprobs:
             reports, sequence.reports = sequence.reports, []
@@ -124,7 +137,7 @@ class CompletionShape(Shape):
         return b'"text":' + _encode(text)
 
     def report(self, reports: list[TokenReport]) -> dict[str, Any]:
-        """Return tokens, their log probabilities, the likeliest ones and the characters before each."""
+        """Return tokens, log probabilities, the likeliest ones and the characters before each."""
         name = self._codec.piece
         return {
             "tokens": [name(item.token) for item in reports],
@@ -191,11 +204,11 @@ def _finite(value: float) -> float:
 
 
 def usage(prompt_tokens: int, output_tokens: int, stage_times: dict[str, float]) -> dict[str, Any]:
-    """Count an answer's tokens and tell where its time went.
+    """Return the counts of an answer's tokens and where its time went.
 
     Args:
-        prompt_tokens: of all prompts.
-        output_tokens: of all choices.
+        prompt_tokens: tokens of all prompts.
+        output_tokens: tokens of all choices.
         stage_times: seconds by stage.
 
     Returns:

@@ -45,7 +45,7 @@ class ApiError(Exception):
             message: what is wrong and what to do.
             param: field at fault.
             code: short name; follows from the status when None.
-            retry_after_s: told in `Retry-After` when above 0.
+            retry_after_s: value of `Retry-After`, sent when above 0.
         """
         super().__init__(message)
         self.status = status
@@ -55,7 +55,15 @@ class ApiError(Exception):
 
     @classmethod
     def refusal(cls, error: SteelyardError, param: str | None = None) -> ApiError:
-        """Return 400 with the message and hint of an error of ours; its first word names the field unless `param` does."""
+        """Return 400 with the message and hint of an error of ours.
+
+        Args:
+            error: what was refused.
+            param: field at fault; by default the message's first word, where it looks like one.
+
+        Returns:
+            The answer.
+        """
         first = str(error).partition(" ")[0]
         text = f"{error}; {error.hint}" if error.hint else str(error)
         return cls(

@@ -15,7 +15,7 @@ __all__ = ["schema"]
 _POSTS = {
     "/v1/completions": (CompletionBody, "Complete prompts"),
     "/v1/chat/completions": (ChatBody, "Continue a conversation"),
-    "/v1/embeddings": (EmbeddingBody, "Give vectors of texts"),
+    "/v1/embeddings": (EmbeddingBody, "Return vectors of texts"),
 }
 _GETS = {
     "/v1/models": "List the model",
@@ -56,7 +56,7 @@ def schema() -> bytes:
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     paths["/v1/models/{model}"] = {
         "get": {
-            "summary": "Give one model",
+            "summary": "Return one model",
             "parameters": [model],
             "responses": _responses("The model"),
         }
@@ -74,5 +74,5 @@ def schema() -> bytes:
 def _responses(text: str) -> dict[str, Any]:
     """Return the answers a path may have."""
     return {"200": {"description": text}} | {
-        status: {"description": told} for status, told in _ERRORS.items()
+        status: {"description": words} for status, words in _ERRORS.items()
     }

@@ -1,9 +1,11 @@
-"""The engine's loop: frames in from one thread, steps and frames out from another."""
+"""The engine's loop: commands in from one thread, steps and news out from another.
+
+Only the thread that steps touches the engine: commands wait in a queue until it has ended a step.
+"""
 
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -16,46 +18,46 @@ from steelyard.serve.front.engine.wire import (
     Drain,
     Embed,
     Embedded,
-    FrameReader,
     GetStats,
     Stats,
     Step,
     ToEngine,
     ToGateway,
     Update,
-    encode_frame,
 )
 from steelyard.serve.scheduling.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from steelyard.frames import Channel
     from steelyard.serve.engine import LLM
     from steelyard.serve.results import Delta
 
 __all__ = ["EngineLoop"]
-
-_READ_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
 class _Live:
     """A prompt in flight.
 
-    When it was received, when the first step with it began, and whether its first token was
-    told.
+    Attributes:
+        received_s: when its message came.
+        began_s: when the first step with it began.
+        is_known: whether the gateway knows of its first token, and so has its stamps.
     """
 
     received_s: float
     began_s: float = 0.0
-    is_told: bool = False
+    is_known: bool = False
 
 
 class EngineLoop:
     """Drives an engine for one gateway.
 
-    A reader thread takes frames; `run` steps the engine in the calling thread and writes one frame
-    per step. Writing blocks when the gateway does not read, so that nothing piles up here.
+    A reader thread takes commands; `run` steps the engine in the calling thread and sends one
+    message per step. Sending waits while the gateway does not read: the engine then stands still
+    rather than pile up what nobody takes.
 
     Attributes:
         llm: the engine; only the thread in `run` touches it.
@@ -64,18 +66,19 @@ class EngineLoop:
     def __init__(
         self,
         llm: LLM,
-        connection: socket.socket,
+        channel: Channel,
         embed: Callable[[list[list[int]]], Any] | None = None,
     ) -> None:
         """Keep the parts.
 
         Args:
-            llm: idle.
-            connection: to the gateway.
-            embed: gives float32 [prompts, width] vectors, or None when the engine has none.
+            llm: an idle engine.
+            channel: connection to the gateway.
+            embed: function that returns float32 [prompts, width] vectors, or None when the engine
+                has no embeddings.
         """
         self.llm = llm
-        self._connection = connection
+        self._channel = channel
         self._embed = embed
         self._commands: queue.SimpleQueue[tuple[ToEngine | None, float]] = queue.SimpleQueue()
         self._live: dict[str, _Live] = {}
@@ -85,7 +88,7 @@ class EngineLoop:
         self._is_draining = False
 
     def run(self) -> None:
-        """Take frames and run steps until the gateway is gone or told to drain and nothing is left."""
+        """Take commands and run steps until the gateway is gone, or drains and nothing is left."""
         threading.Thread(target=self._read, name="steelyard-reader", daemon=True).start()
         while self._take_commands():
             if self.llm.scheduler.has_work:
@@ -93,13 +96,10 @@ class EngineLoop:
             self._tell()
 
     def _read(self) -> None:
-        """Cut the gateway's bytes into commands until it closes the connection."""
-        reader = FrameReader(ToEngine)
+        """Queue the gateway's commands until it closes the connection."""
         try:
-            while data := self._connection.recv(_READ_BYTES):
-                now_s = time.perf_counter()
-                for message in reader.feed(data):
-                    self._commands.put((message, now_s))  # pyright: ignore[reportArgumentType]
+            while (message := self._channel.receive()) is not None:
+                self._commands.put((message, time.perf_counter()))
         except (OSError, DataError):
             pass  # a broken connection ends the process as a closed one does
         self._commands.put((None, 0.0))
@@ -133,7 +133,7 @@ class EngineLoop:
                 self._is_draining = True
 
     def _add(self, message: Add, received_s: float) -> None:
-        """Hand a prompt to the engine; what it refuses is told in the next frame."""
+        """Hand a prompt to the engine, which checks it; a refusal goes out with the next frame."""
         request = Request(
             id=str(message.key),
             prompt=message.prompt,
@@ -141,21 +141,17 @@ class EngineLoop:
             arrival_s=message.sent_s,
             priority=message.priority,
             client=message.client,
+            user=message.user,
             expected_output=message.expected_output,
         )
         try:
-            self._check(message)
             self.llm.add(request, self.llm.clock.now_s())
         except SteelyardError as error:
-            told = f"{error}; {error.hint}" if error.hint else str(error)
-            self._updates.append(Update(message.key, 0, [], "refused", message=told))
+            words = f"{error}; {error.hint}" if error.hint else str(error)
+            self._updates.append(Update(message.key, 0, [], "refused", message=words))
             return
         self._live[request.id] = _Live(received_s)
         self._fresh.add(request.id)
-
-    def _check(self, message: Add) -> None:
-        """Refuse what the sampler cannot honor; a grammar is compiled here, before anything waits for it."""
-        self.llm.runner.sampler.check(message.params, self.llm.model.architecture.vocab_size)
 
     def _abort(self, key: int) -> None:
         """Drop a prompt's sequences."""
@@ -170,7 +166,7 @@ class EngineLoop:
     def _vectors(self, message: Embed) -> Embedded:
         """Run prompts for their vectors."""
         if self._embed is None:
-            return Embedded(message.key, 0, b"", "this engine gives no embeddings")
+            return Embedded(message.key, 0, b"", "this engine has no embeddings")
         try:
             values = self._embed(message.prompts)
         except SteelyardError as error:
@@ -184,6 +180,8 @@ class EngineLoop:
         if result.plan is None:
             return
         if self._fresh:
+            # An asynchronous engine returns the results of the step that it launched one call
+            # before, so that is when this step began.
             began_s = before_s if self.llm.driver.asynchronous else self._began_s
             for name in self._fresh.intersection(result.plan.request_ids):
                 self._fresh.remove(name)
@@ -199,8 +197,8 @@ class EngineLoop:
         live = self._live.get(delta.request_id)
         if live is None:
             return
-        stamps = None if live.is_told else (live.received_s, live.began_s, now_s)
-        live.is_told = True
+        stamps = None if live.is_known else (live.received_s, live.began_s, now_s)
+        live.is_known = True
         update = Update(
             int(delta.request_id),
             delta.index,
@@ -222,6 +220,6 @@ class EngineLoop:
     def _send(self, message: ToGateway) -> None:
         """Write a frame; a closed connection is noticed by the reader."""
         try:
-            self._connection.sendall(encode_frame(message))
+            self._channel.send(message)
         except OSError:
             self._commands.put((None, 0.0))

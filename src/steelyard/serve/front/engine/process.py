@@ -1,7 +1,4 @@
-"""The engine process.
-
-Connects to the gateway's socket, makes the engine it is told to, and runs it.
-"""
+"""The engine's process: connects to the gateway's socket, makes the engine and runs it."""
 
 from __future__ import annotations
 
@@ -9,20 +6,14 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steelyard.config import convert
 from steelyard.errors import SteelyardError
-from steelyard.serve.front.engine.wire import (
-    Failed,
-    FrameReader,
-    Ready,
-    Start,
-    ToEngine,
-    ToGateway,
-    encode_frame,
-)
+from steelyard.frames import Channel, MessageCodec
+from steelyard.serve.front.engine.wire import Failed, Ready, Start, ToEngine
+from steelyard.serve.options import EngineOptions
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
@@ -41,63 +32,51 @@ def main(arguments: list[str]) -> int:
     Returns:
         Exit code: 0 after a drain, else what the failure says.
     """
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # the gateway decides when to end; a closed socket ends us in any case
+    # A Ctrl-C in the terminal reaches both processes. The gateway decides when to end, after its
+    # requests are answered; should it die, its closed socket ends this process in any case.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(arguments[0])
+    channel = Channel(connection, MessageCodec(ToEngine))
     try:
-        llm = _make(_receive_start(connection))
-        connection.sendall(encode_frame(_describe(llm)))
-        _run(llm, connection)
+        start = channel.receive()
+        if start is None:
+            return 1
+        llm = _make(start)
+        channel.send(_describe(llm))
+        _run(llm, channel)
     except Exception as error:  # the gateway must learn the reason, whatever it is
-        return _report(connection, error)
+        return _report(channel, error)
     return 0
-
-
-def _receive_start(connection: socket.socket) -> Start:
-    """Wait for the first frame."""
-    reader = FrameReader(ToEngine)
-    while data := connection.recv(65536):
-        for message in reader.feed(data):
-            assert isinstance(message, Start)
-            return message
-    raise ConnectionError("the gateway is gone")
 
 
 def _make(start: Start) -> LLM:
     """Load the model and make its engine."""
-    if start.cores:
-        os.sched_setaffinity(0, start.cores)
+    options = convert(start.options, EngineOptions, where="engine options")
+    # Before torch is imported: its threads inherit the cores of the thread that starts them.
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
     import torch
 
     from steelyard.nn import checkpoint
-    from steelyard.serve.engine import LLM, default_config
+    from steelyard.serve.build import make_engine
     from steelyard.serve.front.text import TextCodec
-    from steelyard.serve.running.sampling import Sampler
 
-    if start.threads or start.cores:
-        torch.set_num_threads(start.threads or len(start.cores))
+    if options.threads or options.cores:
+        torch.set_num_threads(options.threads or len(options.cores))
     folder = Path(start.model)
     model = checkpoint.load(folder)
-    config = default_config(
-        model,
-        pool_bytes=start.pool_bytes,
-        max_model_len=start.max_model_len,
-        token_budget=start.token_budget,
-    )
-    config = replace(config, policy=start.policy)  # pyright: ignore[reportArgumentType]
     codec = TextCodec.load(folder)
-    sampler = Sampler(_grammars(codec, model.architecture.vocab_size))
-    return LLM(
-        model, config, end_tokens=codec.end_tokens, asynchronous=start.asynchronous, sampler=sampler
-    )
+    grammars = _grammars(codec, model.architecture.vocab_size)
+    return make_engine(model, options, end_tokens=codec.end_tokens, grammars=grammars)
 
 
 def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
-    """Return what follows grammars, or None when this model's tokenizer cannot; requests with a grammar are refused then."""
+    """Return what follows grammars, or None when this model's tokenizer cannot.
+
+    Requests with a grammar are refused then.
+    """
     from steelyard.serve.running.grammar import Grammars
 
     if codec.tokenizer is None:
@@ -120,25 +99,25 @@ def _describe(llm: LLM) -> Ready:
     )
 
 
-def _run(llm: LLM, connection: socket.socket) -> None:
+def _run(llm: LLM, channel: Channel) -> None:
     """Step until the gateway is gone."""
     from steelyard.serve.front.engine.loop import EngineLoop
     from steelyard.serve.running.embed import embed
 
-    EngineLoop(llm, connection, lambda prompts: embed(llm.model, prompts)).run()
+    EngineLoop(llm, channel, lambda prompts: embed(llm.model, prompts)).run()
     llm.close()
 
 
-def _report(connection: socket.socket, error: Exception) -> int:
-    """Send the reason of a failure; give the exit code."""
+def _report(channel: Channel, error: Exception) -> int:
+    """Send the reason of a failure and return the exit code."""
     known = isinstance(error, SteelyardError)
-    message: ToGateway = Failed(
+    message = Failed(
         message=str(error) if known else f"{type(error).__name__}: {error}",
         hint=error.hint if known else "",
         exit_code=error.exit_code if known else 1,
     )
     try:
-        connection.sendall(encode_frame(message))
+        channel.send(message)
     except OSError:
         print(f"steelyard engine: {message.message}", file=sys.stderr)
     return message.exit_code

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from steelyard.errors import BackendError, DataError
+from steelyard.frames import MessageCodec
 from steelyard.serve.front.engine.wire import (
     Drain,
     Failed,
-    FrameReader,
     GetStats,
     Ready,
     Start,
     ToEngine,
     ToGateway,
-    encode_frame,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["EngineSupervisor"]
 
 _MODULE = "steelyard.serve.front.engine.process"
-_FIRST_WAIT_S, _LONGEST_WAIT_S, _STEADY_S = 0.2, 30.0, 60.0
+_FIRST_WAIT_S = 0.2
+_LONGEST_WAIT_S = 30.0
+_STEADY_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -39,10 +40,10 @@ class _Link(asyncio.Protocol):
     """The gateway's end of the socket."""
 
     def __init__(self, start: Start, receive: Callable[[ToGateway], None]) -> None:
-        """Keep what is said first and who takes the messages."""
+        """Keep the first message and the function that takes what comes."""
         self._start = start
         self._receive = receive
-        self._reader = FrameReader(ToGateway)
+        self._codec = MessageCodec(ToGateway)
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -51,17 +52,17 @@ class _Link(asyncio.Protocol):
         self.send(self._start)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on complete messages; a broken stream closes the connection, which ends the engine."""
+        """Pass on messages; a broken stream closes the connection, which ends the engine."""
         try:
-            for message in self._reader.feed(data):
-                self._receive(message)  # pyright: ignore[reportArgumentType]
+            for message in self._codec.feed(data):
+                self._receive(message)
         except DataError:
             self.close()
 
     def send(self, message: ToEngine) -> None:
-        """Write a frame."""
+        """Send a message; nothing happens once the connection is closing."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(message))
+            self._transport.write(self._codec.encode(message))
 
     def close(self) -> None:
         """Close the connection."""
@@ -79,7 +80,7 @@ class EngineSupervisor:
     Attributes:
         num_restarts: times the engine was started again.
         failure: why there is no engine now, or empty.
-        process_id: of the engine process, 0 when there is none.
+        process_id: number of the engine process, 0 when there is none.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class EngineSupervisor:
         """Keep the parts; `begin` starts.
 
         Args:
-            start: how to make the engine.
-            dispatcher: told of the engine and its messages.
+            start: what engine to make.
+            dispatcher: takes the engine and its messages.
             count_restart: called at each start but the first.
             stall_timeout_s: longest silence of an engine with work; above its longest step.
         """
@@ -159,12 +160,12 @@ class EngineSupervisor:
         self._folder.cleanup()
 
     def _connect(self) -> _Link:
-        """Take the connection of a fresh engine and tell it what to be."""
+        """Take the connection of a fresh engine."""
         self._link = _Link(self._start, self._hear)
         return self._link
 
     def _hear(self, message: ToGateway) -> None:
-        """Take a message: the first one tells how the start went, the others are the dispatcher's."""
+        """Take a message: the first says how the start went, the others are the dispatcher's."""
         self._heard_s = time.monotonic()
         if self._first is not None and not self._first.done():
             self._first.set_result(message)
@@ -180,12 +181,13 @@ class EngineSupervisor:
             sys.executable, "-m", _MODULE, str(self._path)
         )
         self._begun_s = time.monotonic()
+        # The process may end before it ever connects, so its end is waited for beside its answer.
         ended = asyncio.ensure_future(self._process.wait())
         await asyncio.wait({self._first, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not self._first.done():
             raise BackendError(
                 f"the engine process ended with exit code {ended.result()} before it was ready",
-                hint="see its output above, or give less --pool",
+                hint="see its output above, or lower --pool",
             )
         ended.cancel()
         message = self._first.result()
@@ -205,6 +207,9 @@ class EngineSupervisor:
             code = await self._process.wait()
             self.failure = self.failure or f"exit code {code}"
             self._dispatcher.disconnect(self.failure)
+            # The first restart is at once, so that one lost step is all that clients notice. An
+            # engine that dies soon after each start would otherwise keep a processor busy for
+            # nothing, hence the doubling.
             wait_s = 0.0 if time.monotonic() - self._begun_s > _STEADY_S else wait_s
             while True:
                 await asyncio.sleep(wait_s)

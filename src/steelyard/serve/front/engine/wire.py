@@ -1,20 +1,18 @@
-"""What gateway and engine tell each other.
+"""Messages between gateway and engine, in frames over a Unix socket.
 
-Length-prefixed MessagePack frames over a Unix socket.
+The gateway is the server of the socket and speaks first: `Start` says what engine to make, and
+`Ready` or `Failed` answers. From then on both sides speak when they have something to say. Messages
+are arrays, not maps: one `Step` per engine step carries the tokens of all requests, and field names
+would be most of its bytes.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from steelyard.errors import DataError
 from steelyard.serve.scheduling.params import SamplingParams
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "Abort",
@@ -23,7 +21,6 @@ __all__ = [
     "Embed",
     "Embedded",
     "Failed",
-    "FrameReader",
     "GetStats",
     "Ready",
     "Start",
@@ -32,48 +29,33 @@ __all__ = [
     "ToEngine",
     "ToGateway",
     "Update",
-    "encode_frame",
 ]
-
-MAX_FRAME_BYTES = 64 * 2**20
-"""Longest frame either side takes; a longer one means that the stream is broken."""
-
-_LENGTH = struct.Struct("<I")
 
 
 class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
-    """How to make the engine; the first frame.
+    """What engine to make; the first frame.
 
     Attributes:
         model: folder of the model.
-        pool_bytes: bytes of the key/value pool.
-        max_model_len: longest prompt and output together, 0 for what model and pool allow.
-        token_budget: most tokens per step.
-        policy: order in which requests are served.
-        asynchronous: plan one step ahead.
-        threads: of the tensor library, 0 for its own choice.
-        cores: processor cores the process may use, all when empty.
+        options: fields of `EngineOptions` as plain values, whole: what the engine's process knows
+            of the command line is in here and nowhere else.
     """
 
     model: str
-    pool_bytes: int
-    max_model_len: int
-    token_budget: int
-    policy: str
-    asynchronous: bool
-    threads: int
-    cores: tuple[int, ...]
+    options: dict[str, Any]
 
 
 class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     """Run a prompt.
 
     Attributes:
-        key: names it in both directions; never used twice on one connection.
+        key: number of the prompt in both directions; never used twice on one connection, so that
+            news of a prompt that was aborted is not taken for those of another.
         prompt: token ids.
         params: sampling parameters.
         priority: smaller runs first under the priority policy.
-        client: who pays for it.
+        client: who pays for it, the owner of the API key.
+        user: whom of the client's users it is for, as the request says.
         expected_output: output tokens the gateway expects.
         sent_s: when the gateway sent it, on the machine's monotonic clock.
     """
@@ -83,6 +65,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     params: SamplingParams
     priority: int
     client: str
+    user: str
     expected_output: int
     sent_s: float
 
@@ -94,7 +77,7 @@ class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
 
 
 class Embed(msgspec.Struct, tag="embed", array_like=True, frozen=True):
-    """Give one vector for each prompt."""
+    """Compute one vector for each prompt."""
 
     key: int
     prompts: list[list[int]]
@@ -146,8 +129,8 @@ class Update(msgspec.Struct, array_like=True, frozen=True):
     """What one sequence got in a step.
 
     Attributes:
-        key: of the prompt.
-        index: of the sequence among those of the prompt.
+        key: number of the prompt.
+        index: number of the sequence among those of the prompt.
         tokens: new token ids; the stop token that ended it is not among them.
         finish_reason: "stop", "length", "abort" or "refused" when it ended, else empty.
         logprobs: one natural logarithm per token, or None.
@@ -183,8 +166,8 @@ class Embedded(msgspec.Struct, tag="embedded", array_like=True, frozen=True):
     """Answer to `Embed`.
 
     Attributes:
-        key: as asked.
-        width: of one vector.
+        key: number of the question.
+        width: length of one vector.
         values: float32 little-endian, [prompts, width] in row order; empty when refused.
         message: why it was refused.
     """
@@ -202,78 +185,7 @@ class Stats(msgspec.Struct, tag="stats", array_like=True, frozen=True):
     values: dict[str, float]
 
 
+# Which side may send what. Each side decodes its union only, so that a message of the wrong
+# direction ends the connection instead of doing something.
 ToEngine = Start | Add | Abort | Embed | GetStats | Drain
 ToGateway = Ready | Failed | Step | Embedded | Stats
-
-
-def encode_frame(message: ToEngine | ToGateway) -> bytes:
-    """Return a message as bytes with its length in front.
-
-    Args:
-        message: of either direction.
-
-    Returns:
-        Four bytes of length, little-endian, and the MessagePack body.
-
-    Raises:
-        DataError: the body is longer than `MAX_FRAME_BYTES`.
-    """
-    body = _encoder.encode(message)
-    if len(body) > MAX_FRAME_BYTES:
-        raise DataError(
-            f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}",
-            hint="send fewer tokens in one request",
-        )
-    return _LENGTH.pack(len(body)) + body
-
-
-class FrameReader:
-    """Cuts a stream of bytes into messages."""
-
-    def __init__(self, kind: Any) -> None:
-        """Start with no bytes.
-
-        Args:
-            kind: union of the messages to expect.
-        """
-        self._decoder = msgspec.msgpack.Decoder(kind)
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[ToEngine | ToGateway]:
-        """Take bytes and give the messages they complete.
-
-        Args:
-            data: of any length, cut anywhere.
-
-        Yields:
-            Messages in order.
-
-        Raises:
-            DataError: a length is beyond `MAX_FRAME_BYTES` or a body is none of the expected
-                messages.
-        """
-        self._buffer += data
-        start, buffer = 0, self._buffer
-        try:
-            while len(buffer) - start >= _LENGTH.size:
-                (size,) = _LENGTH.unpack_from(buffer, start)
-                if size > MAX_FRAME_BYTES:
-                    raise DataError(
-                        f"a frame of {size} bytes was announced, more than {MAX_FRAME_BYTES}",
-                        hint="restart the server",
-                    )
-                stop = start + _LENGTH.size + size
-                if len(buffer) < stop:
-                    break
-                body = bytes(memoryview(buffer)[start + _LENGTH.size : stop])
-                start = stop
-                yield self._decoder.decode(body)
-        except msgspec.MsgspecError as error:
-            raise DataError(
-                f"a frame is not a message: {error}", hint="restart the server"
-            ) from error
-        finally:
-            del buffer[:start]
-
-
-_encoder = msgspec.msgpack.Encoder()

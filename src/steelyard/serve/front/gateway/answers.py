@@ -35,10 +35,10 @@ class Answers:
         """Keep the parts.
 
         Args:
-            name: of the model.
+            name: name of the model.
             codec: tokenizer and chat template.
-            dispatcher: runs calls.
-            metrics: told of each call.
+            dispatcher: way to the engine.
+            metrics: counts calls.
         """
         self.name = name
         self._codec = codec
@@ -49,8 +49,8 @@ class Answers:
         """Answer `/v1/completions`.
 
         Args:
-            exchange: to answer.
-            body: checked field by field.
+            exchange: request to answer.
+            body: its body, checked field by field.
 
         Raises:
             ApiError: the request is refused; nothing was sent.
@@ -69,8 +69,8 @@ class Answers:
         """Answer `/v1/chat/completions`.
 
         Args:
-            exchange: to answer.
-            body: checked field by field.
+            exchange: request to answer.
+            body: its body, checked field by field.
 
         Raises:
             ApiError: the request is refused; nothing was sent.
@@ -108,9 +108,14 @@ class Answers:
         self._check_length(call)
         call.clock = exchange.clock
         call.clock.tokenized_s = time.perf_counter()
-        call.priority, call.client = body.priority or 0, body.user or exchange.client.name
+        call.priority = body.priority or 0
+        # The key pays. Were it the name in the body, one key could pose as many clients, and fair
+        # policies would serve it as many times.
+        call.client, call.user = exchange.client.name, body.user or ""
         backlog = self._dispatcher.backlog
         call.expected = backlog.predict(limit, is_forced=params.ignore_end)
+        # Charged as predicted and settled in `_count`: a limit that waited for the true length
+        # would let in everything that comes before the first answer ends.
         cost = call.predicted_tokens
         exchange.client.enter(cost, backlog, time.perf_counter())
         self._dispatcher.submit(call)
@@ -128,7 +133,8 @@ class Answers:
 
     def _check_length(self, call: Call) -> None:
         """Refuse what exceeds the model length."""
-        longest, limit = max(len(prompt) for prompt in call.prompts), call.params.max_tokens
+        longest = max(len(prompt) for prompt in call.prompts)
+        limit = call.params.max_tokens
         if longest + limit > self._longest:
             text = (
                 f"prompt of {longest} tokens and max_tokens {limit} exceed the model length "
@@ -167,7 +173,7 @@ class Answers:
     async def _stream(
         self, exchange: Exchange, call: Call, shape: Shape, body: Any, prefixes: list[str]
     ) -> None:
-        """Send text as it comes; headers go out with the first of it, so that a refusal still has its status."""
+        """Send text as it comes."""
         wants = body.num_logprobs is not None
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
         while True:
@@ -179,6 +185,8 @@ class Answers:
                     raise call.failure
                 await exchange.send_piece(b"data: " + call.failure.body + b"\n\n", is_last=True)
                 return
+            # The headers wait for the first text: until then a refusal of the engine can still have
+            # a status of its own, and a call can still go to another engine.
             first = b"" if call.emitted else await self._open(exchange, call, shape, prefixes)
             piece = first + b"".join(
                 [shape.event(item, with_logprobs=wants) for item in call.sequences if item.has_news]
@@ -198,7 +206,7 @@ class Answers:
     async def _open(
         self, exchange: Exchange, call: Call, shape: Shape, prefixes: list[str]
     ) -> bytes:
-        """Send the headers; give what comes before the first text."""
+        """Send the headers and return what comes before the first text."""
         opening = self._opening(call, shape, prefixes)
         call.emitted = True
         call.clock.first_relayed_s = time.perf_counter()
@@ -206,14 +214,16 @@ class Answers:
         return opening
 
     def _opening(self, call: Call, shape: Shape, prefixes: list[str]) -> bytes:
-        """Return what comes before the first text: roles, or the prompt when it is echoed."""
+        """Return what comes before the first text: roles, or an echoed prompt."""
         for item in call.sequences if prefixes else ():
             item.text = prefixes[item.index // call.width] + item.text
         return b"".join(shape.opening(item) for item in call.sequences)
 
     def _count(self, exchange: Exchange, call: Call, cost: int) -> None:
         """Count a call out: room in the backlog, tokens of its key, metrics."""
-        now_s, metrics, clock = time.perf_counter(), self._metrics, call.clock
+        now_s = time.perf_counter()
+        metrics = self._metrics
+        clock = call.clock
         is_complete = call.is_done and call.failure is None
         output = call.num_output_tokens
         self._dispatcher.backlog.leave(
@@ -242,7 +252,9 @@ def _params(body: CompletionBody | ChatBody, limit: int) -> SamplingParams:
     names = body.unsupported()
     if names:
         raise ApiError(400, f"not supported: {', '.join(names)}; leave it out", param=names[0])
-    n, beams, drawn = body.n or 1, body.beam_width or 0, body.best_of or 0
+    n = body.n or 1
+    beams = body.beam_width or 0
+    drawn = body.best_of or 0
     if drawn and drawn < n:
         raise ApiError(400, f"best_of is {drawn}, but must be at least n = {n}", param="best_of")
     if body.stream and (drawn > n or beams):
@@ -263,6 +275,7 @@ def _params(body: CompletionBody | ChatBody, limit: int) -> SamplingParams:
             frequency_penalty=body.frequency_penalty or 0.0,
             repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
             logit_bias=_bias(body.logit_bias),
+            # Drawn here, not in the engine: a second engine gives the same answer as the first.
             seed=secrets.randbits(63) if body.seed is None else body.seed & (2**63 - 1),
             stop_tokens=tuple(body.stop_token_ids or ()),
             ignore_end=bool(body.ignore_eos),

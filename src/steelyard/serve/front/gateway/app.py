@@ -52,16 +52,19 @@ class GatewayApp:
         """Keep the parts.
 
         Args:
-            answers: writes answers of text.
-            vectors: writes answers of vectors.
-            dispatcher: knows the engine.
+            answers: answers requests for text.
+            vectors: answers requests for embeddings.
+            dispatcher: way to the engine.
             keys: who may ask.
-            metrics: counted by route and outcome.
+            metrics: counts requests by route and outcome.
             body_limit_bytes: longest body.
         """
         self.is_draining = False
-        self._answers, self._vectors = answers, vectors
-        self._dispatcher, self._keys, self._metrics = dispatcher, keys, metrics
+        self._answers = answers
+        self._vectors = vectors
+        self._dispatcher = dispatcher
+        self._keys = keys
+        self._metrics = metrics
         self._body_limit_bytes = body_limit_bytes
         self._created = int(time.time())
 
@@ -77,9 +80,8 @@ class GatewayApp:
                 await exchange.send_error(error)
         except ConnectionError:
             exchange.outcome = "abort"
-        except (
-            Exception
-        ):  # a fault of ours: the client gets the usual shape, the server's log the traceback
+        except Exception:
+            # A fault of ours: the client gets the usual shape, the server's log the traceback.
             exchange.outcome = "500"
             if not exchange.started:
                 await exchange.send_error(
@@ -91,7 +93,8 @@ class GatewayApp:
 
     async def _route(self, exchange: Exchange) -> None:
         """Find who answers."""
-        path, method = exchange.path, exchange.method
+        path = exchange.path
+        method = exchange.method
         allowed = _ROUTES.get(path) or ("GET" if path.startswith("/v1/models/") else None)
         if allowed is None:
             raise ApiError(404, f"there is nothing at {path}; see /openapi.json")
@@ -122,6 +125,7 @@ class GatewayApp:
                 f"the key's requests per minute are used up; try again in {wait_s:.0f} s",
                 retry_after_s=wait_s,
             )
+        # Before the body is read: under overload a refusal must cost next to nothing.
         self._dispatcher.backlog.refuse_if_full()
         data = await exchange.body(self._body_limit_bytes)
         if exchange.path == "/v1/completions":
@@ -165,7 +169,7 @@ class GatewayApp:
             await exchange.send_json(200, self._models(path.removeprefix("/v1/models").lstrip("/")))
 
     def _models(self, name: str) -> bytes:
-        """List the models, or give one."""
+        """Return the list of models, or one of them."""
         self._check_model(name)
         card = {
             "id": self._answers.name,

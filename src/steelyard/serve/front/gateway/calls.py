@@ -37,12 +37,12 @@ class Sequence:
     """One choice of an answer.
 
     Attributes:
-        index: of the choice.
+        index: number of the choice.
         num_tokens: output tokens so far.
         finish_reason: "stop" or "length" once it ended, else empty.
-        text: not yet given to the client.
-        reports: not yet given to the client.
-        reported: whether the end was given to the client.
+        text: text that the client does not have yet.
+        reports: tokens of that text, where the request asks for them.
+        reported: whether the client knows of the end.
     """
 
     __slots__ = (
@@ -60,8 +60,8 @@ class Sequence:
         """Start with no text.
 
         Args:
-            index: of the choice.
-            codec: of the model.
+            index: number of the choice.
+            codec: tokenizer of the model.
             stops: strings that end the text.
         """
         self.index = index
@@ -78,6 +78,8 @@ class Sequence:
 
     def take(self, update: Update) -> None:
         """Account for new tokens."""
+        # Nearly every update is one token of a sequence that goes on, and this is the gateway's
+        # work per token: it skips the lists that the general case below makes.
         if len(update.tokens) == 1 and update.logprobs is None and not update.finish_reason:
             self.num_tokens += 1
             self._show(self._stream.push(update.tokens[0]))
@@ -113,18 +115,19 @@ class Call:
     """One request to the API.
 
     Attributes:
-        id: shown to the client.
+        id: name that the client sees.
         prompts: token ids of each prompt.
-        params: of all its sequences.
-        sequences: choices, `width` per prompt.
+        params: sampling parameters of all its sequences.
+        sequences: the choices, `width` per prompt.
         width: choices per prompt.
         clock: where its time went.
-        streaming: whether the client is told of text as it comes.
+        streaming: whether the client gets text as it comes.
         priority: smaller runs first under the priority policy.
-        client: who pays for it.
+        client: who pays for it, the owner of the API key.
+        user: whom of the client's users it is for.
         expected: output tokens expected per sequence.
         attempts: engines it was sent to.
-        emitted: whether the client was told anything.
+        emitted: whether anything was sent to the client.
         has_news: whether there may be text or an end that the client does not know.
         failure: why it ended without an answer, or None.
     """
@@ -142,20 +145,27 @@ class Call:
         """Make the sequences.
 
         Args:
-            name: id.
-            prompts: token ids.
-            params: of all sequences.
-            codec: of the model.
+            name: id of the call.
+            prompts: token ids of each prompt.
+            params: sampling parameters of all sequences.
+            codec: tokenizer of the model.
             stops: strings that end a text.
             streaming: whether the client wants text as it comes.
         """
-        self.id, self.prompts, self.params, self.streaming = name, prompts, params, streaming
+        self.id = name
+        self.prompts = prompts
+        self.params = params
+        self.streaming = streaming
         self.width = params.n
         self.clock = StageClock()
-        self.priority, self.client, self.expected = 0, "default", params.max_tokens
-        self.attempts, self.emitted = 0, False
+        self.priority = self.attempts = 0
+        self.client = "default"
+        self.user = ""
+        self.expected = params.max_tokens
+        self.emitted = False
         self.failure: ApiError | None = None
-        self._codec, self._stops = codec, stops
+        self._codec = codec
+        self._stops = stops
         self._waiter: asyncio.Future[None] | None = None
         self.sequences: list[Sequence] = []
         self.restart()
@@ -195,18 +205,18 @@ class Call:
         """Account for what one sequence got.
 
         Args:
-            row: of the prompt.
-            update: of one of its sequences.
+            row: number of the prompt.
+            update: news of one of its sequences.
             ended_s: when the step ended.
 
         Returns:
-            Whether the client should be told at once: at the first token and at an end.
+            Whether the client should hear of it at once: at the first token and at an end.
         """
         if update.finish_reason == "refused":
             self.fail(ApiError(400, update.message))
             return True
         sequence = self.sequences[row * self.width + update.index]
-        if sequence.finish_reason:
+        if sequence.finish_reason:  # it met a stop string here; the engine does not know yet
             return False
         self.has_news = True
         clock = self.clock
@@ -233,7 +243,8 @@ class Call:
 
     def fail(self, error: ApiError) -> None:
         """End without an answer."""
-        self.failure, self.has_news = error, True
+        self.failure = error
+        self.has_news = True
 
     def wake(self) -> None:
         """Let the waiting answer go on."""

@@ -48,7 +48,7 @@ class Dispatcher:
 
     Attributes:
         backlog: what is in flight.
-        ready: what the engine told of itself, or None before the first one is up.
+        ready: what the engine reported of itself, or None before the first one is up.
         is_up: whether an engine takes frames now.
     """
 
@@ -56,8 +56,8 @@ class Dispatcher:
         """Start without an engine.
 
         Args:
-            backlog: bounds what is in flight.
-            metrics: told of tokens.
+            backlog: bound of what is in flight.
+            metrics: counts tokens.
         """
         self.backlog = backlog
         self.ready: Ready | None = None
@@ -125,10 +125,12 @@ class Dispatcher:
         """Take an engine; all calls that wait for one are sent to it.
 
         Args:
-            send: writes a frame to it.
-            ready: what it told of itself.
+            send: function that sends it a message.
+            ready: what it reported of itself.
         """
-        self._send, self.ready, self.is_up = send, ready, True
+        self._send = send
+        self.ready = ready
+        self.is_up = True
         for call in list(self._calls):
             self._dispatch(call)
 
@@ -138,10 +140,11 @@ class Dispatcher:
         Calls of which the client has seen nothing wait for the next one, the others fail.
 
         Args:
-            reason: told to clients.
+            reason: why, in words for clients.
             retry: False when there is no next one; then all fail.
         """
-        self._send, self.is_up = _nowhere, False
+        self._send = _nowhere
+        self.is_up = False
         self._rows.clear()
         for future in self._answers.values():
             if not future.done():
@@ -154,6 +157,8 @@ class Dispatcher:
                     )
                 )
         self._answers.clear()
+        # A client that has seen nothing cannot tell a second try from the first. One that has seen
+        # text can: the rest would come from another draw, or with other rounding.
         for call, keys in self._calls.items():
             keys.clear()
             if call.is_done:
@@ -202,6 +207,8 @@ class Dispatcher:
     def _dispatch(self, call: Call) -> None:
         """Send all prompts of a call."""
         call.attempts += 1
+        # Stamps of both processes are of one clock, the machine's monotonic one, so that they may
+        # be subtracted from one another.
         now_s = time.perf_counter()
         call.clock.sent_s = now_s
         if call.clock.tokenized_s == call.clock.tokenized_s:
@@ -212,7 +219,16 @@ class Dispatcher:
             keys.append(key)
             self._rows[key] = (call, row)
             self._send(
-                Add(key, prompt, call.params, call.priority, call.client, call.expected, now_s)
+                Add(
+                    key=key,
+                    prompt=prompt,
+                    params=call.params,
+                    priority=call.priority,
+                    client=call.client,
+                    user=call.user,
+                    expected_output=call.expected,
+                    sent_s=now_s,
+                )
             )
 
     def _take_step(self, step: Step) -> None:
@@ -220,7 +236,7 @@ class Dispatcher:
         self._metrics.count_step(step)
         for update in step.updates:
             found = self._rows.get(update.key)
-            if found is None:
+            if found is None:  # of a call that was left while the step ran
                 continue
             call, row = found
             is_urgent = call.take(row, update, step.ended_s)
@@ -235,7 +251,10 @@ class Dispatcher:
         self._plan_flush()
 
     def _settle(self, call: Call, row: int, update: Update) -> None:
-        """Forget a prompt whose sequences have all ended; abort what the engine still runs of it after a stop string."""
+        """Forget a prompt whose sequences have all ended.
+
+        A stop string ends a sequence here, not in the engine, which is told to stop.
+        """
         if call.failure is None and not call.is_prompt_done(row):
             return
         del self._rows[update.key]
@@ -254,7 +273,8 @@ class Dispatcher:
 
     def _flush(self) -> None:
         """Wake all streams with news."""
-        self._timer, self._flushed_s = None, time.perf_counter()
+        self._timer = None
+        self._flushed_s = time.perf_counter()
         dirty, self._dirty = self._dirty, set()
         for call in dirty:
             call.wake()

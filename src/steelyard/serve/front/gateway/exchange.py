@@ -26,7 +26,8 @@ _EVENTS = [
     (b"x-accel-buffering", b"no"),
 ]
 
-_LONGEST_STALL_S, _CHECK_STALL_S = 60.0, 10.0
+_LONGEST_STALL_S = 60.0
+_CHECK_STALL_S = 10.0
 """A client that takes nothing for so long counts as gone; it would keep its place among the
 requests in flight for ever."""
 
@@ -35,29 +36,33 @@ class Exchange:
     """Reads one request and writes its answer.
 
     Attributes:
-        path: of the URL.
-        method: of the request.
-        request_id: as the client gave it in `x-request-id`, or made up.
-        clock: where the time goes; begins now.
-        client: who asks.
-        status: of the answer, 0 before.
-        outcome: for the metrics: finish reason or status.
+        path: path of the URL.
+        method: method of the request.
+        request_id: what the client sent as `x-request-id`, or made up.
+        clock: where the time goes; it begins now.
+        client: owner of the key.
+        status: status of the answer, 0 before.
+        outcome: finish reason or status, for the metrics.
         started: whether headers were sent.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take an ASGI request."""
         self.clock = StageClock()
-        self.path, self.method = scope["path"], scope["method"]
+        self.path = scope["path"]
+        self.method = scope["method"]
         self._headers = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"")
         self.request_id = (
             given if 0 < len(given) <= 128 and given.isascii() else secrets.token_hex(8).encode()
         )
         self.client: Client
-        self.status, self.outcome, self.started = 0, "", False
+        self.status = 0
+        self.outcome = ""
+        self.started = False
         self._stalled_s = math.inf
-        self._receive, self._send = receive, send
+        self._receive = receive
+        self._send = send
 
     def header(self, name: bytes) -> bytes:
         """Return a header, empty when it was not sent."""
@@ -67,7 +72,7 @@ class Exchange:
         """Read the body.
 
         Args:
-            limit_bytes: longest one taken.
+            limit_bytes: longest body taken.
 
         Returns:
             All of it.
@@ -79,7 +84,8 @@ class Exchange:
         length = self.header(b"content-length")
         if length.isdigit() and int(length) > limit_bytes:
             raise self._too_large(limit_bytes)
-        parts, size = [], 0
+        parts = []
+        size = 0
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -96,11 +102,13 @@ class Exchange:
         """Run work until it ends or the client is gone, whichever comes first.
 
         Args:
-            work: writes the answer.
+            work: coroutine that writes the answer.
 
         Raises:
             ConnectionError: the client left; the work was cancelled.
         """
+        # The work runs in this task and only the watcher in one of its own. So the watcher has to
+        # cancel this task; `left` tells that from a cancellation from outside.
         task = asyncio.current_task()
         assert task is not None
         watch = asyncio.ensure_future(self._disconnect())
@@ -155,12 +163,15 @@ class Exchange:
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send the headers."""
-        self.status, self.started = status, True
+        self.status = status
+        self.started = True
         named = [*headers, (b"x-request-id", self.request_id)]
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
     async def _disconnect(self) -> None:
         """Wait until the client is gone, or has taken nothing of what waits for it for too long."""
+        # A client that has closed its side is reported by the server. One that keeps the connection
+        # open and reads nothing is not: `send_piece` then waits, and the time of that is looked at.
         while time.perf_counter() - self._stalled_s < _LONGEST_STALL_S:
             try:
                 async with asyncio.timeout(_CHECK_STALL_S):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from steelyard.config import to_plain
 from steelyard.errors import ConfigError
 from steelyard.serve.front.engine.supervisor import EngineSupervisor
 from steelyard.serve.front.engine.wire import Start
@@ -74,16 +75,7 @@ class _Gateway:
             self.metrics,
             body_limit_bytes=options.body_limit_bytes,
         )
-        start = Start(
-            model=str(folder),
-            pool_bytes=options.pool_bytes,
-            max_model_len=options.max_model_len,
-            token_budget=options.token_budget,
-            policy=options.policy,
-            asynchronous=options.asynchronous,
-            threads=options.threads,
-            cores=options.engine_cores,
-        )
+        start = Start(str(folder), to_plain(options.engine))
         self.supervisor = EngineSupervisor(
             start,
             self.dispatcher,
@@ -97,6 +89,7 @@ class _Gateway:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
+        # Told to end while the model still loads: the start is given up, nobody waits for it.
         try:
             begin = asyncio.ensure_future(self.supervisor.begin())
             stop = asyncio.ensure_future(ending.wait())
@@ -141,6 +134,8 @@ class _Gateway:
 
     async def _drain(self) -> None:
         """Take nothing new and wait for what is in flight, as long as the options say."""
+        # The HTTP server still listens: a closed port would look like a crash to a load balancer,
+        # whereas 503 sends the client elsewhere.
         self.app.is_draining = True
         limit_s = time.monotonic() + self.options.drain_timeout_s
         while self.dispatcher.num_calls and time.monotonic() < limit_s:
@@ -151,7 +146,7 @@ class _Gateway:
 
 
 def _bind(options: ServeOptions) -> socket.socket:
-    """Take the address, before anything slow begins; nobody can connect yet."""
+    """Take the address before anything slow begins; nobody can connect yet."""
     address = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
     try:
         address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -169,7 +164,7 @@ def run_gateway(folder: Path, options: ServeOptions) -> None:
     """Serve a model until SIGTERM or SIGINT.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         options: address, limits, keys.
 
     Raises:

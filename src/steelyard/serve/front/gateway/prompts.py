@@ -24,8 +24,8 @@ async def encode_prompt(codec: TextCodec, prompt: str | list[int]) -> list[int]:
     """Return a prompt's token ids.
 
     Args:
-        codec: of the model.
-        prompt: text, or token ids that are given back.
+        codec: tokenizer of the model.
+        prompt: text, or token ids that are returned.
 
     Returns:
         Token ids.
@@ -42,11 +42,11 @@ async def off_loop(size: int, work: Callable[[], list[int]]) -> list[int]:
     """Encode here when it is short, else in a thread.
 
     Args:
-        size: characters.
-        work: gives token ids.
+        size: length of the text in characters.
+        work: function that returns token ids.
 
     Returns:
-        What it gave.
+        Token ids.
 
     Raises:
         ApiError: it refused.
@@ -62,8 +62,8 @@ def check_tokens(prompts: list[list[int]], ready: Ready | None, field: str) -> N
 
     Args:
         prompts: token ids.
-        ready: what the engine told of itself.
-        field: for the error.
+        ready: what the engine reported of itself.
+        field: name of the field in the request, for the error.
 
     Raises:
         ApiError: names the field.

@@ -1,4 +1,4 @@
-"""Where the time of a request went, from its arrival at the gateway to the last byte handed to the network."""
+"""Where the time of a request went, from its arrival to the last byte handed to the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ parse: reading and checking the body. tokenize: prompt to token ids. queue: wait
 for an engine. send: gateway to engine. engine_queue: until the first step that runs the request.
 prefill: until the first output token. decode: until the last output token. detokenize: text of the
 last step's tokens, the only ones that nobody waits for the engine meanwhile. relay: everything
-after the last output token but that: frame, wake-up, formatting, hand-over to the network. """
+after the last output token but that: frame, wake-up, formatting, hand-over to the network."""
 
 
 class StageClock:
@@ -88,7 +88,7 @@ class StageClock:
         return {name: max(value, 0.0) for name, value in times.items() if value == value}
 
     def header(self, now_s: float) -> bytes:
-        """Return the stages as `name=seconds` pairs apart by commas."""
+        """Return the stages as `name=seconds` pairs separated by commas."""
         return ",".join(
             f"{name}={value:.6f}" for name, value in self.stages(now_s).items()
         ).encode()

@@ -31,28 +31,32 @@ class Vectors:
         """Keep the parts.
 
         Args:
-            name: of the model.
+            name: name of the model.
             codec: tokenizer.
-            dispatcher: asks the engine.
-            metrics: told of tokens.
+            dispatcher: way to the engine.
+            metrics: counts tokens.
         """
-        self._name, self._codec = name, codec
-        self._dispatcher, self._metrics = dispatcher, metrics
+        self._name = name
+        self._codec = codec
+        self._dispatcher = dispatcher
+        self._metrics = metrics
 
     async def embed(self, exchange: Exchange, body: EmbeddingBody) -> None:
         """Answer with one vector per prompt.
 
         Args:
-            exchange: to answer.
-            body: checked.
+            exchange: request to answer.
+            body: its body, checked field by field.
 
         Raises:
             ApiError: the request is refused or there is no engine.
         """
         prompts = [await encode_prompt(self._codec, item) for item in body.prompts]
-        ready, backlog = self._dispatcher.ready, self._dispatcher.backlog
+        ready = self._dispatcher.ready
+        backlog = self._dispatcher.backlog
         check_tokens(prompts, ready, "input")
-        longest, limit = max(len(prompt) for prompt in prompts), ready.max_model_len if ready else 0
+        longest = max(len(prompt) for prompt in prompts)
+        limit = ready.max_model_len if ready else 0
         if longest > limit:
             raise ApiError(
                 400,
@@ -60,6 +64,7 @@ class Vectors:
                 param="input",
             )
         cost = sum(len(prompt) for prompt in prompts)
+        # One question to the engine, answered between two steps: it has no text to stream.
         exchange.client.enter(cost, backlog, time.perf_counter())
         try:
             answer = await self._dispatcher.embed(prompts)

@@ -16,10 +16,10 @@ class Backlog:
     Attributes:
         max_requests: most requests in flight.
         max_tokens: most predicted tokens in flight, 0 for no bound.
-        num_requests: in flight.
+        num_requests: requests in flight.
         num_tokens: predicted tokens in flight.
 
-    Source: outstanding predicted tokens as load, ScaleLLM (arXiv 2408.00008), routing.
+    Source: Yao et al. 2024 (arXiv 2408.00008), routing: outstanding predicted tokens as load.
     """
 
     _WEIGHT = 0.05
@@ -28,10 +28,11 @@ class Backlog:
         """Start empty.
 
         Args:
-            max_requests: at least 1.
-            max_tokens: 0 for no bound.
+            max_requests: most requests in flight, at least 1.
+            max_tokens: most predicted tokens in flight, 0 for no bound.
         """
-        self.max_requests, self.max_tokens = max_requests, max_tokens
+        self.max_requests = max_requests
+        self.max_tokens = max_tokens
         self.num_requests = self.num_tokens = 0
         self._mean_output = 0.0
         self._tokens_per_s = 0.0
@@ -41,7 +42,7 @@ class Backlog:
         """Return the output tokens a sequence will have.
 
         Args:
-            limit: most it may have.
+            limit: most tokens it may have.
             is_forced: whether it runs to its limit in any case.
 
         Returns:
@@ -66,11 +67,13 @@ class Backlog:
         """Count a request.
 
         Args:
-            tokens: predicted.
+            tokens: predicted tokens of the request.
 
         Raises:
             ApiError: 429; nothing is counted.
         """
+        # A request larger than the whole bound is let in when it is alone: it could never be
+        # otherwise, and the engine runs it or refuses it for a reason of its own.
         is_over = self.max_tokens and self.num_tokens + tokens > self.max_tokens
         if self.num_requests and (self.num_requests >= self.max_requests or is_over):
             raise self._refusal(tokens)
@@ -81,13 +84,14 @@ class Backlog:
         """Count a request out.
 
         Args:
-            tokens: as it entered.
-            output_tokens: mean per sequence.
-            now_s: on any clock that never falls.
-            is_complete: whether its length tells something about others.
+            tokens: predicted tokens, as the request entered.
+            output_tokens: mean output of its sequences.
+            now_s: time on any clock that never falls.
+            is_complete: whether it ended by itself, so that its length is one to learn from.
         """
         self.num_requests -= 1
         self.num_tokens -= tokens
+        # The length of an answer that was cut off says nothing about that of others.
         if is_complete:
             step = self._WEIGHT if self._mean_output else 1.0
             self._mean_output += step * (output_tokens - self._mean_output)
@@ -97,7 +101,7 @@ class Backlog:
         self._ended_s = now_s
 
     def _refusal(self, tokens: int) -> ApiError:
-        """Return the answer to a request that is too much, with the time until there is room for it."""
+        """Return the refusal of a request, with the time until there is room for it."""
         excess = max(self.num_tokens + tokens - (self.max_tokens or self.num_tokens), tokens)
         wait_s = min(max(excess / self._tokens_per_s, 1.0), 60.0) if self._tokens_per_s else 1.0
         text = f"the server is busy with {self.num_requests} requests; try again in {wait_s:.0f} s"

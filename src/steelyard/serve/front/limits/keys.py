@@ -17,11 +17,14 @@ __all__ = ["Client", "KeyRing", "TokenBucket", "read_keys"]
 
 @dataclass(slots=True)
 class TokenBucket:
-    """A bucket that fills at a steady rate and may fall below empty when a cost turns out larger than foreseen.
+    """A bucket that fills at a steady rate; it may fall below empty.
+
+    It does where a request turns out to cost more than foreseen: what is taken in excess is waited
+    for by the next one.
 
     Attributes:
-        per_min: filled in a minute, which is also the most it holds; 0 for no limit.
-        level: held now.
+        per_min: amount filled in a minute, which is also the most it holds; 0 for no limit.
+        level: amount held now.
         seen_s: when it was last filled.
     """
 
@@ -37,8 +40,8 @@ class TokenBucket:
         """Take an amount if it is there.
 
         Args:
-            amount: at most `per_min` is asked for at once.
-            now_s: on a clock that never falls.
+            amount: what is wanted; at most `per_min` of it is taken, as more could never be there.
+            now_s: time on a clock that never falls.
 
         Returns:
             0 when it was taken, else the seconds until it will be there.
@@ -68,7 +71,7 @@ class Client:
     """Who sent a request.
 
     Attributes:
-        name: of the key.
+        name: owner of the key.
         requests: its bucket of requests.
         tokens: its bucket of tokens.
     """
@@ -81,9 +84,9 @@ class Client:
         """Take tokens from the bucket and room in the backlog, or neither.
 
         Args:
-            tokens: predicted.
-            backlog: of the server.
-            now_s: on a clock that never falls.
+            tokens: predicted tokens of the request.
+            backlog: what is in flight in the whole server.
+            now_s: time on a clock that never falls.
 
         Raises:
             ApiError: 429 with the time until both are there.
@@ -95,6 +98,7 @@ class Client:
                 f"the key's tokens per minute are used up; try again in {wait_s:.0f} s",
                 retry_after_s=wait_s,
             )
+        # Both or neither: tokens of a request that the backlog refuses are not used up.
         try:
             backlog.enter(tokens)
         except ApiError:
@@ -103,7 +107,11 @@ class Client:
 
 
 class KeyRing:
-    """Keys and their buckets; without keys everyone is one client."""
+    """Keys and their buckets.
+
+    Without keys everyone is one client, named "default": a name from the address would let one
+    machine pose as many, and a proxy make many into one.
+    """
 
     def __init__(
         self, keys: dict[str, str], *, requests_per_min: float = 0.0, tokens_per_min: float = 0.0
@@ -111,9 +119,9 @@ class KeyRing:
         """Keep digests of the keys only.
 
         Args:
-            keys: name by key.
-            requests_per_min: of each key, 0 for no limit.
-            tokens_per_min: of each key, 0 for no limit.
+            keys: owner's name by key.
+            requests_per_min: most requests of each key in a minute, 0 for no limit.
+            tokens_per_min: most tokens of each key in a minute, 0 for no limit.
         """
         self._clients = [
             (_digest(key), self._client(name, requests_per_min, tokens_per_min))
@@ -130,7 +138,7 @@ class KeyRing:
         """Find whose key a request carries; all keys are compared, each in constant time.
 
         Args:
-            authorization: header as sent.
+            authorization: the header, as it was sent.
 
         Returns:
             The client.
@@ -140,6 +148,8 @@ class KeyRing:
         """
         if not self._clients:
             return self._anyone
+        # All keys are compared, each in constant time: how long a refusal takes says neither how
+        # much of a key was right nor how many there are.
         given = _digest(authorization.removeprefix(b"Bearer ").strip().decode("latin-1"))
         matches = [client for digest, client in self._clients if hmac.compare_digest(digest, given)]
         if not matches:
@@ -158,11 +168,11 @@ def read_keys(variable: str, path: Path | None) -> dict[str, str]:
     """Read keys from the environment and from a file.
 
     Args:
-        variable: environment variable with keys apart by commas; not read when empty.
+        variable: environment variable with keys separated by commas; not read when empty.
         path: file with one `KEY [NAME]` per line; `#` begins a comment. Not read when None.
 
     Returns:
-        Name by key; names made up are `key-1`, `key-2`, ...
+        Owner's name by key; names made up are `key-1`, `key-2`, ...
 
     Raises:
         ConfigError: a source was named but has no key.
@@ -173,7 +183,7 @@ def read_keys(variable: str, path: Path | None) -> dict[str, str]:
         if not lines:
             raise ConfigError(
                 f"the environment variable {variable} is not set",
-                hint="set it to the keys, apart by commas",
+                hint="set it to the keys, separated by commas",
             )
     if path is not None:
         try:

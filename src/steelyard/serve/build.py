@@ -1,0 +1,127 @@
+"""Makes the engine that options describe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steelyard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from steelyard.nn.transformer import Transformer
+    from steelyard.serve.engine import LLM
+    from steelyard.serve.options import EngineOptions
+    from steelyard.serve.running.grammar import Grammars
+    from steelyard.serve.scheduling.config import SchedulerConfig
+
+__all__ = ["engine_config", "make_engine"]
+
+
+def make_engine(
+    model: Path | Transformer,
+    options: EngineOptions,
+    *,
+    end_tokens: tuple[int, ...] = (),
+    grammars: Grammars | None = None,
+) -> LLM:
+    """Make an engine: the one way from options to `LLM`, of the server and of every command.
+
+    Args:
+        model: decoder, or the folder of one.
+        options: kind of engine; threads and cores are the process's affair and not looked at.
+        end_tokens: token ids that end any output unless its request ignores them.
+        grammars: follows grammars; without it requests with a grammar are refused.
+
+    Returns:
+        An idle engine.
+
+    Raises:
+        ConfigError: the options do not fit the model.
+        CapacityError: the pool or the host tier is too small, or there is no memory for it.
+        BackendError: native kernels are asked for and cannot be had.
+        DataError: the folder holds no model.
+    """
+    import torch
+
+    from steelyard.nn import checkpoint
+    from steelyard.serve.engine import LLM
+    from steelyard.serve.running.sampling import Sampler
+    from steelyard.serve.scheduling.fairness import VTC
+
+    decoder = checkpoint.load(model) if isinstance(model, Path) else model
+    if options.cache != "full":
+        return _bounded(decoder, options, end_tokens, grammars)
+    weights = options.client_weights
+    return LLM(
+        decoder,
+        engine_config(decoder, options),
+        end_tokens=end_tokens,
+        asynchronous=options.asynchronous,
+        sampler=Sampler(grammars),
+        kv_dtype=None if options.kv_dtype == "model" else getattr(torch, options.kv_dtype),
+        native=options.native,
+        swap_folder=options.swap_folder,
+        make_policy=(lambda: VTC(weights=weights)) if weights else None,
+    )
+
+
+def _bounded(
+    model: Transformer,
+    options: EngineOptions,
+    end_tokens: tuple[int, ...],
+    grammars: Grammars | None,
+) -> LLM:
+    """Make an engine whose sequences keep a bounded number of keys and values."""
+    try:
+        from steelyard.serve.sparse.serving import bounded_engine  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError(
+            f"this engine has no --cache {options.cache}", hint="use --cache full"
+        ) from error
+    return bounded_engine(model, options, end_tokens=end_tokens, grammars=grammars)
+
+
+def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig:
+    """Derive the limits of an engine from its options and the model.
+
+    Args:
+        model: a decoder.
+        options: kind of engine.
+
+    Returns:
+        Limits with blocks of 16 tokens.
+
+    Raises:
+        CapacityError: the pool or the host tier cannot hold one sequence of the model length.
+    """
+    import torch
+
+    from steelyard.serve.engine import default_config
+
+    weight = next(model.parameters()).dtype
+    kept = weight if options.kv_dtype == "model" else getattr(torch, options.kv_dtype)
+    # `default_config` counts bytes in the type of the weights: a narrower type of keys and values
+    # is as good as a larger pool, and a block moves in less time.
+    share = kept.itemsize / weight.itemsize
+    config = default_config(
+        model,
+        pool_bytes=int(options.pool_bytes / share),
+        max_model_len=options.max_model_len,
+        token_budget=options.token_budget,
+    )
+    swaps = options.preemption != "recompute"
+    tier = options.host_tier_bytes / options.pool_bytes if options.host_tier_bytes else 1.0
+    return replace(
+        config,
+        max_num_seqs=min(options.max_num_seqs, options.token_budget),
+        policy=options.policy,
+        update_every=options.update_every,
+        prefix_caching=options.prefix_caching,
+        preemption=options.preemption,
+        host_blocks=int(config.num_blocks * tier) if swaps else 0,
+        keep_turns=options.keep_turns,
+        allocator=options.allocator,
+        group_blocks=options.group_blocks,
+        swap_s_per_block=config.swap_s_per_block * share,
+    )

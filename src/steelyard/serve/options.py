@@ -1,0 +1,121 @@
+"""The choices of one engine, as they travel from the command line to the engine's process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from steelyard.errors import ConfigError, require
+
+__all__ = ["EngineOptions"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineOptions:
+    """What kind of engine to make of a model.
+
+    It is plain data and knows no tensors: `serve.build.make_engine` makes the engine.
+
+    Args:
+        pool_bytes: Memory for keys and values.
+        max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
+        token_budget: Most tokens per step.
+        max_num_seqs: Most sequences that run at once, at most the token budget.
+        policy: Order in which requests are served.
+        client_weights: Share of each client under "vtc", 1 for those not named.
+        update_every: Steps between two updates of the order; 0 orders requests only when they are
+            admitted or preempted.
+        prefix_caching: Whether equal prefixes share blocks.
+        preemption: What happens to the blocks of a request that has to yield: they are computed
+            again, moved to the host tier, or the quicker of the two.
+        host_tier_bytes: Size of the host tier; 0 takes that of the pool.
+        swap_folder: Folder of the file that holds the host tier; it is in memory when left out.
+        keep_turns: Whether the host tier keeps what a request that ended had computed, for one
+            that begins with the same tokens.
+        allocator: Whether blocks are handed out one by one, or in runs that move in one copy.
+        group_blocks: Blocks a request first takes as one run with "block-group"; 0 chooses by the
+            pool's size.
+        kv_dtype: Number type of keys and values; "model" keeps that of the weights.
+        native: Run steps in C++ kernels, or never; left out, where they can be compiled and prove
+            faster.
+        asynchronous: Plan each step while the one before runs; outputs are the same.
+        cache: Which keys and values of a sequence are kept: all, or a bounded number chosen by a
+            sliding window, attention sinks and a window, heavy hitters, the highest scores, or a
+            trained controller.
+        cache_tokens: Tokens kept of each sequence when the cache is bounded.
+        cache_controller: File of the trained controller for "adaptive".
+        threads: Threads of the engine's tensor library, 0 for its own choice.
+        cores: Processor cores of the engine's process, all when left out.
+    """
+
+    pool_bytes: int = 256 * 2**20
+    max_model_len: int = 0
+    token_budget: int = 512
+    max_num_seqs: int = 64
+    policy: Literal["fcfs", "priority", "vtc", "dlpm", "sjf"] = "fcfs"
+    client_weights: dict[str, float] = field(default_factory=dict)
+    update_every: int = 0
+    prefix_caching: bool = True
+    preemption: Literal["recompute", "swap", "auto"] = "recompute"
+    host_tier_bytes: int = 0
+    swap_folder: Path | None = None
+    keep_turns: bool = False
+    allocator: Literal["paged", "block-group"] = "paged"
+    group_blocks: int = 0
+    kv_dtype: Literal["model", "float32", "bfloat16"] = "model"
+    native: bool | None = None
+    asynchronous: bool = False
+    cache: Literal["full", "window", "sinks", "h2o", "topk", "adaptive"] = "full"
+    cache_tokens: int = 0
+    cache_controller: Path | None = None
+    threads: int = 0
+    cores: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range and options that need another.
+
+        Raises:
+            ConfigError: names the option, and its range or the option it needs.
+        """
+        require(
+            self,
+            pool_bytes=(self.pool_bytes >= 1, "at least 1"),
+            max_model_len=(self.max_model_len >= 0, "at least 0"),
+            token_budget=(self.token_budget >= 1, "at least 1"),
+            max_num_seqs=(self.max_num_seqs >= 1, "at least 1"),
+            client_weights=(all(0 < at < 1e9 for at in self.client_weights.values()), "above 0"),
+            update_every=(self.update_every >= 0, "at least 0"),
+            host_tier_bytes=(self.host_tier_bytes >= 0, "at least 0"),
+            group_blocks=(self.group_blocks >= 0, "at least 0"),
+            cache_tokens=(self.cache_tokens >= 0, "at least 0"),
+            threads=(self.threads >= 0, "at least 0"),
+        )
+        swaps, bounded = self.preemption != "recompute", self.cache != "full"
+        adaptive = self.cache == "adaptive"
+        # An option that would silently do nothing is refused: its user believes that it works.
+        needs = (
+            ("--client-weights", bool(self.client_weights), self.policy == "vtc", "--policy vtc"),
+            ("--host-tier", self.host_tier_bytes, swaps, "--preemption swap or auto"),
+            ("--swap-folder", self.swap_folder, swaps, "--preemption swap or auto"),
+            ("--keep-turns", self.keep_turns, swaps, "--preemption swap or auto"),
+            (
+                "--group-blocks",
+                self.group_blocks,
+                self.allocator == "block-group",
+                "--allocator block-group",
+            ),
+            ("--cache-tokens", self.cache_tokens, bounded, "--cache other than full"),
+            (f"--cache {self.cache}", bounded, self.cache_tokens, "--cache-tokens"),
+            # A sequence of a bounded cache owns one slab of fixed size from its beginning to its
+            # end, which can be neither split into blocks nor shared.
+            ("--preemption", swaps, not bounded, "--cache full"),
+            ("--allocator block-group", self.allocator != "paged", not bounded, "--cache full"),
+            ("--kv-dtype", self.kv_dtype != "model", not bounded, "--cache full"),
+            ("--native", self.native, not bounded, "--cache full"),
+            ("--cache-controller", self.cache_controller, adaptive, "--cache adaptive"),
+            ("--cache adaptive", adaptive, self.cache_controller, "--cache-controller"),
+        )
+        for option, given, is_met, needed in needs:
+            if given and not is_met:
+                raise ConfigError(f"{option} needs {needed}", hint=f"give {needed} too")
