@@ -127,21 +127,72 @@ class StepResult:
 
     Attributes:
         plan: the step whose results these are; None when none came.
-        tokens: the token sampled for each sequence, by its id, end tokens among them.
-        deltas: new tokens and ends of outputs.
+        rows: (sequence, token sampled for it, output tokens it had before) of each sequence that
+            had not ended before.
         finished: requests all of whose outputs ended.
     """
 
     plan: StepPlan | None = None
-    tokens: dict[str, int] = field(default_factory=dict)
-    deltas: list[Delta] = field(default_factory=list)
+    rows: list[tuple[Request, int, int]] = field(default_factory=list)
     finished: list[Request] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The token sampled for each sequence, by its id, end tokens among them."""
+        return {request.id: token for request, token, _ in self.rows}
+
+    @property
+    def deltas(self) -> list[Delta]:
+        """New tokens and ends of outputs, to be read before the next step.
+
+        Ranked outputs are told as a whole when the last of them has ended.
+        """
+        # Made on demand: a replay, a profile and a simulation never look at them.
+        deltas = [
+            _news(request, before)
+            for request, _, before in self.rows
+            if request.family is None or not request.family.is_ranked
+        ]
+        for root in self.finished:
+            if root.family is not None and root.family.is_ranked:
+                deltas += _whole(root)
+        return deltas
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.plan, self.tokens, self.finished)
 
     def __getitem__(self, index: int) -> Any:
         return tuple(self)[index]
+
+
+def _news(request: Request, before: int) -> Delta:
+    """Say what a sequence got since it had `before` output tokens."""
+    reports = bool(request.logprobs)
+    return Delta(
+        request_id=request.root.id,
+        index=request.index,
+        tokens=request.output[before:],
+        logprobs=request.logprobs[before:] if reports else [],
+        top_logprobs=request.top_logprobs[before:] if reports else [],
+        finish_reason=request.finish_reason or "",
+        error=request.error,
+    )
+
+
+def _whole(root: Request) -> list[Delta]:
+    """Say all that a request whose outputs are ranked gave."""
+    return [
+        Delta(
+            request_id=root.id,
+            index=item.index,
+            tokens=item.tokens,
+            logprobs=item.logprobs,
+            top_logprobs=item.top_logprobs,
+            finish_reason=item.finish_reason,
+            error=root.error,
+        )
+        for item in whole_outputs(root)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
