@@ -13,12 +13,12 @@ from pathlib import Path
 
 from benchmarks.common import Check
 from benchmarks.cost._engine_cells import engine_checks
+from benchmarks.cost._sessions import simulate_sessions
 
 from steelyard import catalog
 from steelyard.cost import KVSpec, SessionLoad, serve_point, sessions
 from steelyard.cost.longcontext import ServePoint
 from steelyard.plan import compress_kv
-from steelyard.sim.sessions import simulate_sessions
 
 PAPER = ["60-long-context-peak"]
 
