@@ -26,7 +26,7 @@ from benchmarks.laws._shared import shared
 from steelyard import catalog
 from steelyard.cost import Machine, ServeStepTime
 from steelyard.serve import Scheduler, SchedulerConfig, TraceRequest, make_request
-from steelyard.sim import simulate
+from steelyard.serve.simulate import simulate
 from steelyard.sim.timeline import Timeline
 
 PAPER = ["87-pagedattention"]

@@ -13,8 +13,8 @@ import numpy as np
 from steelyard.quantity import Forecast
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepPlan
+from steelyard.serve.simulate import SimulatedReplay, simulate
 from steelyard.serve.traces import TraceRequest, make_request
-from steelyard.sim.serving import SimulatedReplay, simulate
 
 if TYPE_CHECKING:
     from steelyard.cost.step_time import ServeStepTime
@@ -43,7 +43,7 @@ def simulate_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
     def step_time_s(plan: StepPlan) -> float:
         return float(np.asarray(model.predict(plan.features()[None]))[0])
 
-    source, ahead = f"sim.serving, {model.source}", llm.driver.asynchronous
+    source, ahead = f"serve.simulate, {model.source}", llm.driver.asynchronous
     return simulate(
         Scheduler(llm.config), trace, step_time_s, make_request, source=source, asynchronous=ahead
     )
