@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
                 request.arrival_s = time.perf_counter()
                 llm.add(request, request.arrival_s)
                 active += 1
-            for request in llm.step()[2]:
+            for request in llm.step().finished:
                 active -= 1
                 seconds.append(time.perf_counter() - request.arrival_s)
         return float(np.mean(seconds)), number * output_tokens / (time.perf_counter() - begin_s)

@@ -1,7 +1,4 @@
-"""What an engine gives back.
-
-Pieces of outputs while they come, whole outputs at the end, counters.
-"""
+"""Results of an engine: pieces of outputs while they come, whole outputs, counters."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ class Delta:
     """New tokens of one output.
 
     Attributes:
-        request_id: of the request as it was asked.
-        index: of the output among those of the request.
+        request_id: id of the request as it was asked.
+        index: rank of the output among those of the request.
         tokens: new token ids; the stop token that ended it is not among them. Empty when only the
             end is told.
-        logprobs: of each new token, natural logarithm; empty when not asked for.
+        logprobs: natural logarithm of the probability of each new token; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each new
             token; empty when not asked for.
         finish_reason: "stop", "length", "abort" or "refused" when the output ended, else "".
@@ -48,13 +45,13 @@ class Output:
     """One whole output of a request.
 
     Attributes:
-        index: among those of the request; the best comes first where they were ranked.
+        index: rank among the outputs of the request; the best comes first where they were ranked.
         tokens: token ids.
         finish_reason: "stop", "length", "abort" or "refused".
-        logprobs: of each token; empty when not asked for.
+        logprobs: log probability of each token; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each token;
             empty when not asked for.
-        cumulative_logprob: sum over the tokens, 0 when they are not known.
+        cumulative_logprob: sum of the log probabilities, 0 when they are not known.
     """
 
     index: int
@@ -96,12 +93,12 @@ def whole_outputs(root: Request) -> list[Output]:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a request gave.
+    """All outputs of one request.
 
     Attributes:
-        request_id: of the request.
+        request_id: id of the request.
         prompt: token ids.
-        outputs: `n` of them.
+        outputs: the `n` outputs asked for.
         num_cached: prompt tokens whose keys and values were found in the cache.
     """
 
@@ -123,7 +120,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """What one call of `LLM.step` brought; it unpacks into plan, tokens and finished.
+    """Results of one call of `LLM.step`; it unpacks into plan, tokens and finished.
 
     Attributes:
         plan: the step whose results these are; None when none came.
@@ -160,9 +157,6 @@ class StepResult:
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.plan, self.tokens, self.finished)
-
-    def __getitem__(self, index: int) -> Any:
-        return tuple(self)[index]
 
 
 def _news(request: Request, before: int) -> Delta:
@@ -202,7 +196,7 @@ class EngineStats:
     Attributes:
         steps: steps run.
         running: requests with blocks.
-        waiting: requests without.
+        waiting: requests without blocks.
         preemptions: times a request lost its blocks.
         blocks_in_use: blocks held.
         num_blocks: blocks in the pool.
