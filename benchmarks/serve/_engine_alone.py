@@ -1,6 +1,4 @@
-"""The engine without any front.
-
-A closed loop of requests in one process, as the lower bound of every front's latency.
+"""The engine alone, under a closed loop of requests: the lower bound of every front's latency.
 
 `python -m benchmarks.serve._engine_alone FOLDER CORE CONCURRENCY REQUESTS PROMPT_TOKENS
 OUTPUT_TOKENS` prints mean seconds per request and output tokens per second.
