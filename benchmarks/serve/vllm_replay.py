@@ -35,7 +35,7 @@ _BARS = {"fitted": 0.10, "roofline": 0.35}
 """Largest relative errors of the means; no paper sets one. A capacity plan needs the first, and the
 second is the interval of forecasts from a datasheet."""
 _FITTED_AWAY = 50.0
-"""Output tokens in a second below which it is left out of the fit: the run starts or ends in it."""
+"""Seconds with fewer output tokens are left out of the fit, as the engine idled in part of them."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from steelyard.serve.results import StepResult
+from steelyard.serve.results import FinishedStep
 from steelyard.serve.scheduling.swaps.pacing import SwapPacing
 
 if TYPE_CHECKING:
@@ -184,14 +184,14 @@ class Driver:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether neither a step nor a transfer is in flight, so that time alone changes nothing."""
+        """Whether neither a step nor a transfer is in flight: time alone changes nothing then."""
         return self._flight is None and not self.tiers.num_under_way
 
     def now_s(self) -> float:
         """Return the scheduler's time."""
         return self.clock.now_s() - self.start_s
 
-    def step(self, receive: Callable[[], None] = _nobody) -> StepResult:
+    def step(self, receive: Callable[[], None] = _nobody) -> FinishedStep | None:
         """Run one step, or launch one and take the results of the one before.
 
         Args:
@@ -200,8 +200,8 @@ class Driver:
                 request is there does not count as gone.
 
         Returns:
-            What the step whose results were taken brought; without a plan when there was none, as
-            in the first call of an asynchronous engine or while all requests wait for transfers.
+            The step whose results were taken; None when there was none, as in the first call of an
+            asynchronous engine or while all requests wait for transfers.
         """
         begin = self.now_s()
         # Landings come before the plan: blocks they free and requests they bring count in it.
@@ -220,13 +220,13 @@ class Driver:
             output = self.runner.execute(plan)
         if plan is not None and output is not None:
             receive()
-            result = self._finish(plan, output)
+            finished = self._finish(plan, output)
             self._pacing.step(self.now_s() - begin)
-            return result
+            return finished
         if self._flight is None:
             # Every request is away: without a wait the caller would spin until one is back.
             self.tiers.wait()
-        return StepResult()
+        return None
 
     def settle(self) -> None:
         """Wait for what is in flight; the results of a step are dropped."""
@@ -265,8 +265,8 @@ class Driver:
         self.scheduler.land(landed)
         self.scheduler.fail(failed)
 
-    def _finish(self, plan: StepPlan, output: StepOutput) -> StepResult:
-        """Hand a step's results to the scheduler and say what is new."""
+    def _finish(self, plan: StepPlan, output: StepOutput) -> FinishedStep:
+        """Hand a step's results to the scheduler."""
         self.num_steps += 1
         # A sequence that ended while the step was in flight, by a stop or an abort, has a row too.
         rows = [
@@ -275,4 +275,4 @@ class Driver:
             if not request.finish_reason
         ]
         finished = self.scheduler.complete(plan, output, self.now_s())
-        return StepResult(plan=plan, rows=rows, finished=finished)
+        return FinishedStep(plan, rows, finished)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "default_config"]
 
-# Both rates are assumed, not measured. They only weigh swapping against computing again where
-# preemption is "auto", and there an error of a factor of two moves the choice by a few blocks.
+# Both rates are assumed, not measured: they only weigh swapping against computing again where
+# preemption is "auto".
 _COPY_BYTES_PER_S = 4e9
 """Rate at which one thread copies blocks in memory."""
 _PREFILL_FLOPS_PER_S = 50e9
@@ -268,7 +268,8 @@ class LLM:
             What is new; it unpacks into the plan (None without results), the sampled tokens by
             sequence, and the requests that ended.
         """
-        return self.driver.step()
+        step = self.driver.step()
+        return StepResult.of(step) if step else StepResult()
 
     def stats(self) -> EngineStats:
         """Return the counters."""

@@ -90,12 +90,12 @@ def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
     begin_s, was_stalled = idle(), False
     while True:
         receive()
-        result = driver.step(receive)
-        if result.plan is not None:
+        step = driver.step(receive)
+        if step is not None:
             now_s = driver.now_s()
-            recorder.record(result.plan, begin_s, now_s, scheduler.kv_utilization())
+            recorder.record(step.plan, begin_s, now_s, scheduler.kv_utilization())
             begin_s = now_s
-        is_stalled = result.plan is None and driver.is_stalled
+        is_stalled = step is None and driver.is_stalled
         # A request whose tokens are cached but for the last may be admitted without a chunk of its
         # own; the next plan runs it. So with requests left it takes two calls to be sure.
         if is_stalled and (was_stalled or not scheduler.has_work):

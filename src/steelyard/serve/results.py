@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from steelyard.serve.scheduling.request import Request
     from steelyard.serve.scheduling.step import StepPlan
 
-__all__ = ["Completion", "Delta", "EngineStats", "Output", "StepResult", "whole_outputs"]
+__all__ = [
+    "Completion",
+    "Delta",
+    "EngineStats",
+    "FinishedStep",
+    "Output",
+    "StepResult",
+    "whole_outputs",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,42 +126,52 @@ class Completion:
         return self.outputs[0].finish_reason
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step whose results the scheduler has taken.
+
+    Attributes:
+        plan: the step.
+        rows: (sequence, token sampled for it, output tokens it had before) of each sequence that
+            had not ended before.
+        finished: requests all of whose outputs ended.
+    """
+
+    plan: StepPlan
+    rows: list[tuple[Request, int, int]]
+    finished: list[Request]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
     """Results of one call of `LLM.step`; it unpacks into plan, tokens and finished.
 
     Attributes:
         plan: the step whose results these are; None when none came.
-        rows: (sequence, token sampled for it, output tokens it had before) of each sequence that
-            had not ended before.
+        tokens: the token sampled for each sequence, by its id, end tokens among them.
+        deltas: new tokens and ends of outputs.
         finished: requests all of whose outputs ended.
     """
 
     plan: StepPlan | None = None
-    rows: list[tuple[Request, int, int]] = field(default_factory=list)
+    tokens: dict[str, int] = field(default_factory=dict)
+    deltas: list[Delta] = field(default_factory=list)
     finished: list[Request] = field(default_factory=list)
 
-    @property
-    def tokens(self) -> dict[str, int]:
-        """The token sampled for each sequence, by its id, end tokens among them."""
-        return {request.id: token for request, token, _ in self.rows}
-
-    @property
-    def deltas(self) -> list[Delta]:
-        """New tokens and ends of outputs, to be read before the next step.
-
-        Ranked outputs are told as a whole when the last of them has ended.
-        """
-        # Made on demand: a replay, a profile and a simulation never look at them.
+    @classmethod
+    def of(cls, step: FinishedStep) -> StepResult:
+        """Collect what is new, before another step adds to the outputs."""
+        # Ranked outputs are told as a whole: until the last has ended, their order is not known.
         deltas = [
             _news(request, before)
-            for request, _, before in self.rows
+            for request, _, before in step.rows
             if request.family is None or not request.family.is_ranked
         ]
-        for root in self.finished:
+        for root in step.finished:
             if root.family is not None and root.family.is_ranked:
                 deltas += _whole(root)
-        return deltas
+        tokens = {request.id: token for request, token, _ in step.rows}
+        return cls(plan=step.plan, tokens=tokens, deltas=deltas, finished=step.finished)
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.plan, self.tokens, self.finished)

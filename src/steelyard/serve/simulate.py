@@ -43,9 +43,9 @@ class VirtualClock:
         return self.loop.now_s
 
     def wait_until(self, time_s: float) -> None:
-        """Let time pass up to a moment, events at that moment included; return at once when past."""
+        """Let time pass up to a moment and run its events; return at once when it is past."""
         if time_s > self.loop.now_s:
-            # The loop only stands where an event is, so the end of the wait is one.
+            # A loop's time is that of its latest event, so the end of the wait has to be one.
             self.loop.at(time_s, _nothing)
             self.loop.run(until_s=time_s)
 
