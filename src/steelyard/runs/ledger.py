@@ -100,7 +100,8 @@ class Ledger:
             query = query.where(CHECKS.c.forecaster.in_(names))
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
-        return [(_RENAMED.get(row["forecaster"], row["forecaster"]), _check(row)) for row in rows]
+        found = [(str(row["forecaster"]), _check(row)) for row in rows]
+        return [(_RENAMED.get(name, name), item) for name, item in found]
 
     def summary(self) -> list[LedgerRow]:
         """Sum up per forecaster and quantity, in alphabetical order; pairs with an infinite relative error count as misses only."""
