@@ -268,11 +268,7 @@ class Driver:
     def _finish(self, plan: StepPlan, output: StepOutput) -> FinishedStep:
         """Hand a step's results to the scheduler."""
         self.num_steps += 1
-        # A sequence that ended while the step was in flight, by a stop or an abort, has a row too.
-        rows = [
-            (request, token, len(request.output))
-            for request, token in zip(plan.sampled, output.tokens.tolist(), strict=True)
-            if not request.finish_reason
-        ]
+        # Sequences that ended while the step was in flight, by a stop or an abort, have rows too.
+        dropped = {row for row, request in enumerate(plan.sampled) if request.finish_reason}
         finished = self.scheduler.complete(plan, output, self.now_s())
-        return FinishedStep(plan, rows, finished)
+        return FinishedStep(plan, output, dropped, finished)

@@ -10,7 +10,7 @@ from steelyard.serve.scheduling.families.beam import best_hypotheses
 
 if TYPE_CHECKING:
     from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.step import StepPlan
+    from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = [
     "Completion",
@@ -132,13 +132,14 @@ class FinishedStep:
 
     Attributes:
         plan: the step.
-        rows: (sequence, token sampled for it, output tokens it had before) of each sequence that
-            had not ended before.
+        output: its results.
+        dropped: sampled rows of sequences that had ended before, whose tokens mean nothing.
         finished: requests all of whose outputs ended.
     """
 
     plan: StepPlan
-    rows: list[tuple[Request, int, int]]
+    output: StepOutput
+    dropped: set[int]
     finished: list[Request]
 
 
@@ -161,17 +162,27 @@ class StepResult:
     @classmethod
     def of(cls, step: FinishedStep) -> StepResult:
         """Collect what is new, before another step adds to the outputs."""
-        # Ranked outputs are told as a whole: until the last has ended, their order is not known.
-        deltas = [
-            _news(request, before)
-            for request, _, before in step.rows
-            if request.family is None or not request.family.is_ranked
-        ]
+        plan = step.plan
+        tokens: dict[str, int] = {}
+        deltas: list[Delta] = []
+        for row, (request, token, before) in enumerate(
+            zip(
+                plan.sampled,
+                step.output.tokens.tolist(),
+                plan.output_positions.tolist(),
+                strict=True,
+            )
+        ):
+            if row in step.dropped:
+                continue
+            tokens[request.id] = token
+            # Ranked outputs are told as a whole: until the last ends, their order is not known.
+            if request.family is None or not request.family.is_ranked:
+                deltas.append(_news(request, before))
         for root in step.finished:
             if root.family is not None and root.family.is_ranked:
                 deltas += _whole(root)
-        tokens = {request.id: token for request, token, _ in step.rows}
-        return cls(plan=step.plan, tokens=tokens, deltas=deltas, finished=step.finished)
+        return cls(plan=plan, tokens=tokens, deltas=deltas, finished=step.finished)
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.plan, self.tokens, self.finished)
