@@ -1,4 +1,4 @@
-"""Prompts, decoding steps and swaps of the real engine over contexts, beside what one calibration predicts.
+"""Prompts, decoding steps and swaps of the engine over contexts, beside their predictions.
 
 Calibration and measurement both take the smallest of their repeats, the time without other work on
 the machine.
@@ -31,7 +31,7 @@ _DECODES = 8
 
 @dataclass(frozen=True)
 class Cell:
-    """One quantity at one context: what was said, what was measured, what bound it."""
+    """One quantity at one context: predicted and measured seconds, predicted and measured bound."""
 
     quantity: str
     context: int
@@ -80,9 +80,17 @@ def engine_checks(quick: bool) -> list[Check]:
     checks = []
     for name in ("prefill", "decode", "swap"):
         worst = max(cell.error for cell in cells if cell.quantity == name)
-        checks.append(Check(f"2 worst error of {name} on this machine", worst, 0.15, "lower"))
+        checks.append(Check(f"worst error of {name} on this machine", worst, 0.15, "lower"))
     wrong = sum(cell.said != cell.seen for cell in cells) / len(cells)
-    return [*checks, Check("2 share of wrong regime labels", wrong, 0.0, "lower")]
+    return [
+        *checks,
+        Check(
+            "share of times whose bound, compute or bandwidth, is named wrongly",
+            wrong,
+            0.0,
+            "lower",
+        ),
+    ]
 
 
 def _engine(longest: int, quick: bool) -> LLM:
@@ -122,12 +130,16 @@ class _Swap:
         self.sizes, self.times = np.empty(0), np.empty(0)
 
     def calibrate(self, most: int) -> None:
-        """Time a few sizes, none of them one that is predicted: small ones stay in the caches and cost less per block."""
+        """Time a few sizes, none of which is predicted later.
+
+        Small copies stay in the processor's caches and cost less per block, so one rate for all
+        sizes would not do.
+        """
         sizes = [round(most * share) for share in (0.05, 0.18, 0.37, 0.73) if most * share >= 1]
         self.sizes, self.times = np.log(sizes), np.log([self.seconds(size) for size in sizes])
 
     def predict(self, count: int) -> float:
-        """Interpolate between calibrated sizes in log space; beyond them the last slope goes on."""
+        """Interpolate between calibrated sizes in log space; beyond them the last slope holds."""
         at = float(np.log(count))
         index = int(np.clip(np.searchsorted(self.sizes, at), 1, len(self.sizes) - 1))
         slope = (self.times[index] - self.times[index - 1]) / (
@@ -136,7 +148,7 @@ class _Swap:
         return float(np.exp(self.times[index] + slope * (at - self.sizes[index])))
 
     def seconds(self, count: int, repeats: int = 9) -> float:
-        """Time `count` blocks out and in; the smallest."""
+        """Return the least time of `count` blocks out and in."""
         runs = np.array([[0, 0, min(count, self.blocks)]], dtype=np.int64)
         times = []
         for _ in range(repeats + 1):
@@ -200,7 +212,7 @@ def _binding(machine: Accelerator, seconds: float, flops: float, num_bytes: floa
 
 
 def _prefill_s(llm: LLM, prompt: list[int]) -> float:
-    """Time a prompt to its first token."""
+    """Return the seconds from a prompt to its first token."""
     llm.reset()
     start = time.perf_counter()
     llm.generate([prompt], SamplingParams(max_tokens=1, ignore_end=True))
@@ -229,7 +241,7 @@ def _decode_s(llm: LLM, prompt: list[int], repeats: int) -> tuple[float, np.ndar
 
 
 def _machine(copy_bytes_per_s: float) -> Accelerator:
-    """Measure what the regimes are judged by: matrix products, memory and the copy between the tiers."""
+    """Measure the rates that name the bound: matrix products, memory, copies between the tiers."""
     a = torch.randn(1024, 1024)
     seconds = _best_s(lambda: a @ a)
     big = torch.ones(2**25)
@@ -248,7 +260,7 @@ def _machine(copy_bytes_per_s: float) -> Accelerator:
 
 
 def _best_s(work: Callable[[], object]) -> float:
-    """Time the best of several calls."""
+    """Return the least time of several calls."""
     times = []
     for _ in range(8):
         start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""From which concurrency two replicas of one thread beat one replica of two threads.
+"""The concurrency from which two replicas of one thread beat one replica of two threads.
 
-Predicted from step times, then measured.
+It is predicted from step times, then measured.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _LAYOUTS = {"1 replica x 2 threads": (1, 2), "2 replicas x 1 thread": (2, 1)}
 
 
 def checks(quick: bool) -> list[Check]:
-    """Return check 5 of the card: the distance of the predicted from the measured break-point in powers of two."""
+    """Compare the predicted with the measured break-point."""
     counts = (1, 2, 4, 16) if quick else (1, 2, 4, 8, 16, 32, 64)
     rounds, seconds = (1, 1.5) if quick else (3, 4.0)
     layouts, measured = [], []
@@ -57,7 +57,7 @@ def checks(quick: bool) -> list[Check]:
     )
     return [
         Check(
-            "5 break-point of replicas, powers of two off",
+            "concurrency from which two replicas win, powers of two off",
             abs(math.log2(predicted / real)),
             1.0,
             "lower",
@@ -76,7 +76,7 @@ def _break_point(rates: Any, counts: tuple[int, ...]) -> float:
 def _measure(
     workers: list[subprocess.Popen[str]], count: int, rounds: int, seconds: float
 ) -> float:
-    """Return the median output tokens per second of all replicas with `count` requests in flight."""
+    """Return the median output tokens/s of all replicas with `count` requests in flight."""
     replicas = len(workers)
     tasks = [
         {"concurrency": count // replicas + (index < count % replicas), "seconds": seconds}
@@ -92,7 +92,7 @@ def _measure(
 def _together(
     workers: list[subprocess.Popen[str]], tasks: list[dict[str, float]]
 ) -> list[dict[str, Any]]:
-    """Return each replica a task at the same moment and collect the answers."""
+    """Send each replica a task at the same moment and return the answers."""
     for worker, task in zip(workers, tasks, strict=True):
         assert worker.stdin is not None
         worker.stdin.write(json.dumps(task) + "\n")

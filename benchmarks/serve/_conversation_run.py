@@ -101,7 +101,7 @@ def run_conversations(llm: LLM, conversations: list[Conversation]) -> Run:
         if not llm.scheduler.has_work:
             time.sleep(max(load.next_s - driver.now_s(), 0.0))
             continue
-        result = driver.step()
+        result = llm.step()
         end_s = driver.now_s()
         run.step_s += end_s - now_s
         for name in result.tokens:

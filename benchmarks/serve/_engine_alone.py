@@ -1,6 +1,4 @@
-"""The engine without any front.
-
-A closed loop of requests in one process, as the lower bound of every front's latency.
+"""The engine alone, under a closed loop of requests: the lower bound of every front's latency.
 
 `python -m benchmarks.serve._engine_alone FOLDER CORE CONCURRENCY REQUESTS PROMPT_TOKENS
 OUTPUT_TOKENS` prints mean seconds per request and output tokens per second.
@@ -49,7 +47,7 @@ def main(arguments: list[str]) -> None:
                 request.arrival_s = time.perf_counter()
                 llm.add(request, request.arrival_s)
                 active += 1
-            for request in llm.step()[2]:
+            for request in llm.step().finished:
                 active -= 1
                 seconds.append(time.perf_counter() - request.arrival_s)
         return float(np.mean(seconds)), number * output_tokens / (time.perf_counter() - begin_s)

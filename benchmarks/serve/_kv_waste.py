@@ -35,7 +35,7 @@ from steelyard.serve import (
 )
 from steelyard.serve.engine import LLM
 from steelyard.serve.scheduling.usage import KVUsage
-from steelyard.sim.serving import simulate
+from steelyard.serve.simulate import simulate
 
 __all__ = ["checks", "lengths", "load_run"]
 

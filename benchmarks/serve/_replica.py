@@ -1,6 +1,4 @@
-"""One engine replica in a process of its own.
-
-Times its steps, or keeps a number of requests in flight for a while.
+"""One engine replica in a process of its own, which serves a closed loop of requests.
 
 Started by `_concurrency_map`: prints "ready", then answers each line of JSON with one of its own:
 {"profile_s": limit} with a step-time model, {"concurrency": requests, "seconds": duration} with the
@@ -37,7 +35,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 64, 32
 
 
 def closed_loop(llm: LLM, concurrency: int, seconds: float) -> dict[str, float]:
-    """Keep requests in flight; give output tokens per second after a first fifth of the time."""
+    """Keep requests in flight; return output tokens/s, a first fifth of the time left out."""
     generator = np.random.default_rng(0)
     scheduler, count, tokens = llm.scheduler, 0, 0
 

@@ -1,8 +1,9 @@
-"""Continuous batching over a paged cache against static left-padded batches, on the same weights and 64 requests of mixed lengths.
+"""Continuous batching over a paged cache against static left-padded batches.
 
-Output lengths are forced by the trace; only tokens the trace asks for count. The static side runs
-requests in their order and its best batch size is taken. Its peer is `transformers`' generate;
-without that package our own static batches stand in, under another name.
+Both serve the same 64 requests of mixed lengths with the same weights. Output lengths are forced by
+the trace; only tokens the trace asks for count. The static side runs requests in their order and
+its best batch size is taken. Its peer is `transformers`' generate; without that package our own
+static batches stand in, under another name.
 """
 
 import tempfile
@@ -90,7 +91,7 @@ def _model(quick: bool) -> Transformer:
 
 
 def _engine(model: Transformer, trace: list[TraceRequest]) -> Callable[[], object]:
-    """Make the work of our side: all requests at once, outputs to their forced lengths."""
+    """Return the work of our side: all requests at once, outputs of their forced lengths."""
     config = SchedulerConfig(
         num_blocks=1200, max_model_len=704, max_num_seqs=64, prefix_caching=False
     )

@@ -1,6 +1,6 @@
-"""The simulator against vLLM 0.19.
+"""The simulator against vLLM 0.19: 300 ShareGPT requests on two GPUs.
 
-300 ShareGPT requests on two GPUs, our scheduler in virtual time under the same limits.
+Our scheduler runs in virtual time under the same limits.
 
 Step times come from two places, named in each check. "fitted": coefficients from every second
 second of the engine's own counters (prompt and output tokens, running sequences, cache in use);
@@ -25,16 +25,17 @@ from benchmarks.laws._shared import shared
 
 from steelyard import catalog
 from steelyard.cost import Machine, ServeStepTime
-from steelyard.serve import Scheduler, SchedulerConfig, TraceRequest, make_request
-from steelyard.sim import simulate
+from steelyard.serve import Scheduler, SchedulerConfig, TraceRequest
+from steelyard.serve.simulate import simulate
 from steelyard.sim.timeline import Timeline
 
 PAPER = ["87-pagedattention"]
 
 _BARS = {"fitted": 0.10, "roofline": 0.35}
-"""Of the means; no paper sets one. The first is what a capacity plan needs, the second the interval
-of forecasts from a datasheet."""
+"""Largest relative errors of the means; no paper sets one. A capacity plan needs the first, and the
+second is the interval of forecasts from a datasheet."""
 _FITTED_AWAY = 50.0
+"""Seconds with fewer output tokens are left out of the fit, as the engine idled in part of them."""
 
 
 @dataclass(frozen=True)
@@ -170,13 +171,11 @@ def _replay(rig: Rig, requests: dict[str, np.ndarray], model: ServeStepTime) -> 
     )
     coefficients = np.array(model.coefficients)
     step_time_s: Callable[..., float] = lambda plan: float(plan.features() @ coefficients)  # noqa: E731
-    return simulate(
-        Scheduler(config), trace, step_time_s, make_request, source=model.source
-    ).timeline
+    return simulate(Scheduler(config), trace, step_time_s, source=model.source).timeline
 
 
 def _means(requests: dict[str, np.ndarray], simulated: Timeline) -> dict[str, tuple[float, float]]:
-    """Give (measured, simulated) means over requests."""
+    """Return (measured, simulated) means over requests."""
     arrival, first, last = (
         requests["arrival_s"],
         requests["first_token_s"],

@@ -39,3 +39,12 @@ def test_the_same_run_replaces_and_no_run_adds(tmp_path) -> None:
         ledger.checks()[0][1].forecast, ledger.checks()[0][1].measurement
     )
     assert ledger.checks("nobody") == []
+
+
+def test_a_forecaster_keeps_its_record_under_a_new_name(tmp_path) -> None:
+    ledger = Ledger(RunStore(tmp_path))
+    ledger.record("sim.serving", [pair(1.1, 1.0, "serve.tpot")], "run-a")
+    ledger.record("serve.simulate", [pair(1.2, 1.0, "serve.tpot")], "run-b")
+    (row,) = ledger.summary()
+    assert (row.forecaster, row.count) == ("serve.simulate", 2)
+    assert len(ledger.checks("serve.simulate")) == 2

@@ -14,7 +14,7 @@ from steelyard.serve import (
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.profile import profile
-from steelyard.sim import simulate
+from steelyard.serve.simulate import VirtualClock, simulate
 
 
 def config(**changes):
@@ -102,19 +102,6 @@ def test_stop_tokens_end_the_output(model, greedy):
     assert (done[1].tokens, done[1].finish_reason) == (expected, "length")
 
 
-class VirtualClock:
-    """Time that passes only in steps and sleeps."""
-
-    def __init__(self):
-        self.time_s = 0.0
-
-    def now_s(self):
-        return self.time_s
-
-    def sleep(self, seconds):
-        self.time_s += seconds
-
-
 def test_the_simulator_plans_what_the_engine_plans(model):
     generator = np.random.default_rng(5)
     rows = synthetic_rows(
@@ -137,7 +124,7 @@ def test_the_simulator_plans_what_the_engine_plans(model):
     execute = llm.runner.execute
 
     def timed(plan):
-        clock.sleep(step_time_s(plan))
+        clock.wait_until(clock.now_s() + step_time_s(plan))
         return execute(plan)
 
     llm.runner.execute = timed

@@ -12,7 +12,7 @@ from steelyard.serve import (
     synthetic_rows,
     with_prompts,
 )
-from steelyard.sim import simulate
+from steelyard.serve.simulate import simulate
 
 
 def config(**changes):

@@ -10,7 +10,7 @@ from steelyard.serve.conversations import Conversation, ConversationLoad, Turn
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import TieredKV, make_store
 from steelyard.serve.scheduling.fairness import RandomPriorities
-from steelyard.sim import simulate
+from steelyard.serve.simulate import simulate
 
 
 class Unsteady:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Ledger", "LedgerRow"]
 
+_RENAMED = {"sim.serving": "serve.simulate"}
+"""New names of forecasters that stored ledgers know by an old one."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerRow:
@@ -92,10 +95,13 @@ class Ledger:
             (forecaster, check) each.
         """
         query = sa.select(CHECKS).order_by(CHECKS.c.row)
-        query = query.where(CHECKS.c.forecaster == forecaster) if forecaster else query
+        if forecaster:
+            names = [forecaster, *(old for old, new in _RENAMED.items() if new == forecaster)]
+            query = query.where(CHECKS.c.forecaster.in_(names))
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
-        return [(row["forecaster"], _check(row)) for row in rows]
+        found = [(str(row["forecaster"]), _check(row)) for row in rows]
+        return [(_RENAMED.get(name, name), item) for name, item in found]
 
     def summary(self) -> list[LedgerRow]:
         """Sum up per forecaster and quantity, in alphabetical order; pairs with an infinite relative error count as misses only."""

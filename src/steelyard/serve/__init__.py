@@ -1,9 +1,11 @@
 """Serving: paged KV cache, continuous batching, an OpenAI-compatible server.
 
-The policies here know no tensors. The parts that need PyTorch stay in their modules:
-`serve.engine.LLM`, `serve.running.runner.TorchRunner`, `serve.running.sampling`, `serve.profile`;
-the HTTP face is `serve.front.launch.serve`.
+Importing this package loads no PyTorch: the policies here know no tensors, and `LLM`, the engine,
+is imported when it is first used. `serve.simulate` drives the same scheduler in virtual time;
+`serve.front.launch.serve` puts an engine behind HTTP.
 """
+
+from typing import TYPE_CHECKING
 
 from steelyard.serve.kv.blocks import BlockPool, BlockTable
 from steelyard.serve.kv.prefix import PrefixIndex
@@ -20,7 +22,21 @@ from steelyard.serve.traces import (
     with_prompts,
 )
 
+if TYPE_CHECKING:
+    from steelyard.serve.engine import LLM
+else:
+
+    def __getattr__(name: str) -> type:
+        """Import the engine, and PyTorch with it, when it is first asked for."""
+        if name != "LLM":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from steelyard.serve.engine import LLM
+
+        return LLM
+
+
 __all__ = [
+    "LLM",
     "BlockPool",
     "BlockTable",
     "PrefixIndex",

@@ -1,32 +1,31 @@
-"""Drives a scheduler and a runner, step by step: transfers, steps one ahead, results."""
+"""The loop body of every engine, real or simulated: transfers, steps one ahead, results."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from steelyard.serve.results import Delta, StepResult, whole_outputs
+from steelyard.serve.results import FinishedStep
 from steelyard.serve.scheduling.swaps.pacing import SwapPacing
 
 if TYPE_CHECKING:
-    from steelyard.serve.kv.tiers import TieredKV
-    from steelyard.serve.scheduling.request import Request
     from steelyard.serve.scheduling.scheduler import Scheduler
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan
+    from steelyard.serve.scheduling.step import StepOutput, StepPlan, Transfer
 
-__all__ = ["Clock", "Driver", "Runner", "WallClock"]
+__all__ = ["Clock", "Driver", "NoTiers", "Runner", "Tiers", "WallClock"]
 
 
 class Clock(Protocol):
     """Time as an engine sees it."""
 
     def now_s(self) -> float:
-        """Seconds from an arbitrary start, never falling."""
+        """Return seconds from an arbitrary start, never falling."""
         ...
 
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+    def wait_until(self, time_s: float) -> None:
+        """Let time pass up to a moment; return at once when it is past."""
         ...
 
 
@@ -37,29 +36,90 @@ class WallClock:
         """Return seconds from an arbitrary start."""
         return time.perf_counter()
 
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
+    def wait_until(self, time_s: float) -> None:
+        """Sleep up to a moment; return at once when it is past."""
+        time.sleep(max(time_s - time.perf_counter(), 0.0))
 
 
 class Handle(Protocol):
     """A step under way."""
 
     def result(self) -> StepOutput:
-        """Wait for the step and give its output."""
+        """Wait for the step and return its output; a second call returns it again."""
         ...
 
 
 class Runner(Protocol):
-    """Executes plans in the order in which they are given."""
+    """Executes plans in the order in which they come."""
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Run a step and wait for it."""
         ...
 
     def launch(self, plan: StepPlan) -> Handle:
-        """Start a step after those launched before; its feedback is read from the output of the one before."""
+        """Start a step after those launched before; it reads its feedback from the one before."""
         ...
+
+
+class Tiers(Protocol):
+    """Carries out transfers between the pool and a second tier.
+
+    Attributes:
+        took_s: seconds from the submission of each transfer of the latest `landed` to its end.
+    """
+
+    took_s: dict[int, float]
+
+    @property
+    def num_under_way(self) -> int:
+        """Transfers submitted and not yet reported by `landed` or `failed`."""
+        ...
+
+    def submit(self, transfers: Iterable[Transfer]) -> None:
+        """Start transfers; the steps that write the blocks they read must have run."""
+        ...
+
+    def landed(self) -> list[int]:
+        """Return the transfers that are done, each once."""
+        ...
+
+    def failed(self) -> list[int]:
+        """Return the transfers that did not work, each once."""
+        ...
+
+    def wait(self, transfer_ids: Iterable[int] | None = None) -> None:
+        """Wait for transfers, or for at least one of those under way."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what is under way and give the second tier back."""
+        ...
+
+
+class NoTiers:
+    """Stands where a scheduler makes no transfers."""
+
+    num_under_way = 0
+
+    def __init__(self) -> None:
+        """There is nothing to keep."""
+        self.took_s: dict[int, float] = {}
+
+    def submit(self, transfers: Iterable[Transfer]) -> None:
+        """Refuse transfers, which only a scheduler that swaps makes."""
+        raise AssertionError("a scheduler that swaps needs tiers")
+
+    def landed(self) -> list[int]:
+        """Return nothing."""
+        return []
+
+    failed = landed
+
+    def wait(self, transfer_ids: Iterable[int] | None = None) -> None:
+        """Return at once."""
+
+    def close(self) -> None:
+        """Return at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +130,21 @@ class _Flight:
     handle: Handle
 
 
+def _nobody() -> None:
+    """Bring no request."""
+
+
 class Driver:
-    """One engine's loop body.
+    """Drives a scheduler and a runner, step by step.
+
+    The machine's clock, a `TorchRunner` and a `TieredKV` make an engine of it; a virtual clock and
+    predicted times of steps and transfers make a simulator of it (`serve.simulate`).
 
     Attributes:
         scheduler: the policy.
         runner: executes its plans.
         clock: time as requests see it.
-        tiers: carries out transfers, or None when the scheduler makes none.
+        tiers: carries out transfers.
         asynchronous: whether a step is planned and launched before the results of the one before it
             are taken.
         start_s: what the clock showed at time 0 of the scheduler.
@@ -92,22 +159,22 @@ class Driver:
         runner: Runner,
         clock: Clock,
         *,
-        tiers: TieredKV | None = None,
+        tiers: Tiers | None = None,
         asynchronous: bool = False,
     ) -> None:
         """Keep the parts; nothing is in flight.
 
         Args:
-            scheduler: fresh.
-            runner: of the scheduler's limits.
+            scheduler: a fresh scheduler.
+            runner: executes plans within the scheduler's limits.
             clock: time as requests see it.
-            tiers: carries out transfers.
+            tiers: carries out transfers; None when the scheduler makes none.
             asynchronous: plan one step ahead.
         """
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock
-        self.tiers = tiers
+        self.tiers: Tiers = tiers or NoTiers()
         self.asynchronous = asynchronous
         self.start_s = 0.0
         self.num_steps = 0
@@ -115,54 +182,64 @@ class Driver:
         self._pacing = SwapPacing()
         self._coming: dict[int, int] = {}
 
+    @property
+    def is_stalled(self) -> bool:
+        """Whether neither a step nor a transfer is in flight: time alone changes nothing then."""
+        return self._flight is None and not self.tiers.num_under_way
+
     def now_s(self) -> float:
         """Return the scheduler's time."""
         return self.clock.now_s() - self.start_s
 
-    def step(self) -> StepResult:
+    def step(self, receive: Callable[[], None] = _nobody) -> FinishedStep | None:
         """Run one step, or launch one and take the results of the one before.
 
+        Args:
+            receive: adds the requests that came while a step ran. It is called before that step's
+                results are taken, as those requests came before the step's end: a client whose next
+                request is there does not count as gone.
+
         Returns:
-            What the step whose results were taken brought; without a plan when there was none, as
-            in the first call of an asynchronous engine or while all requests wait for transfers.
+            The step whose results were taken; None when there was none, as in the first call of an
+            asynchronous engine or while all requests wait for transfers.
         """
         begin = self.now_s()
+        # Landings come before the plan: blocks they free and requests they bring count in it.
         self._land()
         plan = self.scheduler.schedule(self.now_s())
         if plan is not None and plan.transfers:
             self._submit(plan)
-        runs = plan is not None and plan.num_tokens > 0
-        if not self.asynchronous:
-            result = (
-                self._finish(plan, self.runner.execute(plan))
-                if plan is not None and runs
-                else StepResult()
-            )
-        else:
-            launched = (
-                _Flight(plan, self.runner.launch(plan)) if plan is not None and runs else None
-            )
+        if plan is not None and not plan.num_tokens:
+            plan = None  # It only started transfers; the runner has nothing to do.
+        output = None
+        if self.asynchronous:
+            launched = _Flight(plan, self.runner.launch(plan)) if plan is not None else None
             before, self._flight = self._flight, launched
-            result = self._finish(before.plan, before.handle.result()) if before else StepResult()
-        if result.plan is not None:
+            plan, output = (before.plan, before.handle.result()) if before else (None, None)
+        elif plan is not None:
+            output = self.runner.execute(plan)
+        if plan is not None and output is not None:
+            receive()
+            finished = self._finish(plan, output)
             self._pacing.step(self.now_s() - begin)
-        elif self._flight is None and self.tiers and self.tiers.num_under_way:
+            return finished
+        if self._flight is None:
+            # Every request is away: without a wait the caller would spin until one is back.
             self.tiers.wait()
-        return result
+        return None
 
     def settle(self) -> None:
-        """Wait for what is in flight and drop its results."""
+        """Wait for what is in flight; the results of a step are dropped."""
         if self._flight is not None:
             self._flight.handle.result()
             self._flight = None
-        while self.tiers and self.tiers.num_under_way:
+        while self.tiers.num_under_way:
             self.tiers.wait()
-            self.tiers.landed()
-            self.tiers.failed()
+            self._land()
 
     def _submit(self, plan: StepPlan) -> None:
-        """Start a plan's transfers, after the step in flight, whose blocks they may read or write."""
-        assert self.tiers is not None, "a scheduler that swaps needs tiers"
+        """Start a plan's transfers."""
+        # The step in flight may write blocks that leave and read blocks that are overwritten.
         if self._flight is not None:
             self._flight.handle.result()
         for item in plan.transfers:
@@ -171,16 +248,14 @@ class Driver:
         self.tiers.submit(plan.transfers)
 
     def _land(self) -> None:
-        """Tell the scheduler of transfers that ended.
-
-        First wait for those coming in when a step without them does not pay.
-        """
-        if self.tiers is None or not self.tiers.num_under_way:
+        """Tell the scheduler of transfers that ended."""
+        if not self.tiers.num_under_way:
             return
-        if self._coming:
-            missing = sum(self._coming.values())
-            if self._pacing.should_wait(len(self.scheduler.running), len(self._coming), missing):
-                self.tiers.wait(list(self._coming))
+        # A step reads all weights for however few sequences: when requests are about to be back, a
+        # step with them is worth a short wait. Requests that leave are never waited for.
+        missing = sum(self._coming.values())
+        if self._pacing.should_wait(len(self.scheduler.running), len(self._coming), missing):
+            self.tiers.wait(list(self._coming))
         landed, failed = self.tiers.landed(), self.tiers.failed()
         for name in landed:
             if name in self._coming:
@@ -190,56 +265,10 @@ class Driver:
         self.scheduler.land(landed)
         self.scheduler.fail(failed)
 
-    def _finish(self, plan: StepPlan, output: StepOutput) -> StepResult:
-        """Hand a step's results to the scheduler and say what is new."""
+    def _finish(self, plan: StepPlan, output: StepOutput) -> FinishedStep:
+        """Hand a step's results to the scheduler."""
         self.num_steps += 1
-        rows = [
-            (request, token, len(request.output))
-            for request, token in zip(plan.sampled, output.tokens.tolist(), strict=True)
-            if not request.finish_reason
-        ]
+        # Sequences that ended while the step was in flight, by a stop or an abort, have rows too.
+        dropped = {row for row, request in enumerate(plan.sampled) if request.finish_reason}
         finished = self.scheduler.complete(plan, output, self.now_s())
-        deltas = [
-            _news(request, before)
-            for request, _, before in rows
-            if request.family is None or not request.family.is_ranked
-        ]
-        for root in finished:
-            if root.family is not None and root.family.is_ranked:
-                deltas += _whole(root)
-        return StepResult(
-            plan=plan,
-            tokens={request.id: token for request, token, _ in rows},
-            deltas=deltas,
-            finished=finished,
-        )
-
-
-def _news(request: Request, before: int) -> Delta:
-    """Say what a sequence got since it had `before` output tokens."""
-    reports = bool(request.logprobs)
-    return Delta(
-        request_id=request.root.id,
-        index=request.index,
-        tokens=request.output[before:],
-        logprobs=request.logprobs[before:] if reports else [],
-        top_logprobs=request.top_logprobs[before:] if reports else [],
-        finish_reason=request.finish_reason or "",
-        error=request.error,
-    )
-
-
-def _whole(root: Request) -> list[Delta]:
-    """Say all that a request whose outputs are ranked gave."""
-    return [
-        Delta(
-            request_id=root.id,
-            index=item.index,
-            tokens=item.tokens,
-            logprobs=item.logprobs,
-            top_logprobs=item.top_logprobs,
-            finish_reason=item.finish_reason,
-            error=root.error,
-        )
-        for item in whole_outputs(root)
-    ]
+        return FinishedStep(plan, output, dropped, finished)

@@ -1,4 +1,4 @@
-"""The engine: a scheduler and a runner under the real clock."""
+"""The engine: a scheduler and a runner under the machine's clock."""
 
 from __future__ import annotations
 
@@ -7,17 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steelyard.errors import ConfigError, TraceError
-from steelyard.serve.driver import Clock, Driver, WallClock
+from steelyard.errors import ConfigError
+from steelyard.serve.driver import Clock, Driver, NoTiers, Tiers, WallClock
 from steelyard.serve.replay import ReplayResult, drive_replay
-from steelyard.serve.results import (
-    Completion,
-    Delta,
-    EngineStats,
-    Output,
-    StepResult,
-    whole_outputs,
-)
+from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import OrderPolicy
@@ -30,27 +23,16 @@ if TYPE_CHECKING:
     import torch
 
     from steelyard.nn.transformer import Transformer
-    from steelyard.serve.kv.tiers import TieredKV
     from steelyard.serve.running.sampling import Sampler
 
-__all__ = [
-    "LLM",
-    "Clock",
-    "Completion",
-    "Delta",
-    "EngineStats",
-    "Output",
-    "ReplayResult",
-    "StepResult",
-    "WallClock",
-    "default_config",
-]
+__all__ = ["LLM", "default_config"]
 
+# Both rates are assumed, not measured: they only weigh swapping against computing again where
+# preemption is "auto".
 _COPY_BYTES_PER_S = 4e9
-"""Of one thread that copies blocks in memory, assumed; it only weighs swapping against computing
-again."""
+"""Rate at which one thread copies blocks in memory."""
 _PREFILL_FLOPS_PER_S = 50e9
-"""Of one core in matrix products, assumed; it only weighs swapping against computing again."""
+"""Rate of one core in matrix products."""
 
 
 def default_config(
@@ -132,14 +114,15 @@ class LLM:
             model: a decoder; it is put in evaluation mode.
             config: limits; derived from the model by default.
             end_tokens: token ids that end any output unless its request ignores them.
-            clock: the machine's by default.
+            clock: time as requests see it; the machine's by default.
             compiled: packed weights and compiled kernels; by default for float32 on the CPU.
             asynchronous: plan each step while the one before runs; outputs are the same.
             sampler: chooses tokens; one without grammars by default.
-            kv_dtype: of keys and values; the model's by default.
+            kv_dtype: type of keys and values; the model's by default.
             native: run steps in C++ kernels, or not; by default where they can be compiled and
                 prove faster.
-            swap_folder: where swapped blocks are kept in a file; in memory by default.
+            swap_folder: folder of the file that keeps swapped blocks; they stay in memory by
+                default.
             make_policy: makes the order of requests; that of the config by default.
 
         Raises:
@@ -174,10 +157,10 @@ class LLM:
             policy=self._make_policy() if self._make_policy else None,
         )
 
-    def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> TieredKV | None:
+    def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> Tiers:
         """Make what carries out transfers, if there can be any."""
         if config.preemption == "recompute":
-            return None
+            return NoTiers()
         from steelyard.serve.kv.tiers import TieredKV, make_store
 
         return TieredKV(self.runner.kv, make_store(self.runner.kv, config.host_blocks, folder))
@@ -204,8 +187,7 @@ class LLM:
     def close(self) -> None:
         """Wait for what is in flight and give the second tier back."""
         self.driver.settle()
-        if self.driver.tiers:
-            self.driver.tiers.close()
+        self.driver.tiers.close()
 
     def add_request(
         self,
@@ -223,7 +205,7 @@ class LLM:
             params: sampling parameters.
             request_id: a name of its own; made up when empty.
             priority: smaller runs first under the priority policy.
-            client: who pays for it, for fair policies.
+            client: the client who pays for it under a fair policy.
 
         Returns:
             The request's id.
@@ -248,7 +230,7 @@ class LLM:
         return name
 
     def add(self, request: Request, now_s: float) -> None:
-        """Queue a request object; `check` says what is refused."""
+        """Queue a request object unless `check` refuses it."""
         self.check(request)
         if self.end_tokens:
             request.params = replace(
@@ -286,7 +268,8 @@ class LLM:
             What is new; it unpacks into the plan (None without results), the sampled tokens by
             sequence, and the requests that ended.
         """
-        return self.driver.step()
+        step = self.driver.step()
+        return StepResult.of(step) if step else StepResult()
 
     def stats(self) -> EngineStats:
         """Return the counters."""
@@ -333,6 +316,8 @@ class LLM:
         while len(done) < len(names) and self.scheduler.has_work:
             done.update({request.id: request for request in self.step().finished})
         if self.driver.asynchronous:
+            # The step planned before the last end was seen has only rows to drop; an engine that
+            # is asked next, or profiled, must not find it in flight.
             while self.scheduler.has_work and not self.scheduler.num_requests:
                 self.step()
         return [
@@ -355,8 +340,6 @@ class LLM:
             TraceError: the trace is empty.
             ConfigError: a request could never finish.
         """
-        if not trace:
-            raise TraceError("the trace has no request", hint="give at least one row")
         self.reset()
         requests = [make_request(item, row) for row, item in enumerate(trace)]
         for request in requests:

@@ -1,7 +1,4 @@
-"""What a trace would see on this machine.
-
-Its scheduler driven in virtual time by a step-time model.
-"""
+"""Forecasts of a trace on this machine, from its engine's limits and a model of its steps."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ import numpy as np
 from steelyard.quantity import Forecast
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepPlan
-from steelyard.serve.traces import TraceRequest, make_request
-from steelyard.sim.serving import SimulatedReplay, simulate
+from steelyard.serve.simulate import SimulatedReplay, simulate
+from steelyard.serve.traces import TraceRequest
 
 if TYPE_CHECKING:
     from steelyard.cost.step_time import ServeStepTime
@@ -26,15 +23,16 @@ _DRIFT = 0.15
 """How far a machine's speed moves between two measurements some seconds apart; assumed, seen up to
 twice that on shared hosts."""
 _LEAST = 0.03
+"""Least half-width of an interval, as a share of the value; assumed."""
 
 
 def simulate_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -> SimulatedReplay:
     """Replay a trace in virtual time with a fresh scheduler of an engine's limits.
 
     Args:
-        llm: gives the limits; it is not run.
-        trace: requests.
-        model: seconds of a step from its features.
+        llm: the engine whose limits hold; it is not run.
+        trace: requests by arrival.
+        model: predicts the seconds of a step from its features.
 
     Returns:
         The simulated replay.
@@ -43,23 +41,26 @@ def simulate_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
     def step_time_s(plan: StepPlan) -> float:
         return float(np.asarray(model.predict(plan.features()[None]))[0])
 
-    source, ahead = f"sim.serving, {model.source}", llm.driver.asynchronous
     return simulate(
-        Scheduler(llm.config), trace, step_time_s, make_request, source=source, asynchronous=ahead
+        Scheduler(llm.config),
+        trace,
+        step_time_s,
+        source=f"serve.simulate, {model.source}",
+        asynchronous=llm.driver.asynchronous,
     )
 
 
 def forecast_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -> list[Forecast]:
-    """Forecast every serving quantity of a trace, with what an error of the step times would do to each.
+    """Forecast every serving quantity of a trace, each with an interval of its own.
 
     The trace is replayed at the model's step times, and at times that are faster and slower by the
     scatter of its fit and an assumed drift of the machine. Queues amplify such errors and a steady
-    arrival rate absorbs them, so each quantity gets an interval of its own.
+    arrival rate absorbs them.
 
     Args:
-        llm: gives the limits; it is not run.
-        trace: requests.
-        model: seconds of a step from its features.
+        llm: the engine whose limits hold; it is not run.
+        trace: requests by arrival.
+        model: predicts the seconds of a step from its features.
 
     Returns:
         Forecasts of provenance "simulated"; their 80 % interval is at least 3 % either way.

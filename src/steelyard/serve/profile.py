@@ -1,4 +1,4 @@
-"""Times an engine's steps over a grid of shapes, so that a step-time model can be fitted and kept as a table."""
+"""Times an engine's steps over a grid of shapes; a step-time model is fitted to them and stored."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["StepSamples", "profile", "read_table", "write_table"]
 
 _DECODES = 4
+"""Decoding steps that are timed after each batch of prompts."""
 _HICCUP = 4.0
+"""Most that a single step counts for, as a multiple of its prediction: one that waited for another
+program would else move the scale of the whole table."""
 _CHUNKS = 3
 """Steps of a long prompt that are run: the last computes all layers, those before may leave out
 what only logits need."""
 _FIRST = 4
+"""Cases that are run whatever time they take, so that there is something to fit."""
 _TESTS = 24
+"""Steps of the mixed case that are run, about."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +39,8 @@ class StepSamples:
     """Measured steps.
 
     Attributes:
-        features: [n, F] in the order of `steelyard.cost.step_time.FEATURES`.
-        round_seconds: [n, rounds] of each step in each round.
+        features: [n, F] features in the order of `steelyard.cost.step_time.FEATURES`.
+        round_seconds: [n, rounds] seconds of each step in each round.
     """
 
     features: np.ndarray
@@ -43,12 +48,12 @@ class StepSamples:
 
     @property
     def seconds(self) -> np.ndarray:
-        """Median over rounds, [n]."""
+        """Median of each step over the rounds, [n]."""
         return np.median(self.round_seconds, axis=1)
 
     @property
     def relative_spread(self) -> np.ndarray:
-        """(Largest - smallest) / median over rounds, [n]."""
+        """(Largest - smallest) / median of each step over the rounds, [n]."""
         return np.ptp(self.round_seconds, axis=1) / self.seconds
 
     def fit(self) -> ServeStepTime:
@@ -75,7 +80,7 @@ class _Case:
         skip: tokens that are scheduled but not run before the first timed step.
         every: of the steps after, one in so many is run and timed.
         decodes: timed steps without a prompt after which the case ends; 0 runs it to its end.
-        work: tokens that are run, for the order of cases.
+        work: tokens that are run; the cases are sorted by it.
     """
 
     requests: list[tuple[int, int, int]]
@@ -98,7 +103,7 @@ def profile(
 
     Args:
         llm: an idle engine that runs one step at a time; its cached prefixes are forgotten.
-        generator: draws the prompts.
+        generator: source of randomness for the prompts.
         rounds: timed repeats of each case, at least 1.
         limit_s: seconds for all rounds; cases that no longer fit are left out.
 
@@ -118,8 +123,10 @@ def profile(
             "profiling needs an engine that runs one step at a time",
             hint="make it with asynchronous=False",
         )
-    start, features, work = time.perf_counter(), [], 1e-9
+    start = time.perf_counter()
+    features: list[np.ndarray] = []
     cases: list[_Case] = []
+    work = 1e-9
     for case in _spread(
         sorted((*_equal_cases(llm), _mixed_case(llm, generator)), key=lambda case: case.work)
     ):
@@ -140,15 +147,15 @@ def profile(
 def write_table(
     llm: LLM, path: Path, *, seed: int = 0, rounds: int = 3, limit_s: float = 30.0
 ) -> StepTable:
-    """Profile an engine and store what was found, for the simulator, the forecasts and the cost room.
+    """Profile an engine and store its steps, for the simulator, the forecasts and the cost room.
 
-    After the profile a mix of requests it has not seen is run; the table holds how far the fitted
-    model is from its steps.
+    After the profile a mix of requests that the fit has not seen is run; the table holds the error
+    of the fitted model on its steps.
 
     Args:
         llm: an idle engine that runs one step at a time; its cached prefixes are forgotten.
         path: JSON file to make or replace.
-        seed: of prompts and lengths.
+        seed: seed of prompts and lengths.
         rounds: timed repeats of each case, at least 1.
         limit_s: seconds for the profile.
 
@@ -172,7 +179,7 @@ def write_table(
 
 
 def read_table(path: Path, llm: LLM | None = None, *, foreign: bool = False) -> StepTable:
-    """Read a stored table, checking that it is whole and that it speaks of what is at hand.
+    """Read a stored table, and refuse one that is not whole or not of this machine and engine.
 
     Args:
         path: JSON file of `write_table`.
@@ -197,6 +204,7 @@ def read_table(path: Path, llm: LLM | None = None, *, foreign: bool = False) -> 
 
 def _spread(cases: list[_Case]) -> list[_Case]:
     """Put the cheapest cases first and the rest so that any beginning covers the whole range."""
+    # Multiples of the golden ratio, modulo 1, fill the unit interval evenly however many are taken.
     rest = range(_FIRST, len(cases))
     return cases[:_FIRST] + [
         cases[index] for index in sorted(rest, key=lambda index: (index * 0.6180339887) % 1)
@@ -247,9 +255,12 @@ def _mixed_case(llm: LLM, generator: np.random.Generator) -> _Case:
 def _run_case(
     llm: LLM, case: _Case, generator: np.random.Generator
 ) -> tuple[list[np.ndarray], list[float]]:
-    """Run one case to its end; features and seconds of each timed step."""
+    """Run one case to its end; return features and seconds of each timed step."""
     llm.reset()
-    features, seconds, waiting, done, count, decodes = [], [], list(case.requests), 0, 0, 0
+    features: list[np.ndarray] = []
+    seconds: list[float] = []
+    waiting = list(case.requests)
+    done = count = decodes = 0
     while (waiting or llm.scheduler.has_work) and not 0 < case.decodes <= decodes:
         while waiting and waiting[0][0] <= count:
             _, prompt, output = waiting.pop(0)
@@ -269,7 +280,7 @@ def _run_case(
 
 
 def _pass_over(llm: LLM) -> int:
-    """Let one step happen in the books only; give its tokens."""
+    """Let one step happen in the books only; return its number of tokens."""
     now_s = llm.clock.now_s()
     plan = llm.scheduler.schedule(now_s)
     if plan is None:

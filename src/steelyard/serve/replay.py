@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from steelyard.errors import CapacityError, TraceError
 from steelyard.quantity import Measurement
 from steelyard.sim.timeline import Timeline
 
@@ -24,7 +26,7 @@ class ReplayResult:
     Attributes:
         timeline: times of requests and steps.
         plans: the steps' plans, in order.
-        requests: as finished.
+        requests: the requests, each with its output.
         finished_at_s: wall clock at the end, seconds since 1970 (UTC).
     """
 
@@ -55,30 +57,58 @@ def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
     """Send requests at their arrival times and run steps until all ended.
 
     Args:
-        driver: of an idle engine.
-        requests: with arrival times from the start of the replay.
+        driver: the driver of an idle engine.
+        requests: requests with arrival times from the start of the replay.
 
     Returns:
         Times relative to the start of the replay; a step's time lasts from the results of the one
         before, or from when there was work.
+
+    Raises:
+        TraceError: there is no request.
+        CapacityError: the scheduler stopped with requests unfinished.
     """
-    waiting = sorted(requests, key=lambda request: request.arrival_s)
-    recorder = _Recorder()
-    driver.start_s, arrived = driver.clock.now_s(), 0
-    begin = 0.0
-    while arrived < len(waiting) or driver.scheduler.has_work:
-        now_s = driver.now_s()
-        while arrived < len(waiting) and waiting[arrived].arrival_s <= now_s:
-            driver.scheduler.add(waiting[arrived], now_s)
-            arrived += 1
-        if not driver.scheduler.has_work:
-            driver.clock.sleep(max(waiting[arrived].arrival_s - driver.now_s(), 0.0))
-            begin = driver.now_s()
-            continue
-        result = driver.step()
-        if result.plan is not None:
-            recorder.record(result.plan, begin, driver.now_s(), driver.scheduler.kv_utilization())
-            begin = driver.now_s()
+    if not requests:
+        raise TraceError("the trace has no request", hint="give at least one row")
+    waiting = deque(sorted(requests, key=lambda request: request.arrival_s))
+    scheduler, recorder = driver.scheduler, _Recorder()
+    driver.start_s = driver.clock.now_s()
+
+    def receive(at_s: float = 0.0) -> None:
+        now_s = max(driver.now_s(), at_s)
+        while waiting and waiting[0].arrival_s <= now_s:
+            scheduler.add(waiting.popleft(), now_s)
+
+    def idle() -> float:
+        at_s = waiting[0].arrival_s
+        driver.clock.wait_until(driver.start_s + at_s)
+        # The difference of two clock readings may fall short of `at_s` by a rounding error, and a
+        # virtual clock would never make it up.
+        receive(at_s)
+        return driver.now_s()
+
+    begin_s, was_stalled = idle(), False
+    while True:
+        receive()
+        step = driver.step(receive)
+        if step is not None:
+            now_s = driver.now_s()
+            recorder.record(step.plan, begin_s, now_s, scheduler.kv_utilization())
+            begin_s = now_s
+        is_stalled = step is None and driver.is_stalled
+        # A request whose tokens are cached but for the last may be admitted without a chunk of its
+        # own; the next plan runs it. So with requests left it takes two calls to be sure.
+        if is_stalled and (was_stalled or not scheduler.has_work):
+            if not waiting:
+                break
+            begin_s = idle()
+        was_stalled = is_stalled
+    unfinished = sum(request.finish_reason is None for request in requests)
+    if unfinished:
+        raise CapacityError(
+            f"{unfinished} of {len(requests)} requests never finished",
+            hint="enlarge the block pool",
+        )
     return recorder.result(requests)
 
 

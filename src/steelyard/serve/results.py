@@ -1,7 +1,4 @@
-"""What an engine gives back.
-
-Pieces of outputs while they come, whole outputs at the end, counters.
-"""
+"""Results of an engine: pieces of outputs while they come, whole outputs, counters."""
 
 from __future__ import annotations
 
@@ -13,9 +10,17 @@ from steelyard.serve.scheduling.families.beam import best_hypotheses
 
 if TYPE_CHECKING:
     from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.step import StepPlan
+    from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
-__all__ = ["Completion", "Delta", "EngineStats", "Output", "StepResult", "whole_outputs"]
+__all__ = [
+    "Completion",
+    "Delta",
+    "EngineStats",
+    "FinishedStep",
+    "Output",
+    "StepResult",
+    "whole_outputs",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,11 +28,11 @@ class Delta:
     """New tokens of one output.
 
     Attributes:
-        request_id: of the request as it was asked.
-        index: of the output among those of the request.
+        request_id: id of the request as it was asked.
+        index: rank of the output among those of the request.
         tokens: new token ids; the stop token that ended it is not among them. Empty when only the
             end is told.
-        logprobs: of each new token, natural logarithm; empty when not asked for.
+        logprobs: natural logarithm of the probability of each new token; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each new
             token; empty when not asked for.
         finish_reason: "stop", "length", "abort" or "refused" when the output ended, else "".
@@ -48,13 +53,13 @@ class Output:
     """One whole output of a request.
 
     Attributes:
-        index: among those of the request; the best comes first where they were ranked.
+        index: rank among the outputs of the request; the best comes first where they were ranked.
         tokens: token ids.
         finish_reason: "stop", "length", "abort" or "refused".
-        logprobs: of each token; empty when not asked for.
+        logprobs: log probability of each token; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each token;
             empty when not asked for.
-        cumulative_logprob: sum over the tokens, 0 when they are not known.
+        cumulative_logprob: sum of the log probabilities, 0 when they are not known.
     """
 
     index: int
@@ -96,12 +101,12 @@ def whole_outputs(root: Request) -> list[Output]:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a request gave.
+    """All outputs of one request.
 
     Attributes:
-        request_id: of the request.
+        request_id: id of the request.
         prompt: token ids.
-        outputs: `n` of them.
+        outputs: the `n` outputs asked for.
         num_cached: prompt tokens whose keys and values were found in the cache.
     """
 
@@ -121,9 +126,26 @@ class Completion:
         return self.outputs[0].finish_reason
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step whose results the scheduler has taken.
+
+    Attributes:
+        plan: the step.
+        output: its results.
+        dropped: sampled rows of sequences that had ended before, whose tokens mean nothing.
+        finished: requests all of whose outputs ended.
+    """
+
+    plan: StepPlan
+    output: StepOutput
+    dropped: set[int]
+    finished: list[Request]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """What one call of `LLM.step` brought; it unpacks into plan, tokens and finished.
+    """Results of one call of `LLM.step`; it unpacks into plan, tokens and finished.
 
     Attributes:
         plan: the step whose results these are; None when none came.
@@ -137,11 +159,63 @@ class StepResult:
     deltas: list[Delta] = field(default_factory=list)
     finished: list[Request] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, step: FinishedStep) -> StepResult:
+        """Collect what is new, before another step adds to the outputs."""
+        plan = step.plan
+        tokens: dict[str, int] = {}
+        deltas: list[Delta] = []
+        for row, (request, token, before) in enumerate(
+            zip(
+                plan.sampled,
+                step.output.tokens.tolist(),
+                plan.output_positions.tolist(),
+                strict=True,
+            )
+        ):
+            if row in step.dropped:
+                continue
+            tokens[request.id] = token
+            # Ranked outputs are told as a whole: until the last ends, their order is not known.
+            if request.family is None or not request.family.is_ranked:
+                deltas.append(_news(request, before))
+        for root in step.finished:
+            if root.family is not None and root.family.is_ranked:
+                deltas += _whole(root)
+        return cls(plan=plan, tokens=tokens, deltas=deltas, finished=step.finished)
+
     def __iter__(self) -> Iterator[Any]:
         yield from (self.plan, self.tokens, self.finished)
 
-    def __getitem__(self, index: int) -> Any:
-        return tuple(self)[index]
+
+def _news(request: Request, before: int) -> Delta:
+    """Say what a sequence got since it had `before` output tokens."""
+    reports = bool(request.logprobs)
+    return Delta(
+        request_id=request.root.id,
+        index=request.index,
+        tokens=request.output[before:],
+        logprobs=request.logprobs[before:] if reports else [],
+        top_logprobs=request.top_logprobs[before:] if reports else [],
+        finish_reason=request.finish_reason or "",
+        error=request.error,
+    )
+
+
+def _whole(root: Request) -> list[Delta]:
+    """Say all that a request whose outputs are ranked gave."""
+    return [
+        Delta(
+            request_id=root.id,
+            index=item.index,
+            tokens=item.tokens,
+            logprobs=item.logprobs,
+            top_logprobs=item.top_logprobs,
+            finish_reason=item.finish_reason,
+            error=root.error,
+        )
+        for item in whole_outputs(root)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +225,7 @@ class EngineStats:
     Attributes:
         steps: steps run.
         running: requests with blocks.
-        waiting: requests without.
+        waiting: requests without blocks.
         preemptions: times a request lost its blocks.
         blocks_in_use: blocks held.
         num_blocks: blocks in the pool.

@@ -1,7 +1,4 @@
-"""The step-time table of one engine on one machine.
-
-What was measured, what was fitted, how well it predicts.
-"""
+"""The step-time table of one engine on one machine: measured steps, the fit and its error."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ class TableMachine:
     """What must be equal for a table to hold.
 
     Attributes:
-        processor: as the system names it, or the GPU's name.
+        processor: name of the processor or GPU, as the system reports it.
         cores: processors the process might use.
-        threads: of torch.
+        threads: threads of torch.
     """
 
     processor: str
@@ -62,16 +59,16 @@ class StepTable:
     Attributes:
         schema: version of the file's form.
         machine: where it was measured.
-        versions: of Python and the packages that shape times.
+        versions: versions of Python and of the packages that shape times.
         model: the architecture served.
-        dtype: of its weights, such as "float32".
-        kv_dtype: of keys and values.
-        kernel: what runs a step, such as "native" or "numba".
+        dtype: type of its weights, such as "float32".
+        kv_dtype: type of keys and values.
+        kernel: kernels that run a step, such as "native" or "torch".
         config: the engine's limits.
         columns: names of the features.
-        features: [n, F] of each step.
-        seconds: [n] median over rounds.
-        relative_spread: [n] (largest - smallest) / median over rounds.
+        features: [n, F] features of each step.
+        seconds: [n] median seconds of each step over rounds.
+        relative_spread: [n] (largest - smallest) / median of each step over rounds.
         step_time: the fitted model.
         test_steps: steps of requests the fit has not seen.
         test_error: median over them of |predicted / measured - 1|.
@@ -106,14 +103,15 @@ class StepTable:
         Args:
             llm: the engine they were measured on.
             samples: measured steps to fit.
-            test_features: [m, F] of other steps, m at least 1.
-            test_seconds: [m] their times.
+            test_features: [m, F] features of other steps, m at least 1.
+            test_seconds: [m] seconds of the same steps.
 
         Returns:
             The table.
         """
         weight = next(llm.model.parameters())
-        machine, kinds = TableMachine.here(str(weight.device)), _kinds(llm)
+        machine = TableMachine.here(str(weight.device))
+        kinds = _kinds(llm)
         source = (
             f"fitted on {len(samples.seconds)} steps of {llm.model.architecture.name} on "
             f"{machine.processor}, {machine.threads} threads"
@@ -182,15 +180,15 @@ class StepTable:
         return table
 
     def check(self, llm: LLM | None, *, where: str = "table") -> None:
-        """Refuse use on another machine or, given an engine, for another model or other limits of a step.
+        """Refuse use on another machine or, given an engine, for another model or block size.
 
         Args:
             llm: the engine the table must be of, or None.
-            where: named in the message.
+            where: name of the table in the message.
 
         Raises:
-            ConfigError: the table is of another machine, model or limits; `where`, both and what to
-                do are named.
+            ConfigError: the table is of another machine, model or block size; the message names
+                both sides.
         """
         hint = "write a table here with `steelyard serve profile`, or accept it with foreign=True"
         device = "cpu" if llm is None else str(next(llm.model.parameters()).device)

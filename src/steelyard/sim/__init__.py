@@ -1,7 +1,6 @@
-"""Simulators: policies driven in virtual time by one event loop."""
+"""Virtual time for the simulators of all rooms: one event loop, and what a replay saw."""
 
 from steelyard.sim.loop import EventLoop
-from steelyard.sim.serving import SimulatedReplay, simulate
 from steelyard.sim.timeline import Timeline
 
-__all__ = ["EventLoop", "SimulatedReplay", "Timeline", "simulate"]
+__all__ = ["EventLoop", "Timeline"]

@@ -1,4 +1,4 @@
-"""The one event loop: a heap keyed by time, priority and sequence."""
+"""The event loop of every simulator: a heap keyed by time, priority and sequence."""
 
 import heapq
 import math

@@ -1,7 +1,4 @@
-"""When each request of a trace arrived, got its first token and its last.
-
-The serving metrics that follow.
-"""
+"""Arrival, first and last token of each request of a trace, and the metrics that follow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +10,7 @@ __all__ = ["RequestLike", "Timeline"]
 
 
 class RequestLike(Protocol):
-    """What the simulator needs of a request."""
+    """The part of a finished request that a timeline reads."""
 
     arrival_s: float
     first_token_s: float
@@ -26,9 +23,9 @@ class Timeline:
     """Times of R requests and S steps of one replay, real or simulated.
 
     Attributes:
-        arrival_s: [R] seconds.
-        first_token_s: [R] seconds, at least the arrival.
-        last_token_s: [R] seconds.
+        arrival_s: [R] seconds from the start of the replay to each arrival.
+        first_token_s: [R] seconds to the first token, at least the arrival.
+        last_token_s: [R] seconds to the last token.
         output_tokens: [R] tokens generated, at least 1.
         step_features: [S, F] features of each step.
         step_s: [S] seconds of each step.
@@ -54,10 +51,10 @@ class Timeline:
         """Collect what a replay saw.
 
         Args:
-            requests: finished.
-            step_features: [F] of each step.
+            requests: finished requests.
+            step_features: features of each step, [F].
             step_s: seconds of each step.
-            kv_utilization: after each step.
+            kv_utilization: token states held over pool slots reserved, after each step.
 
         Returns:
             The timeline, requests and steps in the order given.
@@ -74,12 +71,12 @@ class Timeline:
 
     @property
     def ttft_s(self) -> np.ndarray:
-        """Arrival to first token of each request, [R] seconds."""
+        """Time to the first token of each request, [R] seconds."""
         return self.first_token_s - self.arrival_s
 
     @property
     def tpot_s(self) -> np.ndarray:
-        """Mean time per output token after the first, seconds; requests with one output token are left out."""
+        """Mean seconds per output token after the first, one value per request that has several."""
         several = self.output_tokens > 1
         return (self.last_token_s - self.first_token_s)[several] / (self.output_tokens[several] - 1)
 

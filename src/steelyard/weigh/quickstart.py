@@ -322,7 +322,7 @@ def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list
 
 def _forecasters(checks: list[Check]) -> dict[str, list[Check]]:
     """Sort checks by who forecast them."""
-    owners = {"eval": "laws.fit", "train": "cost.training_step", "serve": "sim.serving"}
+    owners = {"eval": "laws.fit", "train": "cost.training_step", "serve": "serve.simulate"}
     sorted_checks: dict[str, list[Check]] = {}
     for item in checks:
         name = item.forecast.quantity

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from benchmarks.cost._sessions import simulate_sessions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,7 +9,6 @@ from steelyard import catalog
 from steelyard.cost import SessionLoad, serve_point, sessions
 from steelyard.cost.sessions import Residents
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.sim.sessions import simulate_sessions
 
 YI = catalog.architecture_by_name("yi-34b")
 A100 = replace(

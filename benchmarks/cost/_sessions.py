@@ -30,7 +30,7 @@ class _Device:
         self.admit()
 
     def admit(self) -> None:
-        """Give places to those who wait and start the moves they need."""
+        """Let in those who wait, as places allow, and start the moves they need."""
         while self.waiting:
             user = self.waiting[0]
             was_inside = user in self.residents.inside
