@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from benchmarks.serve._conversations import Conversation, ConversationLoad
 
-from steelyard.serve.conversations import Conversation, ConversationLoad
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import TieredKV
 from steelyard.serve.scheduling.step import Transfer

@@ -5,11 +5,12 @@ Who is served how much, step by step.
 
 import numpy as np
 from benchmarks.common import Check
+from benchmarks.serve._service_record import ServiceRecord, service_bound
 
 from steelyard.nn.transformer import Transformer
 from steelyard.serve import Request, SamplingParams, SchedulerConfig
 from steelyard.serve.engine import LLM
-from steelyard.serve.scheduling.fairness import FCFS, VTC, OrderPolicy, ServiceRecord, service_bound
+from steelyard.serve.scheduling.fairness import FCFS, VTC, OrderPolicy
 from steelyard.serve.traces import TraceRow
 
 __all__ = ["fairness_checks"]

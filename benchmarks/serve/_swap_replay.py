@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from benchmarks.common import median_spread
+from benchmarks.serve._conversations import Conversation, ConversationLoad
+from benchmarks.serve._drawn_order import RandomPriorities
 
 from steelyard.serve import Scheduler, SchedulerConfig
-from steelyard.serve.conversations import Conversation, ConversationLoad
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.serve.scheduling.fairness import RandomPriorities
 from steelyard.serve.scheduling.step import Transfer
 
 __all__ = ["bandwidth_shares", "reuse_share"]

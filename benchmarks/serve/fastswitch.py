@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from benchmarks.common import Check, median_spread
 from benchmarks.serve._conversation_run import BlockwiseTiers, GroupTiers, Run, run_conversations
+from benchmarks.serve._conversations import Conversation, make_conversations
+from benchmarks.serve._drawn_order import RandomPriorities
 from benchmarks.serve._fair_run import fairness_checks
 from benchmarks.serve._swap_replay import bandwidth_shares, reuse_share
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.transformer import Transformer, build
 from steelyard.serve import SchedulerConfig
-from steelyard.serve.conversations import Conversation, make_conversations
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import make_store
-from steelyard.serve.scheduling.fairness import RandomPriorities
 from steelyard.serve.traces import TraceRow, read_rows
 
 PAPER = ["66-fastswitch"]

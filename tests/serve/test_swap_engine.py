@@ -4,12 +4,12 @@ import time
 
 import numpy as np
 import pytest
+from benchmarks.serve._conversations import Conversation, ConversationLoad, Turn
+from benchmarks.serve._drawn_order import RandomPriorities
 
 from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, TraceRequest, make_request
-from steelyard.serve.conversations import Conversation, ConversationLoad, Turn
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.serve.scheduling.fairness import RandomPriorities
 from steelyard.sim import simulate
 
 
