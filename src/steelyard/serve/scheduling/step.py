@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from steelyard.cost.step_time import FIRST_TOKENS
+from steelyard.cost.step_time import step_features
 from steelyard.serve.scheduling.request import Request
 
 __all__ = ["StepOutput", "StepPlan", "Transfer"]
@@ -116,24 +116,14 @@ class StepPlan:
         return StepOutput(tokens=np.zeros(len(self.sampled), dtype=np.int64))
 
     def features(self) -> np.ndarray:
-        """Return what the step's time depends on, in the order of `steelyard.cost.step_time.FEATURES`.
-
-        Returns:
-            float64 [7]: 1, sequences, prefill tokens, prefill query-key pairs, decode tokens,
-            decode context tokens, the first
-                `FIRST_TOKENS` tokens.
-        """
+        """Return what the step's time depends on, `step_features` of its chunks, float64 [7]."""
         queries = self.query_lengths[self.num_decodes :].astype(np.float64)
         contexts = self.context_lengths[self.num_decodes :]
         pairs = queries * (contexts - (queries - 1) / 2)
-        return np.array(
-            [
-                1.0,
-                len(self.request_ids),
-                queries.sum(),
-                pairs.sum(),
-                self.num_decodes,
-                self.context_lengths[: self.num_decodes].sum(),
-                min(self.num_tokens, FIRST_TOKENS),
-            ]
+        return step_features(
+            sequences=len(self.request_ids),
+            prefill_tokens=queries.sum(),
+            prefill_kv=pairs.sum(),
+            decode_tokens=self.num_decodes,
+            decode_kv=self.context_lengths[: self.num_decodes].sum(),
         )
