@@ -12,11 +12,18 @@ from __future__ import annotations
 import csv
 import gzip
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
+from benchmarks.serve._contiguous import (
+    ContiguousMemory,
+    Reservation,
+    contiguous_limits,
+    contiguous_scheduler,
+)
 from torch import Tensor
 
 from steelyard import catalog
@@ -34,12 +41,25 @@ from steelyard.serve import (
     make_request,
 )
 from steelyard.serve.engine import LLM
+from steelyard.serve.scheduling.memory import KVMemory
 from steelyard.serve.scheduling.usage import KVUsage
 from steelyard.sim.serving import simulate
 
 __all__ = ["checks", "lengths", "load_run"]
 
-_PARTS = {"contiguous-max": 0.25, "contiguous-pow2": 0.35, "contiguous-oracle": 0.5, "paged": 1.0}
+Allocator = Literal["contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged"]
+
+_RESERVATIONS: dict[str, Reservation] = {
+    "contiguous-max": "max",
+    "contiguous-pow2": "pow2",
+    "contiguous-oracle": "oracle",
+}
+_PARTS: dict[Allocator, float] = {
+    "contiguous-max": 0.25,
+    "contiguous-pow2": 0.35,
+    "contiguous-oracle": 0.5,
+    "paged": 1.0,
+}
 """Share of the requests that each allocator gets: a smaller batch is in its steady state sooner."""
 _SLOTS, _LONGEST, _BLOCK = 15_700, 2048, 16
 
@@ -78,8 +98,10 @@ class _Log:
 class _Watched(Scheduler):
     """A scheduler that logs its pool after every step."""
 
-    def __init__(self, config: SchedulerConfig, log: _Log) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: SchedulerConfig, log: _Log, *, memory: KVMemory | None = None
+    ) -> None:
+        super().__init__(config, memory=memory)
         self.log = log
 
     def kv_utilization(self) -> float:
@@ -105,12 +127,12 @@ def lengths(count: int, seed: int = 0) -> np.ndarray:
 
 
 def load_run(
-    allocator: str, sizes: np.ndarray, *, rate_per_s: float, prefix_caching: bool = False
+    allocator: Allocator, sizes: np.ndarray, *, rate_per_s: float, prefix_caching: bool = False
 ) -> LoadRun:
     """Serve Poisson arrivals with one allocator, in simulation.
 
     Args:
-        allocator: of the pool.
+        allocator: name of the pool's allocator.
         sizes: (input, output) tokens, int64 [R, 2].
         rate_per_s: mean arrivals per second; infinity for all at once.
         prefix_caching: whether blocks that nobody holds keep their tokens until space is needed; no
@@ -133,11 +155,14 @@ def load_run(
         max_num_seqs=256,
         max_model_len=_LONGEST,
         prefix_caching=prefix_caching,
-        allocator=allocator,  # pyright: ignore[reportArgumentType]
     )
     log, model = _Log(), _step_time()
+    memory = None
+    if allocator != "paged":
+        config = contiguous_limits(config)
+        memory = ContiguousMemory(config, _RESERVATIONS[allocator])
     replay = simulate(
-        _Watched(config, log),
+        _Watched(config, log, memory=memory),
         trace,
         lambda plan: float(model.predict(plan.features())),
         make_request,
@@ -190,7 +215,7 @@ def _load_checks(quick: bool) -> list[Check]:
         "allocator             stored   cached reserved internal external  batched  output "
         "tokens/s (all requests at once)"
     )
-    full = {
+    full: dict[str, LoadRun] = {
         name: load_run(name, sizes[: int(len(sizes) * part)], rate_per_s=float("inf"))
         for name, part in _PARTS.items()
     }
@@ -201,12 +226,9 @@ def _load_checks(quick: bool) -> list[Check]:
             f"{name:18s} {shares} {item.batched:8.2f} {item.tokens_per_s:10.0f}  utilization "
             f"{item.utilization:.1%}"
         )
-    steady = (
-        {}
-        if quick
-        else {name: load_run(name, sizes, rate_per_s=2.0) for name in ("contiguous-max", "paged")}
-    )
-    for name, item in steady.items():
+    steady: tuple[Allocator, ...] = () if quick else ("contiguous-max", "paged")
+    for name in steady:
+        item = load_run(name, sizes, rate_per_s=2.0)
         print(
             f"{name:18s} at 2 requests/s: {item.batched:.2f} batched, requests waiting in "
             f"{item.queued:.0%} of steps"
@@ -268,8 +290,8 @@ def _small_model(
 _VARIANTS: tuple[tuple[str, bool, dict[str, object]], ...] = (
     ("paged", False, {}),
     ("chunks of 5", False, {"token_budget": 8, "max_num_seqs": 3}),
-    ("contiguous-max", False, {"allocator": "contiguous-max", "num_blocks": 64}),
-    ("contiguous-oracle", True, {"allocator": "contiguous-oracle", "num_blocks": 64}),
+    ("contiguous-max", False, {"num_blocks": 64}),
+    ("contiguous-oracle", True, {"num_blocks": 64}),
     ("recomputed", False, {"num_blocks": 14, "prefix_caching": False}),
     ("swapped", False, {"num_blocks": 14, "preemption": "swap", "host_blocks": 48}),
     (
@@ -308,6 +330,8 @@ def _equality_checks(quick: bool) -> list[Check]:
             **changes,
         }
         llm = LLM(model, SchedulerConfig(**limits), asynchronous=ahead)  # pyright: ignore[reportArgumentType]
+        if name in _RESERVATIONS:
+            llm.driver.scheduler = contiguous_scheduler(llm.config, _RESERVATIONS[name])
         prompts = [
             common * (row % 4 == 0) + generator.integers(0, 512, generator.integers(1, 40)).tolist()
             for row in range(per_variant)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.serve._contiguous import ContiguousPool, contiguous_scheduler, power_of_two
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
-from steelyard.serve.kv.contiguous import ContiguousPool, power_of_two
 from steelyard.serve.scheduling.usage import measure_usage
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "paged_attention.csv"
@@ -41,9 +41,13 @@ def saturate(allocator, sizes):
         max_num_seqs=256,
         max_model_len=2048,
         prefix_caching=False,
-        allocator=allocator,
     )
-    scheduler, stored, running = Scheduler(config), [], []
+    scheduler = (
+        Scheduler(config)
+        if allocator == "paged"
+        else contiguous_scheduler(config, allocator.removeprefix("contiguous-"))
+    )
+    stored, running = [], []
     for row, (prompt, output) in enumerate(sizes):
         params = SamplingParams(max_tokens=output, ignore_end=True)
         scheduler.add(Request(id=str(row), prompt=[0] * prompt, params=params), 0.0)
@@ -91,10 +95,8 @@ def test_runs_are_split_and_merge_again():
 
 
 def test_slots_are_sorted_by_what_they_hold():
-    config = SchedulerConfig(
-        num_blocks=64, block_size=4, max_model_len=64, allocator="contiguous-max"
-    )
-    scheduler = Scheduler(config)
+    config = SchedulerConfig(num_blocks=64, block_size=4, max_model_len=64)
+    scheduler = contiguous_scheduler(config, "max")
     scheduler.add(
         Request(id="a", prompt=[0] * 10, params=SamplingParams(max_tokens=20, ignore_end=True)), 0.0
     )
@@ -124,8 +126,8 @@ def test_idle_prefix_blocks_are_no_waste():
 
 def test_what_an_allocator_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="'recompute' with a contiguous allocator"):
-        SchedulerConfig(
-            num_blocks=128, allocator="contiguous-max", preemption="swap", host_blocks=128
+        contiguous_scheduler(
+            SchedulerConfig(num_blocks=128, preemption="swap", host_blocks=128), "max"
         )
     with pytest.raises(CapacityError, match="0 blocks of 16 tokens cannot hold"):
         SchedulerConfig(num_blocks=128, preemption="swap")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.serve.kv.blocks import BlockTable
+from steelyard.serve.kv.prefix import chain_hash
 from steelyard.serve.scheduling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -21,12 +22,13 @@ class Request:
     """One sequence on its way through the engine; the scheduler owns its state.
 
     Attributes:
-        id: unique among the requests in flight.
+        id: name, unique among the requests in flight.
         prompt: token ids, at least one.
         params: sampling parameters.
         arrival_s: when it came, on the driver's clock.
         priority: smaller runs first under the priority policy.
-        client: who pays for it, for fair policies.
+        client: payer, whom fair policies charge.
+        user: person on whose behalf the payer asks; it divides only the payer's share.
         expected_output: output tokens its sender or a predictor expects, 0 when unknown.
         order: rank of arrival, set by the scheduler; preemption does not change it.
         output: generated token ids.
@@ -42,8 +44,8 @@ class Request:
         state: where its keys and values are.
         family: the sequences that run side by side for one request, itself among them; None when it
             runs alone.
-        index: among the members of its family.
-        logprobs: of each output token, natural logarithm; empty when not asked for.
+        index: position among the members of its family.
+        logprobs: natural logarithm of each output token's probability; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each output
             token; empty when not asked for.
         cumulative_logprob: sum of the log probabilities of the output, as far as they are known.
@@ -60,6 +62,7 @@ class Request:
     arrival_s: float = 0.0
     priority: int = 0
     client: str = "default"
+    user: str = ""
     expected_output: int = 0
     order: int = -1
     output: list[int] = field(default_factory=list)
@@ -100,6 +103,11 @@ class Request:
         return self.family.living if self.family else [self]
 
     @property
+    def members(self) -> list[Request]:
+        """All sequences of this request, those that ended among them."""
+        return self.family.members if self.family else [self]
+
+    @property
     def root(self) -> Request:
         """The request that was asked."""
         return self.family.root if self.family else self
@@ -124,6 +132,24 @@ class Request:
             return self.prompt[start:stop]
         return self.prompt[start:size] + self.output[max(start - size, 0) : stop - size]
 
+    def hash_blocks(self, root: bytes, block_size: int, count: int) -> list[bytes]:
+        """Hash the leading full blocks, as far as not yet done.
+
+        Args:
+            root: start of the chain, equal for all requests that may share blocks.
+            block_size: tokens per block.
+            count: blocks, all of them filled with known tokens.
+
+        Returns:
+            Chain hashes of the leading `count` blocks.
+        """
+        known = self.block_hashes
+        while len(known) < count:
+            start = len(known) * block_size
+            tokens = self.tokens(start, start + block_size)
+            known.append(chain_hash(known[-1] if known else root, tokens))
+        return known[:count]
+
     def take(
         self,
         token: int,
@@ -136,7 +162,7 @@ class Request:
         Args:
             token: its id.
             now_s: time at the step's end.
-            logprob: of the token, where the request asks for it.
+            logprob: log probability of the token, where the request asks for it.
             top: (token, log probability) of the likeliest alternatives, where the request asks for
                 it.
         """

@@ -63,6 +63,7 @@ class Family:
                     params=own,
                     arrival_s=root.arrival_s,
                     client=root.client,
+                    user=root.user,
                 )
             )
         if ranked:

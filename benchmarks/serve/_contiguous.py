@@ -1,12 +1,44 @@
-"""One contiguous reservation per sequence, as engines did before paging.
+"""One contiguous reservation per sequence, as engines did before paging: the baselines of paging."""
 
-The baselines that paging is measured against.
-"""
+from dataclasses import replace
+from typing import Literal
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.serve import Request, Scheduler, SchedulerConfig
 from steelyard.serve.kv.prefix import PrefixIndex
+from steelyard.serve.scheduling.memory import KVMemory
 
-__all__ = ["ContiguousPool", "power_of_two"]
+__all__ = [
+    "ContiguousMemory",
+    "ContiguousPool",
+    "Reservation",
+    "contiguous_limits",
+    "contiguous_scheduler",
+    "power_of_two",
+]
+
+Reservation = Literal["max", "pow2", "oracle"]
+"""What is reserved for a sequence: the model length, its prompt and its output rounded up to a power
+of two, or its true final length."""
+
+
+def contiguous_limits(config: SchedulerConfig) -> SchedulerConfig:
+    """Return limits without prefix caching and watermark: nothing is shared, and nothing grows."""
+    return replace(config, prefix_caching=False, watermark_fraction=0.0)
+
+
+def contiguous_scheduler(config: SchedulerConfig, reservation: Reservation) -> Scheduler:
+    """Make a scheduler whose sequences hold one contiguous reservation from admission to end.
+
+    Args:
+        config: limits, brought to `contiguous_limits`.
+        reservation: what is reserved for a sequence.
+
+    Returns:
+        A scheduler without requests.
+    """
+    config = contiguous_limits(config)
+    return Scheduler(config, memory=ContiguousMemory(config, reservation))
 
 
 def power_of_two(count: int) -> int:
@@ -23,7 +55,7 @@ class ContiguousPool:
     shared, so every block has one user.
 
     Attributes:
-        num_blocks: in all.
+        num_blocks: blocks in the pool.
         block_size: token slots per block.
         prefix: always None.
 
@@ -145,3 +177,83 @@ class ContiguousPool:
             self._free[size].remove(start ^ size)
             start, size = min(start, start ^ size), size * 2
         self._free[size].add(start)
+
+
+class ContiguousMemory(KVMemory):
+    """Memory that reserves the final length of every sequence of a request at its admission."""
+
+    def __init__(self, config: SchedulerConfig, reservation: Reservation) -> None:
+        """Start with every block free.
+
+        Args:
+            config: limits, without prefix caching.
+            reservation: what is reserved for a sequence.
+
+        Raises:
+            ConfigError: blocks are to be moved to the host, which a reservation cannot do.
+        """
+        if config.preemption != "recompute":
+            raise ConfigError(
+                f"preemption is {config.preemption!r}, but must be 'recompute' with a contiguous "
+                f"allocator",
+                hint="change preemption",
+            )
+        super().__init__(config)
+        self.reservation = reservation
+        self.runs = ContiguousPool(config.num_blocks, config.block_size)
+        self.pool = self.runs
+
+    def footprint(self, request: Request) -> int:
+        """Count the blocks that a request holds, or would take when admitted."""
+        run = power_of_two(self.blocks_for(self._reserved_tokens(request)))
+        return len(self._reserving(request.sequences)) * run
+
+    def can_hold(self, request: Request) -> bool:
+        """Whether an empty pool has a run for every sequence of a request."""
+        count = self.blocks_for(self._reserved_tokens(request))
+        return self.runs.capacity(count) >= request.params.num_sequences
+
+    def admit(self, sequences: list[Request], headroom: int) -> bool:
+        """Reserve a run for every sequence that runs now or will, or none."""
+        everyone = self._reserving(sequences)
+        try:
+            for item in everyone:
+                item.table.extend(self.pool.take(self.blocks_for(self._reserved_tokens(item))))
+        except CapacityError:
+            for item in everyone:
+                item.table.free(self.pool)
+            return False
+        for item in everyone:
+            item.num_computed = 0
+        return True
+
+    def fork(self, source: Request, target: Request) -> None:
+        """Make `target` go on from where `source` stands, by copies into its own reservation."""
+        filled = self.blocks_for(source.num_computed) if source.table.num_blocks else 0
+        targets = target.table.blocks[:filled].tolist()
+        sources = source.table.blocks[:filled].tolist()
+        self._copies.update(zip(targets, sources, strict=True))
+        target.num_computed = source.num_computed
+        target.block_hashes = list(source.block_hashes)
+
+    def drop(self, request: Request) -> None:
+        """Keep the reservation of a beam that died for the next one in its place."""
+
+    def _reserved_tokens(self, request: Request) -> int:
+        """Return the tokens that are reserved for a sequence."""
+        longest = self.config.max_model_len
+        if self.reservation == "max":
+            return longest
+        prompt = len(request.prompt)
+        output = request.expected_tokens - prompt
+        return min(
+            prompt + (output if self.reservation == "oracle" else power_of_two(output)), longest
+        )
+
+    def _reserving(self, sequences: list[Request]) -> list[Request]:
+        """Return the sequences that need a run of their own, now or after a fork."""
+        family = sequences[0].family
+        # A fork cannot take a run later, when the pool may be full, so all members reserve at once.
+        if family and (family.is_beam or not family.has_forked):
+            return family.members
+        return sequences
