@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.roofline import Machine
-from steelyard.cost.step_time import ServeStepTime, step_features
+from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
 from steelyard.errors import ConfigError
 
 __all__ = ["ConcurrencyMap", "ServingLayout", "concurrency_map", "tensor_parallel_step_time"]
