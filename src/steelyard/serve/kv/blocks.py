@@ -1,7 +1,4 @@
-"""Fixed-size blocks of key/value slots.
-
-The pool that counts their users, and the table of one sequence.
-"""
+"""Fixed-size blocks of key/value slots: the pool that counts their users, and block tables."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ __all__ = ["BlockPool", "BlockTable", "Pool"]
 
 
 class Pool(Protocol):
-    """Where tables take blocks from.
+    """Blocks that tables take and give back.
 
     Attributes:
-        num_blocks: in all.
+        num_blocks: blocks in the pool.
         block_size: token slots per block.
         prefix: index of reusable blocks, or None.
     """
@@ -73,7 +70,7 @@ class Pool(Protocol):
         ...
 
     def release(self, block: int) -> None:
-        """Drop a user; the last one gives the block back."""
+        """Drop a user; a block without users is free."""
         ...
 
 
@@ -100,7 +97,7 @@ class BlockPool:
         if num_blocks < 1:
             raise ConfigError(
                 f"num_blocks is {num_blocks}, but must be at least 1",
-                hint="give the pool more memory",
+                hint="set more memory aside for the pool",
             )
         if block_size < 1 or block_size & (block_size - 1):
             raise ConfigError(
@@ -177,13 +174,14 @@ class BlockPool:
 
     def retain(self, block: int) -> None:
         """Add a user to a block that is held or idle in the prefix index."""
+        # A block without users that is asked for by its content is idle, never on the free list.
         if self._users[block] == 0:
             assert self.prefix is not None
             self.prefix.unpark(block)
         self._users[block] += 1
 
     def release(self, block: int) -> None:
-        """Drop a user; the last one gives the block back."""
+        """Drop a user; a block without users is free, or idle if its content is known."""
         assert self._users[block] > 0, f"block {block} has no user"
         self._users[block] -= 1
         if self._users[block]:
@@ -225,6 +223,7 @@ class BlockTable:
     def extend(self, blocks: list[int]) -> None:
         """Add blocks at the end."""
         size = self.num_blocks + len(blocks)
+        # The array doubles, so that a growing sequence copies each entry once on average.
         if size > len(self._blocks):
             grown = np.zeros(max(size, 2 * len(self._blocks)), dtype=np.int64)
             grown[: self.num_blocks] = self.blocks
@@ -240,7 +239,7 @@ class BlockTable:
         """Take blocks until `num_tokens` fit; all or none.
 
         Args:
-            pool: where from.
+            pool: pool that has the blocks.
             num_tokens: tokens the table must have slots for.
 
         Raises:
@@ -272,10 +271,10 @@ class BlockTable:
         return copy
 
     def make_writable(self, pool: Pool, position: int) -> tuple[int, int] | None:
-        """Return this table its own copy of the block at a token position (copy-on-write).
+        """Replace the block at a token position by a copy of this table's own, if it is shared.
 
         Args:
-            pool: that handed the block out.
+            pool: pool that handed the block out.
             position: about to be written.
 
         Returns:
@@ -294,7 +293,9 @@ class BlockTable:
         return shared, own
 
     def free(self, pool: Pool) -> None:
-        """Give all blocks back, last first, so that the ends of prefixes are forgotten before their beginnings."""
+        """Release all blocks."""
+        # Last first: blocks that become idle are evicted in this order, and the end of a prefix is
+        # of no use without its beginning.
         for block in self.blocks[::-1].tolist():
             pool.release(block)
         self.num_blocks = 0

@@ -61,7 +61,7 @@ class KVMemory:
         """Refuse a request whose sequences could fill more than the pool.
 
         Args:
-            request: not yet added.
+            request: request that was not added yet.
 
         Raises:
             ConfigError: they would not fit even alone.
@@ -121,7 +121,7 @@ class KVMemory:
             self.prefix.unpin(self._hashes(tokens))
 
     def admit(self, sequences: list[Request], headroom: int) -> bool:
-        """Return the sequences of a waiting request blocks for all their known tokens, or nothing.
+        """Find the sequences of a waiting request blocks for all their known tokens, or none.
 
         The first finds known prefixes; the others share the full blocks of what they have in common
         with it. One more token per sequence must fit, so that no request is admitted to be
@@ -192,7 +192,7 @@ class KVMemory:
         return fresh + sum(copies)
 
     def grow(self, sequences: list[Request]) -> None:
-        """Give each decoding sequence of one request a slot of its own for one more token.
+        """Find each decoding sequence of one request a slot of its own for one more token.
 
         Args:
             sequences: decoding sequences of one request; `missing` blocks must be available.
@@ -230,7 +230,8 @@ class KVMemory:
     def remember(self, request: Request, start: int, stop: int) -> None:
         """Enter the blocks that computed tokens [start, stop) filled into the prefix index."""
         size = self.config.block_size
-        before, full = start // size, stop // size
+        before = start // size
+        full = stop // size
         if self.prefix is None or full == before:
             return
         hashes = request.hash_blocks(self.prefix.root, size, full)

@@ -89,7 +89,7 @@ class Queues:
         return needed <= memory.pool.num_available and self._swapper.start_in(request)
 
     def preempt(self, request: Request) -> None:
-        """Take a running request's blocks, to the host or for good; it keeps its rank of arrival."""
+        """Take a running request's blocks, to the host or for good; it keeps its place in line."""
         self.num_preemptions += 1
         if prefers_swap(self._config, request) and self._swapper.can_swap_out(request):
             request.num_preemptions += 1

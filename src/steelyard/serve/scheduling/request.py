@@ -35,13 +35,13 @@ class Request:
         num_computed: leading tokens whose keys and values are in the pool.
         num_cached: prompt tokens taken from the prefix index when last admitted.
         num_preemptions: how often its blocks were taken away.
-        table: its blocks.
+        table: blocks that hold its keys and values.
         block_hashes: chain hashes of its leading full blocks, as far as known.
         first_token_s: time of the first output token, NaN before.
         last_token_s: time of the latest output token, NaN before.
         finish_reason: "stop", "length", "abort" or "refused" once it ended.
         error: why it was refused in the middle, else "".
-        state: where its keys and values are.
+        state: place of its keys and values.
         family: the sequences that run side by side for one request, itself among them; None when it
             runs alone.
         index: position among the members of its family.
@@ -49,8 +49,8 @@ class Request:
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each output
             token; empty when not asked for.
         cumulative_logprob: sum of the log probabilities of the output, as far as they are known.
-        num_unknown: output tokens that a step in flight will give.
-        output_index: where the latest of them stands in that step's output.
+        num_unknown: output tokens that a step in flight will yield.
+        output_index: row of the latest of them in that step's output.
         steps_in_flight: planned steps that write its keys and values and are not completed.
         is_synchronous: whether its next token may only be planned when all before it are known.
         num_charged: leading prompt tokens that were computed at least once.
@@ -160,12 +160,13 @@ class Request:
         """Append a sampled token and decide whether the request has ended.
 
         Args:
-            token: its id.
+            token: token id.
             now_s: time at the step's end.
             logprob: log probability of the token, where the request asks for it.
             top: (token, log probability) of the likeliest alternatives, where the request asks for
                 it.
         """
+        # The end token is not part of the output, so it neither counts nor is reported.
         if (
             not self.params.ignore_end
             and token in self.params.stop_tokens

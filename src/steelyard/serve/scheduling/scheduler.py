@@ -35,7 +35,7 @@ class Scheduler:
     told of the one in flight; at most one may be in flight then. Blocks of a request that ended are
     given back when no step in flight writes them.
 
-    Deterministic: equal calls give equal plans.
+    Deterministic: equal calls yield equal plans.
 
     Attributes:
         config: limits.
@@ -120,7 +120,7 @@ class Scheduler:
         """Refuse a request that could never finish.
 
         Args:
-            request: not yet added.
+            request: request that was not added yet.
 
         Raises:
             ConfigError: the prompt is empty or too long, the id is taken, or its sequences are too
@@ -182,7 +182,7 @@ class Scheduler:
         return request
 
     def pin_prefix(self, tokens: list[int]) -> int:
-        """Keep the full blocks of a prefix in the pool until `unpin_prefix` is told the same tokens.
+        """Keep the full blocks of a prefix in the pool until `unpin_prefix` of the same tokens.
 
         Args:
             tokens: the prefix; what is not computed yet is kept from when it is.
@@ -287,7 +287,7 @@ class Scheduler:
         return self.usage().stored / slots if slots else 1.0
 
     def _decode(self, now_s: float) -> tuple[list[Chunk], bool]:
-        """Find a slot for every decoding sequence, preempting who comes last while blocks are short.
+        """Find decoding sequences a slot each, preempting who comes last while blocks are short.
 
         Args:
             now_s: time on the driver's clock.
@@ -361,7 +361,7 @@ class Scheduler:
 
         Args:
             plan: about to run.
-            chunks: its sequences and their tokens.
+            chunks: sequences of the plan and their tokens.
         """
         if self._is_fcfs:
             return

@@ -1,7 +1,4 @@
-"""One step of the engine.
-
-Which tokens run, where their keys and values go, which sequences get a token.
-"""
+"""One step of the engine: its tokens, their slots, and the sequences that get a token."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ class Transfer:
     """Blocks of one request to copy between the pool and the host tier.
 
     Attributes:
-        id: names the transfer when it has landed.
-        request_id: whose blocks they are.
+        id: name of the transfer when it has landed.
+        request_id: owner of the blocks.
         direction: "out" of the pool or "in" to it.
         runs: int64 [N, 3] (first device block, first host block, count) of runs that are
             consecutive on both sides.
@@ -36,7 +33,7 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutput:
-    """What a step gave: one token for each of the plan's R sampled rows.
+    """Output of a step: one token for each of the plan's R sampled rows.
 
     Attributes:
         tokens: int64 [R].
@@ -117,6 +114,8 @@ class StepPlan:
 
     def features(self) -> np.ndarray:
         """Return what the step's time depends on, `step_features` of its chunks, float64 [7]."""
+        # Of a chunk of q tokens that ends at context c, the first attends c - q + 1 tokens and the
+        # last c.
         queries = self.query_lengths[self.num_decodes :].astype(np.float64)
         contexts = self.context_lengths[self.num_decodes :]
         pairs = queries * (contexts - (queries - 1) / 2)

@@ -27,7 +27,7 @@ class _Deficits(Ledger):
 
     @property
     def level(self) -> float:
-        """Quanta given so far; whoever had as much service has no deficit left."""
+        """Sum of the quanta so far; whoever had as much service has no deficit left."""
         return self._level
 
     def opening(self, before: float) -> float:
@@ -71,7 +71,7 @@ class DLPM:
         """Start with no client.
 
         Args:
-            quantum: service given to each client at a refill, in priced tokens.
+            quantum: what each client's deficit grows by at a refill, in priced tokens.
             w_in: price of a prompt token.
             w_out: price of an output token.
             cached_prefix: tells how many leading tokens of a request are cached now.
@@ -98,7 +98,7 @@ class DLPM:
         return {name: payers.left(name) for name in payers.active}
 
     def arrive(self, request: Request, now_s: float) -> None:
-        """Give a client or user that had nothing in flight a quantum, less what it still owes."""
+        """Open a client or user that had nothing in flight: a quantum, less what it still owes."""
         self._owners.arrive(request)
         self._refill(payer_of(request))
 
@@ -120,7 +120,7 @@ class DLPM:
         """Return the rank of a request.
 
         Args:
-            request: in flight.
+            request: a request in flight.
             now_s: time on the driver's clock.
 
         Returns:

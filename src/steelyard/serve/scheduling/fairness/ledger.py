@@ -31,8 +31,8 @@ class Ledger(ABC):
     party that leaves ahead of the others is remembered until that share has caught up with it. So
     to stay away never pays.
 
-    That keeps few. A party that was given s tokens is remembered while the share rises by at most s
-    tokens, and the share rises by 1/n token for each token given to one of n active parties. Over
+    That keeps few. A party that had s tokens is remembered while the share rises by at most s
+    tokens, and the share rises by 1/n token for each token that one of n active parties gets. Over
     any stretch, then, no more than n idle parties are remembered in the mean, however many came.
 
     Every operation costs O(log n), amortized.
@@ -68,7 +68,7 @@ class Ledger(ABC):
         """Return the service with which a party becomes active.
 
         Args:
-            before: its service so far, at least the level.
+            before: service it had so far, at least the level.
 
         Returns:
             What it starts with.
@@ -173,7 +173,7 @@ class Owners(Generic[Books]):
 
     Attributes:
         payers: service of each payer.
-        users: by payer, service of each of its users.
+        users: service of each user, by payer.
     """
 
     def __init__(self, make: Callable[[], Books]) -> None:
@@ -199,7 +199,7 @@ class Owners(Generic[Books]):
         """Charge for a request.
 
         Args:
-            request: in flight.
+            request: a request in flight.
             paid: service the payer is charged for.
             used: service the user is charged for.
         """

@@ -1,4 +1,4 @@
-"""In which order requests get the pool: the protocol, and the orders that know no clients."""
+"""The order in which requests get the pool: the protocol, and orders that know no clients."""
 
 from typing import Protocol
 
@@ -21,20 +21,18 @@ class OrderPolicy(Protocol):
         """Learn of a new request.
 
         Args:
-            request: with its `order` set.
+            request: request whose `order` is set.
             now_s: time on the driver's clock.
         """
         ...
 
     def served(self, request: Request, prefill_tokens: int, decode_tokens: int) -> None:
-        """Learn of service.
-
-        Tokens that ran for a request in one step, the first of either kind included.
+        """Learn of tokens that ran for a request in one step.
 
         Args:
-            request: as it arrived.
+            request: request that arrived.
             prefill_tokens: prompt tokens computed.
-            decode_tokens: output tokens given.
+            decode_tokens: output tokens sampled.
         """
         ...
 
@@ -50,7 +48,7 @@ class OrderPolicy(Protocol):
         """Return a request's rank.
 
         Args:
-            request: that has arrived and not left.
+            request: request that has arrived and not left.
             now_s: time on the driver's clock.
 
         Returns:
@@ -87,7 +85,7 @@ class Priority(Unaffected):
     """The request's own priority, smaller first; equal ones by arrival."""
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
-        """Give (priority, rank of arrival)."""
+        """Return (priority, rank of arrival)."""
         return (request.priority, request.order)
 
 
@@ -99,7 +97,7 @@ class ShortestJob(Unaffected):
     """
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
-        """Give (tokens left, rank of arrival)."""
+        """Return (tokens left, rank of arrival)."""
         output = request.expected_output or request.params.max_tokens
         prompt = max(len(request.prompt) - request.num_computed, 0)
         return (prompt + max(output - len(request.output), 1), request.order)

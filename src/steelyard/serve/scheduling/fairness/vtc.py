@@ -211,7 +211,7 @@ class VTC:
         """Price what a request is known to need when it arrives, over its client's weight.
 
         Args:
-            request: with its prompt.
+            request: request with its prompt.
 
         Returns:
             The price of the prompt, and of one output token or what its sender expects.

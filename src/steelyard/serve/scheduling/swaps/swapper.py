@@ -178,8 +178,8 @@ class Swapper:
         """Drop the host copy of a request that ended or is computed again.
 
         Args:
-            request: in any state; blocks of its that are not in its table come free with it, or
-                when the transfer that uses them has landed.
+            request: request in any state; blocks that a transfer of it uses come free when that
+                has landed, or at once if it has not started.
         """
         move = self._moves.latest(request.id)
         if move is None:
@@ -200,8 +200,8 @@ class Swapper:
         With `keep_turns`, the full blocks that its host copy lacks are sent first.
 
         Args:
-            request: in any state. Its table keeps the blocks that no transfer took, which the
-                caller frees; a step in flight may write these, and none of the others.
+            request: request in any state. Its table keeps the blocks that no transfer took, which
+                the caller frees; a step in flight may write these, and none of the others.
         """
         size = self.pool.block_size
         # A step in flight may have been planned beyond the end; its tokens are not the request's.
@@ -315,7 +315,7 @@ class Swapper:
             self.host.drop(move.key)
 
     def _settle(self, move: Move, valid_tokens: int) -> None:
-        """Give a move's device blocks back and set what the host copy holds."""
+        """Free a move's device blocks and set what the host copy holds."""
         for block in reversed(move.blocks):
             self.pool.release(block)
         copy = self._copy(move.key)
