@@ -1,4 +1,4 @@
-"""One contiguous reservation per sequence, as engines did before paging: the baselines of paging."""
+"""One contiguous reservation per sequence, as engines did before paging: its baselines."""
 
 from dataclasses import replace
 from typing import Literal
@@ -18,8 +18,8 @@ __all__ = [
 ]
 
 Reservation = Literal["max", "pow2", "oracle"]
-"""What is reserved for a sequence: the model length, its prompt and its output rounded up to a power
-of two, or its true final length."""
+"""What is reserved for a sequence: the model length, its prompt and its output rounded up to a
+power of two, or its true final length."""
 
 
 def contiguous_limits(config: SchedulerConfig) -> SchedulerConfig:
@@ -76,7 +76,7 @@ class ContiguousPool:
         if num_blocks < 1:
             raise ConfigError(
                 f"num_blocks is {num_blocks}, but must be at least 1",
-                hint="give the pool more memory",
+                hint="set more memory aside for the pool",
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -166,7 +166,7 @@ class ContiguousPool:
         )
 
     def release(self, block: int) -> None:
-        """Drop a block; the last one of its run gives the run back."""
+        """Drop a block; a run without held blocks is free."""
         start, size = self._run_of.pop(block)
         self._held[start] -= 1
         if self._held[start]:

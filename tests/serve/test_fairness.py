@@ -4,6 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from benchmarks.serve._drawn_order import MarkovPriorities, RandomPriorities
+from benchmarks.serve._many_clients import entries
 from benchmarks.serve._service_record import ServiceRecord, service_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,7 +120,7 @@ def test_a_request_without_a_client_counts_as_default():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 4), st.integers(1, 6))
 def test_vtc_keeps_backlogged_clients_within_the_bound(seed, num_clients, places):
-    """A server of some places that never stop being asked for; the running requests are replaced at any update."""
+    """A server of some places, always asked for; running requests are replaced at any update."""
     generator = np.random.default_rng(seed)
     policy, names, orders = VTC(), [f"c{index}" for index in range(num_clients)], iter(range(10**6))
     longest, output = 40, 12
@@ -283,19 +284,6 @@ class Server:
         self.served[first.client, first.user] += 1
 
 
-def entries(thing, seen=None):
-    """Count all that the containers of a policy hold, at any depth."""
-    seen = set() if seen is None else seen
-    if id(thing) in seen or isinstance(thing, (str, float, int, Request)) or callable(thing):
-        return 0
-    seen.add(id(thing))
-    if isinstance(thing, dict):
-        return len(thing) + sum(entries(item, seen) for item in thing.values())
-    if isinstance(thing, (list, set, tuple)):
-        return len(thing) + sum(entries(item, seen) for item in thing)
-    return sum(entries(item, seen) for item in getattr(thing, "__dict__", {}).values())
-
-
 def instructions(work, *args):
     """Count the bytecode instructions that some work executes."""
     count, before = 0, sys.gettrace()
@@ -366,7 +354,7 @@ def test_naming_users_does_not_bring_a_client_more(make):
 
 @pytest.mark.parametrize("make", [VTC, lambda: DLPM(quantum=16)], ids=["VTC", "DLPM"])
 def test_users_of_one_client_share_what_it_gets(make):
-    """Of two users with as many requests in line, the one whose requests cost thrice gets a third."""
+    """Of two users, one's requests cost thrice those of the other, so it gets a third as many."""
     policy, orders = make(), iter(range(10**6))
     flying, service = [], Counter()
     for _ in range(600):

@@ -23,7 +23,9 @@ def published():
 
 
 def sharegpt_like(generator):
-    """Lengths of the paper's means, 161 and 338, cut to 2,048 together; lognormal, as the conversations themselves are not at hand."""
+    """Lengths of the paper's means, 161 and 338, cut to 2,048 together.
+
+    Lognormal, as the conversations themselves are not at hand."""
     prompts = np.clip(generator.lognormal(np.log(161.3) - 0.72, 1.2, NUM_REQUESTS), 4, 1000).astype(
         int
     )
@@ -34,7 +36,7 @@ def sharegpt_like(generator):
 
 
 def saturate(allocator, sizes):
-    """Serve all requests at once; means over steps in which some still wait, the first ones left out."""
+    """Serve all requests at once; means over later steps in which some still wait."""
     config = SchedulerConfig(
         num_blocks=981,
         token_budget=2048,

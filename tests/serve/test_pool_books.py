@@ -1,4 +1,4 @@
-"""Whatever comes and goes, the pool's books add up, and it is full again when nothing is in flight."""
+"""Whatever comes and goes, the pool's books add up, and an idle pool is full again."""
 
 import numpy as np
 from benchmarks.serve._contiguous import contiguous_scheduler

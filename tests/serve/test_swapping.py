@@ -307,7 +307,7 @@ def test_a_host_tier_without_room_refuses():
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 100_000), st.booleans(), st.booleans(), st.booleans())
 def test_no_interleaving_loses_a_token_or_a_block(seed, reuse, keep_turns, grouped):
-    """Random preemptions, returns, aborts, ends, failures and new turns, while transfers copy at random times."""
+    """Preemptions, returns, aborts, ends, failures and new turns; transfers end at random times."""
     bench = Bench(
         seed, reuse=reuse, keep_turns=keep_turns, grouped=grouped, host_blocks=8 + seed % 24
     )

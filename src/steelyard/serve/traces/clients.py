@@ -82,7 +82,7 @@ def _weibull_shape(cv: float) -> float:
     """Find the shape of a Weibull distribution from its coefficient of variation."""
     low = 0.05
     high = 100.0
-    # cv**2 + 1 = Gamma(1 + 2/k) / Gamma(1 + 1/k)**2 falls in k, so bisection finds the k; it goes by
+    # cv**2 + 1 = Gamma(1 + 2/k) / Gamma(1 + 1/k)**2 falls in k: bisection finds the k; it goes by
     # logarithms, as the Gamma function overflows for small k.
     for _ in range(60):
         middle = math.sqrt(low * high)

@@ -44,7 +44,7 @@ class LengthStatistics:
     def _curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Return levels and logarithms of lengths, the ends included."""
         known = np.log(np.maximum.accumulate(np.maximum(self.quantiles, 1.0)))
-        # Nothing is known beyond the last quantile: the tail goes on as it came and at most doubles.
+        # Nothing is known beyond the last quantile: the tail goes on as it came, at most doubling.
         top = known[3] + min(known[3] - known[2], np.log(2.0))
         low = 0.0
         high = 3.0

@@ -144,6 +144,7 @@ class EngineLoop:
             expected_output=message.expected_output,
         )
         try:
+            self._check(message)
             self.llm.add(request, self.llm.clock.now_s())
         except SteelyardError as error:
             told = f"{error}; {error.hint}" if error.hint else str(error)
@@ -151,6 +152,10 @@ class EngineLoop:
             return
         self._live[request.id] = _Live(received_s)
         self._fresh.add(request.id)
+
+    def _check(self, message: Add) -> None:
+        """Refuse what the sampler cannot honor; a grammar is compiled here, before anything waits for it."""
+        self.llm.runner.sampler.check(message.params, self.llm.model.architecture.vocab_size)
 
     def _abort(self, key: int) -> None:
         """Drop a prompt's sequences."""
