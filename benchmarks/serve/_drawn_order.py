@@ -1,7 +1,7 @@
 """Priorities drawn by chance, for studies of preemption: every update shuffles who may run."""
 
 from steelyard.errors import ConfigError
-from steelyard.serve.scheduling.fairness.order import Unaffected
+from steelyard.serve.scheduling.fairness.order import OrderPolicy
 from steelyard.serve.scheduling.request import Request
 
 __all__ = ["MarkovPriorities", "RandomPriorities"]
@@ -22,7 +22,7 @@ def _uniform(seed: int, turn: int, order: int) -> float:
     return _mix(_mix(_mix(seed) ^ turn) ^ order) / 2**64
 
 
-class RandomPriorities(Unaffected):
+class RandomPriorities(OrderPolicy):
     """New uniform priorities for all requests at each update; the worst case for a cache.
 
     Source: Shen et al. 2024 (arXiv 2411.18424), random pattern.

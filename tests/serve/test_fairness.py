@@ -334,7 +334,7 @@ def test_a_party_that_is_never_served_does_not_make_the_others_be_remembered():
         policy.arrive(item, 0.0)
         policy.served(item, order % 7 + 1, 1)
         policy.leave(item)
-        assert len(policy.counters) <= 4
+        assert entries(policy) <= 100
 
 
 @pytest.mark.parametrize("make", [VTC, lambda: DLPM(quantum=16)], ids=["VTC", "DLPM"])

@@ -124,7 +124,7 @@ def test_aborts_at_any_time_leave_every_block_free(model):
     while llm.driver.tiers.num_under_way:
         llm.step()
     assert llm.scheduler.pool.num_available == 16
-    assert llm.scheduler.swapper.host.num_in_use == 0
+    assert llm.scheduler.swapper.host.pool.num_in_use == 0
     llm.close()
 
 

@@ -78,7 +78,7 @@ def assert_all_comes_back(seed):
     assert all(len(member.output) == member.params.max_tokens for member in outputs)
     assert scheduler.pool.num_available == scheduler.config.num_blocks
     if not scheduler.config.keep_turns:
-        assert scheduler.swapper.host.num_in_use == 0
+        assert scheduler.swapper.host.pool.num_in_use == 0
 
 
 @pytest.mark.parametrize("seed", range(8))

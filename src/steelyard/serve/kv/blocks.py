@@ -67,11 +67,9 @@ class Pool(Protocol):
 
     def retain(self, block: int) -> None:
         """Add a user to a block that is held or idle in the prefix index."""
-        ...
 
     def release(self, block: int) -> None:
         """Drop a user; a block without users is free."""
-        ...
 
 
 class BlockPool:
@@ -128,26 +126,6 @@ class BlockPool:
         """Return the number of tables that hold a block."""
         return self._users[block]
 
-    def allocate(self) -> int:
-        """Take one block; the least recently used idle block is forgotten when none is free.
-
-        Returns:
-            Its id, with one user.
-
-        Raises:
-            CapacityError: every block is held.
-        """
-        if self._free:
-            block = self._free.pop()
-        elif self.prefix and self.prefix.num_idle:
-            block = self.prefix.evict()
-        else:
-            raise CapacityError(
-                f"all {self.num_blocks} blocks are held", hint="preempt a sequence first"
-            )
-        self._users[block] = 1
-        return block
-
     def can_take(self, count: int) -> bool:
         """Whether `take` would succeed."""
         return count <= self.num_available
@@ -156,7 +134,8 @@ class BlockPool:
         """Take blocks, each with one user; all or none.
 
         Args:
-            count: how many, at least 0.
+            count: how many, at least 0. The least recently used idle blocks are forgotten when too
+                few are free.
             after: ignored, as any block is as good as another.
 
         Returns:
@@ -165,12 +144,24 @@ class BlockPool:
         Raises:
             CapacityError: fewer are available; nothing was taken.
         """
+        self._require(count)
+        blocks: list[int] = []
+        for _ in range(count):
+            if self._free:
+                blocks.append(self._free.pop())
+            else:
+                assert self.prefix is not None
+                blocks.append(self.prefix.evict())
+            self._users[blocks[-1]] = 1
+        return blocks
+
+    def _require(self, count: int) -> None:
+        """Refuse to take more blocks than are available."""
         if not self.can_take(count):
             raise CapacityError(
                 f"{count} blocks are needed and {self.num_available} available",
                 hint="preempt a sequence first",
             )
-        return [self.allocate() for _ in range(count)]
 
     def retain(self, block: int) -> None:
         """Add a user to a block that is held or idle in the prefix index."""
@@ -211,10 +202,6 @@ class BlockTable:
         """Block ids, int64 [num_blocks]; a view."""
         return self._blocks[: self.num_blocks]
 
-    def append(self, block: int) -> None:
-        """Add a block at the end."""
-        self.extend([block])
-
     @property
     def last(self) -> int:
         """The last block, -1 without any."""
@@ -249,20 +236,7 @@ class BlockTable:
         if missing:
             self.extend(pool.take(missing, after=self.last))
 
-    def slots(self, start: int, stop: int, block_size: int) -> np.ndarray:
-        """Return the pool slots of token positions [start, stop), int64."""
-        positions = np.arange(start, stop)
-        return self._blocks[positions // block_size] * block_size + positions % block_size
-
-    def slot(self, position: int, block_size: int) -> int:
-        """Return the pool slot of one token position."""
-        return int(self._blocks[position // block_size]) * block_size + position % block_size
-
-    def fork(self, pool: Pool) -> BlockTable:
-        """Share all blocks with a new table."""
-        return self.fork_head(pool, self.num_blocks)
-
-    def fork_head(self, pool: Pool, num_blocks: int) -> BlockTable:
+    def fork(self, pool: Pool, num_blocks: int) -> BlockTable:
         """Share the leading `num_blocks` blocks with a new table."""
         copy = BlockTable()
         copy.extend(self._blocks[:num_blocks].tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard.errors import CapacityError, ConfigError
+from steelyard.errors import ConfigError
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.runs import FreeRuns, SizeClasses
 
@@ -68,10 +68,6 @@ class GroupPool(BlockPool):
             + (self.prefix.num_idle if self.prefix else 0)
         )
 
-    def allocate(self) -> int:
-        """Take one block for a table of which nothing is known; `take` says when that fails."""
-        return self.take(1)[0]
-
     def take(self, count: int, *, after: int = -1) -> list[int]:
         """Take blocks for one table, as far as possible in its run.
 
@@ -85,11 +81,7 @@ class GroupPool(BlockPool):
         Raises:
             CapacityError: too few blocks are available; none was taken.
         """
-        if count > self.num_available:
-            raise CapacityError(
-                f"{count} blocks are needed and {self.num_available} available",
-                hint="preempt a sequence first",
-            )
+        self._require(count)
         blocks = self._continue(after, count)
         while len(blocks) < count:
             start, size = self._group(count - len(blocks))

@@ -61,11 +61,6 @@ class HostSpace:
         self._copies: dict[str, HostCopy] = {}
         self._kept: dict[bytes, str] = {}
 
-    @property
-    def num_in_use(self) -> int:
-        """Blocks that belong to copies."""
-        return self.pool.num_in_use
-
     def find(self, key: str) -> HostCopy | None:
         """Return the copy of a sequence."""
         return self._copies.get(key)

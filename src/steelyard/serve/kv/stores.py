@@ -46,7 +46,6 @@ class BlockStore(Protocol):
 
     def close(self) -> None:
         """Free memory and files."""
-        ...
 
 
 class MemoryStore:

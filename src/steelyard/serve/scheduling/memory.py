@@ -152,7 +152,7 @@ class KVMemory:
         leader.num_computed = len(known) * self.config.block_size
         leader.num_cached = min(leader.num_computed, len(leader.prompt))
         for item, head in zip(others, heads, strict=True):
-            item.table = leader.table.fork_head(self.pool, head)
+            item.table = leader.table.fork(self.pool, head)
             item.table.grow(self.pool, item.num_tokens)
             item.num_computed = head * self.config.block_size
         if leader.family:
@@ -207,7 +207,7 @@ class KVMemory:
     def fork(self, source: Request, target: Request) -> None:
         """Make `target` go on from where `source` stands; the blocks it held are given back."""
         target.table.free(self.pool)
-        target.table = source.table.fork(self.pool)
+        target.table = source.table.fork(self.pool, source.table.num_blocks)
         target.num_computed = source.num_computed
         target.block_hashes = list(source.block_hashes)
 

@@ -120,11 +120,6 @@ class Request:
             limit if self.params.ignore_end else min(self.expected_output or limit, limit)
         )
 
-    @property
-    def is_decoding(self) -> bool:
-        """Whether only the latest output token is pending."""
-        return self.num_pending == 1 and bool(self.output or self.num_unknown)
-
     def tokens(self, start: int, stop: int) -> list[int]:
         """Return prompt and output tokens at positions [start, stop)."""
         size = len(self.prompt)

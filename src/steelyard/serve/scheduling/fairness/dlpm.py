@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from steelyard.errors import require
-from steelyard.serve.scheduling.fairness.ledger import Ledger, Owners, payer_of
+from steelyard.serve.scheduling.fairness.order import OrderPolicy
+from steelyard.serve.scheduling.fairness.standings import Owners, Standings, payer_of
 from steelyard.serve.scheduling.request import Request
 
 __all__ = ["DLPM"]
@@ -14,25 +15,21 @@ def _cached_when_admitted(request: Request) -> int:
     return request.num_cached
 
 
-class _Deficits(Ledger):
+class _Deficits(Standings):
     """Deficits as a level that all share, raised at a refill, less the service of each.
 
     A refill is one addition, however many parties there are. It pays debts of idle ones as well.
     """
 
-    def __init__(self, *, quantum: float) -> None:
+    def __init__(self, quantum: float) -> None:
         super().__init__()
-        self._quantum = quantum
+        self.credit = quantum
         self._level = 0.0
 
     @property
     def level(self) -> float:
         """Sum of the quanta so far; whoever had as much service has no deficit left."""
         return self._level
-
-    def opening(self, before: float) -> float:
-        """Return service that leaves a fresh quantum, less what the party still owes."""
-        return before - self._quantum
 
     def left(self, name: str) -> float:
         """Return what an active party may be served before others go first."""
@@ -42,11 +39,10 @@ class _Deficits(Ledger):
         """Add as many quanta as it takes for one active party to have deficit left."""
         least = self.least()
         if least is not None and least >= self._level:
-            missing = least - self._level
-            self._level += (int(missing // self._quantum) + 1) * self._quantum
+            self._level += (int((least - self._level) // self.credit) + 1) * self.credit
 
 
-class DLPM:
+class DLPM(OrderPolicy):
     """Deficit longest prefix match.
 
     Among clients with deficit left, the request with the longest cached prefix goes first.
@@ -89,7 +85,7 @@ class DLPM:
             w_in=(0 < w_in < float("inf"), "above 0 and finite"),
             w_out=(0 < w_out < float("inf"), "above 0 and finite"),
         )
-        self._owners = Owners(lambda: _Deficits(quantum=quantum))
+        self._owners = Owners(lambda: _Deficits(quantum))
 
     @property
     def deficits(self) -> dict[str, float]:
@@ -112,9 +108,6 @@ class DLPM:
         """Count a request that ended, and refill when nobody who stays has anything left."""
         self._owners.leave(request)
         self._refill(payer_of(request))
-
-    def update(self, now_s: float) -> None:
-        """Nothing to learn: deficits are always up to date."""
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
         """Return the rank of a request.
