@@ -1,15 +1,12 @@
-"""Runs conversations on an engine that swaps, and keeps what the checks need.
-
-Token times, transfers, pool use, time of the allocator.
-"""
+"""Conversations on an engine that swaps: token times, transfers, pool use, allocator time."""
 
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from benchmarks.serve._conversations import Conversation, ConversationLoad
 
-from steelyard.serve.conversations import Conversation, ConversationLoad
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import TieredKV
 from steelyard.serve.scheduling.step import Transfer
@@ -50,15 +47,15 @@ class Run:
 
     Attributes:
         seconds: until the last answer.
-        ttft_s: per turn.
-        gaps_s: between successive tokens of a turn, all turns.
+        ttft_s: time to the first token of each turn.
+        gaps_s: times between successive tokens of a turn, all turns.
         outputs: tokens by turn.
         history: transfers, in order.
         copies: calls and copies they took.
         swaps: preemptions that moved blocks.
         waste: slots held and not filled over slots held, mean over steps.
-        allocator_s: spent in the pool.
-        step_s: spent in steps.
+        allocator_s: time spent in the pool.
+        step_s: time spent in steps.
     """
 
     seconds: float = 0.0

@@ -1,6 +1,4 @@
-"""Memory of keys and values under load.
-
-What each allocator wastes, batches and gives per second, and what sharing saves.
+"""Memory of keys and values under load: what allocators waste and yield, what sharing saves.
 
 Simulated parts drive the engine's own scheduler with the paper's set-up, OPT-13B on one A100-40G:
 15.7K slots, 2,048 tokens at most, step times from a roofline. They use true lengths of ShareGPT.
@@ -12,19 +10,18 @@ from __future__ import annotations
 import csv
 import gzip
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
-import torch
 from benchmarks.common import Check
 from benchmarks.laws._shared import shared
-from torch import Tensor
+from benchmarks.serve._contiguous import ContiguousMemory, contiguous_limits
+from benchmarks.serve._equal_outputs import RESERVATIONS, equality_checks, small_model
 
 from steelyard import catalog
-from steelyard.catalog.architecture import Architecture
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step_time import ServeStepTime
 from steelyard.errors import DataError
-from steelyard.nn.transformer import Transformer, build
 from steelyard.serve import (
     Request,
     SamplingParams,
@@ -34,12 +31,20 @@ from steelyard.serve import (
     make_request,
 )
 from steelyard.serve.engine import LLM
+from steelyard.serve.scheduling.memory import KVMemory
 from steelyard.serve.scheduling.usage import KVUsage
 from steelyard.serve.simulate import simulate
 
 __all__ = ["checks", "lengths", "load_run"]
 
-_PARTS = {"contiguous-max": 0.25, "contiguous-pow2": 0.35, "contiguous-oracle": 0.5, "paged": 1.0}
+Allocator = Literal["contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged"]
+
+_PARTS: dict[Allocator, float] = {
+    "contiguous-max": 0.25,
+    "contiguous-pow2": 0.35,
+    "contiguous-oracle": 0.5,
+    "paged": 1.0,
+}
 """Share of the requests that each allocator gets: a smaller batch is in its steady state sooner."""
 _SLOTS, _LONGEST, _BLOCK = 15_700, 2048, 16
 
@@ -51,8 +56,8 @@ class LoadRun:
     Attributes:
         utilization: token states over the slots that no idle prefix takes, mean over steps with a
             request waiting.
-        shares: of the pool that were stored, cached, reserved, internal and external, mean over the
-            same steps.
+        shares: parts of the pool that were stored, cached, reserved, internal and external, mean
+            over the same steps.
         batched: sequences running, mean over time; when all arrive at once, over the time in which
             requests wait.
         tokens_per_s: output tokens per simulated second while requests waited.
@@ -78,8 +83,10 @@ class _Log:
 class _Watched(Scheduler):
     """A scheduler that logs its pool after every step."""
 
-    def __init__(self, config: SchedulerConfig, log: _Log) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: SchedulerConfig, log: _Log, *, memory: KVMemory | None = None
+    ) -> None:
+        super().__init__(config, memory=memory)
         self.log = log
 
     def kv_utilization(self) -> float:
@@ -91,7 +98,14 @@ class _Watched(Scheduler):
 
 
 def lengths(count: int, seed: int = 0) -> np.ndarray:
-    """Draw (input, output) tokens of ShareGPT conversations that fit in 2,048 tokens, int64 [count, 2].
+    """Draw (input, output) tokens of ShareGPT conversations that fit in 2,048 tokens.
+
+    Args:
+        count: conversations.
+        seed: seed of the draws.
+
+    Returns:
+        int64 [count, 2].
 
     Raises:
         DataError: the data set is not on this machine.
@@ -105,12 +119,12 @@ def lengths(count: int, seed: int = 0) -> np.ndarray:
 
 
 def load_run(
-    allocator: str, sizes: np.ndarray, *, rate_per_s: float, prefix_caching: bool = False
+    allocator: Allocator, sizes: np.ndarray, *, rate_per_s: float, prefix_caching: bool = False
 ) -> LoadRun:
     """Serve Poisson arrivals with one allocator, in simulation.
 
     Args:
-        allocator: of the pool.
+        allocator: name of the pool's allocator.
         sizes: (input, output) tokens, int64 [R, 2].
         rate_per_s: mean arrivals per second; infinity for all at once.
         prefix_caching: whether blocks that nobody holds keep their tokens until space is needed; no
@@ -133,11 +147,14 @@ def load_run(
         max_num_seqs=256,
         max_model_len=_LONGEST,
         prefix_caching=prefix_caching,
-        allocator=allocator,  # pyright: ignore[reportArgumentType]
     )
     log, model = _Log(), _step_time()
+    memory = None
+    if allocator != "paged":
+        config = contiguous_limits(config)
+        memory = ContiguousMemory(config, RESERVATIONS[allocator])
     replay = simulate(
-        _Watched(config, log),
+        _Watched(config, log, memory=memory),
         trace,
         lambda plan: float(model.predict(plan.features())),
         make_request,
@@ -170,13 +187,13 @@ def _step_time() -> ServeStepTime:
 
 
 def checks(quick: bool) -> list[Check]:
-    """Run checks 1 to 4 of the card and print what was found."""
+    """Compare allocators, outputs and sharing, and print what was found."""
     found = []
     try:
         found += _load_checks(quick)
     except DataError as error:
-        print(f"checks 1, 2 skipped: {error}; {error.hint}")
-    return [*found, *_equality_checks(quick), *_sharing_checks(quick)]
+        print(f"no comparison of allocators: {error}; {error.hint}")
+    return [*found, *equality_checks(quick), *_sharing_checks(quick)]
 
 
 def _load_checks(quick: bool) -> list[Check]:
@@ -190,7 +207,7 @@ def _load_checks(quick: bool) -> list[Check]:
         "allocator             stored   cached reserved internal external  batched  output "
         "tokens/s (all requests at once)"
     )
-    full = {
+    full: dict[str, LoadRun] = {
         name: load_run(name, sizes[: int(len(sizes) * part)], rate_per_s=float("inf"))
         for name, part in _PARTS.items()
     }
@@ -201,12 +218,9 @@ def _load_checks(quick: bool) -> list[Check]:
             f"{name:18s} {shares} {item.batched:8.2f} {item.tokens_per_s:10.0f}  utilization "
             f"{item.utilization:.1%}"
         )
-    steady = (
-        {}
-        if quick
-        else {name: load_run(name, sizes, rate_per_s=2.0) for name in ("contiguous-max", "paged")}
-    )
-    for name, item in steady.items():
+    steady: tuple[Allocator, ...] = () if quick else ("contiguous-max", "paged")
+    for name in steady:
+        item = load_run(name, sizes, rate_per_s=2.0)
         print(
             f"{name:18s} at 2 requests/s: {item.batched:.2f} batched, requests waiting in "
             f"{item.queued:.0%} of steps"
@@ -214,26 +228,26 @@ def _load_checks(quick: bool) -> list[Check]:
     paged, whole = full["paged"], full["contiguous-max"]
     return [
         Check(
-            "1 waste paged, default prefix cache (simulated)",
+            "slots wasted, paged with the default prefix cache (simulated)",
             1 - full["paged + cache"].utilization,
             0.04,
             "lower",
         ),
-        Check("1 waste contiguous-max (simulated)", 1 - whole.utilization, 0.60, "higher"),
+        Check("slots wasted, contiguous-max (simulated)", 1 - whole.utilization, 0.60, "higher"),
         Check(
-            "1 throughput over contiguous-max (simulated)",
+            "throughput over contiguous-max (simulated)",
             paged.tokens_per_s / whole.tokens_per_s,
             2.0,
             "higher",
         ),
         Check(
-            "1 throughput over contiguous-oracle (simulated)",
+            "throughput over contiguous-oracle (simulated)",
             paged.tokens_per_s / full["contiguous-oracle"].tokens_per_s,
             1.3,
             "higher",
         ),
         Check(
-            "2 batched requests over contiguous-max (simulated)",
+            "batched requests over contiguous-max (simulated)",
             paged.batched / whole.batched,
             3.5,
             "higher",
@@ -241,139 +255,13 @@ def _load_checks(quick: bool) -> list[Check]:
     ]
 
 
-def _small_model(
-    vocab_size: int = 512, width: int = 64, layers: int = 2, longest: int = 512
-) -> Transformer:
-    """Build a small decoder with weights wide enough for varied greedy outputs."""
-    shape = Architecture(
-        name="small",
-        hidden_size=width,
-        num_layers=layers,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=width // 4,
-        intermediate_size=2 * width,
-        vocab_size=vocab_size,
-        max_positions=longest,
-        tied_embeddings=False,
-    )
-    model = build(shape, seed=1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(6.0)
-    return model.eval()
-
-
-_VARIANTS: tuple[tuple[str, bool, dict[str, object]], ...] = (
-    ("paged", False, {}),
-    ("chunks of 5", False, {"token_budget": 8, "max_num_seqs": 3}),
-    ("contiguous-max", False, {"allocator": "contiguous-max", "num_blocks": 64}),
-    ("contiguous-oracle", True, {"allocator": "contiguous-oracle", "num_blocks": 64}),
-    ("recomputed", False, {"num_blocks": 14, "prefix_caching": False}),
-    ("swapped", False, {"num_blocks": 14, "preemption": "swap", "host_blocks": 48}),
-    (
-        "swapped groups, ahead",
-        True,
-        {"num_blocks": 14, "preemption": "swap", "host_blocks": 48, "allocator": "block-group"},
-    ),
-    ("ahead", True, {"token_budget": 24}),
-    ("recomputed, ahead", True, {"num_blocks": 15, "policy": "vtc", "update_every": 4}),
-    (
-        "priorities swapped",
-        False,
-        {
-            "num_blocks": 16,
-            "preemption": "swap",
-            "host_blocks": 48,
-            "policy": "priority",
-            "update_every": 5,
-        },
-    ),
-)
-
-
-def _equality_checks(quick: bool) -> list[Check]:
-    """Compare 200 random requests with the plain forward, token for token."""
-    model, generator = _small_model(longest=128), np.random.default_rng(2)
-    per_variant, equal, total, beams = 20, 0, 0, 0
-    common = generator.integers(0, 512, 24).tolist()
-    for name, ahead, changes in _VARIANTS:
-        limits = {
-            "num_blocks": 64,
-            "block_size": 8,
-            "token_budget": 64,
-            "max_num_seqs": 8,
-            "max_model_len": 96,
-            **changes,
-        }
-        llm = LLM(model, SchedulerConfig(**limits), asynchronous=ahead)  # pyright: ignore[reportArgumentType]
-        prompts = [
-            common * (row % 4 == 0) + generator.integers(0, 512, generator.integers(1, 40)).tolist()
-            for row in range(per_variant)
-        ]
-        counts = generator.integers(4, 24, per_variant).tolist()
-        done = llm.generate(prompts, [SamplingParams(max_tokens=count) for count in counts])
-        right = sum(
-            _is_greedy(model, prompt, item.tokens, count)
-            for item, prompt, count in zip(done, prompts, counts, strict=True)
-        )
-        stats = llm.stats()
-        print(
-            f"3 {name:22s} {right}/{per_variant} equal; {stats.preemptions} preemptions, "
-            f"{stats.swaps} swaps"
-        )
-        equal, total = equal + right, total + per_variant
-        llm.close()
-    llm = LLM(
-        model,
-        SchedulerConfig(
-            num_blocks=64, block_size=8, token_budget=64, max_num_seqs=8, max_model_len=96
-        ),
-    )
-    for _ in range(4 if quick else 20):
-        prompt = generator.integers(0, 512, 12).tolist()
-        got = llm.generate([prompt], SamplingParams(max_tokens=10, n=3, beam_width=4))[0].outputs
-        beams += [item.tokens for item in got] == _beam_search(model, prompt, 4, 10)[:3]
-    return [
-        Check(f"3 requests equal of {total} (real)", equal, total, "higher"),
-        Check("3 beam searches equal, share (real)", beams / (4 if quick else 20), 1.0, "higher"),
-    ]
-
-
-@torch.inference_mode()
-def _is_greedy(model: Transformer, prompt: list[int], tokens: list[int], count: int) -> bool:
-    """Whether every token of an output is the likeliest after all before it, by one full forward over prompt and output."""
-    best = model(torch.tensor([prompt + tokens]))[0, len(prompt) - 1 : -1].argmax(-1)
-    return len(tokens) == count and best.tolist() == tokens
-
-
-@torch.inference_mode()
-def _beam_search(model: Transformer, prompt: list[int], width: int, count: int) -> list[list[int]]:
-    """Search with a full forward for every beam and token; nothing ends early."""
-    live: list[tuple[float, list[int]]] = [(0.0, [])]
-    for _ in range(count):
-        logprobs: Tensor = (
-            model(torch.tensor([prompt + tokens for _, tokens in live]))[:, -1]
-            .float()
-            .log_softmax(-1)
-        )
-        found = [
-            (total + float(row[token]), [*tokens, token])
-            for (total, tokens), row in zip(live, logprobs, strict=True)
-            for token in row.topk(2 * width).indices.tolist()
-        ]
-        live = sorted(found, key=lambda item: -item[0])[:width]
-    return [tokens for _, tokens in live]
-
-
 def _sharing_checks(quick: bool) -> list[Check]:
-    """Count the blocks that beams share, and time prompts with a common beginning of five examples."""
+    """Count the blocks that beams share, and time prompts that begin with the same examples."""
     saved = _beam_saving(3 if quick else 40)
     found = [
-        Check("4 blocks saved by beam width 6 (real)", saved, 0.37, "higher"),
+        Check("share of blocks saved by beam width 6 (real)", saved, 0.37, "higher"),
         Check(
-            "4 throughput of a shared 5-shot prefix (simulated)",
+            "throughput with a shared 5-shot prefix over without (simulated)",
             _simulated_prefix_ratio(),
             2.5,
             "higher",
@@ -382,7 +270,7 @@ def _sharing_checks(quick: bool) -> list[Check]:
     if not quick:
         found.append(
             Check(
-                "4 throughput of a shared 5-shot prefix (real)",
+                "throughput with a shared 5-shot prefix over without (real)",
                 _shared_prefix_ratio(48, 3),
                 2.5,
                 "higher",
@@ -392,7 +280,11 @@ def _sharing_checks(quick: bool) -> list[Check]:
 
 
 def _simulated_prefix_ratio() -> float:
-    """Compare output tokens per second with and without sharing in the paper's set-up: 341 + 40 prompt tokens, 40 output tokens."""
+    """Compare output tokens per second with and without sharing in the paper's set-up.
+
+    Returns:
+        The ratio for prompts of 341 + 40 tokens and outputs of 40 (Kwon et al. 2023, section 6.4).
+    """
     generator, model = np.random.default_rng(5), _step_time()
     examples = generator.integers(0, 50_000, 341).tolist()
     prompts = [examples + generator.integers(0, 50_000, 40).tolist() for _ in range(400)]
@@ -414,14 +306,14 @@ def _simulated_prefix_ratio() -> float:
         )
         rates[shares] = replay.summary()["serve.throughput"]
     print(
-        f"4 simulated OPT-13B, prefix of 341 tokens, 400 requests: "
+        f"simulated OPT-13B, prefix of 341 tokens, 400 requests: "
         f"{rates[True] / rates[False]:.2f}x the throughput without sharing"
     )
     return rates[True] / rates[False]
 
 
 def _beam_saving(count: int) -> float:
-    """Return the share of blocks that beams of width 6 save, over the steps of a run with ShareGPT lengths divided by 8."""
+    """Return the share of blocks that beams of width 6 save, with ShareGPT lengths over 8."""
     try:
         sizes = np.maximum(lengths(count, seed=3) // 8, 2)
         source = "ShareGPT lengths / 8"
@@ -430,7 +322,7 @@ def _beam_saving(count: int) -> float:
         source = "uniform lengths"
     sizes[:, 1] = np.minimum(sizes[:, 1], 64)
     llm = LLM(
-        _small_model(),
+        small_model(),
         SchedulerConfig(
             num_blocks=4096, block_size=2, token_budget=128, max_num_seqs=48, max_model_len=320
         ),
@@ -446,7 +338,7 @@ def _beam_saving(count: int) -> float:
             _saving(request) for request in llm.scheduler.running if len(request.sequences) > 1
         ]
     print(
-        f"4 beam width 6, blocks of 2 tokens, {source}: {np.mean(shares):.1%} of blocks saved "
+        f"beam width 6, blocks of 2 tokens, {source}: {np.mean(shares):.1%} of blocks saved "
         f"(paper 44-66 % at true lengths)"
     )
     return float(np.mean(shares))
@@ -459,8 +351,8 @@ def _saving(request: Request) -> float:
 
 
 def _shared_prefix_ratio(count: int, rounds: int) -> float:
-    """Time requests of 341 + 40 prompt tokens and 40 output tokens with and without sharing, in turn."""
-    model = _small_model(vocab_size=2048, width=384, layers=4)
+    """Time requests of 341 + 40 prompt tokens and 40 output tokens, with and without sharing."""
+    model = small_model(vocab_size=2048, width=384, layers=4)
     generator = np.random.default_rng(5)
     examples = generator.integers(0, 2048, 341).tolist()
     prompts = [examples + generator.integers(0, 2048, 40).tolist() for _ in range(count)]
@@ -489,7 +381,7 @@ def _shared_prefix_ratio(count: int, rounds: int) -> float:
             seconds[shares].append(llm.clock.now_s() - start)
     ratio = float(np.median(seconds[False]) / np.median(seconds[True]))
     print(
-        f"4 prefix of 341 tokens, {count} requests, pool of 3,200 slots: {ratio:.2f}x the "
+        f"prefix of 341 tokens, {count} requests, pool of 3,200 slots: {ratio:.2f}x the "
         f"throughput without sharing (paper 3.58x)"
     )
     return ratio

@@ -12,7 +12,7 @@ class GatewayQueue:
     Attributes:
         request_s: processor seconds per request.
         token_s: processor seconds per streamed token.
-        cores: it may use; 1 for one event loop.
+        cores: cores it may use; 1 for one event loop.
     """
 
     request_s: float
@@ -56,7 +56,7 @@ def fit(samples: list[tuple[int, int, float]], *, cores: int = 1) -> GatewayQueu
     Args:
         samples: (requests, output tokens, processor seconds) of at least two loads with different
             tokens per request.
-        cores: of the gateway.
+        cores: cores of the gateway.
 
     Returns:
         The queue; a time that comes out negative is 0.

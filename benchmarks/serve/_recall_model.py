@@ -1,4 +1,4 @@
-"""A small byte-level decoder trained here on real text with records that are recalled at a distance, cached by its recipe."""
+"""A small decoder of bytes trained to recall records at a distance, cached by its recipe."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ class Recipe:
         phases: (steps, sequences, bytes per sequence, shortest text between records, longest) of
             each part of the training.
         max_positions: longest context.
-        seed: of weights and data.
+        seed: seed of weights and data.
     """
 
     hidden_size: int = 256
@@ -99,7 +99,7 @@ def _architecture(recipe: Recipe) -> Architecture:
 
 @torch.no_grad()
 def _start_recall(model: Transformer, seed: int) -> None:
-    """Start two layers with a recall circuit, so that minutes of training suffice where it would else take hours to appear.
+    """Start two layers with a recall circuit, which takes hours of training to appear by itself.
 
     Layer 0: head 0 attends one token back, head 1 two back, by biases alone; each writes what it
     read into a subspace of its own. Layer 1: heads 0 and 1 look for tokens whose predecessor is the
@@ -191,7 +191,9 @@ def trained(recipe: Recipe, *, every: int = 20, log: bool = True) -> Transformer
 
 
 class _Orthogonal(torch.optim.Optimizer):
-    """Momentum whose update is the nearest orthogonal matrix, in float32 (PyTorch's own computes in bfloat16, slow without its units).
+    """Momentum whose update is the nearest orthogonal matrix, in float32.
+
+    PyTorch's own computes in bfloat16, which is slow on processors without units for it.
 
     Source: Jordan et al. 2024, Muon (quintic Newton-Schulz iteration).
     """
@@ -242,7 +244,7 @@ def _optimizers(model: Transformer) -> list[torch.optim.Optimizer]:
 
 
 def _rate(step: int, total: int) -> float:
-    """Return the share of the full rate: warm-up, constant, then down to a twentieth over the last 40 %."""
+    """Return the share of the full rate: warm-up, constant, then down to 5 % over the last 40 %."""
     return min(1.0, (step + 1) / 20, max(0.05, (total - step) / (0.4 * total)))
 
 

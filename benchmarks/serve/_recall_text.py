@@ -1,7 +1,4 @@
-"""Text with records that are recalled at a distance.
-
-Real text, keys that no text has, payloads that only the record tells.
-"""
+"""Real text with records that are recalled at a distance, by keys that no text has."""
 
 import gzip
 import json
@@ -28,7 +25,7 @@ class Stream:
         tokens: int64 [T] bytes.
         recalls: (first, end) of each recalled payload whose bytes can be known from the record
             alone.
-        codes: for each recall, whether the payload is a random code (else a passage of text).
+        codes: whether the payload of each recall is a random code (else a passage of text).
     """
 
     tokens: np.ndarray
@@ -37,14 +34,22 @@ class Stream:
 
 
 def real_text(max_bytes: int = 6_000_000) -> tuple[bytes, str]:
-    """Return ASCII text and its name: abstracts of papers where the shared data lie, else what every Python installation carries."""
+    """Return ASCII text and its name.
+
+    Args:
+        max_bytes: most bytes of text.
+
+    Returns:
+        Abstracts of papers where the shared data lie, else what every Python installation carries.
+    """
     try:
         path = shared("arxiv-abstracts") / "papers.jsonl.gz"
         with gzip.open(path, "rt") as lines:
             pieces = [json.loads(line)["abstract"] for line in lines]
         name = "arxiv-abstracts"
     except (DataError, OSError):
-        pieces, name = [], "default sources"
+        pieces = []
+        name = "default sources"
         for source in default_sources():
             pieces.append(source.read_text(errors="ignore"))
             if sum(map(len, pieces)) > max_bytes:
@@ -69,7 +74,7 @@ def streams(
 
     Args:
         text: real text.
-        rng: of all draws.
+        rng: source of all draws.
         count: sequences.
         length: bytes of each.
         gap: shortest and longest text between records.

@@ -1,7 +1,4 @@
-"""Transfers without the engine.
-
-What bandwidth they reach on an idle machine, and how many bytes reuse saves in virtual time.
-"""
+"""Transfers without the engine: bandwidth on an idle machine, bytes that reuse saves."""
 
 import time
 from dataclasses import replace
@@ -10,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from benchmarks.common import median_spread
+from benchmarks.serve._conversations import Conversation, ConversationLoad
+from benchmarks.serve._drawn_order import RandomPriorities
 
 from steelyard.serve import Scheduler, SchedulerConfig
-from steelyard.serve.conversations import Conversation, ConversationLoad
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.serve.scheduling.fairness import RandomPriorities
 from steelyard.serve.scheduling.step import Transfer
 
 __all__ = ["bandwidth_shares", "reuse_share"]
@@ -30,13 +27,13 @@ def bandwidth_shares(
     *,
     rounds: int,
 ) -> tuple[float, float]:
-    """Replay transfers of both sides alone and compare them with runs of 32 blocks (8 MB) of the same tier.
+    """Replay transfers of both sides alone and compare them with runs of 32 blocks (8 MB).
 
     Args:
         ours: transfers of runs.
         baseline: transfers of single blocks.
-        folder: of the tier's file.
-        shape: of the pool.
+        folder: folder of the tier's file.
+        shape: shape of the pool.
         rounds: the three are timed in turn so often.
 
     Returns:
@@ -109,7 +106,7 @@ def reuse_share(conversations: list[Conversation], config: SchedulerConfig) -> f
 
     Args:
         conversations: the load.
-        config: with reuse.
+        config: limits with reuse.
 
     Returns:
         Blocks sent to the host with reuse over those without.
@@ -125,12 +122,11 @@ def reuse_share(conversations: list[Conversation], config: SchedulerConfig) -> f
 def _dry_run(
     conversations: list[Conversation], config: SchedulerConfig, *, step_s: float = 0.01
 ) -> int:
-    """Return the blocks sent out when every step takes the same time and transfers land with the next step."""
-    scheduler, load = (
-        Scheduler(config, policy=RandomPriorities(seed=1)),
-        ConversationLoad(conversations),
-    )
-    now_s, sent = 0.0, 0
+    """Return the blocks sent out when steps take equal times and transfers land with the next."""
+    scheduler = Scheduler(config, policy=RandomPriorities(seed=1))
+    load = ConversationLoad(conversations)
+    now_s = 0.0
+    sent = 0
     flying: list[int] = []
     while not load.is_done:
         for request in load.due(now_s):

@@ -1,6 +1,4 @@
-"""Bounded caches against full attention.
-
-Quality at equal cache, what rebuilding gives, speed at 8K tokens of context.
+"""Bounded caches against full attention: quality, gain of rebuilding, speed at 8K tokens.
 
 A byte-level decoder is trained here on real text with records that are recalled at a distance
 (`_recall_model`, kept in the user's cache folder), then each policy decodes held-out sequences byte
@@ -32,15 +30,15 @@ class _Setting:
     """Sizes of one run of the quality part.
 
     Attributes:
-        recipe: of the language model.
+        recipe: recipe of the language model.
         capacity: tokens each policy keeps, m.
         rebuild: tokens rebuilt per step, R.
         top: tokens a controller's row marks, K.
         num_sequences: sequences evaluated.
         length: bytes of each.
         controller_batches: (updates, sequences, bytes) of the controller's training.
-        judged: whether the model is trained long enough to recall, so that checks 1 and 2 mean
-            something; the oracle is run then too.
+        judged: whether the model is trained long enough to recall, so that gaps in loss and recall
+            mean something; the oracle is run then too.
     """
 
     recipe: Recipe
@@ -114,13 +112,13 @@ def quality_checks(setting: _Setting) -> list[Check]:
     rows = np.sort(rng.choice(np.arange(setting.length // 4, setting.length), 64, replace=False))
     recall = controller_recall(model, controller, tokens[:2], rows, top=setting.top)
     checks = [
-        Check("4 controller recall of top-K mass", recall, 0.6, "higher"),
+        Check("controller's recall of top-K mass", recall, 0.6, "higher"),
         _equality(model, controller, tokens),
     ]
     if setting.judged:
         return [*_gap_checks(found, spans), *checks]
     print(
-        "a model trained for seconds recalls nothing at a distance: checks 1 and 2 are left to "
+        "a model trained for seconds recalls nothing at a distance: loss and recall are left to "
         "the full run"
     )
     return checks
@@ -185,21 +183,21 @@ def _gap_checks(found: dict[str, Evaluation], spans: list[list[tuple[int, int]]]
     recall = {name: item.recall_accuracy(spans) for name, item in found.items()}
     return [
         Check(
-            "1 loss gap over that of sinks",
+            "loss gap over that of sinks",
             gap["adore"] / min(gap["sinks"], gap["sinks renumbered"]),
             0.5,
             "lower",
         ),
-        Check("1 loss gap over that of H2O", gap["adore"] / gap["h2o"], 0.8, "lower"),
+        Check("loss gap over that of H2O", gap["adore"] / gap["h2o"], 0.8, "lower"),
         Check(
-            "1 recall accuracy over full attention",
+            "recall accuracy over full attention",
             recall["adore"] / (recall["full"] or float("nan")),
             0.9,
             "higher",
         ),
-        Check("1 recall accuracy of the window", recall["window"], 0.3, "lower"),
+        Check("recall accuracy of the window", recall["window"], 0.3, "lower"),
         Check(
-            "2 share of the gap closed by rebuilding",
+            "share of the gap closed by rebuilding",
             1 - gap["adore"] / gap["adore R=0"],
             0.25,
             "higher",
@@ -212,7 +210,7 @@ def _equality(model: Transformer, controller: Controller, tokens: np.ndarray) ->
     short = tokens[:, :384]
     ample = evaluate(model, Adore(capacity=384, rebuild=8), short, controller=controller)
     return Check(
-        "5 tokens that differ with m >= length",
+        "tokens that differ where the cache holds the whole sequence",
         float((ample.choices != evaluate_full(model, short).choices).sum()),
         0.0,
         "lower",

@@ -1,7 +1,4 @@
-"""PagedAttention: memory waste, batch sizes, equal outputs and sharing; kernel bandwidth.
-
-Throughput against vLLM and transformers.
-"""
+"""PagedAttention: waste of memory, batch sizes, sharing, equal outputs, kernels, throughput."""
 
 from benchmarks.common import Check
 from benchmarks.serve import _kv_waste, _paged_kernel, _peer_race
@@ -10,5 +7,5 @@ PAPER = ["87-pagedattention"]
 
 
 def run(quick: bool) -> list[Check]:
-    """Run the card's six checks."""
+    """Compare memory and outputs, the kernel, and throughput with vLLM and transformers."""
     return [*_kv_waste.checks(quick), *_paged_kernel.checks(quick), *_peer_race.checks(quick)]

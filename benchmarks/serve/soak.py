@@ -64,9 +64,9 @@ class World:
 
     Attributes:
         client: keeps connections.
-        server: under test.
-        tally: of outcomes.
-        end_s: when to stop, on the monotonic clock.
+        server: server under test.
+        tally: count of outcomes.
+        end_s: time to stop, on the monotonic clock.
         generator: draws lengths.
     """
 
@@ -125,7 +125,7 @@ async def _soak(server: Running, seconds: float) -> list[Check]:
 def _report(
     tally: Tally, samples: list[int], left: float, back_s: float, broken: list[str]
 ) -> list[Check]:
-    """Print what happened and give the checks."""
+    """Print what happened and return the checks."""
     for name, count in sorted(tally.outcomes.items()):
         print(f"  {name:40s} {count:8d}")
     for line in [*tally.wrong[:5], *broken[:5]]:
@@ -273,7 +273,7 @@ async def _until_back(client: httpx.AsyncClient, before: int, server: Running) -
 
 
 async def _until_idle(client: httpx.AsyncClient) -> float:
-    """Wait until nothing is held; give the blocks and requests that are left."""
+    """Wait until nothing is held; return the blocks and requests that are left."""
     left, begin_s = float("inf"), time.monotonic()
     while left and time.monotonic() - begin_s < _IDLE_S:
         text = (await client.get("/metrics")).text

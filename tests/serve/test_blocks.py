@@ -43,7 +43,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def fork(self, data):
         table, tokens = data.draw(st.sampled_from(self.tables))
-        self.tables.append((table.fork(self.pool), tokens))
+        self.tables.append((table.fork(self.pool, table.num_blocks), tokens))
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -80,7 +80,7 @@ class PoolMachine(RuleBasedStateMachine):
             table = BlockTable()
             for block in known:
                 self.pool.retain(block)
-                table.append(block)
+                table.extend([block])
             self.tables.append((table, len(known) * SIZE))
 
     @invariant()
@@ -100,35 +100,21 @@ TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=N
 
 def test_free_blocks_come_back_last_in_first_out():
     pool = BlockPool(4, SIZE)
-    blocks = [pool.allocate() for _ in range(3)]
+    blocks = pool.take(3)
     pool.release(blocks[1])
     pool.release(blocks[0])
-    assert [pool.allocate(), pool.allocate()] == [blocks[0], blocks[1]]
-
-
-def test_slots_follow_the_table():
-    pool, table = BlockPool(8, SIZE), BlockTable()
-    pool.allocate()
-    table.grow(pool, 6)
-    first, second = table.blocks.tolist()
-    assert table.slots(2, 6, SIZE).tolist() == [
-        first * SIZE + 2,
-        first * SIZE + 3,
-        second * SIZE,
-        second * SIZE + 1,
-    ]
-    assert table.slot(5, SIZE) == second * SIZE + 1
+    assert pool.take(2) == [blocks[0], blocks[1]]
 
 
 def test_idle_blocks_are_evicted_least_recently_used_first():
     prefix = PrefixIndex()
     pool = BlockPool(3, SIZE, prefix)
-    blocks = [pool.allocate() for _ in range(3)]
+    blocks = pool.take(3)
     for block in blocks:
         prefix.insert(bytes([block]), block)
     for block in (blocks[2], blocks[0], blocks[1]):
         pool.release(block)
-    assert pool.allocate() == blocks[2]
+    assert pool.take(1) == [blocks[2]]
     assert prefix.match([bytes([blocks[2]])]) == []
     assert prefix.match([bytes([blocks[0]])]) == [blocks[0]]
 

@@ -2,9 +2,9 @@ import math
 
 import numpy as np
 import pytest
+from benchmarks.serve._conversations import ConversationLoad, make_conversations
 
 from steelyard.errors import ConfigError
-from steelyard.serve.conversations import ConversationLoad, make_conversations
 from steelyard.serve.traces import TraceRow
 
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from benchmarks.serve._contiguous import contiguous_scheduler
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ def engines(draw):
         max_num_seqs=sequences,
         max_model_len=LONGEST,
         prefix_caching=draw(st.booleans()),
-        allocator=allocator,
+        allocator="paged" if is_contiguous else allocator,
         preemption="recompute"
         if is_contiguous
         else draw(st.sampled_from(["recompute", "swap", "auto"])),
@@ -81,7 +82,8 @@ def engines(draw):
         policy=draw(st.sampled_from(["fcfs", "fcfs", "priority", "vtc", "dlpm", "sjf"])),
         update_every=draw(st.sampled_from([0, 3])),
     )
-    return config, draw(st.booleans()), draw(st.integers(0, 2**20))
+    reservation = allocator.removeprefix("contiguous-") if is_contiguous else ""
+    return config, reservation, draw(st.booleans()), draw(st.integers(0, 2**20))
 
 
 def draw_jobs(model, greedy, seed, sequences):
@@ -125,9 +127,11 @@ def draw_jobs(model, greedy, seed, sequences):
 
 
 def assert_equal_outputs(model, greedy, engine):
-    config, asynchronous, seed = engine
+    config, reservation, asynchronous, seed = engine
     llm = LLM(model, config, asynchronous=asynchronous)
-    needs = 1 if config.is_contiguous and config.num_blocks * config.block_size < 384 else 3
+    if reservation:
+        llm.driver.scheduler = contiguous_scheduler(config, reservation)
+    needs = 1 if reservation and config.num_blocks * config.block_size < 384 else 3
     jobs = draw_jobs(model, greedy, seed, config.max_num_seqs if needs == 3 else 1)
     jobs = [job for job in jobs if not refused(llm, job)]
     for _ in range(2):  # the second time meets a warm prefix index

@@ -1,5 +1,11 @@
+import sys
+from collections import Counter
+
 import numpy as np
 import pytest
+from benchmarks.serve._drawn_order import MarkovPriorities, RandomPriorities
+from benchmarks.serve._many_clients import entries
+from benchmarks.serve._service_record import ServiceRecord, service_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,13 +15,9 @@ from steelyard.serve.scheduling.fairness import (
     DLPM,
     FCFS,
     VTC,
-    MarkovPriorities,
     Priority,
-    RandomPriorities,
-    ServiceRecord,
     ShortestJob,
     jain_index,
-    service_bound,
 )
 
 
@@ -118,7 +120,7 @@ def test_a_request_without_a_client_counts_as_default():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 4), st.integers(1, 6))
 def test_vtc_keeps_backlogged_clients_within_the_bound(seed, num_clients, places):
-    """A server of some places that never stop being asked for; the running requests are replaced at any update."""
+    """A server of some places, always asked for; running requests are replaced at any update."""
     generator = np.random.default_rng(seed)
     policy, names, orders = VTC(), [f"c{index}" for index in range(num_clients)], iter(range(10**6))
     longest, output = 40, 12
@@ -166,7 +168,7 @@ def test_dlpm_prefers_long_prefixes_until_the_deficit_is_used_up():
     assert policy.deficits == {"a": 40.0, "b": 40.0}
     policy.leave(requests[2])
     policy.served(requests[0], 200, 0)
-    assert policy.deficits == {"a": 40.0, "b": 40.0}
+    assert policy.deficits == {"a": 40.0}
     policy.arrive(request(3, client="b"), 0.0)
     assert policy.deficits["b"] == 50.0
 
@@ -255,5 +257,146 @@ def test_the_configured_dlpm_sees_what_is_cached_now():
     alike = Request(id="c", prompt=list(range(12)), params=params)
     for item in (other, alike):
         scheduler.add(item, 0.0)
-    assert scheduler.policy.key(other, 0.0) == (0.0, 0, 1)
-    assert scheduler.policy.key(alike, 0.0) == (0.0, -8, 2)
+    assert scheduler.policy.key(other, 0.0) == (0.0, 0.0, 0, 1)
+    assert scheduler.policy.key(alike, 0.0) == (0.0, 0.0, -8, 2)
+
+
+class Server:
+    """Eight places for requests of clients that come, are served and go."""
+
+    def __init__(self, policy):
+        self.policy, self.flying, self.served = policy, [], Counter()
+
+    def serve(self, names, prompt=4, output=2):
+        for client, user in names:
+            order = sum(self.served.values()) + len(self.flying)
+            self.flying.append(request(order, prompt=prompt, client=client, user=user))
+            self.policy.arrive(self.flying[-1], 0.0)
+            if len(self.flying) == 8:
+                self.serve_one(prompt, output)
+
+    def serve_one(self, prompt=4, output=2):
+        first = min(self.flying, key=lambda item: self.policy.key(item, 0.0))
+        self.flying.remove(first)
+        self.policy.served(first, prompt, 0)
+        self.policy.served(first, 0, output)
+        self.policy.leave(first)
+        self.served[first.client, first.user] += 1
+
+
+def instructions(work, *args):
+    """Count the bytecode instructions that some work executes."""
+    count, before = 0, sys.gettrace()
+
+    def trace(frame, event, _):
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work(*args)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("make", [VTC, lambda: DLPM(quantum=3)], ids=["VTC", "DLPM"])
+@pytest.mark.parametrize("who", ["clients", "users of one client"])
+def test_clients_that_are_gone_cost_nothing(make, who):
+    """Neither memory nor time of a request depends on how many clients came before it."""
+
+    def names(start, stop):
+        numbers = range(start, stop)
+        if who == "clients":
+            return [(f"c{number}", "") for number in numbers]
+        return [("owner", f"u{number}") for number in numbers]
+
+    policy, sizes, costs = make(), [], []
+    server = Server(policy)
+    for start in (0, 4_000):
+        server.serve(names(start, start + 400))
+        sizes.append(entries(policy))
+        rows = names(start + 400, start + 500)
+        costs.append(instructions(server.serve, rows))
+        server.serve(names(start + 500, 4_000))
+    assert sizes[1] < 1.2 * sizes[0] + 50
+    assert costs[1] < 1.2 * costs[0]
+
+
+def test_a_party_that_is_never_served_does_not_make_the_others_be_remembered():
+    policy = VTC()
+    stuck = request(0, client="stuck")
+    policy.arrive(stuck, 0.0)
+    for order in range(1, 2000):
+        item = request(order, client=f"c{order}")
+        policy.arrive(item, 0.0)
+        policy.served(item, order % 7 + 1, 1)
+        policy.leave(item)
+        assert entries(policy) <= 100
+
+
+@pytest.mark.parametrize("make", [VTC, lambda: DLPM(quantum=16)], ids=["VTC", "DLPM"])
+def test_naming_users_does_not_bring_a_client_more(make):
+    """One client names a user of its own in every request, the other none; both get one half."""
+    server = Server(make())
+    numbers = iter(range(10**6))
+    server.serve([("crowd", f"u{next(numbers)}") for _ in range(4)] + [("plain", "")] * 3)
+    for _ in range(400):
+        crowd = sum(item.client == "crowd" for item in server.flying)
+        server.serve([("crowd", f"u{next(numbers)}") if crowd < 4 else ("plain", "")])
+    got = Counter()
+    for (client, _), count in server.served.items():
+        got[client] += count
+    assert jain_index(got.values()) > 0.999
+
+
+@pytest.mark.parametrize("make", [VTC, lambda: DLPM(quantum=16)], ids=["VTC", "DLPM"])
+def test_users_of_one_client_share_what_it_gets(make):
+    """Of two users, one's requests cost thrice those of the other, so it gets a third as many."""
+    policy, orders = make(), iter(range(10**6))
+    flying, service = [], Counter()
+    for _ in range(600):
+        for user, prompt in (("big", 30), ("small", 10)):
+            while sum(item.user == user for item in flying) < 3:
+                item = request(next(orders), prompt=prompt, client="owner", user=user)
+                flying.append(item)
+                policy.arrive(item, 0.0)
+        first = min(flying, key=lambda item: policy.key(item, 0.0))
+        flying.remove(first)
+        policy.served(first, len(first.prompt), 1)
+        policy.leave(first)
+        service[first.user] += len(first.prompt) + 2
+    assert service["big"] == pytest.approx(service["small"], rel=0.05)
+
+
+def test_vtc_remembers_who_is_ahead_across_a_short_idle_time():
+    policy = VTC()
+    steady, rare = request(0, client="steady"), request(1, client="rare")
+    for item in (steady, rare):
+        policy.arrive(item, 0.0)
+    policy.served(rare, 100, 0)
+    policy.leave(rare)
+    policy.served(steady, 40, 0)
+    policy.arrive(request(2, client="rare"), 0.0)
+    assert policy.counters == {"steady": 40.0, "rare": 100.0}
+
+
+def test_dlpm_debts_are_paid_by_the_rounds_a_client_stays_away():
+    policy = DLPM(quantum=50)
+    steady = request(0, client="steady")
+    policy.arrive(steady, 0.0)
+    for order, rounds, left in ((1, 0, -30.0), (2, 1, 20.0), (3, 9, 50.0)):
+        debtor = request(order, client="debtor")
+        policy.arrive(debtor, 0.0)
+        policy.served(debtor, 130, 0)
+        policy.leave(debtor)
+        for _ in range(rounds):
+            policy.served(steady, 50, 0)
+        again = request(10 + order, client="debtor")
+        policy.arrive(again, 0.0)
+        assert policy.deficits["debtor"] == left
+        policy.leave(again)
+        for _ in range(20):
+            policy.served(steady, 50, 0)

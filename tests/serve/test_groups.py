@@ -64,7 +64,7 @@ def test_every_block_has_one_place(seed, num_blocks, group_blocks, caching):
             tables[row].free(pool)
             sizes[row] = 0
         elif choice == 4:
-            tables.append(tables[row].fork(pool))
+            tables.append(tables[row].fork(pool, tables[row].num_blocks))
             sizes.append(sizes[row])
             last = tables[-1].num_blocks * 4 - 1
             if last > 0 and pool.num_available:
@@ -118,9 +118,9 @@ def test_idle_blocks_of_the_prefix_index_are_taken_last():
     assert prefix.num_idle == 1
     blocks = pool.take(3)
     assert prefix.num_idle == 1
-    assert sorted([*blocks, pool.allocate()]) == [0, 1, 2, 3]
+    assert sorted([*blocks, *pool.take(1)]) == [0, 1, 2, 3]
     with pytest.raises(CapacityError, match="0 available"):
-        pool.allocate()
+        pool.take(1)
 
 
 def test_a_group_never_exceeds_the_pool_and_its_size_is_derived():

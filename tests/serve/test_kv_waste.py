@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.serve._contiguous import ContiguousPool, contiguous_scheduler, power_of_two
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
-from steelyard.serve.kv.contiguous import ContiguousPool, power_of_two
 from steelyard.serve.scheduling.usage import measure_usage
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "paged_attention.csv"
@@ -23,7 +23,9 @@ def published():
 
 
 def sharegpt_like(generator):
-    """Lengths of the paper's means, 161 and 338, cut to 2,048 together; lognormal, as the conversations themselves are not at hand."""
+    """Lengths of the paper's means, 161 and 338, cut to 2,048 together.
+
+    Lognormal, as the conversations themselves are not at hand."""
     prompts = np.clip(generator.lognormal(np.log(161.3) - 0.72, 1.2, NUM_REQUESTS), 4, 1000).astype(
         int
     )
@@ -34,16 +36,20 @@ def sharegpt_like(generator):
 
 
 def saturate(allocator, sizes):
-    """Serve all requests at once; means over steps in which some still wait, the first ones left out."""
+    """Serve all requests at once; means over later steps in which some still wait."""
     config = SchedulerConfig(
         num_blocks=981,
         token_budget=2048,
         max_num_seqs=256,
         max_model_len=2048,
         prefix_caching=False,
-        allocator=allocator,
     )
-    scheduler, stored, running = Scheduler(config), [], []
+    scheduler = (
+        Scheduler(config)
+        if allocator == "paged"
+        else contiguous_scheduler(config, allocator.removeprefix("contiguous-"))
+    )
+    stored, running = [], []
     for row, (prompt, output) in enumerate(sizes):
         params = SamplingParams(max_tokens=output, ignore_end=True)
         scheduler.add(Request(id=str(row), prompt=[0] * prompt, params=params), 0.0)
@@ -91,10 +97,8 @@ def test_runs_are_split_and_merge_again():
 
 
 def test_slots_are_sorted_by_what_they_hold():
-    config = SchedulerConfig(
-        num_blocks=64, block_size=4, max_model_len=64, allocator="contiguous-max"
-    )
-    scheduler = Scheduler(config)
+    config = SchedulerConfig(num_blocks=64, block_size=4, max_model_len=64)
+    scheduler = contiguous_scheduler(config, "max")
     scheduler.add(
         Request(id="a", prompt=[0] * 10, params=SamplingParams(max_tokens=20, ignore_end=True)), 0.0
     )
@@ -124,8 +128,8 @@ def test_idle_prefix_blocks_are_no_waste():
 
 def test_what_an_allocator_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="'recompute' with a contiguous allocator"):
-        SchedulerConfig(
-            num_blocks=128, allocator="contiguous-max", preemption="swap", host_blocks=128
+        contiguous_scheduler(
+            SchedulerConfig(num_blocks=128, preemption="swap", host_blocks=128), "max"
         )
     with pytest.raises(CapacityError, match="0 blocks of 16 tokens cannot hold"):
         SchedulerConfig(num_blocks=128, preemption="swap")

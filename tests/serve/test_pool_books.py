@@ -1,6 +1,7 @@
-"""Whatever comes and goes, the pool's books add up, and it is full again when nothing is in flight."""
+"""Whatever comes and goes, the pool's books add up, and an idle pool is full again."""
 
 import numpy as np
+from benchmarks.serve._contiguous import contiguous_scheduler
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -29,20 +30,23 @@ class Books(RuleBasedStateMachine):
     def set_up(self, allocator, preemption, policy, update_every, ahead, keep_turns):
         is_contiguous = allocator.startswith("contiguous")
         self.ahead = ahead
-        self.scheduler = Scheduler(
-            SchedulerConfig(
-                num_blocks=32 if is_contiguous else 14,
-                block_size=4,
-                token_budget=9,
-                max_num_seqs=6,
-                max_model_len=32,
-                allocator=allocator,
-                preemption="recompute" if is_contiguous else preemption,
-                host_blocks=16,
-                policy=policy,
-                update_every=update_every,
-                keep_turns=keep_turns,
-            )
+        config = SchedulerConfig(
+            num_blocks=32 if is_contiguous else 14,
+            block_size=4,
+            token_budget=9,
+            max_num_seqs=6,
+            max_model_len=32,
+            allocator="paged" if is_contiguous else allocator,
+            preemption="recompute" if is_contiguous else preemption,
+            host_blocks=16,
+            policy=policy,
+            update_every=update_every,
+            keep_turns=keep_turns,
+        )
+        self.scheduler = (
+            contiguous_scheduler(config, allocator.removeprefix("contiguous-"))
+            if is_contiguous
+            else Scheduler(config)
         )
 
     @rule(
@@ -114,23 +118,18 @@ class Books(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         pool = self.scheduler.pool
-        tables = [
-            member.table
-            for request in self.scheduler.running
-            for member in (request.family.members if request.family else [request])
-        ]
+        tables = [member.table for request in self.scheduler.running for member in request.members]
         counted = np.bincount(
             np.concatenate([np.empty(0, dtype=np.int64), *(table.blocks for table in tables)]),
             minlength=pool.num_blocks,
         )
         users = np.array([pool.users(block) for block in range(pool.num_blocks)])
         assert (users >= counted).all()
-        swapper = self.scheduler.swapper
         away = (
             self.scheduler.swapped
             or self.under_way
             or self.flights
-            or (swapper and swapper.num_blocks_leaving)
+            or self.scheduler.swapper.num_blocks_leaving
         )
         assert away or (users == counted).all()
         usage = self.scheduler.usage()

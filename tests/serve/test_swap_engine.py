@@ -4,12 +4,12 @@ import time
 
 import numpy as np
 import pytest
+from benchmarks.serve._conversations import Conversation, ConversationLoad, Turn
+from benchmarks.serve._drawn_order import RandomPriorities
 
 from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, TraceRequest, make_request
-from steelyard.serve.conversations import Conversation, ConversationLoad, Turn
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.serve.scheduling.fairness import RandomPriorities
 from steelyard.serve.simulate import simulate
 
 
@@ -124,7 +124,7 @@ def test_aborts_at_any_time_leave_every_block_free(model):
     while llm.driver.tiers.num_under_way:
         llm.step()
     assert llm.scheduler.pool.num_available == 16
-    assert llm.scheduler.swapper.host.num_in_use == 0
+    assert llm.scheduler.swapper.host.pool.num_in_use == 0
     llm.close()
 
 

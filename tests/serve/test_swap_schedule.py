@@ -5,9 +5,10 @@ Any order of landings, failures, aborts and steps in flight.
 
 import numpy as np
 import pytest
+from benchmarks.serve._drawn_order import MarkovPriorities, RandomPriorities
 
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
-from steelyard.serve.scheduling.fairness import VTC, MarkovPriorities, RandomPriorities
+from steelyard.serve.scheduling.fairness import VTC
 
 
 def play(seed, num_requests=40):
@@ -73,15 +74,11 @@ def play(seed, num_requests=40):
 def assert_all_comes_back(seed):
     scheduler, finished, aborted = play(seed)
     assert len(finished) + aborted == 40
-    outputs = [
-        member
-        for request in finished
-        for member in (request.family.members if request.family else [request])
-    ]
+    outputs = [member for request in finished for member in (request.members)]
     assert all(len(member.output) == member.params.max_tokens for member in outputs)
     assert scheduler.pool.num_available == scheduler.config.num_blocks
     if not scheduler.config.keep_turns:
-        assert scheduler.swapper.host.num_in_use == 0
+        assert scheduler.swapper.host.pool.num_in_use == 0
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -16,7 +16,7 @@ from steelyard.cost.roofline import Machine, roofline_time_s
 from steelyard.errors import FitError
 from steelyard.files import read_json, write_json
 
-__all__ = ["FEATURES", "FIRST_TOKENS", "ServeStepTime"]
+__all__ = ["FEATURES", "FIRST_TOKENS", "ServeStepTime", "step_features"]
 
 FEATURES = (
     "steps",
@@ -35,6 +35,32 @@ as products of few rows reach a small part of the processor's rate and cost more
 """
 
 FIRST_TOKENS = 8
+
+
+def step_features(
+    *,
+    sequences: float,
+    prefill_tokens: float,
+    prefill_kv: float,
+    decode_tokens: float,
+    decode_kv: float,
+) -> NDArray[np.float64]:
+    """Return what a step's time depends on, in the order of `FEATURES`.
+
+    Args:
+        sequences: sequences in the step.
+        prefill_tokens: prompt tokens processed.
+        prefill_kv: pairs of prompt token and attended token.
+        decode_tokens: sequences that decode one token.
+        decode_kv: tokens these attend.
+
+    Returns:
+        float64 [7].
+    """
+    first_tokens = min(prefill_tokens + decode_tokens, FIRST_TOKENS)
+    return np.array(
+        [1.0, sequences, prefill_tokens, prefill_kv, decode_tokens, decode_kv, first_tokens]
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +155,15 @@ class ServeStepTime:
             for prompt in (0, 16, 64, 256, 512, 2048):
                 for context in contexts:
                     if sequences or prompt:
-                        rows.append(_features(sequences, context, prompt))
+                        rows.append(
+                            step_features(
+                                sequences=sequences + (prompt > 0),
+                                prefill_tokens=prompt,
+                                prefill_kv=prompt * (max(context - prompt, 0) + (prompt + 1) / 2),
+                                decode_tokens=sequences,
+                                decode_kv=sequences * context,
+                            )
+                        )
                         times.append(
                             _mixed_step_s(
                                 arch, machine, rows[-1], dtype_bytes or machine.dtype_bytes
@@ -167,25 +201,11 @@ class ServeStepTime:
         )
 
 
-def _features(sequences: int, context: int, prompt: int) -> list[float]:
-    """Make the features of a step with `sequences` decoding and one chunk of `prompt` tokens, all at `context`."""
-    pairs = prompt * (max(context - prompt, 0) + (prompt + 1) / 2)
-    return [
-        1.0,
-        sequences + (prompt > 0),
-        prompt,
-        pairs,
-        sequences,
-        sequences * context,
-        min(prompt + sequences, FIRST_TOKENS),
-    ]
-
-
 def _mixed_step_s(
-    arch: Architecture, machine: Machine, row: list[float], dtype_bytes: float
+    arch: Architecture, machine: Machine, row: NDArray[np.float64], dtype_bytes: float
 ) -> float:
     """Time a step: its tokens share the matrix products, attention adds up over the two kinds, the head runs per sequence."""
-    _, sequences, prompt, pairs, decoding, keys, _ = row
+    _, sequences, prompt, pairs, decoding, keys, _ = row.tolist()
     shared = operators(
         arch,
         phase="prefill",

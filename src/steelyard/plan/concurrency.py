@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.roofline import Machine
-from steelyard.cost.step_time import FEATURES, FIRST_TOKENS, ServeStepTime
+from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
 from steelyard.errors import ConfigError
 
 __all__ = ["ConcurrencyMap", "ServingLayout", "concurrency_map", "tensor_parallel_step_time"]
@@ -177,14 +177,11 @@ def _replica_rate(layout: ServingLayout, sequences: int, prompt: float, output: 
     if running == 0:
         return 0.0
     prompts = running / output
-    tokens = running + prompts * prompt
-    features = {
-        "steps": 1.0,
-        "sequences": running + prompts,
-        "prefill_tokens": prompts * prompt,
-        "prefill_kv": prompts * prompt * (prompt + 1) / 2,
-        "decode_tokens": running,
-        "decode_kv": running * (prompt + output / 2),
-        "first_tokens": min(tokens, FIRST_TOKENS),
-    }
-    return running / float(layout.step_time.predict([features[name] for name in FEATURES]))
+    features = step_features(
+        sequences=running + prompts,
+        prefill_tokens=prompts * prompt,
+        prefill_kv=prompts * prompt * (prompt + 1) / 2,
+        decode_tokens=running,
+        decode_kv=running * (prompt + output / 2),
+    )
+    return running / float(layout.step_time.predict(features))

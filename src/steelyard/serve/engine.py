@@ -231,7 +231,7 @@ class LLM:
 
     def add(self, request: Request, now_s: float) -> None:
         """Queue a request object unless `check` refuses it."""
-        self.check(request)
+        self._check_tokens(request)
         if self.end_tokens:
             request.params = replace(
                 request.params, stop_tokens=(*request.params.stop_tokens, *self.end_tokens)
@@ -249,8 +249,12 @@ class LLM:
                 vocabulary, or the grammar cannot be followed.
         """
         self.scheduler.check(request)
+        self._check_tokens(request)
+
+    def _check_tokens(self, request: Request) -> None:
+        """Refuse what only the model and the sampler know; the scheduler checks the rest."""
         size = self.model.architecture.vocab_size
-        if not (min(request.prompt) >= 0 and max(request.prompt) < size):
+        if not (min(request.prompt, default=0) >= 0 and max(request.prompt, default=0) < size):
             raise ConfigError(
                 f"token ids must be in [0, {size})",
                 hint="encode the prompt with this model's tokenizer",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.cost.step_time import FIRST_TOKENS, ServeStepTime
+from steelyard.cost.step_time import ServeStepTime, step_features
 from steelyard.parallel import torch_threads
 from steelyard.quantity import Forecast, Measurement
 from steelyard.serve.traces import TraceRequest, synthetic_rows, with_prompts
@@ -68,9 +68,14 @@ def make_trace(
         The trace and its rate, requests per second.
     """
     batch, context = 16, _MEAN_PROMPT + _MEAN_OUTPUT / 2
-    decode_s = float(
-        step_time.predict(np.array([1.0, batch, 0.0, 0.0, batch, batch * context, FIRST_TOKENS]))
+    decode = step_features(
+        sequences=batch,
+        prefill_tokens=0,
+        prefill_kv=0,
+        decode_tokens=batch,
+        decode_kv=batch * context,
     )
+    decode_s = float(step_time.predict(decode))
     pairs = _MEAN_PROMPT * (_MEAN_PROMPT + 1) / 2
     prefill_s = float(step_time.predict(np.array([0.0, 1.0, _MEAN_PROMPT, pairs, 0.0, 0.0, 0.0])))
     per_request_s = decode_s / batch * _MEAN_OUTPUT + prefill_s

@@ -1,7 +1,4 @@
-"""Fixed-size blocks of key/value slots.
-
-The pool that counts their users, and the table of one sequence.
-"""
+"""Fixed-size blocks of key/value slots: the pool that counts their users, and block tables."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ __all__ = ["BlockPool", "BlockTable", "Pool"]
 
 
 class Pool(Protocol):
-    """Where tables take blocks from.
+    """Blocks that tables take and give back.
 
     Attributes:
-        num_blocks: in all.
+        num_blocks: blocks in the pool.
         block_size: token slots per block.
         prefix: index of reusable blocks, or None.
     """
@@ -70,11 +67,9 @@ class Pool(Protocol):
 
     def retain(self, block: int) -> None:
         """Add a user to a block that is held or idle in the prefix index."""
-        ...
 
     def release(self, block: int) -> None:
-        """Drop a user; the last one gives the block back."""
-        ...
+        """Drop a user; a block without users is free."""
 
 
 class BlockPool:
@@ -100,7 +95,7 @@ class BlockPool:
         if num_blocks < 1:
             raise ConfigError(
                 f"num_blocks is {num_blocks}, but must be at least 1",
-                hint="give the pool more memory",
+                hint="set more memory aside for the pool",
             )
         if block_size < 1 or block_size & (block_size - 1):
             raise ConfigError(
@@ -131,26 +126,6 @@ class BlockPool:
         """Return the number of tables that hold a block."""
         return self._users[block]
 
-    def allocate(self) -> int:
-        """Take one block; the least recently used idle block is forgotten when none is free.
-
-        Returns:
-            Its id, with one user.
-
-        Raises:
-            CapacityError: every block is held.
-        """
-        if self._free:
-            block = self._free.pop()
-        elif self.prefix and self.prefix.num_idle:
-            block = self.prefix.evict()
-        else:
-            raise CapacityError(
-                f"all {self.num_blocks} blocks are held", hint="preempt a sequence first"
-            )
-        self._users[block] = 1
-        return block
-
     def can_take(self, count: int) -> bool:
         """Whether `take` would succeed."""
         return count <= self.num_available
@@ -159,7 +134,8 @@ class BlockPool:
         """Take blocks, each with one user; all or none.
 
         Args:
-            count: how many, at least 0.
+            count: how many, at least 0. The least recently used idle blocks are forgotten when too
+                few are free.
             after: ignored, as any block is as good as another.
 
         Returns:
@@ -168,22 +144,35 @@ class BlockPool:
         Raises:
             CapacityError: fewer are available; nothing was taken.
         """
+        self._require(count)
+        blocks: list[int] = []
+        for _ in range(count):
+            if self._free:
+                blocks.append(self._free.pop())
+            else:
+                assert self.prefix is not None
+                blocks.append(self.prefix.evict())
+            self._users[blocks[-1]] = 1
+        return blocks
+
+    def _require(self, count: int) -> None:
+        """Refuse to take more blocks than are available."""
         if not self.can_take(count):
             raise CapacityError(
                 f"{count} blocks are needed and {self.num_available} available",
                 hint="preempt a sequence first",
             )
-        return [self.allocate() for _ in range(count)]
 
     def retain(self, block: int) -> None:
         """Add a user to a block that is held or idle in the prefix index."""
+        # A block without users that is asked for by its content is idle, never on the free list.
         if self._users[block] == 0:
             assert self.prefix is not None
             self.prefix.unpark(block)
         self._users[block] += 1
 
     def release(self, block: int) -> None:
-        """Drop a user; the last one gives the block back."""
+        """Drop a user; a block without users is free, or idle if its content is known."""
         assert self._users[block] > 0, f"block {block} has no user"
         self._users[block] -= 1
         if self._users[block]:
@@ -213,10 +202,6 @@ class BlockTable:
         """Block ids, int64 [num_blocks]; a view."""
         return self._blocks[: self.num_blocks]
 
-    def append(self, block: int) -> None:
-        """Add a block at the end."""
-        self.extend([block])
-
     @property
     def last(self) -> int:
         """The last block, -1 without any."""
@@ -225,6 +210,7 @@ class BlockTable:
     def extend(self, blocks: list[int]) -> None:
         """Add blocks at the end."""
         size = self.num_blocks + len(blocks)
+        # The array doubles, so that a growing sequence copies each entry once on average.
         if size > len(self._blocks):
             grown = np.zeros(max(size, 2 * len(self._blocks)), dtype=np.int64)
             grown[: self.num_blocks] = self.blocks
@@ -240,7 +226,7 @@ class BlockTable:
         """Take blocks until `num_tokens` fit; all or none.
 
         Args:
-            pool: where from.
+            pool: pool that has the blocks.
             num_tokens: tokens the table must have slots for.
 
         Raises:
@@ -250,20 +236,7 @@ class BlockTable:
         if missing:
             self.extend(pool.take(missing, after=self.last))
 
-    def slots(self, start: int, stop: int, block_size: int) -> np.ndarray:
-        """Return the pool slots of token positions [start, stop), int64."""
-        positions = np.arange(start, stop)
-        return self._blocks[positions // block_size] * block_size + positions % block_size
-
-    def slot(self, position: int, block_size: int) -> int:
-        """Return the pool slot of one token position."""
-        return int(self._blocks[position // block_size]) * block_size + position % block_size
-
-    def fork(self, pool: Pool) -> BlockTable:
-        """Share all blocks with a new table."""
-        return self.fork_head(pool, self.num_blocks)
-
-    def fork_head(self, pool: Pool, num_blocks: int) -> BlockTable:
+    def fork(self, pool: Pool, num_blocks: int) -> BlockTable:
         """Share the leading `num_blocks` blocks with a new table."""
         copy = BlockTable()
         copy.extend(self._blocks[:num_blocks].tolist())
@@ -272,10 +245,10 @@ class BlockTable:
         return copy
 
     def make_writable(self, pool: Pool, position: int) -> tuple[int, int] | None:
-        """Return this table its own copy of the block at a token position (copy-on-write).
+        """Replace the block at a token position by a copy of this table's own, if it is shared.
 
         Args:
-            pool: that handed the block out.
+            pool: pool that handed the block out.
             position: about to be written.
 
         Returns:
@@ -294,7 +267,9 @@ class BlockTable:
         return shared, own
 
     def free(self, pool: Pool) -> None:
-        """Give all blocks back, last first, so that the ends of prefixes are forgotten before their beginnings."""
+        """Release all blocks."""
+        # Last first: blocks that become idle are evicted in this order, and the end of a prefix is
+        # of no use without its beginning.
         for block in self.blocks[::-1].tolist():
             pool.release(block)
         self.num_blocks = 0

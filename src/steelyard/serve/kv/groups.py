@@ -1,10 +1,10 @@
-"""A pool that hands out blocks in runs, so that a sequence's keys and values lie together and move in few copies."""
+"""A pool that hands out blocks in runs, so that what a sequence holds moves in few copies."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard.errors import CapacityError, ConfigError
+from steelyard.errors import ConfigError
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.runs import FreeRuns, SizeClasses
 
@@ -61,16 +61,12 @@ class GroupPool(BlockPool):
 
     @property
     def num_available(self) -> int:
-        """Blocks that can be handed out: free ones, ones taken ahead, and idle ones of the prefix index."""
+        """Blocks that can be handed out: free, taken ahead, or idle in the prefix index."""
         return (
             self._runs.num_blocks
             + self._ahead.num_blocks
             + (self.prefix.num_idle if self.prefix else 0)
         )
-
-    def allocate(self) -> int:
-        """Take one block for a table of which nothing is known; `take` says when that fails."""
-        return self.take(1)[0]
 
     def take(self, count: int, *, after: int = -1) -> list[int]:
         """Take blocks for one table, as far as possible in its run.
@@ -85,11 +81,7 @@ class GroupPool(BlockPool):
         Raises:
             CapacityError: too few blocks are available; none was taken.
         """
-        if count > self.num_available:
-            raise CapacityError(
-                f"{count} blocks are needed and {self.num_available} available",
-                hint="preempt a sequence first",
-            )
+        self._require(count)
         blocks = self._continue(after, count)
         while len(blocks) < count:
             start, size = self._group(count - len(blocks))
@@ -102,7 +94,7 @@ class GroupPool(BlockPool):
         return blocks
 
     def release(self, block: int) -> None:
-        """Drop a user; the last one gives the block back, and what was taken ahead of it."""
+        """Drop a user; a block without users is free, with what was taken ahead of it."""
         assert self._users[block] > 0, f"block {block} has no user"
         self._users[block] -= 1
         if self._users[block]:
@@ -131,8 +123,17 @@ class GroupPool(BlockPool):
         return list(range(start, start + used))
 
     def _group(self, needed: int) -> tuple[int, int]:
-        """Take a run, (start, size), out of where it was for a table that needs blocks; it may be longer or shorter than needed."""
+        """Take a run for a table that needs blocks.
+
+        Args:
+            needed: blocks that the table lacks.
+
+        Returns:
+            (start, size) of the run; it may be longer or shorter than needed.
+        """
         wanted = max(needed, self.group_blocks)
+        # A full group first, so that the table can grow; then what is needed now, out of free
+        # blocks before blocks that another table might grow into.
         for size in (wanted, needed):
             start = self._runs.at_least(size)
             if start >= 0:
@@ -143,8 +144,10 @@ class GroupPool(BlockPool):
         return self._largest(needed)
 
     def _largest(self, needed: int) -> tuple[int, int]:
-        """Take the longest run there is, free or ahead of a table; without one, the block longest idle in the prefix index."""
-        free, ahead = self._runs.largest(), self._ahead.largest()
+        """Take the longest run, free or ahead of a table; without one, the block longest idle."""
+        free = self._runs.largest()
+        ahead = self._ahead.largest()
+        # Cached prefixes are the last to go: blocks ahead of tables hold nothing yet.
         if free < 0 and ahead < 0:
             assert self.prefix is not None
             return self.prefix.evict(), 1
@@ -153,7 +156,7 @@ class GroupPool(BlockPool):
         return self._cut(ahead, needed)
 
     def _cut(self, start: int, needed: int) -> tuple[int, int]:
-        """Take the far end of what a table has ahead: half of it, or what is needed if that is more."""
+        """Take the far end of what a table has ahead: half of it, or more if that is needed."""
         size = self._ahead.remove(start)
         cut = min(size, max(needed, size // 2))
         if size > cut:

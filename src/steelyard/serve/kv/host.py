@@ -1,4 +1,4 @@
-"""The second tier's books: which of its blocks hold which tokens of which sequence."""
+"""Books of the second tier: which of its blocks hold which tokens of which sequence."""
 
 from __future__ import annotations
 
@@ -61,11 +61,6 @@ class HostSpace:
         self._copies: dict[str, HostCopy] = {}
         self._kept: dict[bytes, str] = {}
 
-    @property
-    def num_in_use(self) -> int:
-        """Blocks that belong to copies."""
-        return self.pool.num_in_use
-
     def find(self, key: str) -> HostCopy | None:
         """Return the copy of a sequence."""
         return self._copies.get(key)
@@ -80,10 +75,10 @@ class HostSpace:
         )
 
     def extend(self, key: str, num_tokens: int) -> HostCopy:
-        """Return a sequence's copy blocks for `num_tokens`, and make it the most recent one.
+        """Make room for `num_tokens` in a sequence's copy, and make it the most recent one.
 
         Args:
-            key: names the sequence; an empty copy is made when it has none.
+            key: name of the sequence; an empty copy is made when it has none.
             num_tokens: tokens it has to have room for.
 
         Returns:
@@ -105,7 +100,7 @@ class HostSpace:
         return copy
 
     def drop(self, key: str) -> None:
-        """Give all blocks of a copy back; nothing happens when there is none."""
+        """Release all blocks of a copy; nothing happens when there is none."""
         copy = self._copies.get(key)
         if copy:
             self._shorten(key, copy, len(copy.blocks))
@@ -114,11 +109,12 @@ class HostSpace:
         """Let a copy be found by the chain hashes of its content.
 
         Args:
-            key: of a copy.
-            hashes: of its leading full blocks, as many as it has.
+            key: name of a copy.
+            hashes: chain hashes of its leading full blocks, as many as it has.
         """
         copy = self._copies[key]
-        copy.hashes, copy.resident = list(hashes), False
+        copy.hashes = list(hashes)
+        copy.resident = False
         self._index(key, copy)
 
     def match(self, hashes: list[bytes]) -> tuple[str, int]:
@@ -137,11 +133,11 @@ class HostSpace:
         return "", 0
 
     def rename(self, key: str, new_key: str) -> None:
-        """Give a copy, if there is one, another name; it can no longer be found by its content.
+        """Rename a copy, if there is one; it can no longer be found by its content.
 
         Args:
-            key: of the copy.
-            new_key: not in use.
+            key: name of the copy.
+            new_key: name that is not in use.
         """
         copy = self._copies.pop(key, None)
         if copy:
@@ -156,6 +152,8 @@ class HostSpace:
 
     def _give_up(self, count: int) -> None:
         """Shorten the copy that is worth least by `count` blocks, or by all it has."""
+        # The copies are in order of their last use, so the last resident one belongs to the request
+        # that came back latest. It keeps the pool longest, and its copy is asked for last.
         resident = [
             name for name, copy in self._copies.items() if copy.resident and not copy.pinned
         ]
@@ -168,7 +166,7 @@ class HostSpace:
         self._shorten(key, copy, min(count, len(copy.blocks)))
 
     def _shorten(self, key: str, copy: HostCopy, count: int) -> None:
-        """Give the last `count` blocks of a copy back."""
+        """Release the last `count` blocks of a copy."""
         self._unindex(copy)
         for block in reversed(copy.blocks[len(copy.blocks) - count :]):
             self.pool.release(block)
@@ -180,7 +178,15 @@ class HostSpace:
             del self._copies[key]
 
     def _index(self, key: str, copy: HostCopy) -> None:
-        """Enter a kept copy under the hash of its last full block; an older copy of equal content is dropped."""
+        """Enter a kept copy under the hash of its last full block.
+
+        An older copy of equal content is dropped, unless a transfer or a request uses it: then this
+        one cannot be found, and goes when room is short.
+
+        Args:
+            key: name of the copy.
+            copy: the copy.
+        """
         full = min(copy.valid_tokens // self.block_size, len(copy.hashes))
         del copy.hashes[full:]
         if full:

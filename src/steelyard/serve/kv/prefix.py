@@ -17,7 +17,7 @@ def chain_hash(previous: bytes, tokens: list[int]) -> bytes:
         tokens: token ids of the block.
 
     Returns:
-        16 bytes; equal prefixes give equal hashes, others differ for all practical purposes.
+        16 bytes; hashes of equal prefixes are equal, others differ for all practical purposes.
     """
     return hashlib.blake2b(
         previous + np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=16
@@ -35,7 +35,7 @@ class PrefixIndex:
         """Make an empty index.
 
         Args:
-            model_key: names weights and adapter; indexes of different keys share nothing.
+            model_key: name of weights and adapter; indexes of different keys share nothing.
         """
         self.root = hashlib.blake2b(model_key.encode(), digest_size=16).digest()
         self._block_of: dict[bytes, int] = {}
@@ -76,13 +76,19 @@ class PrefixIndex:
         return blocks
 
     def insert(self, digest: bytes, block: int) -> None:
-        """Remember a computed full block; the first block with a content keeps the name."""
+        """Remember a computed full block."""
+        # The first block with a content stays the one that is found: tables may share it already,
+        # and a second copy is freed as soon as its only user ends.
         if digest not in self._block_of and block not in self._hash_of:
             self._block_of[digest] = block
             self._hash_of[block] = digest
 
     def pin(self, digests: Iterable[bytes]) -> None:
-        """Keep blocks of these contents, from now or from when they are computed, until as many `unpin` as `pin` calls came."""
+        """Keep blocks of these contents until as many `unpin` as `pin` calls came.
+
+        Args:
+            digests: chain hashes of the contents; what is not computed yet is kept from when it is.
+        """
         for digest in digests:
             self._pins[digest] += 1
             block = self._block_of.get(digest)
@@ -92,6 +98,7 @@ class PrefixIndex:
 
     def unpin(self, digests: Iterable[bytes]) -> None:
         """Take back one `pin` of each content."""
+        # Last first, so that the end of a prefix is evicted before its beginning.
         for digest in reversed(list(digests)):
             self._pins[digest] -= 1
             if self._pins[digest] > 0:
@@ -117,7 +124,7 @@ class PrefixIndex:
             del self._idle[block]
 
     def evict(self) -> int:
-        """Forget the least recently used idle block and give it away."""
+        """Forget the least recently used idle block and return it."""
         block, _ = self._idle.popitem(last=False)
         del self._block_of[self._hash_of.pop(block)]
         return block

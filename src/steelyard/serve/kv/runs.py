@@ -1,4 +1,4 @@
-"""Runs of consecutive blocks, sorted into size classes so that a fitting one is found in logarithmic time."""
+"""Runs of consecutive blocks in size classes, where a fitting one is found in logarithmic time."""
 
 __all__ = ["FreeRuns", "SizeClasses"]
 
@@ -29,7 +29,7 @@ class SizeClasses:
         self.num_blocks += size
 
     def remove(self, start: int) -> int:
-        """Forget a run and give its size."""
+        """Forget a run and return its size."""
         size = self.sizes.pop(start)
         del self._classes[size.bit_length()][start]
         self.num_blocks -= size
@@ -42,8 +42,8 @@ class SizeClasses:
             size: blocks, at least 1.
 
         Returns:
-            The start of one from the smallest class that has one (of the size's own class only its
-            newest is looked at), or -1.
+            The start of one from the smallest class that has one (only the newest run of the size's
+            own class is looked at), or -1.
         """
         rank = size.bit_length()
         for runs in self._classes[rank:]:
@@ -74,7 +74,8 @@ class FreeRuns(SizeClasses):
         """Free blocks [start, start + size)."""
         if start in self._start_of:
             left = self._start_of[start]
-            start, size = left, size + self.remove(left)
+            size += self.remove(left)
+            start = left
         if start + size in self.sizes:
             size += self.remove(start + size)
         self.add(start, size)
@@ -83,7 +84,7 @@ class FreeRuns(SizeClasses):
         """Take blocks from the front of a run.
 
         Args:
-            start: its first block.
+            start: first block of the run.
             size: most blocks to take.
 
         Returns:
@@ -103,7 +104,7 @@ class FreeRuns(SizeClasses):
         self._start_of[start + size] = start
 
     def remove(self, start: int) -> int:
-        """Forget a run and give its size."""
+        """Forget a run and return its size."""
         size = super().remove(start)
         del self._start_of[start + size]
         return size

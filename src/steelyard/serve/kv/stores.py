@@ -1,7 +1,4 @@
-"""Where a second tier keeps blocks.
-
-In memory, or in a file that bypasses the page cache where the file system lets it.
-"""
+"""Stores of a second tier's blocks: memory, or a file that bypasses the page cache if it can."""
 
 from __future__ import annotations
 
@@ -48,8 +45,7 @@ class BlockStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Give memory and files back."""
-        ...
+        """Free memory and files."""
 
 
 class MemoryStore:
@@ -92,7 +88,7 @@ class MemoryStore:
         return 1
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._arena = np.empty((0, 0, 0), dtype=np.uint8)
 
 
@@ -121,7 +117,7 @@ class FileStore:
         """Make the file and reserve its space.
 
         Args:
-            folder: where; it must exist.
+            folder: folder of the file; it must exist.
             num_blocks: blocks.
             num_pieces: pieces of a block, keys and values of each layer.
             piece_bytes: bytes of a piece.
@@ -144,7 +140,9 @@ class FileStore:
                 f"cannot make {path}: {error.strerror}", hint="name a folder that can be written"
             ) from error
         self._closer = weakref.finalize(self, os.close, self._file)
+        # The open file lives on without its name, and goes with the process however that ends.
         path.unlink()
+        # Reserved now, so that a full disk is an error at the start and not amid a swap.
         try:
             os.posix_fallocate(self._file, 0, num_blocks * self._block_bytes)
         except OSError as error:
@@ -187,7 +185,8 @@ class FileStore:
         """Write one chunk."""
         stage, view = self._stage(source)
         view[..., : self._piece_bytes] = source
-        done, offset = 0, block * self._block_bytes + piece * self._shape[1]
+        done = 0
+        offset = block * self._block_bytes + piece * self._shape[1]
         while done < view.nbytes:
             done += os.pwrite(self._file, stage[done : view.nbytes], offset + done)
         return 1
@@ -195,7 +194,8 @@ class FileStore:
     def _get(self, block: int, piece: int, target: np.ndarray) -> int:
         """Read one chunk."""
         stage, view = self._stage(target)
-        done, offset = 0, block * self._block_bytes + piece * self._shape[1]
+        done = 0
+        offset = block * self._block_bytes + piece * self._shape[1]
         while done < view.nbytes:
             count = os.preadv(self._file, [stage[done : view.nbytes]], offset + done)
             if not count:
@@ -205,7 +205,9 @@ class FileStore:
         return 1
 
     def _stage(self, blocks: np.ndarray) -> tuple[memoryview, np.ndarray]:
-        """Return this thread's buffer, as bytes and as an array shaped like `blocks` with padded pieces."""
+        """Return this thread's buffer, as bytes and as an array of blocks with padded pieces."""
+        # Direct reads and writes need aligned memory, and an anonymous map begins on a page. Every
+        # thread has its own, so that none waits for another.
         if not hasattr(self._stages, "memory"):
             self._stages.memory = mmap.mmap(-1, max(_STAGE_BYTES, self._block_bytes))
         memory = memoryview(self._stages.memory)
@@ -222,6 +224,8 @@ def _open(path: Path, direct: bool | None) -> tuple[int, bool]:
         try:
             return os.open(path, flags | os.O_DIRECT, 0o600), True
         except OSError:
+            # Some file systems, such as tmpfs of older kernels, refuse O_DIRECT after they have
+            # made the file.
             path.unlink(missing_ok=True)
             if direct:
                 raise

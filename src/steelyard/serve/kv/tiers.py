@@ -1,4 +1,4 @@
-"""Moves keys and values between the pool's tensor and a second tier, in threads of its own."""
+"""Transfers of keys and values between the pool's tensor and a second tier, in own threads."""
 
 from __future__ import annotations
 
@@ -28,14 +28,11 @@ _NUM_THREADS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkModel:
-    """An emulated link.
-
-    A copy takes at least its latency and its bytes over the bandwidth. What is measured with it is
-    emulation.
+    """Emulated link on which a copy takes at least its latency and its bytes over the bandwidth.
 
     Attributes:
-        latency_s: of each copy.
-        bytes_per_s: of each direction.
+        latency_s: latency of each copy.
+        bytes_per_s: bandwidth of each direction.
     """
 
     latency_s: float
@@ -98,7 +95,7 @@ def make_store(kv: Tensor, num_blocks: int, folder: Path | None = None) -> Block
     Args:
         kv: pool tensor [L, 2, num_blocks, ...].
         num_blocks: blocks of the tier.
-        folder: of the file that holds them; None for memory.
+        folder: folder of the file that holds them; None for memory.
 
     Returns:
         An empty store.
@@ -116,10 +113,7 @@ def make_store(kv: Tensor, num_blocks: int, folder: Path | None = None) -> Block
 
 
 class TieredKV:
-    """Carries out transfers.
-
-    Real copies between a pool and a store, in threads that do not hold the interpreter lock while
-    they copy.
+    """Copies blocks between a pool and a store, in threads that do not hold the interpreter lock.
 
     A transfer's runs of blocks move one copy per run. Incoming and outgoing transfers have threads
     of their own, so that a request is not kept waiting by those that leave. The order among
@@ -142,9 +136,9 @@ class TieredKV:
         Args:
             kv: pool tensor [L, 2, num_blocks, ...], contiguous and on the CPU.
             store: the second tier, shaped for it.
-            grouped: move runs of blocks at once; else every block's keys and values of every layer
-                on their own, the baseline.
-            link: emulates a slower link; None for what the machine gives.
+            grouped: whether runs of blocks move at once; else every block's keys and values of
+                every layer move on their own, the baseline.
+            link: emulated slower link; None for the machine's own speed.
 
         Raises:
             ConfigError: the pool is not on the CPU.
@@ -193,7 +187,7 @@ class TieredKV:
         """Wait for transfers.
 
         Args:
-            transfer_ids: which; None for at least one of those under way.
+            transfer_ids: transfers to wait for; None for at least one of those under way.
         """
         if transfer_ids is None:
             wait(self._under_way.values(), return_when="FIRST_COMPLETED")
@@ -201,7 +195,7 @@ class TieredKV:
             wait([self._under_way[name] for name in transfer_ids if name in self._under_way])
 
     def close(self) -> None:
-        """Wait for what is under way, end the threads and give the store back."""
+        """Wait for what is under way, end the threads and close the store."""
         for threads in self._threads.values():
             threads.shutdown()
         self.store.close()
@@ -218,8 +212,11 @@ class TieredKV:
         return ended
 
     def _run(self, transfer: Transfer, submitted_s: float) -> float:
-        """Carry one transfer out and give the seconds since its submission."""
-        start, copies, size, failures = time.perf_counter(), 0, 0, 1
+        """Carry one transfer out and return the seconds since its submission."""
+        start = time.perf_counter()
+        copies = 0
+        size = 0
+        failures = 1  # until all runs are copied, so that whatever is raised counts
         try:
             for device, host, count in transfer.runs.tolist():
                 copies += self._copy(transfer.direction, device, host, count)
@@ -239,7 +236,7 @@ class TieredKV:
                 )
 
     def _copy(self, direction: str, device: int, host: int, count: int) -> int:
-        """Copy a run of blocks and give the number of copies."""
+        """Copy a run of blocks and return the number of copies."""
         blocks = self._pool[device : device + count]
         move = self.store.put if direction == "out" else self.store.get
         if self.grouped:

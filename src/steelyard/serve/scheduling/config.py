@@ -5,11 +5,7 @@ from typing import Literal
 
 from steelyard.errors import CapacityError, require
 
-__all__ = ["Allocator", "SchedulerConfig"]
-
-Allocator = Literal[
-    "paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle", "block-group"
-]
+__all__ = ["SchedulerConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,14 +19,12 @@ class SchedulerConfig:
         max_num_seqs: most sequences that run at once, at most the token budget.
         max_model_len: most tokens of a prompt and its output together.
         watermark_fraction: share of the pool kept free when a request is admitted beside others.
-        prefix_caching: whether equal prefixes share blocks; contiguous allocators share none.
+        prefix_caching: whether equal prefixes share blocks.
         policy: order in which requests are served.
         update_every: steps between two updates of the order; at one, requests with blocks lose them
             to others that come first. 0 takes the order only when a request is admitted or
             preempted.
-        allocator: how slots are handed out: blocks on demand, runs of blocks that grow, or one
-            contiguous reservation of the model length, of the output rounded up to a power of two,
-            or of the true output length.
+        allocator: how slots are handed out: blocks on demand, or runs of blocks that grow.
         group_blocks: blocks a request first takes as one run with the block-group allocator, 0 for
             a choice by the pool's size.
         preemption: what happens to the blocks of a request that has to yield: dropped and computed
@@ -53,7 +47,7 @@ class SchedulerConfig:
     prefix_caching: bool = True
     policy: Literal["fcfs", "priority", "vtc", "dlpm", "sjf"] = "fcfs"
     update_every: int = 0
-    allocator: Allocator = "paged"
+    allocator: Literal["paged", "block-group"] = "paged"
     group_blocks: int = 0
     preemption: Literal["recompute", "swap", "auto"] = "recompute"
     host_blocks: int = 0
@@ -70,7 +64,8 @@ class SchedulerConfig:
             CapacityError: the pool, or the host tier of an engine that swaps, cannot hold one
                 sequence of `max_model_len`.
         """
-        size, needed = self.block_size, -(-self.max_model_len // max(self.block_size, 1))
+        size = self.block_size
+        needed = -(-self.max_model_len // max(size, 1))
         swaps = self.preemption != "recompute"
         known = self.swap_s_per_block > 0 and self.prefill_s_per_token > 0
         require(
@@ -90,11 +85,9 @@ class SchedulerConfig:
                 self.preemption != "auto" or known,
                 "above 0, as prefill_s_per_token, when preemption is 'auto'",
             ),
-            preemption=(
-                not swaps or not self.is_contiguous,
-                "'recompute' with a contiguous allocator",
-            ),
         )
+        # The oldest request is never preempted, so it must fit alone at its full length; one that
+        # is swapped out must fit on the host in the same way.
         for name, count in (
             ("num_blocks", self.num_blocks),
             ("host_blocks", self.host_blocks if swaps else needed),
@@ -103,10 +96,5 @@ class SchedulerConfig:
                 raise CapacityError(
                     f"{count} blocks of {size} tokens cannot hold one sequence of max_model_len "
                     f"{self.max_model_len}",
-                    hint=f"give {name} >= {needed} or max_model_len <= {max(count, 0) * size}",
+                    hint=f"set {name} >= {needed} or max_model_len <= {max(count, 0) * size}",
                 )
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether a sequence holds one reservation from its admission to its end."""
-        return self.allocator.startswith("contiguous")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def take_tokens(
         plan: the step.
         output: one row per sampled request; rows of requests that ended since are dropped.
         now_s: time at the step's end.
-        memory: where forks share blocks.
+        memory: memory in which forks share blocks.
 
     Returns:
         Sequences that ended, the root for a beam search.
@@ -70,6 +71,7 @@ def take_tokens(
         if index in output.errors:
             ended += _refuse(request, output.errors[index])
             continue
+        # Beams of one search are compared with each other, so their rows are collected first.
         if family is not None and family.is_beam:
             beams.setdefault(family, {})[request.id] = index
             continue
@@ -103,7 +105,7 @@ def _refuse(request: Request, error: str) -> list[Request]:
 def _report(
     request: Request, output: StepOutput, index: int
 ) -> tuple[float | None, list[tuple[int, float]] | None]:
-    """Return the log probability of a row's token and its alternatives, as far as the request asks for them."""
+    """Return what a request asks for of its token's log probability and of the alternatives."""
     count = request.params.logprobs
     if count is None or output.logprobs is None:
         return None, None
@@ -128,7 +130,7 @@ def _spread(family: Family, memory: KVMemory) -> None:
 def _advance(
     family: Family, rows: dict[str, int], output: StepOutput, now_s: float, memory: KVMemory
 ) -> list[Request]:
-    """Move the beams of a family; gives the root when the search has ended."""
+    """Move the beams of a family; the result holds the root when the search has ended."""
     family.has_forked = True
     advance_beams(family, rows, output, now_s, memory.fork)
     for member in family.members:
@@ -138,13 +140,13 @@ def _advance(
         return []
     best = best_hypotheses(family)[0]
     root = family.root
-    root.output, root.logprobs, root.cumulative_logprob = (
-        list(best.tokens),
-        list(best.logprobs),
-        best.cumulative_logprob,
-    )
+    root.output = list(best.tokens)
+    root.logprobs = list(best.logprobs)
+    root.cumulative_logprob = best.cumulative_logprob
     root.last_token_s = now_s
-    root.first_token_s = now_s if root.first_token_s != root.first_token_s else root.first_token_s
+    # The root itself got no token when all its first continuations ended the output.
+    if math.isnan(root.first_token_s):
+        root.first_token_s = now_s
     for member in family.members:
         member.finish_reason = "stop" if best.finish_reason == "stop" else "length"
     return [root]

@@ -9,13 +9,12 @@ import numpy as np
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.kv.blocks import BlockPool, Pool
-from steelyard.serve.kv.contiguous import ContiguousPool, power_of_two
 from steelyard.serve.kv.groups import GroupPool
-from steelyard.serve.kv.prefix import PrefixIndex, chain_hash
+from steelyard.serve.kv.prefix import PrefixIndex
+from steelyard.serve.scheduling.request import Request
 
 if TYPE_CHECKING:
     from steelyard.serve.scheduling.config import SchedulerConfig
-    from steelyard.serve.scheduling.request import Request
 
 __all__ = ["KVMemory"]
 
@@ -34,22 +33,16 @@ class KVMemory:
 
         Args:
             config: limits and allocator.
-            model_key: names the weights, for the prefix index.
+            model_key: name of the weights, for the prefix index.
         """
         self.config = config
-        self.prefix = (
-            PrefixIndex(model_key=model_key)
-            if config.prefix_caching and not config.is_contiguous
-            else None
-        )
+        self.prefix = PrefixIndex(model_key=model_key) if config.prefix_caching else None
         self.pool: Pool = self._make_pool()
         self._copies: dict[int, int] = {}
 
     def _make_pool(self) -> Pool:
         """Make the pool of the configured allocator."""
         config = self.config
-        if config.is_contiguous:
-            return ContiguousPool(config.num_blocks, config.block_size)
         if config.allocator == "block-group":
             return GroupPool(
                 config.num_blocks, config.block_size, self.prefix, group_blocks=config.group_blocks
@@ -61,45 +54,74 @@ class KVMemory:
         return -(-num_tokens // self.config.block_size)
 
     def footprint(self, request: Request) -> int:
-        """Count the blocks that a request needs to run its next step: what it holds, or would take when admitted."""
-        if self.config.is_contiguous:
-            return len(self._reserving(request.sequences)) * power_of_two(
-                self.blocks_for(self._reservation(request))
-            )
+        """Count the blocks that a request holds for its next step, or would take when admitted."""
         return sum(self.blocks_for(item.num_tokens + 1) for item in request.sequences)
 
     def check(self, request: Request) -> None:
         """Refuse a request whose sequences could fill more than the pool.
 
         Args:
-            request: not yet added.
+            request: request that was not added yet.
 
         Raises:
             ConfigError: they would not fit even alone.
         """
-        count, total = request.params.num_sequences, len(request.prompt) + request.params.max_tokens
-        if isinstance(self.pool, ContiguousPool):
-            fits = self.pool.capacity(self.blocks_for(self._reservation(request))) >= count
-        else:
-            shared = (len(request.prompt) - 1) // self.config.block_size
-            fits = (
-                shared + count * (self.blocks_for(total) - shared)
-                <= self.config.num_blocks - self.num_pinned
-            )
-        if not fits:
+        if not self.can_hold(request):
+            count = request.params.num_sequences
+            total = len(request.prompt) + request.params.max_tokens
             raise ConfigError(
                 f"{count} sequences of {total} tokens do not fit in {self.config.num_blocks} "
                 f"blocks of {self.config.block_size} tokens",
                 hint="ask for fewer sequences or tokens, or give the pool more blocks",
             )
 
+    def can_hold(self, request: Request) -> bool:
+        """Whether the sequences of a request at their full length fit in an empty pool."""
+        count = request.params.num_sequences
+        total = len(request.prompt) + request.params.max_tokens
+        # The block of the prompt's last token is not shared: every sequence writes into its own.
+        shared = (len(request.prompt) - 1) // self.config.block_size
+        needed = shared + count * (self.blocks_for(total) - shared)
+        return needed <= self.config.num_blocks - self.num_pinned
+
     @property
     def num_pinned(self) -> int:
         """Blocks that pins keep or will keep."""
         return self.prefix.num_pinned if self.prefix else 0
 
+    def pin(self, tokens: list[int]) -> int:
+        """Keep the full blocks of a prefix in the pool, from when they are computed.
+
+        Args:
+            tokens: the prefix.
+
+        Returns:
+            The tokens that are kept, a multiple of the block size; 0 without prefix caching.
+
+        Raises:
+            CapacityError: the rest of the pool could not hold one sequence of the model length.
+        """
+        hashes = self._hashes(tokens)
+        # Pinned blocks never come free; without room for one longest sequence beside them, a
+        # request that was accepted might never run.
+        needed = self.blocks_for(self.config.max_model_len)
+        if self.num_pinned + len(hashes) + needed > self.config.num_blocks:
+            raise CapacityError(
+                f"{len(hashes)} more pinned blocks leave no room for a sequence of "
+                f"{self.config.max_model_len} tokens",
+                hint="unpin another prefix or enlarge the pool",
+            )
+        if self.prefix is not None:
+            self.prefix.pin(hashes)
+        return len(hashes) * self.config.block_size
+
+    def unpin(self, tokens: list[int]) -> None:
+        """Take one `pin` of the same tokens back."""
+        if self.prefix is not None:
+            self.prefix.unpin(self._hashes(tokens))
+
     def admit(self, sequences: list[Request], headroom: int) -> bool:
-        """Return the sequences of a waiting request blocks for all their known tokens, or nothing.
+        """Find the sequences of a waiting request blocks for all their known tokens, or none.
 
         The first finds known prefixes; the others share the full blocks of what they have in common
         with it. One more token per sequence must fit, so that no request is admitted to be
@@ -112,16 +134,17 @@ class KVMemory:
         Returns:
             Whether they got blocks; `num_computed` then counts what is shared.
         """
-        if self.config.is_contiguous:
-            return self._admit_contiguous(sequences)
         leader, others = sequences[0], sequences[1:]
         known = self._match(leader)
         heads = [self._common_blocks(leader, item) for item in others]
         held = len(known) + sum(heads)
+        # Idle blocks count as available, but those that this request finds again leave the idle
+        # list when they are retained, so they are not there to be handed out.
         idle = sum(self.prefix.is_idle(block) for block in known) if self.prefix else 0
         fresh = sum(self.blocks_for(item.num_tokens + 1) for item in sequences) - held
         if fresh + idle + headroom > self.pool.num_available:
             return False
+        # Retained before anything is taken: taking may evict idle blocks, these among them.
         for block in known:
             self.pool.retain(block)
         leader.table.extend(known)
@@ -129,14 +152,12 @@ class KVMemory:
         leader.num_computed = len(known) * self.config.block_size
         leader.num_cached = min(leader.num_computed, len(leader.prompt))
         for item, head in zip(others, heads, strict=True):
-            item.table = leader.table.fork_head(self.pool, head)
+            item.table = leader.table.fork(self.pool, head)
             item.table.grow(self.pool, item.num_tokens)
             item.num_computed = head * self.config.block_size
         if leader.family:
-            leader.family.leader, leader.family.shared_tokens = (
-                leader,
-                max(heads, default=0) * self.config.block_size,
-            )
+            leader.family.leader = leader
+            leader.family.shared_tokens = max(heads, default=0) * self.config.block_size
         return True
 
     def has_slot(self, request: Request) -> bool:
@@ -147,22 +168,35 @@ class KVMemory:
         )
 
     def missing(self, sequences: list[Request]) -> int:
-        """Count the blocks that decoding sequences of one request need for one more token each, copies of shared ones included."""
+        """Count the blocks that decoding sequences of one request need for one more token each.
+
+        Args:
+            sequences: decoding sequences of one request.
+
+        Returns:
+            New blocks, and copies of shared blocks that would be written.
+        """
         size = self.config.block_size
         if len(sequences) == 1 and sequences[0].family is None:
             return sequences[0].table.missing(sequences[0].num_computed + 1, size)
-        fresh, writers = 0, Counter[int]()
+        fresh = 0
+        writers = Counter[int]()
         for item in sequences:
             lacking = item.table.missing(item.num_computed + 1, size)
             fresh += lacking
             if not lacking:
                 writers[int(item.table.blocks[item.num_computed // size])] += 1
-        return fresh + sum(
-            min(count, self.pool.users(block) - 1) for block, count in writers.items()
-        )
+        # Of all users of a block the last one that writes keeps it, so a block that only its
+        # writers use costs one copy less than it has writers.
+        copies = (min(count, self.pool.users(block) - 1) for block, count in writers.items())
+        return fresh + sum(copies)
 
     def grow(self, sequences: list[Request]) -> None:
-        """Give each of one request's decoding sequences a slot of its own for one more token; `missing` blocks must be available."""
+        """Find each decoding sequence of one request a slot of its own for one more token.
+
+        Args:
+            sequences: decoding sequences of one request; `missing` blocks must be available.
+        """
         for item in sequences:
             item.table.grow(self.pool, item.num_computed + 1)
             if item.family is not None:
@@ -171,29 +205,22 @@ class KVMemory:
                     self._copies[copy[1]] = copy[0]
 
     def fork(self, source: Request, target: Request) -> None:
-        """Make `target` go on from where `source` stands; blocks it held are given back, a contiguous reservation is filled by copies."""
-        if self.config.is_contiguous:
-            filled = self.blocks_for(source.num_computed) if source.table.num_blocks else 0
-            self._copies.update(
-                zip(
-                    target.table.blocks[:filled].tolist(),
-                    source.table.blocks[:filled].tolist(),
-                    strict=True,
-                )
-            )
-        else:
-            target.table.free(self.pool)
-            target.table = source.table.fork(self.pool)
+        """Make `target` go on from where `source` stands; the blocks it held are given back."""
+        target.table.free(self.pool)
+        target.table = source.table.fork(self.pool, source.table.num_blocks)
         target.num_computed = source.num_computed
         target.block_hashes = list(source.block_hashes)
 
     def drop(self, request: Request) -> None:
-        """Take the blocks of a beam that died; a contiguous reservation stays for the next one in its place."""
-        if not self.config.is_contiguous:
-            request.table.free(self.pool)
+        """Take the blocks of a beam that died."""
+        request.table.free(self.pool)
 
     def take_copies(self) -> np.ndarray:
-        """Return the copies to make before the next step, int64 [C, 2] (from, to), and forget them."""
+        """Return the copies to make before the next step and forget them.
+
+        Returns:
+            int64 [C, 2] pairs of blocks (from, to).
+        """
         copies = np.array(
             [(source, target) for target, source in self._copies.items()], dtype=np.int64
         ).reshape(-1, 2)
@@ -203,52 +230,13 @@ class KVMemory:
     def remember(self, request: Request, start: int, stop: int) -> None:
         """Enter the blocks that computed tokens [start, stop) filled into the prefix index."""
         size = self.config.block_size
-        before, full = start // size, stop // size
+        before = start // size
+        full = stop // size
         if self.prefix is None or full == before:
             return
-        self._extend_hashes(request, full)
+        hashes = request.hash_blocks(self.prefix.root, size, full)
         for index in range(before, full):
-            self.prefix.insert(request.block_hashes[index], int(request.table.blocks[index]))
-
-    def hashes(self, tokens: list[int]) -> list[bytes]:
-        """Return the chain hashes of the full blocks of a prefix; none without prefix caching."""
-        chain: list[bytes] = []
-        if self.prefix is not None:
-            for start in range(0, len(tokens) - self.config.block_size + 1, self.config.block_size):
-                chain.append(
-                    chain_hash(
-                        chain[-1] if chain else self.prefix.root,
-                        tokens[start : start + self.config.block_size],
-                    )
-                )
-        return chain
-
-    def _reservation(self, request: Request) -> int:
-        """Return the tokens that a contiguous allocator reserves for a sequence."""
-        if self.config.allocator == "contiguous-max":
-            return self.config.max_model_len
-        prompt, output = len(request.prompt), request.expected_tokens - len(request.prompt)
-        rounded = output if self.config.allocator == "contiguous-oracle" else power_of_two(output)
-        return min(prompt + rounded, self.config.max_model_len)
-
-    def _reserving(self, sequences: list[Request]) -> list[Request]:
-        """Return the sequences that need a contiguous run of their own, now or after a fork."""
-        family = sequences[0].family
-        return family.members if family and (family.is_beam or not family.has_forked) else sequences
-
-    def _admit_contiguous(self, sequences: list[Request]) -> bool:
-        """Reserve a run for every sequence that runs now or will, or none."""
-        everyone = self._reserving(sequences)
-        try:
-            for item in everyone:
-                item.table.extend(self.pool.take(self.blocks_for(self._reservation(item))))
-        except CapacityError:
-            for item in everyone:
-                item.table.free(self.pool)
-            return False
-        for item in everyone:
-            item.num_computed = 0
-        return True
+            self.prefix.insert(hashes[index], int(request.table.blocks[index]))
 
     def num_cached(self, request: Request) -> int:
         """Count the leading tokens of a request that the prefix index knows now."""
@@ -258,28 +246,32 @@ class KVMemory:
         """Find known blocks for a request's beginning; at least its last token is left to run."""
         if self.prefix is None:
             return []
-        full = (request.num_tokens - 1) // self.config.block_size
-        self._extend_hashes(request, full)
-        return self.prefix.match(request.block_hashes[:full])
+        size = self.config.block_size
+        full = (request.num_tokens - 1) // size
+        return self.prefix.match(request.hash_blocks(self.prefix.root, size, full))
+
+    def _hashes(self, tokens: list[int]) -> list[bytes]:
+        """Return the chain hashes of a prefix's full blocks; none without prefix caching."""
+        if self.prefix is None:
+            return []
+        size = self.config.block_size
+        return Request(id="", prompt=tokens).hash_blocks(
+            self.prefix.root, size, len(tokens) // size
+        )
 
     def _common_blocks(self, leader: Request, other: Request) -> int:
-        """Count the full blocks of what two sequences of one family have in common; the other's last token is left to run."""
-        first, second = (
-            np.array(item.output[: min(len(leader.output), len(other.output))], dtype=np.int64)
-            for item in (leader, other)
-        )
-        apart = np.flatnonzero(first != second)
-        common = len(leader.prompt) + (int(apart[0]) if apart.size else len(first))
-        return min(common, other.num_tokens - 1) // self.config.block_size
+        """Count the full blocks of what two sequences of one family have in common.
 
-    def _extend_hashes(self, request: Request, full: int) -> None:
-        """Hash a request's leading `full` blocks, as far as not yet done."""
-        assert self.prefix is not None
-        size, known = self.config.block_size, request.block_hashes
-        while len(known) < full:
-            start = len(known) * size
-            known.append(
-                chain_hash(
-                    known[-1] if known else self.prefix.root, request.tokens(start, start + size)
-                )
-            )
+        Args:
+            leader: sequence whose blocks are shared.
+            other: sequence that shares them; its last token is left to run.
+
+        Returns:
+            Leading blocks of equal tokens.
+        """
+        shorter = min(len(leader.output), len(other.output))
+        first = np.array(leader.output[:shorter], dtype=np.int64)
+        second = np.array(other.output[:shorter], dtype=np.int64)
+        apart = np.flatnonzero(first != second)
+        common = len(leader.prompt) + (int(apart[0]) if apart.size else shorter)
+        return min(common, other.num_tokens - 1) // self.config.block_size

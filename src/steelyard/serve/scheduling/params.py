@@ -23,7 +23,7 @@ class SamplingParams:
         repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or
             output, above 0.
         logit_bias: (token, addend) pairs.
-        seed: of the draws; equal seeds give equal outputs, whatever else runs.
+        seed: seed of the draws; equal seeds yield equal outputs, whatever else runs.
         stop_tokens: token ids that end the output; the one met is not part of it.
         ignore_end: run to `max_tokens` whatever tokens come, as benchmarks do.
         logprobs: alternatives whose log probability is reported per output token, 0 for the chosen
@@ -97,7 +97,7 @@ class SamplingParams:
 
     @property
     def needs_history(self) -> bool:
-        """Whether choosing a token depends on the tokens before it in other ways than through the model."""
+        """Whether a token depends on those before it in other ways than through the model."""
         return bool(
             self.presence_penalty
             or self.frequency_penalty

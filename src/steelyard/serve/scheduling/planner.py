@@ -32,7 +32,7 @@ def lay_out(
         num_decodes: how many decode.
         block_size: slots per block.
         copies: blocks to copy first, int64 [C, 2].
-        transfers: to start before the step.
+        transfers: copies between the tiers to start before the step.
 
     Returns:
         The plan; its arrays are its own.
@@ -76,7 +76,7 @@ def _tables(requests: list[Request], width: int) -> np.ndarray:
 
 
 def _token_ids(chunks: list[Chunk], num_decodes: int) -> np.ndarray:
-    """Return the tokens to run, int64 [T]; 0 where a step in flight will give them."""
+    """Return the tokens to run, int64 [T]; 0 where a step in flight will yield them."""
     tokens = [
         0 if request.num_unknown else request.output[-1] for request, _ in chunks[:num_decodes]
     ]
@@ -94,12 +94,14 @@ def _feedback(decoding: list[Request]) -> np.ndarray:
 
 
 def _sampled(chunks: list[Chunk], ends: list[int]) -> tuple[list[Request], list[int]]:
-    """Name the requests that get a token, and the row of each; a family's first step names several for one row."""
+    """Return the requests that get a token, and the row of each."""
     sampled: list[Request] = []
     rows: list[int] = []
     for (request, length), end in zip(chunks, ends, strict=True):
         if length != request.num_pending:
             continue
+        # The step that completes a family's prompt yields the first token of every member from one
+        # row.
         family = request.family
         members = [request] if family is None or family.has_forked else family.sampled
         sampled += members

@@ -1,16 +1,13 @@
-"""The choices of a configuration as objects.
-
-Order, second tier, what to do with blocks that have to go.
-"""
+"""The choices of a configuration as objects: order, second tier, and how a request yields."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.host import HostSpace
 from steelyard.serve.scheduling.fairness import DLPM, FCFS, VTC, OrderPolicy, Priority, ShortestJob
+from steelyard.serve.scheduling.swaps.never import NoSwapper
 from steelyard.serve.scheduling.swaps.swapper import Swapper
 
 if TYPE_CHECKING:
@@ -20,27 +17,34 @@ if TYPE_CHECKING:
 
 __all__ = ["make_policy", "make_swapper", "prefers_swap"]
 
-_ORDERS: dict[str, Callable[[], OrderPolicy]] = {
-    "fcfs": FCFS,
-    "priority": Priority,
-    "vtc": VTC,
-    "sjf": ShortestJob,
-}
-
 
 def make_policy(config: SchedulerConfig, memory: KVMemory) -> OrderPolicy:
-    """Make the order of a configuration with its usual settings; what is cached is read from the memory."""
-    return (
-        DLPM(cached_prefix=memory.num_cached)
-        if config.policy == "dlpm"
-        else _ORDERS[config.policy]()
-    )
+    """Make the order of a configuration with its usual settings.
+
+    Args:
+        config: limits and choices.
+        memory: memory that knows which prefixes are cached.
+
+    Returns:
+        A policy without requests.
+    """
+    match config.policy:
+        case "vtc":
+            return VTC()
+        case "dlpm":
+            return DLPM(cached_prefix=memory.num_cached)
+        case "priority":
+            return Priority()
+        case "sjf":
+            return ShortestJob()
+        case "fcfs":
+            return FCFS()
 
 
-def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper | None:
-    """Make the second tier's bookkeeping, or None when blocks are only ever computed again."""
+def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper | NoSwapper:
+    """Make the second tier's bookkeeping, or what stands in its place without one."""
     if config.preemption == "recompute":
-        return None
+        return NoSwapper()
     host = HostSpace(config.host_blocks, config.block_size, group_blocks=config.group_blocks)
     root = memory.prefix.root if memory.prefix else b""
     pool = cast(BlockPool, memory.pool)
@@ -54,6 +58,13 @@ def prefers_swap(config: SchedulerConfig, request: Request) -> bool:
 
     Families are computed again, as their members would not share blocks after coming back. With
     "auto" the way out and back is compared with the prefill of what is in the pool.
+
+    Args:
+        config: limits and choices.
+        request: running.
+
+    Returns:
+        False when there is no host tier.
     """
     if config.preemption == "recompute" or request.family is not None:
         return False

@@ -35,7 +35,8 @@ def decodable(request: Request) -> list[Request]:
 
 def _may_decode(item: Request, waits: bool) -> bool:
     """Whether a sequence has one pending token of its output and is not to wait for it."""
-    known, unknown = len(item.output), item.num_unknown
+    known = len(item.output)
+    unknown = item.num_unknown
     if len(item.prompt) + known + unknown - item.num_computed != 1 or known + unknown == 0:
         return False
     return unknown == 0 or not (waits or known + unknown >= item.params.max_tokens)
@@ -51,4 +52,6 @@ def num_prefill(item: Request) -> int:
         return pending
     if not family.may_run(item):
         return 0
+    # The last token of a beam runs as a decode, in one step with those of the other beams, as the
+    # search compares the candidates of all of them.
     return pending - 1 if family.is_beam and family.has_forked else pending

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.serve.kv.blocks import BlockTable
+from steelyard.serve.kv.prefix import chain_hash
 from steelyard.serve.scheduling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -21,34 +22,35 @@ class Request:
     """One sequence on its way through the engine; the scheduler owns its state.
 
     Attributes:
-        id: unique among the requests in flight.
+        id: name, unique among the requests in flight.
         prompt: token ids, at least one.
         params: sampling parameters.
         arrival_s: when it came, on the driver's clock.
         priority: smaller runs first under the priority policy.
-        client: who pays for it, for fair policies.
+        client: payer, whom fair policies charge.
+        user: person on whose behalf the payer asks; it divides only the payer's share.
         expected_output: output tokens its sender or a predictor expects, 0 when unknown.
         order: rank of arrival, set by the scheduler; preemption does not change it.
         output: generated token ids.
         num_computed: leading tokens whose keys and values are in the pool.
         num_cached: prompt tokens taken from the prefix index when last admitted.
         num_preemptions: how often its blocks were taken away.
-        table: its blocks.
+        table: blocks that hold its keys and values.
         block_hashes: chain hashes of its leading full blocks, as far as known.
         first_token_s: time of the first output token, NaN before.
         last_token_s: time of the latest output token, NaN before.
         finish_reason: "stop", "length", "abort" or "refused" once it ended.
         error: why it was refused in the middle, else "".
-        state: where its keys and values are.
+        state: place of its keys and values.
         family: the sequences that run side by side for one request, itself among them; None when it
             runs alone.
-        index: among the members of its family.
-        logprobs: of each output token, natural logarithm; empty when not asked for.
+        index: position among the members of its family.
+        logprobs: natural logarithm of each output token's probability; empty when not asked for.
         top_logprobs: (token, log probability) pairs of the likeliest alternatives of each output
             token; empty when not asked for.
         cumulative_logprob: sum of the log probabilities of the output, as far as they are known.
-        num_unknown: output tokens that a step in flight will give.
-        output_index: where the latest of them stands in that step's output.
+        num_unknown: output tokens that a step in flight will yield.
+        output_index: row of the latest of them in that step's output.
         steps_in_flight: planned steps that write its keys and values and are not completed.
         is_synchronous: whether its next token may only be planned when all before it are known.
         num_charged: leading prompt tokens that were computed at least once.
@@ -101,6 +103,11 @@ class Request:
         return self.family.living if self.family else [self]
 
     @property
+    def members(self) -> list[Request]:
+        """All sequences of this request, those that ended among them."""
+        return self.family.members if self.family else [self]
+
+    @property
     def root(self) -> Request:
         """The request that was asked."""
         return self.family.root if self.family else self
@@ -113,17 +120,30 @@ class Request:
             limit if self.params.ignore_end else min(self.expected_output or limit, limit)
         )
 
-    @property
-    def is_decoding(self) -> bool:
-        """Whether only the latest output token is pending."""
-        return self.num_pending == 1 and bool(self.output or self.num_unknown)
-
     def tokens(self, start: int, stop: int) -> list[int]:
         """Return prompt and output tokens at positions [start, stop)."""
         size = len(self.prompt)
         if stop <= size:
             return self.prompt[start:stop]
         return self.prompt[start:size] + self.output[max(start - size, 0) : stop - size]
+
+    def hash_blocks(self, root: bytes, block_size: int, count: int) -> list[bytes]:
+        """Hash the leading full blocks, as far as not yet done.
+
+        Args:
+            root: start of the chain, equal for all requests that may share blocks.
+            block_size: tokens per block.
+            count: blocks, all of them filled with known tokens.
+
+        Returns:
+            Chain hashes of the leading `count` blocks.
+        """
+        known = self.block_hashes
+        while len(known) < count:
+            start = len(known) * block_size
+            tokens = self.tokens(start, start + block_size)
+            known.append(chain_hash(known[-1] if known else root, tokens))
+        return known[:count]
 
     def take(
         self,
@@ -135,12 +155,13 @@ class Request:
         """Append a sampled token and decide whether the request has ended.
 
         Args:
-            token: its id.
+            token: token id.
             now_s: time at the step's end.
-            logprob: of the token, where the request asks for it.
+            logprob: log probability of the token, where the request asks for it.
             top: (token, log probability) of the likeliest alternatives, where the request asks for
                 it.
         """
+        # The end token is not part of the output, so it neither counts nor is reported.
         if (
             not self.params.ignore_end
             and token in self.params.stop_tokens

@@ -1,7 +1,4 @@
-"""One step of the engine.
-
-Which tokens run, where their keys and values go, which sequences get a token.
-"""
+"""One step of the engine: its tokens, their slots, and the sequences that get a token."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from steelyard.cost.step_time import FIRST_TOKENS
+from steelyard.cost.step_time import step_features
 from steelyard.serve.scheduling.request import Request
 
 __all__ = ["StepOutput", "StepPlan", "Transfer"]
@@ -21,8 +18,8 @@ class Transfer:
     """Blocks of one request to copy between the pool and the host tier.
 
     Attributes:
-        id: names the transfer when it has landed.
-        request_id: whose blocks they are.
+        id: name of the transfer when it has landed.
+        request_id: owner of the blocks.
         direction: "out" of the pool or "in" to it.
         runs: int64 [N, 3] (first device block, first host block, count) of runs that are
             consecutive on both sides.
@@ -36,7 +33,7 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutput:
-    """What a step gave: one token for each of the plan's R sampled rows.
+    """Output of a step: one token for each of the plan's R sampled rows.
 
     Attributes:
         tokens: int64 [R].
@@ -116,24 +113,16 @@ class StepPlan:
         return StepOutput(tokens=np.zeros(len(self.sampled), dtype=np.int64))
 
     def features(self) -> np.ndarray:
-        """Return what the step's time depends on, in the order of `steelyard.cost.step_time.FEATURES`.
-
-        Returns:
-            float64 [7]: 1, sequences, prefill tokens, prefill query-key pairs, decode tokens,
-            decode context tokens, the first
-                `FIRST_TOKENS` tokens.
-        """
+        """Return what the step's time depends on, `step_features` of its chunks, float64 [7]."""
+        # Of a chunk of q tokens that ends at context c, the first attends c - q + 1 tokens and the
+        # last c.
         queries = self.query_lengths[self.num_decodes :].astype(np.float64)
         contexts = self.context_lengths[self.num_decodes :]
         pairs = queries * (contexts - (queries - 1) / 2)
-        return np.array(
-            [
-                1.0,
-                len(self.request_ids),
-                queries.sum(),
-                pairs.sum(),
-                self.num_decodes,
-                self.context_lengths[: self.num_decodes].sum(),
-                min(self.num_tokens, FIRST_TOKENS),
-            ]
+        return step_features(
+            sequences=len(self.request_ids),
+            prefill_tokens=queries.sum(),
+            prefill_kv=pairs.sum(),
+            decode_tokens=self.num_decodes,
+            decode_kv=self.context_lengths[: self.num_decodes].sum(),
         )

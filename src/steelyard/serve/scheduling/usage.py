@@ -20,13 +20,13 @@ class KVUsage:
     Attributes:
         stored: keys and values of running requests, shared ones counted once, and of requests on
             their way out or in.
-        cached: idle blocks of the prefix index: of use to later requests, and given up when space
-            is needed.
-        reserved: held for tokens that a running request will still produce.
-        internal: held by a running request that will never fill them.
-        external: neither held nor cached, or lost by the rounding of an allocator. No waste while
-            no request waits.
-        num_slots: all.
+        cached: slots of idle blocks of the prefix index, which later requests may use and which are
+            taken when space is needed.
+        reserved: slots held for tokens that a running request will still produce.
+        internal: slots held by a running request that will never fill them.
+        external: slots neither held nor cached, or lost by the rounding of an allocator; no waste
+            while no request waits.
+        num_slots: all slots.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 3.1 and figure 2.
     """
@@ -40,7 +40,7 @@ class KVUsage:
 
     @property
     def utilization(self) -> float:
-        """Stored token states over the slots that no idle prefix takes, a fraction; 1 for a pool full of idle prefixes."""
+        """Stored token states over the slots that no idle prefix takes; 1 without such slots."""
         return self.stored / (self.num_slots - self.cached) if self.num_slots > self.cached else 1.0
 
 
@@ -48,7 +48,7 @@ def measure_usage(pool: Pool, running: Iterable[Request]) -> KVUsage:
     """Sort the slots of a pool.
 
     Args:
-        pool: that the requests took from.
+        pool: blocks that the requests took from.
         running: sequences with blocks; their final lengths are taken from
             `Request.expected_tokens`.
 

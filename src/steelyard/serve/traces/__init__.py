@@ -1,6 +1,6 @@
-"""Request traces: files of services, client mixes, conversations, synthetic loads.
+"""Request traces from files, client mixes, conversations and synthetic loads.
 
-Rows hold lengths, prompts come when needed.
+Rows hold lengths; prompts are made when they are needed.
 """
 
 from steelyard.serve.traces.arrivals import draw_arrivals, gamma_gaps, rate_of, rescale_rate

@@ -48,16 +48,16 @@ def draw_arrivals(
     rate_per_s: float,
     burstiness: float = 1.0,
 ) -> list[TraceRow]:
-    """Return rows new arrival times, in their order; the first arrives at 0.
+    """Return rows with new arrival times, in their order; the first arrives at 0.
 
     Args:
-        rows: of a trace, lengths only will do.
+        rows: rows of a trace; their arrivals are not read.
         generator: source of randomness.
         rate_per_s: mean arrivals per second.
-        burstiness: as in `gamma_gaps`.
+        burstiness: shape of the gaps' distribution, as `gamma_gaps` takes it.
 
     Returns:
-        The rows with their arrivals.
+        The rows, otherwise unchanged.
 
     Raises:
         ConfigError: rate or burstiness is not positive.
@@ -68,7 +68,14 @@ def draw_arrivals(
 
 
 def rate_of(rows: Sequence[TraceRow]) -> float:
-    """Return the mean arrivals per second of a trace: rows after the first over the time they span; infinity when they span none."""
+    """Return the mean arrivals per second of a trace.
+
+    Args:
+        rows: rows with arrivals.
+
+    Returns:
+        Rows after the first over the time that all span; infinity when they span none.
+    """
     times = [row.arrival_s for row in rows]
     span_s = max(times, default=0.0) - min(times, default=0.0)
     return (len(rows) - 1) / span_s if span_s > 0 else float("inf")
@@ -78,7 +85,7 @@ def rescale_rate(rows: Sequence[TraceRow], rate_per_s: float) -> list[TraceRow]:
     """Stretch or press the arrivals of a trace to a mean rate; bursts stay bursts.
 
     Args:
-        rows: with arrivals that span some time.
+        rows: rows whose arrivals span some time.
         rate_per_s: mean arrivals per second, above 0.
 
     Returns:
@@ -98,7 +105,8 @@ def rescale_rate(rows: Sequence[TraceRow], rate_per_s: float) -> list[TraceRow]:
             "all requests of the trace arrive at once, so it has no rate to rescale",
             hint="draw arrivals with `draw_arrivals`",
         )
-    start_s, factor = min(row.arrival_s for row in rows), now / rate_per_s
+    start_s = min(row.arrival_s for row in rows)
+    factor = now / rate_per_s
     return [
         replace(row, arrival_s=(row.arrival_s - start_s) * factor, think_s=row.think_s * factor)
         for row in rows

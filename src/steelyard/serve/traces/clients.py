@@ -22,10 +22,10 @@ class ClientStatistics:
     """What is known of one client.
 
     Attributes:
-        client: its name.
+        client: name of the client.
         rate_per_s: mean requests per second.
         cv: coefficient of variation of its inter-arrival times.
-        family: which distribution its gaps follow.
+        family: distribution that its gaps follow.
         inputs: statistics of its prompt lengths, None when not known.
         outputs: statistics of its output lengths, None when not known.
     """
@@ -40,12 +40,9 @@ class ClientStatistics:
     def arrivals(self, generator: np.random.Generator, duration_s: float) -> np.ndarray:
         """Draw its arrivals in [0, duration_s): a renewal process watched from a random moment on.
 
-        The first gap is drawn as such a moment sees it (length-biased, then cut uniformly), so that
-        the expected count is rate times duration for any burstiness.
-
         Args:
             generator: source of randomness.
-            duration_s: how long.
+            duration_s: length of the trace.
 
         Returns:
             Rising times.
@@ -54,6 +51,9 @@ class ClientStatistics:
         (equilibrium renewal process).
         """
         shape, scale = self._gap_shape()
+        # A random moment is more likely to fall in a long gap, so the first gap is drawn in
+        # proportion to its length and then cut uniformly. Without this, the expected count would
+        # not be rate times duration, and bursty clients would send too much.
         if self.family == "Gamma":
             first = generator.gamma(shape + 1.0, scale)
         else:
@@ -79,8 +79,11 @@ class ClientStatistics:
 
 
 def _weibull_shape(cv: float) -> float:
-    """Find the shape whose coefficient of variation is `cv`: cv**2 + 1 = Gamma(1 + 2/k) / Gamma(1 + 1/k)**2, falling in k."""
-    low, high = 0.05, 100.0
+    """Find the shape of a Weibull distribution from its coefficient of variation."""
+    low = 0.05
+    high = 100.0
+    # cv**2 + 1 = Gamma(1 + 2/k) / Gamma(1 + 1/k)**2 falls in k: bisection finds the k; it goes by
+    # logarithms, as the Gamma function overflows for small k.
     for _ in range(60):
         middle = math.sqrt(low * high)
         log_ratio = math.lgamma(1.0 + 2.0 / middle) - 2.0 * math.lgamma(1.0 + 1.0 / middle)
@@ -125,11 +128,10 @@ def _client(row: dict[str, str], where: str) -> ClientStatistics:
     family = row.get("arrival_family") or "Gamma"
     if family not in ("Gamma", "Weibull"):
         raise TraceError(f"{where}: arrival_family is {family!r}", hint="it is Gamma or Weibull")
-    rate, cv = _number(row, "mean_rate_rps", where), _number(row, "mean_cv", where)
     return ClientStatistics(
         client=row.get("client") or where,
-        rate_per_s=rate,
-        cv=max(cv, 0.01),
+        rate_per_s=_number(row, "mean_rate_rps", where),
+        cv=max(_number(row, "mean_cv", where), 0.01),  # the Gamma shape is 1 / cv**2
         family=family,
         inputs=_lengths(row, "input_tokens", where),
         outputs=_lengths(row, "output_tokens", where),
@@ -169,7 +171,7 @@ def client_mix(
     """Draw a trace of many clients.
 
     Args:
-        clients: with their statistics, at least one with known lengths.
+        clients: statistics of each, at least one with known lengths.
         generator: source of randomness.
         duration_s: length of the trace, above 0.
         rate_per_s: mean arrivals per second of all clients together; every client's rate is scaled
@@ -206,10 +208,8 @@ def client_mix(
         )
         assert like.inputs and like.outputs
         times = scaled.arrivals(generator, duration_s)
-        inputs, outputs = (
-            like.inputs.draw(generator, len(times)),
-            like.outputs.draw(generator, len(times)),
-        )
+        inputs = like.inputs.draw(generator, len(times))
+        outputs = like.outputs.draw(generator, len(times))
         rows += [
             TraceRow(arrival_s=at_s, input_tokens=size, output_tokens=answer, client=client.client)
             for at_s, size, answer in zip(

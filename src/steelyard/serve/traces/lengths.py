@@ -16,18 +16,18 @@ class LengthStatistics:
     """Statistics of a length in tokens.
 
     Attributes:
-        mean: of all requests.
-        quantiles: at 50, 90, 95 and 99 %, not falling.
+        mean: mean length of all requests.
+        quantiles: lengths at 50, 90, 95 and 99 %, not falling.
     """
 
     mean: float
     quantiles: tuple[float, float, float, float]
 
     def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """Draw lengths by the inverse of a distribution function that is log-linear between the quantiles.
+        """Draw lengths by the inverse of their distribution function.
 
-        The lower end, then the point between median and 90 %, are chosen so that the mean comes
-        out, as far as it can.
+        The function is log-linear between the quantiles. The lower end, then the point between
+        median and 90 %, are chosen so that the mean comes out, as far as it can.
 
         Args:
             generator: source of randomness.
@@ -44,8 +44,10 @@ class LengthStatistics:
     def _curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Return levels and logarithms of lengths, the ends included."""
         known = np.log(np.maximum.accumulate(np.maximum(self.quantiles, 1.0)))
+        # Nothing is known beyond the last quantile: the tail goes on as it came, at most doubling.
         top = known[3] + min(known[3] - known[2], np.log(2.0))
-        low, high = 0.0, 3.0
+        low = 0.0
+        high = 3.0
         for _ in range(40):
             middle = (low + high) / 2
             low, high = (

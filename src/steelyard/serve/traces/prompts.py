@@ -20,7 +20,7 @@ class PromptMaker:
     the turns of a session are prefixes of one random stream.
 
     Attributes:
-        seed: of all tokens.
+        seed: seed of all tokens.
         vocab_size: tokens are uniform in [0, vocab_size).
     """
 
@@ -28,8 +28,8 @@ class PromptMaker:
         """Keep seed and vocabulary.
 
         Args:
-            seed: at least 0.
-            vocab_size: at least 1.
+            seed: seed of all tokens, at least 0.
+            vocab_size: number of tokens to draw from, at least 1.
 
         Raises:
             ConfigError: there is no token to draw.
@@ -39,14 +39,15 @@ class PromptMaker:
                 f"cannot draw tokens from a vocabulary of {vocab_size}",
                 hint="vocab_size is at least 1",
             )
-        self.seed, self.vocab_size = seed, vocab_size
+        self.seed = seed
+        self.vocab_size = vocab_size
 
     def tokens(self, row: TraceRow, index: int) -> list[int]:
         """Make a prompt.
 
         Args:
-            row: of the trace.
-            index: of the row in its trace; rows that share nothing differ by it.
+            row: row of the trace.
+            index: number of the row in its trace; rows that share nothing differ by it.
 
         Returns:
             `row.input_tokens` token ids.
@@ -66,11 +67,11 @@ class PromptMaker:
 def with_prompts(
     rows: Iterable[TraceRow], generator: np.random.Generator, *, vocab_size: int
 ) -> Iterator[TraceRequest]:
-    """Return each row its prompt, one at a time.
+    """Make the prompts of rows, one at a time.
 
     Args:
-        rows: of a trace.
-        generator: gives the seed of the tokens.
+        rows: rows of a trace.
+        generator: source of the seed of the tokens.
         vocab_size: tokens are uniform in [0, vocab_size).
 
     Yields:

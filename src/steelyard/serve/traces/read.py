@@ -1,7 +1,4 @@
-"""Traces from files.
-
-The format is told by the content, rows are read one at a time, errors name file, row and field.
-"""
+"""Traces from files: the content tells the format, and errors name file, row and field."""
 
 import csv
 import gzip
@@ -34,10 +31,7 @@ _BLOCK_TOKENS = 512
 
 
 class _Line(msgspec.Struct):
-    """One line of a Mooncake trace.
-
-    `timestamp` in milliseconds, ids of the prompt's blocks of 512 tokens.
-    """
+    """One line of a Mooncake trace: a time in milliseconds, and ids of blocks of 512 tokens."""
 
     timestamp: float
     input_length: int
@@ -57,7 +51,7 @@ def _open(path: Path) -> io.TextIOBase:
 
 
 def read_rows(path: Path) -> Iterator[TraceRow]:
-    """Read a trace row by row, plain or gzip-compressed; the format is told by the content.
+    """Read a trace row by row, plain or gzip-compressed; the content tells the format.
 
     Known are our CSV (`arrival_s, prompt_tokens, output_tokens`, perhaps `client, session,
     think_s`), Azure's (`arrival_s` or `TIMESTAMP`, `input_tokens` or `ContextTokens`,
@@ -101,7 +95,7 @@ def has_arrivals(path: Path) -> bool:
     """Tell whether a trace file says when its requests arrive; a file of lengths only does not.
 
     Args:
-        path: of a CSV or JSON lines file, plain or gzip-compressed.
+        path: CSV or JSON lines file, plain or gzip-compressed.
 
     Returns:
         False for lengths only.
@@ -131,7 +125,8 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
             f"{path} holds statistics, not requests",
             hint="read client statistics with `read_clients`, then `client_mix`",
         )
-    prompt, output = _column(names, _INPUT, path), _column(names, _OUTPUT, path)
+    prompt = _column(names, _INPUT, path)
+    output = _column(names, _OUTPUT, path)
     arrival = next((name for name in _ARRIVAL if name in names), "")
     when = _arrival_reader(arrival)
     for row in reader:
@@ -160,8 +155,10 @@ def _arrival_reader(column: str) -> Callable[[str], float]:
     first: list[float] = []
 
     def since_first(text: str) -> float:
+        # Azure writes seven digits of a second, Python reads six.
         at_s = datetime.fromisoformat(text.strip()[:26]).timestamp()
-        first.append(at_s) if not first else None
+        if not first:
+            first.append(at_s)
         return at_s - first[0]
 
     return since_first if column == "TIMESTAMP" else float
@@ -181,7 +178,7 @@ def _seconds(row: dict[str, str], name: str, where: str, read: Callable[[str], f
 
 
 def _count(row: dict[str, str], name: str, where: str) -> int:
-    """Read a whole number of at least 1; an output of 0 tokens counts as 1, since a request always gives one."""
+    """Read a whole number of at least 1."""
     try:
         value = int(row[name])
     except (TypeError, ValueError) as error:
@@ -257,7 +254,7 @@ def load_rows(
     """Read a trace, shortened and brought to a rate.
 
     Args:
-        path: in any format of `read_rows`.
+        path: file in any format of `read_rows`.
         generator: draws arrivals where the file has none.
         limit: only so many rows from the file's beginning; 0 for all.
         scale: factor on all lengths, such as 1/8 for a small model.
@@ -286,7 +283,7 @@ def load_trace(
     limit: int = 0,
     scale: float = 1.0,
 ) -> list[TraceRequest]:
-    """Read a trace in any format of `read_rows` and give its requests prompts.
+    """Read a trace in any format of `read_rows` and make prompts for its requests.
 
     Args:
         path: the file.

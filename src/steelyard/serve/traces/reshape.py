@@ -16,7 +16,7 @@ def scale_lengths(rows: Iterable[TraceRow], factor: float) -> Iterator[TraceRow]
     as before.
 
     Args:
-        rows: of a trace.
+        rows: rows of a trace.
         factor: above 0, such as 1/8.
 
     Yields:

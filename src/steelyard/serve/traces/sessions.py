@@ -34,7 +34,7 @@ def make_sessions(
         generator: source of randomness.
         num_sessions: conversations, at least 1.
         rate_per_s: new conversations per second.
-        mean_turns: at least 1.
+        mean_turns: mean turns of a conversation, at least 1.
         mean_think_s: mean pause of the sender, at least 0.
         max_tokens: most tokens of prompt and answer, at least 2.
 
@@ -69,9 +69,11 @@ def _turns(
 ) -> list[TraceRow]:
     """Return the turns of one session, the history growing with each."""
     rows: list[TraceRow] = []
-    history, at_s = 0, start_s
+    history = 0
+    at_s = start_s
     for pick, pause in zip(picks, pauses, strict=True):
-        asked, answered = history + pick.input_tokens, pick.output_tokens
+        asked = history + pick.input_tokens
+        answered = pick.output_tokens
         if asked + answered > max_tokens:
             if rows:
                 break

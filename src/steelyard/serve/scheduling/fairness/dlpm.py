@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from steelyard.errors import ConfigError
-from steelyard.serve.scheduling.fairness.vtc import client_of
+from steelyard.errors import require
+from steelyard.serve.scheduling.fairness.order import OrderPolicy
+from steelyard.serve.scheduling.fairness.standings import Owners, Standings, payer_of
 from steelyard.serve.scheduling.request import Request
 
 __all__ = ["DLPM"]
@@ -14,7 +15,34 @@ def _cached_when_admitted(request: Request) -> int:
     return request.num_cached
 
 
-class DLPM:
+class _Deficits(Standings):
+    """Deficits as a level that all share, raised at a refill, less the service of each.
+
+    A refill is one addition, however many parties there are. It pays debts of idle ones as well.
+    """
+
+    def __init__(self, quantum: float) -> None:
+        super().__init__()
+        self.credit = quantum
+        self._level = 0.0
+
+    @property
+    def level(self) -> float:
+        """Sum of the quanta so far; whoever had as much service has no deficit left."""
+        return self._level
+
+    def left(self, name: str) -> float:
+        """Return what an active party may be served before others go first."""
+        return self._level - self.active[name]
+
+    def refill(self) -> None:
+        """Add as many quanta as it takes for one active party to have deficit left."""
+        least = self.least()
+        if least is not None and least >= self._level:
+            self._level += (int((least - self._level) // self.credit) + 1) * self.credit
+
+
+class DLPM(OrderPolicy):
     """Deficit longest prefix match.
 
     Among clients with deficit left, the request with the longest cached prefix goes first.
@@ -22,10 +50,8 @@ class DLPM:
     Every client in flight has a deficit that service uses up; when no one has any left, all get
     another quantum. A larger quantum lets a client stay longer (more reuse of its prefixes), a
     smaller one is fairer: two backlogged clients drift apart by at most the quantum and what one
-    batch serves.
-
-    Attributes:
-        deficits: service each client may still have before others go first.
+    batch serves. Where requests of one client name several users, these have deficits of the same
+    kind among themselves; the client is charged for all of them.
 
     Source: Cao et al. 2025 (arXiv 2501.14312).
     """
@@ -41,7 +67,7 @@ class DLPM:
         """Start with no client.
 
         Args:
-            quantum: service given to each client at a refill, in priced tokens.
+            quantum: what each client's deficit grows by at a refill, in priced tokens.
             w_in: price of a prompt token.
             w_out: price of an output token.
             cached_prefix: tells how many leading tokens of a request are cached now.
@@ -49,53 +75,61 @@ class DLPM:
         Raises:
             ConfigError: a number is not positive.
         """
-        for name, value in (("quantum", quantum), ("w_in", w_in), ("w_out", w_out)):
-            if not 0 < value < float("inf"):
-                raise ConfigError(
-                    f"{name} is {value}, but must be above 0 and finite",
-                    hint="give a positive number",
-                )
         self.quantum = quantum
         self.w_in = w_in
         self.w_out = w_out
         self.cached_prefix = cached_prefix
-        self.deficits: dict[str, float] = {}
-        self._in_flight: dict[str, int] = {}
+        require(
+            self,
+            quantum=(0 < quantum < float("inf"), "above 0 and finite"),
+            w_in=(0 < w_in < float("inf"), "above 0 and finite"),
+            w_out=(0 < w_out < float("inf"), "above 0 and finite"),
+        )
+        self._owners = Owners(lambda: _Deficits(quantum))
+
+    @property
+    def deficits(self) -> dict[str, float]:
+        """Service each client with a request in flight may have before others go first."""
+        payers = self._owners.payers
+        return {name: payers.left(name) for name in payers.active}
 
     def arrive(self, request: Request, now_s: float) -> None:
-        """Give a client that had nothing in flight a fresh quantum, unless it still owes service."""
-        client = client_of(request)
-        if not self._in_flight.get(client):
-            self.deficits[client] = min(self.deficits.get(client, 0.0), 0.0) + self.quantum
-        self._in_flight[client] = self._in_flight.get(client, 0) + 1
-        self._refill()
+        """Open a client or user that had nothing in flight: a quantum, less what it still owes."""
+        self._owners.arrive(request)
+        self._refill(payer_of(request))
 
     def served(self, request: Request, prefill_tokens: int, decode_tokens: int) -> None:
-        """Charge the client, and refill when nobody has anything left."""
-        self.deficits[client_of(request)] -= self.w_in * prefill_tokens + self.w_out * decode_tokens
-        self._refill()
+        """Charge the client and its user, and refill when nobody has anything left."""
+        cost = self.w_in * prefill_tokens + self.w_out * decode_tokens
+        self._owners.charge(request, cost, cost)
+        self._refill(payer_of(request))
 
     def leave(self, request: Request) -> None:
-        """Count the client's requests."""
-        self._in_flight[client_of(request)] -= 1
-        self._refill()
-
-    def update(self, now_s: float) -> None:
-        """Nothing to learn: deficits are always up to date."""
+        """Count a request that ended, and refill when nobody who stays has anything left."""
+        self._owners.leave(request)
+        self._refill(payer_of(request))
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
-        """Give (whether the client is out of deficit, minus the cached prefix, rank of arrival)."""
+        """Return the rank of a request.
+
+        Args:
+            request: a request in flight.
+            now_s: time on the driver's clock.
+
+        Returns:
+            Whether the client is out of deficit, whether its user is, minus the cached prefix, and
+            the rank of arrival.
+        """
+        payer = payer_of(request)
         return (
-            float(self.deficits[client_of(request)] <= 0),
+            float(self._owners.payers.left(payer) <= 0),
+            float(self._owners.users[payer].left(request.user) <= 0),
             -self.cached_prefix(request),
             request.order,
         )
 
-    def _refill(self) -> None:
-        """Add as many quanta for all clients in flight as it takes for one of them to have deficit left."""
-        active = [name for name, count in self._in_flight.items() if count]
-        most = max((self.deficits[name] for name in active), default=1.0)
-        if most <= 0:
-            gift = (int(-most // self.quantum) + 1) * self.quantum
-            for name in active:
-                self.deficits[name] += gift
+    def _refill(self, payer: str) -> None:
+        """Refill the clients, and the users of one of them, where nobody has deficit left."""
+        self._owners.payers.refill()
+        if payer in self._owners.users:
+            self._owners.users[payer].refill()

@@ -22,9 +22,10 @@ class Hypothesis:
 
     Attributes:
         tokens: output token ids, without the end token.
-        logprobs: of each.
-        cumulative_logprob: of the output and its end token.
-        score: that, divided by the number of both to the power of the length penalty.
+        logprobs: log probability of each.
+        cumulative_logprob: log probability of the output and its end token.
+        score: cumulative log probability over the number of tokens, with the end token, to the
+            power of the length penalty.
         finish_reason: "stop" or "length".
     """
 
@@ -55,10 +56,10 @@ def advance_beams(
     reached.
 
     Args:
-        family: of a beam search; its living members and finished beams change.
+        family: family of a beam search; its living members and finished beams change.
         rows: row of the step's output by member.
-        output: with at least 2 x width top tokens per row, or none, as simulators give: then every
-            beam goes on with its token.
+        output: output with at least 2 x width top tokens per row, or with none, as in simulations:
+            then every beam goes on with its token.
         now_s: time at the step's end.
         fork: makes the second request share all blocks of the first; blocks that it held are given
             back.
@@ -93,7 +94,7 @@ def advance_beams(
 def _rank(
     parents: list[Request], rows: dict[str, int], output: StepOutput, count: int
 ) -> list[tuple[int, int, float]]:
-    """Return the `count` likeliest (parent, token, log probability of the token), the likeliest first."""
+    """Return the `count` likeliest (parent, token, its log probability), the likeliest first."""
     if output.top_tokens is None or output.top_logprobs is None:
         return [
             (parent, int(output.tokens[rows[beam.id]]), 0.0) for parent, beam in enumerate(parents)
@@ -123,7 +124,8 @@ def _ends(beam: Request, token: int) -> bool:
 
 def _finish(family: Family, beam: Request, token: int | None, logprob: float) -> None:
     """Keep a beam as finished: by an end token, or by its length."""
-    total, length = beam.cumulative_logprob + logprob, len(beam.output) + (token is not None)
+    total = beam.cumulative_logprob + logprob
+    length = len(beam.output) + (token is not None)
     family.hypotheses.append(
         Hypothesis(
             tokens=list(beam.output),
@@ -142,25 +144,38 @@ def _replace(
     now_s: float,
     fork: Callable[[Request, Request], None],
 ) -> list[Request]:
-    """Move survivors to members: a parent's first child stays in its place, the others take places of members without children."""
+    """Move survivors to members.
+
+    A parent's first child stays in its place, which needs no copy; the others take the places of
+    members without children.
+
+    Args:
+        family: family of a beam search.
+        parents: beams before the step.
+        survivors: (parent, token, its log probability) of each beam that lives on.
+        now_s: time at the step's end.
+        fork: makes the second request share all blocks of the first.
+
+    Returns:
+        The living members.
+    """
     chosen = {parent for parent, _, _ in survivors}
     taken = {parents[parent].id for parent in chosen}
     spare = [member for member in family.members if member.id not in taken]
     seen: set[int] = set()
-    living, grown = [], []
-    for parent, token, logprob in survivors:
+    living: list[Request] = []
+    for parent, _, _ in survivors:
         source = parents[parent]
         target = source if parent not in seen else spare.pop(0)
         seen.add(parent)
         if target is not source:
             fork(source, target)
-            target.output, target.logprobs = list(source.output), list(source.logprobs)
-            target.cumulative_logprob, target.first_token_s = (
-                source.cumulative_logprob,
-                source.first_token_s,
-            )
+            target.output = list(source.output)
+            target.logprobs = list(source.logprobs)
+            target.cumulative_logprob = source.cumulative_logprob
+            target.first_token_s = source.first_token_s
         living.append(target)
-        grown.append((target, token, logprob))
-    for target, token, logprob in grown:
+    # Only now, as a parent that already has its token would pass it on to its other children.
+    for target, (_, token, logprob) in zip(living, survivors, strict=True):
         target.add(token, now_s, logprob)
     return living

@@ -43,11 +43,12 @@ class Family:
 
     @classmethod
     def of(cls, root: Request) -> Family:
-        """Make the members of a request that asks for several sequences; the root becomes the first.
+        """Make the members of a request for several sequences; the root becomes the first.
 
         Seeds count up from the root's. Where outputs are ranked, log probabilities are asked for.
         """
         params = root.params
+        # Ranking needs log probabilities whether or not the caller asked for them.
         ranked = params.best_of > params.n and params.logprobs is None
         members = [root]
         for index in range(1, params.num_sequences):
@@ -63,6 +64,7 @@ class Family:
                     params=own,
                     arrival_s=root.arrival_s,
                     client=root.client,
+                    user=root.user,
                 )
             )
         if ranked:
@@ -99,7 +101,7 @@ class Family:
         return member is self.leader or self.leader.num_computed >= self.shared_tokens
 
     def outputs(self) -> list[Request]:
-        """Return the members whose outputs are returned, the best first where they are ranked, else by index."""
+        """Return the members that the caller gets: the best first if ranked, else by index."""
         params = self.root.params
         if params.best_of <= params.n:
             return self.members

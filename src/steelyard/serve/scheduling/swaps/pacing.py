@@ -10,8 +10,8 @@ class SwapPacing:
 
     A step takes about as long for few sequences as for many, while the weights are what it reads.
     With r sequences running, c on their way for w more seconds and steps of S seconds, waiting
-    gives r + c tokens in w + S, going on gives 2 r + c in 2 S; waiting is better when w < S c / (2
-    r + c): always when nothing can run, hardly ever when most of the batch is there.
+    yields r + c tokens in w + S, going on yields 2 r + c in 2 S; waiting is better when w < S c /
+    (2 r + c): always when nothing can run, hardly ever when most of the batch is there.
 
     Source: Shen et al. 2024 (arXiv 2411.18424), adaptive swapping strategy; the inequality is
     derived here.

@@ -1,7 +1,4 @@
-"""Conversations as a closed load.
-
-The next question comes a while after the last answer, and brings all that was said before.
-"""
+"""Conversations as a closed load: each question comes a while after the last answer."""
 
 from __future__ import annotations
 
@@ -39,10 +36,10 @@ class Conversation:
     """Turns of one sender.
 
     Attributes:
-        name: unique.
-        client: who pays.
-        start_s: when the first question comes.
-        turns: at least one.
+        name: unique name.
+        client: payer.
+        start_s: time of the first question.
+        turns: questions and answers, at least one.
     """
 
     name: str
@@ -67,12 +64,12 @@ def make_conversations(
 
     Args:
         lengths: rows whose question and answer lengths are drawn from, such as those of ShareGPT.
-        generator: source of randomness; equal seeds give equal conversations.
-        num_conversations: at least 1.
+        generator: source of randomness; equal seeds yield equal conversations.
+        num_conversations: conversations to draw, at least 1.
         rate_per_s: new conversations per second, a Poisson process.
         vocab_size: tokens are uniform in [0, vocab_size).
         length_scale: factor on all lengths, such as 1/8 for a small model.
-        mean_turns: of a geometric distribution, at least 1.
+        mean_turns: mean of the geometric distribution of turns, at least 1.
         mean_think_s: mean pause before a further question, exponential.
         max_tokens: most tokens of a conversation; it ends before.
 
@@ -99,8 +96,9 @@ def make_conversations(
 def _conversation(
     name: str, rows: list[TraceRow], generator: np.random.Generator, vocab_size: int
 ) -> Conversation:
-    """Return the turns of one session their words."""
-    turns, history = [], 0
+    """Draw the words of one session's turns."""
+    turns: list[Turn] = []
+    history = 0
     for row in rows:
         question = generator.integers(0, vocab_size, max(row.input_tokens - history, 1)).tolist()
         turns.append(Turn(question=question, output_tokens=row.output_tokens, think_s=row.think_s))
@@ -109,11 +107,9 @@ def _conversation(
 
 
 class ConversationLoad:
-    """Sends conversations.
+    """Sends each turn of conversations when it is due: a pause after the answer before it.
 
-    A turn comes when it is due, and the one after it a pause after its answer.
-
-    No clock of its own: the driver asks what is due and reports answers.
+    It has no clock of its own: the driver asks what is due and reports answers.
 
     Attributes:
         unanswered: turns sent and not answered.
@@ -123,7 +119,7 @@ class ConversationLoad:
         """Start at time 0.
 
         Args:
-            conversations: by name, unique.
+            conversations: conversations of unique names.
         """
         self.unanswered = 0
         self._due: list[tuple[float, int, int, list[int]]] = []
@@ -174,7 +170,7 @@ class ConversationLoad:
         """Take an answer; the next question of its conversation comes after a pause.
 
         Args:
-            request: as `due` gave it, finished.
+            request: request of `due`, finished.
             now_s: when its last token came.
         """
         self.unanswered -= 1

@@ -1,10 +1,7 @@
-"""Priorities drawn by chance, as studies of preemption use them.
-
-Every update shuffles who may run.
-"""
+"""Priorities drawn by chance, for studies of preemption: every update shuffles who may run."""
 
 from steelyard.errors import ConfigError
-from steelyard.serve.scheduling.fairness.order import Unaffected
+from steelyard.serve.scheduling.fairness.order import OrderPolicy
 from steelyard.serve.scheduling.request import Request
 
 __all__ = ["MarkovPriorities", "RandomPriorities"]
@@ -25,7 +22,7 @@ def _uniform(seed: int, turn: int, order: int) -> float:
     return _mix(_mix(_mix(seed) ^ turn) ^ order) / 2**64
 
 
-class RandomPriorities(Unaffected):
+class RandomPriorities(OrderPolicy):
     """New uniform priorities for all requests at each update; the worst case for a cache.
 
     Source: Shen et al. 2024 (arXiv 2411.18424), random pattern.
@@ -35,8 +32,8 @@ class RandomPriorities(Unaffected):
         """Begin the first round.
 
         Args:
-            seed: of the draws; equal seeds give a request of equal rank of arrival equal
-                priorities.
+            seed: seed of the draws; requests of equal rank of arrival have equal priorities under
+                equal seeds.
         """
         self.seed = seed
         self._turn = 0
@@ -46,14 +43,12 @@ class RandomPriorities(Unaffected):
         self._turn += 1
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
-        """Give (this round's draw, rank of arrival)."""
+        """Return (this round's draw, rank of arrival)."""
         return (_uniform(self.seed, self._turn, request.order), request.order)
 
 
 class MarkovPriorities(RandomPriorities):
-    """Requests served since the last update stay on top with some probability.
-
-    The others draw anew.
+    """Requests served since the last update stay on top with some probability; others draw anew.
 
     Source: Shen et al. 2024 (arXiv 2411.18424), Markov pattern.
     """
@@ -64,7 +59,7 @@ class MarkovPriorities(RandomPriorities):
         Args:
             p_stay: probability that a request that was just served goes before those that were not;
                 0 is `RandomPriorities`.
-            seed: of the draws.
+            seed: seed of the draws.
 
         Raises:
             ConfigError: `p_stay` is not a probability.
@@ -93,7 +88,7 @@ class MarkovPriorities(RandomPriorities):
         self._stays, self._served = self._served, set()
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
-        """Give (whether it does not stay on top, this round's draw, rank of arrival)."""
+        """Return (whether it does not stay on top, this round's draw, rank of arrival)."""
         stays = (
             request.id in self._stays
             and _uniform(self.seed + 1, self._turn, request.order) < self.p_stay

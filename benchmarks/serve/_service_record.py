@@ -4,37 +4,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from steelyard.errors import ConfigError
+from steelyard.serve.scheduling.fairness import jain_index
 
-__all__ = ["ServiceRecord", "jain_index", "service_bound"]
-
-
-def jain_index(shares: Iterable[float]) -> float:
-    """Return Jain's fairness index of what each of n parties got.
-
-    Args:
-        shares: at least 0 each.
-
-    Returns:
-        1 when all got the same (also when all got nothing), 1 / n when one got everything.
-
-    Raises:
-        ConfigError: there is no share, or one is negative.
-
-    Source: Jain, Chiu and Hawe 1984 (DEC-TR-301).
-    """
-    values = np.asarray(list(shares), dtype=np.float64)
-    if not len(values) or values.min() < 0:
-        raise ConfigError(
-            "fairness needs at least one share, none of them negative",
-            hint="give each client's service",
-        )
-    squares = float((values**2).sum())
-    return float(values.sum() ** 2 / (len(values) * squares)) if squares else 1.0
+__all__ = ["ServiceRecord", "service_bound"]
 
 
 def service_bound(*, w_in: float, w_out: float, longest_prompt: int, pool_tokens: int) -> float:
-    """Return how far the service of two backlogged clients may drift apart under `VTC`, in priced tokens.
+    """Return how far two backlogged clients may drift apart under `VTC`, in priced tokens.
 
     Args:
         w_in: price of a prompt token.
@@ -85,20 +61,24 @@ class ServiceRecord:
         return np.array(self._backlogged, dtype=bool).reshape(-1, len(self.clients))
 
     def jain(self) -> float:
-        """Return Jain's index of the service in steps where all clients had requests waiting; 1 when there is none."""
+        """Return Jain's index over steps in which all clients waited; 1 when there is none."""
         saturated = self.backlogged.all(axis=1)
         return jain_index(self.service[saturated].sum(axis=0))
 
     def largest_difference(self) -> float:
-        """Return the most by which one client's service ran ahead of another's in any interval where both had requests waiting.
+        """Return the most by which one client ran ahead of another while both waited.
 
         Returns:
-            Priced tokens; 0 when no two clients ever waited together.
+            Priced tokens, over all intervals in which both had requests waiting; 0 when no two
+            clients ever waited together.
         """
-        total, waiting, worst = self.service.cumsum(axis=0), self.backlogged, 0.0
+        total = self.service.cumsum(axis=0)
+        waiting = self.backlogged
+        worst = 0.0
         for left in range(len(self.clients)):
             for right in range(left):
                 apart = total[:, left] - total[:, right]
+                # The service of a stretch's first step counts, so its baseline is the step before.
                 for start, stop in _stretches(waiting[:, left] & waiting[:, right]):
                     part = apart[max(start - 1, 0) : stop]
                     worst = max(worst, float(part.max() - part.min()))
