@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from steelyard.runs.report import Block, Chart, Checks, Facts, Report, Table, Text
+from steelyard.runs.blocks import Block, Chart, Checks, Document, Facts, Table, Text
 from steelyard.runs.theme import PROVENANCE
 from steelyard.runs.wording import cell_text, check_words, heading, right_aligned, summary_words
 
@@ -17,7 +17,7 @@ _BAR_CELLS = 15
 _WIDE = 120
 
 
-def render_console(report: Report, console: Console | None = None) -> None:
+def render_console(report: Document, console: Console | None = None) -> None:
     """Print a report.
 
     Args:

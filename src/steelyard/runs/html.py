@@ -13,8 +13,8 @@ import json
 import re
 from pathlib import Path
 
+from steelyard.runs.blocks import Block, Chart, Checks, Document, Facts, Section, Table, Text
 from steelyard.runs.drawing import chart_svg, interval_svg
-from steelyard.runs.report import Block, Chart, Checks, Facts, Report, Section, Table, Text
 from steelyard.runs.theme import PROVENANCE, colour_map, css_variables, with_theme
 from steelyard.runs.wording import DASH, cell_text, check_words, right_aligned, summary_words
 
@@ -204,7 +204,7 @@ def _section(section: Section, index: int) -> str:
     return f'<section id="s{index}">{heading}{blocks}</section>'
 
 
-def _legend(report: Report) -> str:
+def _legend(report: Document) -> str:
     """Explain the provenances that the report uses."""
     used: set[str] = set()
     for block in (block for section in report.sections for block in section.blocks):
@@ -248,7 +248,7 @@ def _runtime() -> str:
     ).decode()
 
 
-def render_html(report: Report) -> str:
+def render_html(report: Document) -> str:
     """Return the report as one HTML page.
 
     Args:

@@ -3,7 +3,7 @@
 import math
 
 from steelyard.quantity import Check
-from steelyard.runs.report import Cell, Column, Table
+from steelyard.runs.blocks import Cell, Column, Table
 from steelyard.units import pretty
 
 __all__ = [

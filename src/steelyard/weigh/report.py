@@ -9,7 +9,8 @@ import time
 import numpy as np
 
 from steelyard.plan import Plan
-from steelyard.runs.charts import bars, law_fit, loss_curves, matmul_rates, predicted_measured
+from steelyard.runs.charts import bars, loss_curves, matmul_rates, predicted_measured
+from steelyard.runs.law_chart import law_fit
 from steelyard.runs.report import (
     Cell,
     Chart,
