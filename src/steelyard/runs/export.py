@@ -7,11 +7,10 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.config import to_plain
+from steelyard.config import flatten, to_plain
 from steelyard.errors import BackendError
 from steelyard.files import write_bytes, write_json
 from steelyard.runs.record import RunRecord
-from steelyard.runs.views import flatten
 
 if TYPE_CHECKING:
     import polars

@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from steelyard.config import flatten
 from steelyard.quantity import QUANTITIES, Check
 from steelyard.runs.charts import loss_curves, predicted_measured
 from steelyard.runs.record import RunRecord
@@ -33,22 +34,10 @@ if TYPE_CHECKING:
 __all__ = [
     "check_report",
     "compare_report",
-    "flatten",
     "ledger_report",
     "list_report",
     "run_report",
 ]
-
-
-def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Turn nested dicts and lists into one dict of dotted paths to scalars; an empty dict or list stays as a value."""
-    if not isinstance(value, dict | list) or not value:
-        return {path: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    flat: dict[str, Any] = {}
-    for key, inner in items:
-        flat |= flatten(inner, f"{path}.{key}" if path else str(key))
-    return flat
 
 
 def _scalar(value: Any) -> Cell:

@@ -13,13 +13,12 @@ from pathlib import Path
 import torch
 
 from steelyard import files
-from steelyard.config import to_plain
+from steelyard.config import flatten, to_plain
 from steelyard.errors import BackendError, ConfigError
 from steelyard.parallel import torch_threads
 from steelyard.train.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from steelyard.train.config import TrainConfig
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
-from steelyard.train.lock import exclusive
 from steelyard.train.memory import PeakMemory, warm_libraries
 from steelyard.train.result import Progress, TrainResult, spread_of
 from steelyard.train.session import Session
@@ -67,7 +66,7 @@ def train(
     directory = Path(directory)
     check_source(config, shards)
     _check_device(config.device)
-    with exclusive(directory), torch_threads(config.threads):
+    with files.exclusive(directory), torch_threads(config.threads):
         _claim(directory, config, shards, start_from)
         result = TrainResult.load(directory) or _Trainer(config, shards, directory, start_from).run(
             on_step
@@ -236,6 +235,7 @@ def _claim(
         "num_tokens": source.num_tokens,
         "num_heldout_tokens": len(source.heldout_tokens),
     }
+    # The last two parts of the start's path, so that a study may be moved as a whole.
     claim = {
         "config": to_plain(config),
         "data": data,
@@ -243,31 +243,15 @@ def _claim(
     }
     if not path.exists():
         files.write_json(path, claim)
-        return
-    stored, wanted = _flat(files.read_json(path)), _flat(claim)
-    changed = [
-        name
-        for name in sorted(stored.keys() | wanted.keys())
-        if stored.get(name) != wanted.get(name)
-    ]
-    changed = [name for name in changed if name.rsplit(".", 1)[-1] not in _MAY_CHANGE]
-    if changed:
-        name = changed[0]
-        raise ConfigError(
-            f"{directory} holds another run: its {name} is {stored.get(name)}, now "
-            f"{wanted.get(name)} was asked",
-            hint="choose another folder, or delete this one to train anew",
-        )
-
-
-def _flat(value: object, prefix: str = "") -> dict[str, object]:
-    """Flatten nested dicts to dotted names."""
-    if not isinstance(value, dict):
-        return {prefix: list(value) if isinstance(value, tuple) else value}
-    flat: dict[str, object] = {}
-    for key, inner in value.items():
-        flat |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    return flat
+    stored, wanted = flatten(files.read_json(path)), flatten(claim)
+    for name in sorted(stored.keys() | wanted.keys()):
+        same = stored.get(name) == wanted.get(name)
+        if not same and name.rsplit(".", 1)[-1] not in _MAY_CHANGE:
+            raise ConfigError(
+                f"{directory} holds another run: its {name} is {stored.get(name)}, now "
+                f"{wanted.get(name)} was asked",
+                hint="choose another folder, or delete this one to train anew",
+            )
 
 
 def _check_device(device: str) -> None:

@@ -23,10 +23,10 @@ from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.config import convert, to_plain
 from steelyard.cost import Machine
 from steelyard.errors import CatalogError
+from steelyard.files import exclusive
 from steelyard.laws import Fit
 from steelyard.plan import Plan
 from steelyard.quantity import Check, Forecast, check
-from steelyard.train.lock import exclusive
 from steelyard.weigh.budget import plan_budget
 from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
