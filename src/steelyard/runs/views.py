@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.config import flatten
 from steelyard.quantity import QUANTITIES, Check
+from steelyard.runs.blocks import Block, Cell, Chart, Checks, Column, Facts, Section, Table, Text
 from steelyard.runs.charts import loss_curves, predicted_measured
 from steelyard.runs.record import RunRecord
-from steelyard.runs.report import (
-    Block,
-    Cell,
-    Chart,
-    Checks,
-    Column,
-    Facts,
-    Report,
-    Section,
-    Table,
-    Text,
-)
+from steelyard.runs.report import Report
 from steelyard.runs.wording import interval_words
 from steelyard.units import pretty, pretty_duration
 

@@ -1,6 +1,4 @@
-"""The main job.
-
-Calibrate, read, climb the ladder, forecast, train, check, plan, serve, check, report.
+"""The main job: calibrate, read, climb the ladder, forecast, train, plan, serve, check, report.
 
 Every stage's result is a file under `OUT/stages`; training runs keep checkpoints of their own. A
 killed quickstart goes on where it stopped when it is run again with the same options.
@@ -8,8 +6,7 @@ killed quickstart goes on where it stopped when it is run again with the same op
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from steelyard.catalog import (
     Calibration,
@@ -20,7 +17,7 @@ from steelyard.catalog import (
     store_calibration,
 )
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
-from steelyard.config import convert, to_plain
+from steelyard.config import to_plain
 from steelyard.cost import Machine
 from steelyard.errors import CatalogError
 from steelyard.files import exclusive
@@ -36,6 +33,9 @@ from steelyard.weigh.settings import QuickstartConfig
 from steelyard.weigh.stages import Stages
 from steelyard.weigh.table import write_table
 from steelyard.weigh.training import climb, model_directory, probe_step_times, train_target
+
+if TYPE_CHECKING:
+    from steelyard.data.shards import TokenShards
 
 __all__ = ["Quickstart", "TextFacts", "run_quickstart"]
 
@@ -128,9 +128,10 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         calibration = _calibrate(stages, config, bar)
         machine = Machine.from_calibration(calibration)
         text, shards = _read_text(config, bar)
-        ladder = _design_ladder(stages, config, shards, text, bar)
+        ladder = _design_ladder(stages, config, shards, bar)
         points = _climb(stages, ladder, shards, config, bar)
         laws = fit_laws(points, seed=config.seed)
+        # Stored before the larger run begins, so that a forecast can never have seen its result.
         forecasts = _forecast(stages, laws, points, ladder, machine, config)
         with bar(f"larger model {ladder.target[0]}x{ladder.target[1]}") as advance:
             result = train_target(ladder, shards, config, advance)
@@ -174,12 +175,11 @@ def _calibrate(stages: Stages, config: QuickstartConfig, bar: StageBar) -> Calib
 
     def work() -> Calibration:
         stored = load_calibration()
-        fresh = (
+        if (
             stored is not None
             and time.time() - stored.time_s < _FRESH_S
             and config.threads in (0, stored.num_threads)
-        )
-        if stored is not None and fresh:
+        ):
             return stored
         with bar("calibrate") as advance:
             found = calibrate(
@@ -190,10 +190,10 @@ def _calibrate(stages: Stages, config: QuickstartConfig, bar: StageBar) -> Calib
         store_calibration(found)
         return found
 
-    return convert(stages.run("calibrate", {"threads": config.threads}, work), Calibration)
+    return stages.run("calibrate", {"threads": config.threads}, Calibration, work)
 
 
-def _read_text(config: QuickstartConfig, bar: StageBar) -> tuple[TextFacts, Any]:
+def _read_text(config: QuickstartConfig, bar: StageBar) -> "tuple[TextFacts, TokenShards]":
     """Prepare the token shards; the data room keeps its own finished stages."""
     from steelyard.data.shards import TokenShards
     from steelyard.data.text import default_sources, prepare
@@ -210,24 +210,19 @@ def _read_text(config: QuickstartConfig, bar: StageBar) -> tuple[TextFacts, Any]
             max_bytes=int(_BYTES_PER_MINUTE * config.minutes),
             progress=lambda stage, fraction: advance(fraction, stage),
         )
-    shards = TokenShards(out)
-    return _text_facts(out, manifest, shards), shards
-
-
-def _text_facts(out: Path, manifest: Any, shards: Any) -> TextFacts:
-    """Keep of the manifest what the report shows."""
-    return TextFacts(
+    facts = TextFacts(
         directory=str(out),
         documents=manifest.documents,
         duplicate_fraction=manifest.duplicate_fraction,
         bytes=manifest.text_bytes,
-        tokens=shards.num_tokens,
-        bytes_per_token=shards.bytes_per_token,
+        tokens=manifest.num_tokens,
+        bytes_per_token=manifest.bytes_per_token,
     )
+    return facts, TokenShards(out)
 
 
 def _design_ladder(
-    stages: Stages, config: QuickstartConfig, shards: Any, text: TextFacts, bar: StageBar
+    stages: Stages, config: QuickstartConfig, shards: "TokenShards", bar: StageBar
 ) -> Ladder:
     """Probe step times and choose the ladder; stored, so that a resumed job climbs the same one."""
 
@@ -238,16 +233,15 @@ def _design_ladder(
         return design(
             dict(zip(shapes, times, strict=True)),
             budget_s=60 * config.minutes,
-            max_tokens=text.tokens,
+            max_tokens=shards.num_tokens,
         )
 
-    return convert(
-        stages.run("ladder", {"config": _inputs(config), "tokens": text.tokens}, work), Ladder
-    )
+    inputs = {"config": _inputs(config), "tokens": shards.num_tokens}
+    return stages.run("ladder", inputs, Ladder, work)
 
 
 def _climb(
-    stages: Stages, ladder: Ladder, shards: Any, config: QuickstartConfig, bar: StageBar
+    stages: Stages, ladder: Ladder, shards: "TokenShards", config: QuickstartConfig, bar: StageBar
 ) -> list[RungPoint]:
     """Train the rungs."""
 
@@ -255,9 +249,8 @@ def _climb(
         with bar("ladder") as advance:
             return climb(ladder, shards, config, advance)
 
-    points = convert(
-        stages.run("climb", {"ladder": ladder, "seed": config.seed}, work), list[RungPoint]
-    )
+    inputs = {"ladder": ladder, "seed": config.seed}
+    points = stages.run("climb", inputs, list[RungPoint], work)
     write_table(points, config.out / "ladder.csv", f"{VOCAB_SIZE} tokens of {config.out.name}")
     return points
 
@@ -277,10 +270,8 @@ def _forecast(
             laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine
         )
 
-    return convert(
-        stages.run("forecast", {"points": points, "ladder": ladder, "seed": config.seed}, work),
-        list[Forecast],
-    )
+    inputs = {"points": points, "ladder": ladder, "seed": config.seed}
+    return stages.run("forecast", inputs, list[Forecast], work)
 
 
 def _serve(stages: Stages, config: QuickstartConfig, bar: StageBar) -> ServingOutcome:
@@ -297,7 +288,7 @@ def _serve(stages: Stages, config: QuickstartConfig, bar: StageBar) -> ServingOu
                 advance=advance,
             )
 
-    return convert(stages.run("serve", {"config": _inputs(config)}, work), ServingOutcome)
+    return stages.run("serve", {"config": _inputs(config)}, ServingOutcome, work)
 
 
 def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list[Check]) -> str:
@@ -317,25 +308,27 @@ def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list
             ledger.record(forecaster, kinds, run.id)
         return run.id
 
-    return str(stages.run("keep", {"checks": checks}, work))
+    return stages.run("keep", {"checks": checks}, str, work)
 
 
 def _forecasters(checks: list[Check]) -> dict[str, list[Check]]:
     """Sort checks by who forecast them."""
-    owners = {"eval": "laws.fit", "train": "cost.training_step", "serve": "sim.serving"}
+    # The ledger of earlier versions holds these names: a new one would begin a new record.
+    owners = {
+        "train.peak_memory": "cost.eager_training_memory",
+        "eval": "laws.fit",
+        "train": "cost.training_step",
+        "serve": "sim.serving",
+    }
     sorted_checks: dict[str, list[Check]] = {}
     for item in checks:
         name = item.forecast.quantity
-        owner = (
-            "cost.eager_training_memory"
-            if name == "train.peak_memory"
-            else owners[name.split(".")[0]]
-        )
+        owner = owners.get(name) or owners[name.split(".")[0]]
         sorted_checks.setdefault(owner, []).append(item)
     return sorted_checks
 
 
-def _inputs(config: QuickstartConfig) -> dict[str, Any]:
+def _inputs(config: QuickstartConfig) -> dict[str, object]:
     """Return the choices that change what is trained; budget and cluster only change the plan."""
     plain = to_plain(config)
     return {name: plain[name] for name in ("text", "minutes", "seed", "threads")}
