@@ -378,7 +378,7 @@ class Check:
 
     @property
     def relative_error(self) -> float:
-        """(forecast - measured) / |measured|; infinite when the measured value is 0 and the forecast is not."""
+        """(forecast - measured) / |measured|; infinite when only the measured value is 0."""
         difference = self.forecast.value - self.measurement.value
         if self.measurement.value == 0:
             return 0.0 if difference == 0 else math.copysign(math.inf, difference)

@@ -100,7 +100,7 @@ def _table(block: Table) -> RenderableType:
 
 
 def _checks(block: Checks, *, wide: bool) -> RenderableType:
-    """Draw checks, on a wide terminal with a bar: a line from low to high, a dot where the measured value fell."""
+    """Draw checks; a wide terminal also gets a bar of the interval with a dot where it fell."""
     table = RichTable(box=None, header_style="dim", padding=(0, 2 if wide else 1, 0, 0))
     table.add_column("quantity", no_wrap=True)
     for name in ("forecast", "80 % interval", "measured", "error"):

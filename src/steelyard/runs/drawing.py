@@ -34,8 +34,7 @@ def chart_svg(spec: dict[str, Any], *, prefix: str = "drawing-") -> str:
         raise DataError(
             f"chart cannot be drawn: {reason}", hint="give a Vega-Lite spec with its data inside"
         ) from error
-    # Vega numbers ids over the life of the process; counted anew, one report is always the same
-    # text.
+    # Vega numbers ids over the life of the process. Counted anew, a report is always the same text.
     names = {
         name: f"{prefix}{index}"
         for index, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)))
@@ -47,7 +46,7 @@ def chart_svg(spec: dict[str, Any], *, prefix: str = "drawing-") -> str:
 
 
 def interval_svg(low: float, middle: float, high: float, value: float) -> str:
-    """Draw a check as a bar from `low` to `high`, a tick at the forecast `middle`, a dot at the measured `value`.
+    """Draw a check: a bar from `low` to `high`, a tick at `middle`, a dot at the measured `value`.
 
     Both ends of the drawing leave a margin; when all four numbers are equal, everything stands in
     the center.

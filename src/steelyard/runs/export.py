@@ -1,7 +1,4 @@
-"""Runs to other tools.
-
-JSON and Parquet files, TensorBoard event files, an MLflow tracking server.
-"""
+"""Runs to other tools: JSON, Parquet and TensorBoard event files, an MLflow tracking server."""
 
 import io
 from pathlib import Path

@@ -37,8 +37,10 @@ _SCRIPT = """
 (() => {
   let runtime;
   const wake = () => runtime ??= (async () => {
-    const packed = Uint8Array.from(atob(document.getElementById("vega").textContent), c => c.charCodeAt(0));
-    const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    const coded = document.getElementById("vega").textContent;
+    const packed = Uint8Array.from(atob(coded), c => c.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const text = await new Response(stream).text();
     const script = document.createElement("script");
     script.textContent = text;
     document.head.append(script);
@@ -50,8 +52,8 @@ _SCRIPT = """
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       const live = document.createElement("div");
       const spec = JSON.parse(chart.querySelector("script").textContent);
-      await embed(live, spec, {mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false,
-        tooltip: {theme: dark ? "dark" : "light"}});
+      await embed(live, spec, {mode: "vega-lite", renderer: "svg", actions: false,
+        defaultStyle: false, tooltip: {theme: dark ? "dark" : "light"}});
       chart.querySelector(".drawing").replaceChildren(live.querySelector("svg"));
     }, {once: true});
   }
@@ -66,6 +68,8 @@ def _escape(text: str) -> str:
 
 def _inline(text: str) -> str:
     """Turn the light markdown of one line into HTML, everything else escaped."""
+    # Escaped first, so that only the patterns can make an element; they take web addresses alone,
+    # so no link can carry a script.
     text = _escape(text)
     for pattern, replacement in _INLINE:
         text = pattern.sub(replacement, text)
@@ -99,7 +103,8 @@ def _badge(provenance: str) -> str:
 def _facts(block: Facts) -> str:
     """Draw facts as cards."""
     cards = (
-        f'<div class="fact"><dt>{_escape(label)}</dt><dd>{_escape(value)}</dd>{_badge(provenance)}</div>'
+        f'<div class="fact"><dt>{_escape(label)}</dt><dd>{_escape(value)}</dd>'
+        f"{_badge(provenance)}</div>"
         for label, value, provenance in block.facts
     )
     return f'<dl class="facts">{"".join(cards)}</dl>'
@@ -146,31 +151,27 @@ def _checks(block: Checks) -> str:
             f'<td class="num strong">{measured}</td><td class="num">{error}</td>'
             f'<td class="bar">{bar}</td><td><span class="verdict">{verdict}</span></td></tr>'
         )
-    heads = (
-        ("Quantity", ""),
-        ("Forecast", "num"),
-        ("80 % interval", "num"),
-        ("Measured", "num"),
-        ("Error", "num"),
-        ("", ""),
-        ("Verdict", ""),
+    names = ("Quantity", "Forecast", "80 % interval", "Measured", "Error", "", "Verdict")
+    kinds = ("", "num", "num", "num", "num", "", "")
+    head = "".join(
+        f'<th scope="col" class="{kind}">{name}</th>'
+        for name, kind in zip(names, kinds, strict=True)
     )
-    head = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind in heads)
     caption = (
-        "<figcaption>"
-        + _escape(summary_words(block.checks))
-        + " The bar is the interval, the tick the forecast, the dot the measured "
-        "value.</figcaption>"
+        f"{_escape(summary_words(block.checks))} The bar is the interval, the tick the forecast, "
+        f"the dot the measured value."
     )
     return (
         f'<figure class="table checks"><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>{caption if rows else f'<figcaption>{DASH}</figcaption>'}</figure>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f"<figcaption>{caption if rows else DASH}</figcaption></figure>"
     )
 
 
 def _chart(block: Chart, index: int) -> str:
     """Draw a chart, and lay its spec beside it for the pointer."""
     spec = with_theme({key: value for key, value in block.spec.items() if key != "$schema"})
+    # "</script>" inside the data would end the element it lies in.
     data = json.dumps(spec, ensure_ascii=True, allow_nan=False, default=str).replace("<", "\\u003c")
     caption = f"<figcaption>{_inline(block.caption)}</figcaption>" if block.caption else ""
     drawing = chart_svg(block.spec, prefix=f"chart{index}-")

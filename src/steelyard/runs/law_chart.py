@@ -1,4 +1,4 @@
-"""The chart of a fitted scaling law: measured points, fitted curves, and runs that were forecast."""
+"""The chart of a fitted scaling law: measured points, fitted curves, and forecast runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -60,6 +60,7 @@ class Ledger:
                 earlier one.
             run_id: full id of the run they belong to; without one they are always added.
         """
+        # A fresh owner never meets the unique key of an earlier pair, so nothing is replaced.
         owner = run_id or f"unnamed-{secrets.token_hex(8)}"
         rows = [
             {
@@ -98,7 +99,10 @@ class Ledger:
         return [(row["forecaster"], _check(row)) for row in rows]
 
     def summary(self) -> list[LedgerRow]:
-        """Sum up per forecaster and quantity, in alphabetical order; pairs with an infinite relative error count as misses only."""
+        """Sum up per forecaster and quantity, in alphabetical order.
+
+        A pair with an infinite relative error counts in the coverage only.
+        """
         groups: dict[tuple[str, str], list[Check]] = defaultdict(list)
         for forecaster, item in self.checks():
             groups[forecaster, item.forecast.quantity].append(item)

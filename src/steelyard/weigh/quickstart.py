@@ -50,11 +50,11 @@ class TextFacts:
     """What the text stage made.
 
     Attributes:
-        directory: of the token shards.
-        documents: kept.
-        duplicate_fraction: of clean documents that were dropped as duplicates.
-        bytes: of text read.
-        tokens: to train on.
+        directory: folder of the token shards.
+        documents: documents kept.
+        duplicate_fraction: share of clean documents that were dropped as duplicates.
+        bytes: bytes of text read.
+        tokens: tokens to train on.
         bytes_per_token: UTF-8 bytes an average token stands for.
     """
 
@@ -72,18 +72,18 @@ class Quickstart:
 
     Attributes:
         config: what the user chose.
-        calibration: of this machine.
+        calibration: calibration of this machine.
         text: what was read.
         ladder: what was trained.
         points: the ladder's cooled-down runs.
-        laws: fitted to them, the one with the smaller residuals first.
+        laws: laws fitted to them, the one with the smaller residuals first.
         checks: every forecast beside its measurement.
         losses: training losses of the larger model by step.
-        plan: for the asked budget and cluster.
-        cluster: the plan's.
-        site: the plan's, with its price of energy and carbon intensity.
-        serving: what was said of the trace and what came.
-        run_id: of the larger run in the run store.
+        plan: plan for the asked budget and cluster.
+        cluster: cluster of the plan.
+        site: site of the plan, with its price of energy and carbon intensity.
+        serving: what was forecast for the trace and what came.
+        run_id: id of the larger run in the run store.
         duration_s: wall time of the stages of this call.
     """
 

@@ -69,7 +69,3 @@ class Stages:
             path, {"stage": name, "inputs": key, "sha256": _digest(result), "result": result}
         )
         return convert(result, kind, where=str(path))
-
-    def is_done(self, name: str) -> bool:
-        """Whether a result of the stage is stored, whatever its inputs were."""
-        return (self.directory / f"{name}.json").exists()
