@@ -1,7 +1,8 @@
 """The `steelyard` command with a ladder of fixed, small runs, whatever the speed of the machine.
 
-The loop chooses its ladder by probed step times. Here the probe reports one second per step, so that
-every machine trains the same 120 steps of the four smallest models, on batches of two sequences.
+The loop chooses its ladder by probed step times. Here the probe reports one second per step, so
+that every machine trains the same 120 steps of the four smallest models, on batches of two
+sequences.
 """
 
 from steelyard.weigh import ladder

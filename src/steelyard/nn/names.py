@@ -12,7 +12,7 @@ class Slot:
     """One parameter of ours and the stored tensors it is made of.
 
     Attributes:
-        name: in `Transformer.state_dict()`.
+        name: name in `Transformer.state_dict()`.
         parts: stored names, stacked row after row.
         rows: rows of each part.
         width: columns, 0 for a vector.
@@ -160,17 +160,11 @@ def _layer_slots(
         "down": ((hidden,), inner, arch.mlp_bias),
     }[kind]
     weights = tuple(f"{part}.weight" for part in parts)
+    transposed = transposed and width > 0
     found = [
-        Slot(
-            name=f"{name}.weight",
-            parts=weights,
-            rows=rows,
-            width=width,
-            transposed=transposed and width > 0,
-        )
+        Slot(name=f"{name}.weight", parts=weights, rows=rows, width=width, transposed=transposed)
     ]
-    return found + (
-        [Slot(name=f"{name}.bias", parts=tuple(f"{part}.bias" for part in parts), rows=rows)]
-        if bias
-        else []
-    )
+    if bias:
+        biases = tuple(f"{part}.bias" for part in parts)
+        found.append(Slot(name=f"{name}.bias", parts=biases, rows=rows))
+    return found

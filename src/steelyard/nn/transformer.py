@@ -32,9 +32,9 @@ def build(
 
     Args:
         arch: a dense decoder with rotary or learned positions.
-        dtype: of all parameters.
-        device: where they stand.
-        seed: of the draws.
+        dtype: type of all parameters.
+        device: device of all parameters.
+        seed: seed of the draws.
 
     Returns:
         The model, in training mode.
@@ -56,11 +56,11 @@ class Transformer(nn.Module):
 
     Attributes:
         architecture: the record it was built from.
-        scaling: of the rotary wavelengths, or None.
+        scaling: scaling of the rotary wavelengths, or None.
         embedding: token table [V, C]; also the output head when it is tied.
         position_embedding: learned positions [P, C], or None.
         layers: the decoder layers.
-        norm: before the head.
+        norm: norm before the head.
         output: head of its own [V, C], or None when tied.
     """
 
@@ -74,7 +74,7 @@ class Transformer(nn.Module):
 
         Args:
             arch: a dense decoder with rotary or learned positions.
-            scaling: of the rotary wavelengths, or None.
+            scaling: scaling of the rotary wavelengths, or None.
 
         Raises:
             ConfigError: the architecture has a trait this model does not have.
@@ -102,7 +102,7 @@ class Transformer(nn.Module):
     def run(
         self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None
     ) -> Tensor:
-        """Compute the last hidden states with attention of the caller's choice (paged, cached, cascaded, ...).
+        """Compute the last hidden states with attention of the caller's choice.
 
         Args:
             tokens: int64 [...], any shape: [B, T], or [N] tokens of many requests side by side.

@@ -88,6 +88,7 @@ class _Trainer:
         self.source = source
         self.directory = directory
         self.store = CheckpointStore(directory, pinned=config.checkpoint_at)
+        # This run's own checkpoint goes before the one it was to start from: it is further on.
         checkpoint = self.store.latest()
         begin = load_checkpoint(start_from) if checkpoint is None and start_from else None
         warm_libraries(config.device)
@@ -117,8 +118,12 @@ class _Trainer:
                 hint="keep batch_size and sequence_length of the run that made the checkpoint",
             )
         self.session.restore(checkpoint)
-        self.session.history.first_step = checkpoint.step
-        self.session.history.peak_memory_bytes = self.session.history.resident_peak_bytes = 0
+        # Times and losses of the steps before belong to the model, peaks to the process that made
+        # them.
+        history = self.session.history
+        history.first_step = checkpoint.step
+        history.peak_memory_bytes = 0
+        history.resident_peak_bytes = 0
 
     def run(self, on_step: Callable[[Progress], None] | None) -> TrainResult:
         """Train the remaining steps, evaluate, and store the result."""
@@ -176,6 +181,7 @@ class _Trainer:
 
     def _finish(self) -> TrainResult:
         """Write the final model and the result."""
+        # The result is written last: a folder that has one is finished and complete.
         from steelyard.nn import checkpoint
 
         model = self.directory / "model"

@@ -1,9 +1,8 @@
 """Train in a fresh process, so that memory and threads are the run's alone.
 
-Progress comes back as JSON lines.
-
 `python -m steelyard.train.worker JOB.json` is the child. The parent may be killed at any time: the
-child dies with it, and the next call goes on from the last checkpoint.
+child dies with it, and the next call goes on from the last checkpoint. Progress comes back as JSON
+lines.
 """
 
 import ctypes
@@ -98,7 +97,7 @@ def train_in_subprocess(
 def launcher(
     data: Path, *, on_step: Callable[[Progress], None] | None = None
 ) -> Callable[[TrainConfig, Path, Path | None], TrainResult]:
-    """Make the `launch` argument of `study.run_ladder_rung` that trains each run in a fresh process."""
+    """Make a `launch` argument of `study.run_ladder_rung` that trains in fresh processes."""
     return lambda config, directory, start_from: train_in_subprocess(
         config, data, directory, start_from=start_from, on_step=on_step
     )

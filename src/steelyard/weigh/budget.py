@@ -28,8 +28,8 @@ def allocation_for(law: Fit, points: Sequence[RungPoint], flops: float) -> Alloc
         The allocation; its `provenance` and `source` say which law spoke.
     """
     largest = max(6.0 * point.parameters * point.tokens for point in points)
-    # Three widths and four lengths fix the exponents to about a tenth: over more than two decades
-    # that error alone would move the optimum severalfold.
+    # A few runs leave the exponents uncertain, and what an exponent is wrong by grows with every
+    # decade beyond the ladder.
     is_near = flops <= MAX_EXTRAPOLATION * largest
     return allocate(law if is_near else published[_PUBLISHED].fit(), flops)
 
