@@ -24,7 +24,7 @@ class SteelyardError(Exception):
     """Base of every error Steelyard raises on purpose.
 
     Attributes:
-        exit_code: what the command line exits with: 2 for bad input, 1 for a goal that cannot be
+        exit_code: exit status of the command line: 2 for bad input, 1 for a goal that cannot be
             met.
         hint: what to do next, one sentence, or an empty string.
     """

@@ -1,7 +1,4 @@
-"""The papers behind the package.
-
-Which object implements each, which benchmark shows it, and how far it is.
-"""
+"""The papers behind the package: the object that implements each, its benchmark, its state."""
 
 from dataclasses import dataclass
 from pathlib import Path

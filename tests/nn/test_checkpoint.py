@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from steelyard.errors import CapacityError, ConfigError, DataError, SteelyardWarning
@@ -128,12 +129,12 @@ def test_wrong_folders_are_refused(llama, tmp_path):
 
 
 def test_a_full_disk_is_a_capacity_error(llama, tmp_path, monkeypatch):
-    def full(*_args, **_kwargs):
-        raise checkpoint.SafetensorError(
+    def full(*_arguments):
+        raise SafetensorError(
             "Error while serializing: I/O error: No space left on device (os error 28)"
         )
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr("steelyard.nn.mapped.save_file", full)
     with pytest.raises(CapacityError, match="disk full"):
         checkpoint.save(build(llama), tmp_path)
     assert list(tmp_path.iterdir()) == []

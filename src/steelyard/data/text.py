@@ -115,8 +115,8 @@ def _check_options(vocab_size: int, heldout_fraction: float, max_bytes: int | No
 def _finished(out: Path, key: str) -> Manifest | None:
     """Return the manifest of an earlier call with the same inputs, or None.
 
-    A missing file makes it None, so that the work is done again. A file that differs from its hash is an error and not made anew in silence: a disk that changes
-    bytes should be known of.
+    A missing file makes it None, so that the work is done again. A file that differs from its hash
+    is an error and not made anew in silence: a disk that changes bytes should be known of.
     """
     try:
         manifest = read_manifest(out)

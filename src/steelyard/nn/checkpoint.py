@@ -1,8 +1,6 @@
 """Read and write models as Hugging Face folders: `config.json` and safetensors, never pickles."""
 
-import contextlib
 import dataclasses
-import errno
 import math
 import warnings
 from collections import Counter
@@ -11,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from steelyard.catalog import Architecture, from_huggingface, to_huggingface
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
-from steelyard.files import atomic_path, read_json, sha256_file, write_json
-from steelyard.nn.mapped import DTYPES, Weights
+from steelyard.files import read_json, sha256_file, write_json
+from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.transformer import Transformer
@@ -115,8 +111,7 @@ def save(
     for stale in (*directory.glob("*.safetensors"), directory / INDEX, directory / HASHES):
         stale.unlink(missing_ok=True)
     for name, shard in shards.items():
-        with atomic_path(directory / name) as temporary, _disk_errors():
-            save_file(shard, temporary, metadata={"format": "pt"})
+        write_tensors(directory / name, shard, {"format": "pt"})
     if len(shards) > 1:
         total = sum(tensor.nbytes for tensor in tensors.values())
         places = {part: name for name, shard in shards.items() for part in shard}
@@ -126,18 +121,6 @@ def save(
         directory / HASHES,
         {"sha256": {name: sha256_file(directory / name) for name in (*shards, "config.json")}},
     )
-
-
-@contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Turn the writer's own error of the disk into the system's, which `atomic_path` knows."""
-    try:
-        yield
-    except SafetensorError as error:
-        # The library has one class for all errors; the system's number stands in the words.
-        codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        said = (code for code in codes if f"os error {code}" in str(error))
-        raise OSError(next(said, errno.EIO), str(error)) from error
 
 
 def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotaryScaling | None]:

@@ -1,9 +1,11 @@
 """Safetensors files as memory maps: checked headers, and tensors that are views of the file."""
 
+import errno
 import itertools
 import json
 import math
 import mmap
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +13,14 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from steelyard.errors import DataError
-from steelyard.files import read_json
+from steelyard.files import atomic_path, read_json
 
-__all__ = ["Entry", "MappedFile", "Weights"]
+__all__ = ["Entry", "MappedFile", "Weights", "write_tensors"]
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SIZES = {
@@ -138,6 +142,31 @@ class MappedFile:
         start, stop = -(-entry.start // page) * page, entry.stop // page * page
         if stop > start and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file atomically.
+
+    Args:
+        path: file to make or replace.
+        tensors: contiguous tensors by name; they may live on any device.
+        metadata: text fields of the header.
+
+    Raises:
+        CapacityError: the disk is full; `path` is left as it was.
+    """
+    with atomic_path(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:
+            # The library has one class for all errors. What happened stands in the words alone, by
+            # its version as "No space left on device (os error 28)" or "Os { code: 28, ... }".
+            words = str(error)
+            number = re.search(r"(?:os error|code:) (\d+)", words)
+            other = errno.ENOSPC if "No space left" in words else errno.EIO
+            raise OSError(int(number[1]) if number else other, words) from error
 
 
 class Weights:
@@ -271,7 +300,6 @@ def _header(path: Path, prefix: bytes, stream: Any, file_bytes: int) -> dict[str
             f"tail"
         )
     return entries
-
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

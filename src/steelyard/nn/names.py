@@ -41,7 +41,15 @@ def slots(arch: Architecture, model_type: str) -> list[Slot]:
     """
     form = {"gpt2": _gpt2, "opt": _opt}.get(model_type, _llama)
     prefix, outside, layer_prefix, inside = form(arch)
-    found = [_slot(arch, name, (prefix + stored,), rows, False) for name, stored, rows in outside]
+    found = [
+        Slot(
+            name=name,
+            parts=(prefix + stored,),
+            rows=(rows,),
+            width=arch.hidden_size if "embedding" in name else 0,
+        )
+        for name, stored, rows in outside
+    ]
     for index in range(arch.num_layers):
         theirs = prefix + layer_prefix + f".{index}."
         for name, stored, kind in inside:
@@ -131,14 +139,6 @@ def _last_norm(arch: Architecture, stored: str) -> Outside:
     """Name the gain, and the shift of a LayerNorm, before the head."""
     kinds = ("weight", "bias") if arch.norm == "layernorm" else ("weight",)
     return [(f"norm.{kind}", f"{stored}.{kind}", arch.hidden_size) for kind in kinds]
-
-
-def _slot(
-    arch: Architecture, name: str, parts: tuple[str, ...], rows: int, transposed: bool
-) -> Slot:
-    """Make the slot of a tensor outside the layers: a table, or a vector of the last norm."""
-    width = arch.hidden_size if "embedding" in name else 0
-    return Slot(name=name, parts=parts, rows=(rows,), width=width, transposed=transposed)
 
 
 def _layer_slots(

@@ -109,8 +109,8 @@ class Transformer(nn.Module):
             positions: int64 of the same shape, or one that broadcasts to it; below
                 `architecture.max_positions`.
             attend: attention; its queries and keys are normed and turned already.
-            wanted: int64 [N] rows of the first axis to give; the last layer then computes no more
-                than keys and values of the others.
+            wanted: int64 [N] rows of the first axis to return; the last layer then computes no
+                more than keys and values of the others.
 
         Returns:
             Hidden states after the last norm, [..., C] or [N, ..., C].

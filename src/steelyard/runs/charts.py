@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import altair as alt
+
 from steelyard.quantity import Check
 from steelyard.runs import layers
 from steelyard.runs.layers import PLOT_WIDTH, finish, rows_of
@@ -43,8 +45,6 @@ def _si_labels(unit: str) -> str:
 
 def _series(field: str, names: Sequence[str]) -> Any:
     """Return the colour channel of named series, in the order of the names."""
-    import altair as alt
-
     return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names))
 
 
@@ -62,8 +62,6 @@ def predicted_measured(
     Returns:
         Vega-Lite spec.
     """
-    import altair as alt
-
     rows = [_ratio_row(check) for check in checks if check.forecast.value != 0]
     order = [row["quantity"] for row in rows]
     spread = [
@@ -158,8 +156,6 @@ def loss_curves(
     Raises:
         DataError: a curve's x and y differ in length.
     """
-    import altair as alt
-
     rows: list[dict[str, Any]] = []
     for label, (xs, ys) in curves.items():
         points = rows_of({"x": xs, "y": ys}, ("x", "y"), f"curve {label!r}")
@@ -232,8 +228,6 @@ def bars(
     Raises:
         DataError: the columns differ in length.
     """
-    import altair as alt
-
     rows = rows_of(
         {"label": labels, "value": values, "group": groups or [""] * len(labels)},
         ("label", "value"),
@@ -292,8 +286,6 @@ def matmul_rates(
     Raises:
         DataError: a column is missing or has another length.
     """
-    import altair as alt
-
     rows = rows_of(points, ("dtype", "size", "flops_per_s"), "points")
     for row in rows:
         half = (row.get("spread") or 0.0) / 2

@@ -4,6 +4,7 @@ SQLite runs with `synchronous=NORMAL`: a killed process loses nothing that was c
 loss may lose the last commits before it, and corrupts nothing.
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,19 +32,11 @@ def _table(name: str, *columns: Column[Any] | UniqueConstraint) -> Table:
     )
 
 
-def _text(name: str, length: int | None = None, *, index: bool = False) -> Column[Any]:
-    """Make a text column that always has a value."""
-    return Column(name, String(length), nullable=False, index=index)
-
-
-def _number(name: str) -> Column[Any]:
-    """Make a float64 column that always has a value."""
-    return Column(name, Float(53), nullable=False)
-
-
-def _count(name: str) -> Column[Any]:
-    """Make a column of whole numbers that always has a value."""
-    return Column(name, BigInteger, nullable=False)
+# Columns that always have a value.
+_text = functools.partial(Column, type_=String, nullable=False)
+_run_id = functools.partial(Column, "run_id", String(32), nullable=False, index=True)
+_number = functools.partial(Column, type_=Float(53), nullable=False)
+_count = functools.partial(Column, type_=BigInteger, nullable=False)
 
 
 def _forecast() -> list[Column[Any]]:
@@ -74,23 +67,19 @@ RUNS = Table(
 )
 """One row per run; recipe, versions and machine are JSON."""
 
-FORECASTS = _table("forecasts", _text("run_id", 32, index=True), *_forecast())
+FORECASTS = _table("forecasts", _run_id(), *_forecast())
 """One row per forecast of a run."""
 
 MEASUREMENTS = _table(
-    "measurements",
-    _text("run_id", 32, index=True),
-    _text("quantity"),
-    _number("value"),
-    *_circumstances(),
+    "measurements", _run_id(), _text("quantity"), _number("value"), *_circumstances()
 )
 """One row per measurement of a run."""
 
 ARTIFACTS = _table(
     "artifacts",
-    _text("run_id", 32, index=True),
+    _run_id(),
     *map(_text, ("name", "path")),
-    _text("sha256", 64),
+    Column("sha256", String(64), nullable=False),
     _count("num_bytes"),
     UniqueConstraint("run_id", "name"),
 )
@@ -99,7 +88,7 @@ ARTIFACTS = _table(
 CHECKS = _table(
     "checks",
     _text("forecaster"),
-    _text("run_id", 64),
+    Column("run_id", String(64), nullable=False),
     *_forecast(),
     _number("measured"),
     *_circumstances(),

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import altair as alt
+
 from steelyard.runs.layers import PLOT_WIDTH, finish, rows_of, values
 from steelyard.runs.theme import LIGHT
 from steelyard.units import pretty
@@ -35,8 +37,6 @@ def law_fit(
     Raises:
         DataError: a column is missing or has another length.
     """
-    import altair as alt
-
     seen = rows_of(points, ("parameters", "tokens", "loss"), "points")
     lines = rows_of(curve, ("parameters", "tokens", "loss", "low", "high"), "curve")
     unseen = rows_of(target, ("parameters", "tokens", "loss"), "target") if target else []
@@ -54,8 +54,6 @@ def _law_layers(
     seen: list[dict[str, Any]], lines: list[dict[str, Any]], unseen: list[dict[str, Any]]
 ) -> list[Any]:
     """Return the layers of `law_fit`: bands, curves, points, sizes at the ends, open diamonds."""
-    import altair as alt
-
     for row in (*seen, *lines, *unseen):
         row["size"] = pretty(row["parameters"], "parameter").removesuffix("parameters").strip()
     names = list(

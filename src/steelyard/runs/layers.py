@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import altair as alt
+
 from steelyard.errors import DataError
 from steelyard.runs.axes import Scale
 from steelyard.runs.theme import LIGHT
@@ -40,8 +42,6 @@ def finish(chart: Any) -> dict[str, Any]:
 
 def values(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Return rows as inline data for an Altair chart, to be unpacked by `finish`."""
-    import altair as alt
-
     # Packed as text, because Altair checks every value of a list against its schema: seconds for
     # some thousand rows.
     return alt.InlineData(values=json.dumps([dict(row) for row in rows], allow_nan=False))
@@ -87,8 +87,6 @@ def _plain(value: Any) -> Any:
 
 def x_of(field: str, scale: Scale) -> Any:
     """Return the x channel of a field on an axis; layers of one chart must give the same axis."""
-    import altair as alt
-
     return alt.X(
         f"{field}:Q",
         title=scale.title or None,
@@ -99,8 +97,6 @@ def x_of(field: str, scale: Scale) -> Any:
 
 def y_of(field: str, scale: Scale) -> Any:
     """Return the y channel of a field on an axis; layers of one chart must give the same axis."""
-    import altair as alt
-
     return alt.Y(
         f"{field}:Q",
         title=scale.title or None,
@@ -188,8 +184,6 @@ def end_labels(
     Returns:
         Layers of an Altair chart.
     """
-    import altair as alt
-
     ends = [y_scale.clip(value) for _, value, _ in labels]
     places = spread([y_scale.place(end) for end in ends], _LINE / height)
     rows = [
@@ -223,8 +217,6 @@ def shaded(first: float, last: float, words: str, x_scale: Scale, y_scale: Scale
     Returns:
         Layers of an Altair chart; none when the range is empty.
     """
-    import altair as alt
-
     if not last > first:
         return []
     base = alt.Chart(values([{"first": first, "last": last, "top": y_scale.high, "words": words}]))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from steelyard.config import flatten
 from steelyard.quantity import QUANTITIES, Check
 from steelyard.runs.blocks import Block, Cell, Chart, Checks, Column, Facts, Section, Table, Text
-from steelyard.runs.charts import loss_curves, predicted_measured
 from steelyard.runs.record import RunRecord
 from steelyard.runs.report import Report
 from steelyard.runs.wording import interval_words
@@ -118,6 +117,8 @@ def _quantities(record: RunRecord) -> Table:
 
 def _curves(frame: "polars.DataFrame") -> list[Block]:
     """Draw the logged columns that are losses."""
+    from steelyard.runs.charts import loss_curves
+
     curves: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
     for name in (name for name in frame.columns if "loss" in name):
         part = frame.select("step", name).drop_nulls()
@@ -187,6 +188,8 @@ def check_report(record: RunRecord, checks: list[Check]) -> Report:
     Returns:
         The report.
     """
+    from steelyard.runs.charts import predicted_measured
+
     lonely = sorted(
         {item.quantity for item in record.forecasts} - {item.forecast.quantity for item in checks}
     )

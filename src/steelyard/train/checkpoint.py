@@ -4,20 +4,17 @@ A checkpoint of step n is two files, `step-0000000n.safetensors` and `step-00000
 is written last, so a checkpoint without it was never finished and is ignored.
 """
 
-import contextlib
-import errno
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 
 from steelyard import files
 from steelyard.errors import DataError
+from steelyard.nn.mapped import write_tensors
 
 __all__ = ["Checkpoint", "CheckpointStore", "load_checkpoint"]
 
@@ -82,8 +79,7 @@ class CheckpointStore:
             CapacityError: the disk is full; earlier checkpoints are untouched.
         """
         target = self.path(step)
-        with files.atomic_path(target) as temporary, _disk_full_as_os_error():
-            safetensors.torch.save_file(tensors, temporary)
+        write_tensors(target, tensors)
         # The JSON is what makes a checkpoint: it is written after the tensors, and older ones are
         # removed only after it, so that at every moment one whole checkpoint is there.
         digest = files.sha256_file(target)
@@ -160,17 +156,3 @@ def load_checkpoint(
             f"{path} is damaged: its SHA-256 differs from the one in {record.name}", hint=hint
         )
     return Checkpoint(step, safetensors.torch.load_file(path), scalars)
-
-
-@contextlib.contextmanager
-def _disk_full_as_os_error() -> Any:
-    """Turn safetensors' own error of the disk into an OSError, which the atomic writer knows."""
-    # The library has one class for all errors: what happened stands only in the words, as Rust's
-    # "Io(Os { code: 28, kind: StorageFull, ... })". 27 is the limit on a file's size.
-    try:
-        yield
-    except safetensors.SafetensorError as error:
-        words = str(error)
-        full = any(sign in words for sign in ("code: 28", "StorageFull", "No space left"))
-        code = errno.ENOSPC if full else errno.EFBIG if "code: 27" in words else errno.EIO
-        raise OSError(code, os.strerror(code)) from error

@@ -31,8 +31,8 @@ class History:
     Attributes:
         losses: training loss by step, nats per token.
         step_times_s: wall time by step, seconds.
-        cold: by step, whether a step was among the first after a start, when caches and allocators still
-            settle.
+        cold: by step, whether it was among the first after a start, when caches and allocators
+            still settle.
         eval_losses: (steps done, held-out loss).
         peak_memory_bytes: what the run needed, over all processes that worked on it.
         resident_peak_bytes: what a process came to hold, likewise.

@@ -27,7 +27,7 @@ from steelyard.quantity import Check, Forecast, check
 from steelyard.weigh.budget import plan_budget
 from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
-from steelyard.weigh.progress import StageBar, silent_bar
+from steelyard.weigh.progress import Advance, StageBar, silent_bar
 from steelyard.weigh.serving import ServingOutcome, weigh_serving
 from steelyard.weigh.settings import QuickstartConfig
 from steelyard.weigh.stages import Stages
@@ -124,19 +124,19 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
     began_s = time.monotonic()
     where, chip, place = _target_of_plan(config)
     with exclusive(config.out, wait_s=1.0):
-        stages = Stages(config.out / "stages")
-        calibration = _calibrate(stages, config, bar)
+        stages = Stages(config.out / "stages", bar)
+        calibration = _calibrate(stages, config)
         machine = Machine.from_calibration(calibration)
         text, shards = _read_text(config, bar)
-        ladder = _design_ladder(stages, config, shards, bar)
-        points = _climb(stages, ladder, shards, config, bar)
+        ladder = _design_ladder(stages, config, shards)
+        points = _climb(stages, ladder, shards, config)
         laws = fit_laws(points, seed=config.seed)
         # Stored before the larger run begins, so that a forecast can never have seen its result.
         forecasts = _forecast(stages, laws, points, ladder, machine, config)
         with bar(f"larger model {ladder.target[0]}x{ladder.target[1]}") as advance:
             result = train_target(ladder, shards, config, advance)
         plan = plan_budget(laws[0], points, config.budget_flops, where=(where, chip, place))
-        serving = _serve(stages, config, bar)
+        serving = _serve(stages, config)
         checks = check(forecasts, result.measurements()) + check(
             serving.forecasts, serving.measurements
         )
@@ -169,7 +169,7 @@ def _target_of_plan(config: QuickstartConfig) -> tuple[Cluster, Accelerator, Sit
     return where, accelerator(where.accelerator), place
 
 
-def _calibrate(stages: Stages, config: QuickstartConfig, bar: StageBar) -> Calibration:
+def _calibrate(stages: Stages, config: QuickstartConfig) -> Calibration:
     """Measure this machine, or take a measurement of the last week with as many threads."""
     from steelyard.catalog.calibrate import calibrate
 
@@ -181,7 +181,7 @@ def _calibrate(stages: Stages, config: QuickstartConfig, bar: StageBar) -> Calib
             and config.threads in (0, stored.num_threads)
         ):
             return stored
-        with bar("calibrate") as advance:
+        with stages.bar("calibrate") as advance:
             found = calibrate(
                 quick=True,
                 num_threads=config.threads,
@@ -221,15 +221,12 @@ def _read_text(config: QuickstartConfig, bar: StageBar) -> "tuple[TextFacts, Tok
     return facts, TokenShards(out)
 
 
-def _design_ladder(
-    stages: Stages, config: QuickstartConfig, shards: "TokenShards", bar: StageBar
-) -> Ladder:
+def _design_ladder(stages: Stages, config: QuickstartConfig, shards: "TokenShards") -> Ladder:
     """Probe step times and choose the ladder; stored, so that a resumed job climbs the same one."""
+    shapes = probe_shapes(config.minutes)
 
-    def work() -> Ladder:
-        shapes = probe_shapes(config.minutes)
-        with bar("probe") as advance:
-            times = probe_step_times(shapes, shards, config, advance)
+    def work(advance: Advance) -> Ladder:
+        times = probe_step_times(shapes, shards, config, advance)
         return design(
             dict(zip(shapes, times, strict=True)),
             budget_s=60 * config.minutes,
@@ -237,20 +234,20 @@ def _design_ladder(
         )
 
     inputs = {"config": _inputs(config), "tokens": shards.num_tokens}
-    return stages.run("ladder", inputs, Ladder, work)
+    return stages.run_shown("ladder", inputs, Ladder, work, title="probe")
 
 
 def _climb(
-    stages: Stages, ladder: Ladder, shards: "TokenShards", config: QuickstartConfig, bar: StageBar
+    stages: Stages, ladder: Ladder, shards: "TokenShards", config: QuickstartConfig
 ) -> list[RungPoint]:
     """Train the rungs."""
-
-    def work() -> list[RungPoint]:
-        with bar("ladder") as advance:
-            return climb(ladder, shards, config, advance)
-
-    inputs = {"ladder": ladder, "seed": config.seed}
-    points = stages.run("climb", inputs, list[RungPoint], work)
+    points = stages.run_shown(
+        "climb",
+        {"ladder": ladder, "seed": config.seed},
+        list[RungPoint],
+        lambda advance: climb(ladder, shards, config, advance),
+        title="ladder",
+    )
     write_table(points, config.out / "ladder.csv", f"{VOCAB_SIZE} tokens of {config.out.name}")
     return points
 
@@ -264,31 +261,31 @@ def _forecast(
     config: QuickstartConfig,
 ) -> list[Forecast]:
     """Forecast the larger run; written down before it starts."""
-
-    def work() -> list[Forecast]:
-        return training_forecasts(
+    return stages.run(
+        "forecast",
+        {"points": points, "ladder": ladder, "seed": config.seed},
+        list[Forecast],
+        lambda: training_forecasts(
             laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine
-        )
-
-    inputs = {"points": points, "ladder": ladder, "seed": config.seed}
-    return stages.run("forecast", inputs, list[Forecast], work)
+        ),
+    )
 
 
-def _serve(stages: Stages, config: QuickstartConfig, bar: StageBar) -> ServingOutcome:
+def _serve(stages: Stages, config: QuickstartConfig) -> ServingOutcome:
     """Forecast and replay a trace on the larger model."""
-    seconds = 60 * config.minutes * _SERVING_SHARE
-
-    def work() -> ServingOutcome:
-        with bar("serve") as advance:
-            return weigh_serving(
-                model_directory(config),
-                seconds=seconds,
-                seed=config.seed,
-                threads=config.threads,
-                advance=advance,
-            )
-
-    return stages.run("serve", {"config": _inputs(config)}, ServingOutcome, work)
+    return stages.run_shown(
+        "serve",
+        {"config": _inputs(config)},
+        ServingOutcome,
+        lambda advance: weigh_serving(
+            model_directory(config),
+            seconds=60 * config.minutes * _SERVING_SHARE,
+            seed=config.seed,
+            threads=config.threads,
+            advance=advance,
+        ),
+        title="serve",
+    )
 
 
 def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list[Check]) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from steelyard.config import convert, to_plain
 from steelyard.errors import DataError
 from steelyard.files import read_json, write_json
+from steelyard.weigh.progress import Advance, StageBar, silent_bar
 
 __all__ = ["Stages"]
 
@@ -28,9 +29,11 @@ class Stages:
 
     Attributes:
         directory: folder that holds one `NAME.json` per finished stage.
+        bar: opens the progress bar of a stage.
     """
 
     directory: Path
+    bar: StageBar = silent_bar
 
     def run(self, name: str, inputs: Any, kind: type[T], work: Callable[[], T]) -> T:
         """Return the stored result of a stage, or do its work and store the result atomically.
@@ -69,3 +72,25 @@ class Stages:
             path, {"stage": name, "inputs": key, "sha256": _digest(result), "result": result}
         )
         return convert(result, kind, where=str(path))
+
+    def run_shown(
+        self, name: str, inputs: Any, kind: type[T], work: Callable[[Advance], T], *, title: str
+    ) -> T:
+        """Do as `run` does, with a progress bar while the work lasts.
+
+        Args:
+            name: file name of the stage, without suffix.
+            inputs: plain data the result depends on.
+            kind: type of the result, which JSON must be able to hold.
+            work: makes the result and reports its progress; called at most once.
+            title: words before the bar.
+
+        Returns:
+            The result, decoded from JSON.
+        """
+
+        def shown() -> T:
+            with self.bar(title) as advance:
+                return work(advance)
+
+        return self.run(name, inputs, kind, shown)
