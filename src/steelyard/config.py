@@ -52,9 +52,9 @@ def convert(value: Any, kind: type[T], *, where: str = "config") -> T:
     """Convert plain dicts, lists and scalars to `kind`, checking every field.
 
     Args:
-        value: as read from TOML or JSON.
+        value: plain data as TOML or JSON hold it.
         kind: a frozen dataclass, or any type msgspec converts to; fields may be paths.
-        where: file or option the value came from, for messages.
+        where: file or option that held the value, for messages.
 
     Returns:
         An instance of `kind`.
@@ -86,7 +86,7 @@ def load(path: Path, kind: type[T]) -> T:
 
     Args:
         path: read as JSON when it ends in .json, else as TOML.
-        kind: as in `convert`.
+        kind: type to convert to, as in `convert`.
 
     Returns:
         An instance of `kind`.
@@ -136,7 +136,7 @@ def flatten(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def dump(value: Any, path: Path) -> None:
-    """Write a configuration as JSON, atomically; `load` gives it back.
+    """Write a configuration as JSON, atomically; `load` reads it back.
 
     Args:
         value: a dataclass.

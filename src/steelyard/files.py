@@ -29,7 +29,7 @@ _SUFFIX = ".part"
 
 
 def user_dir() -> Path:
-    """Return the user's data folder: `$STEELYARD_HOME`, or `steelyard` under the XDG data folder."""
+    """Return the user's data folder: `$STEELYARD_HOME`, or `steelyard` in the XDG data folder."""
     home = os.environ.get("STEELYARD_HOME")
     if home:
         return Path(home).expanduser()

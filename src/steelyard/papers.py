@@ -18,7 +18,7 @@ class Paper:
 
     Attributes:
         key: number and short name, such as "32-kaplan-scaling-laws".
-        title: as published.
+        title: title as published.
         arxiv: arXiv identifier.
         venue: where and when it appeared; "arXiv" and the year for a preprint.
         room: the room its main object belongs to.

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def spawn_seeds(seed: int, count: int) -> list[int]:
-    """Derive `count` independent task seeds from one seed; the same input gives the same seeds."""
+    """Derive `count` independent task seeds from one seed; equal input makes equal seeds."""
     return [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(seed).spawn(count)]
 
 
@@ -84,7 +84,7 @@ def parallel_map(
     Raises:
         BackendError: `cluster` is given but Ray is not installed or cannot be reached.
         ConfigError: `workers` is below 1.
-        KeyboardInterrupt: on Ctrl-C, after the workers were stopped.
+        KeyboardInterrupt: Ctrl-C was pressed; the workers are stopped first.
     """
     import joblib
 

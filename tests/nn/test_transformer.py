@@ -37,7 +37,7 @@ def test_gradient_reaches_every_parameter_and_a_step_lowers_the_loss(arch):
 
 def cached_attend(cache: dict):
     def attend(layer, queries, keys, values):
-        """One token at a time: append to the layer's cache and attend to all of it, written out plainly."""
+        """One token at a time: append to the layer's cache and attend to all of it."""
         seen = cache.setdefault(layer, ([], []))
         seen[0].append(keys)
         seen[1].append(values)

@@ -58,7 +58,7 @@ def split(text: str, limit: int = MAX_DOCUMENT_CHARS) -> list[str]:
     """Cut a long text at blank lines, else at line ends, else anywhere.
 
     Args:
-        text: any text.
+        text: text of any length.
         limit: most characters of a piece, at least 2.
 
     Returns:
@@ -81,7 +81,7 @@ def verdict(document: str, raw: bytes) -> str:
 
     Args:
         document: clean text.
-        raw: the same in UTF-8.
+        raw: the document in UTF-8.
 
     Returns:
         "short" (under 128 characters), "repetitive" (deflate shrinks it more than 12-fold), or an

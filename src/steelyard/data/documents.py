@@ -60,11 +60,11 @@ def write_documents(
     """Read files, clean them, drop exact duplicates, and write what is left.
 
     Args:
-        files: in the order in which they are read.
+        files: files in the order in which they are read.
         text: file to write the documents to.
         boundaries: file to write where they start to.
         max_bytes: stop once this much is kept; None to read all.
-        progress: told the fraction done.
+        progress: callback that is told the fraction done.
 
     Returns:
         Findings: "files_read", "files_skipped" and "documents_dropped" by reason, "bytes".

@@ -41,7 +41,7 @@ class CachedEncoder:
         """Cut texts, in one go for speed.
 
         Args:
-            texts: any texts; no special token is recognized in them.
+            texts: texts to cut; no special token is recognized in them.
             end_token: id put after each text.
 
         Returns:

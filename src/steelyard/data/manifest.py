@@ -147,6 +147,8 @@ def verify(directory: Path, manifest: Manifest) -> None:
             )
 
 
+# Two questions on purpose: a file that is gone can be made again, one that changed cannot be
+# explained, so `prepare` repeats its work for the first and stops at the second.
 def missing(directory: Path, manifest: Manifest) -> list[str]:
     """List files of a manifest that are not there."""
     return [name for name in _expected(manifest) if not (directory / name).is_file()]

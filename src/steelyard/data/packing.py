@@ -112,4 +112,5 @@ def _encoded(
         if size >= _GROUP_BYTES or place == len(documents):
             yield encoder.encode(group, end_token).astype(dtype).tobytes()
             progress(size)
-            group, size = [], 0
+            group = []
+            size = 0

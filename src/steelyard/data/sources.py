@@ -66,9 +66,9 @@ class TextFile:
     """A file that may hold text.
 
     Attributes:
-        path: where it is.
-        size_bytes: its size.
-        modified_ns: its time stamp, which together with the size tells whether it changed.
+        path: path of the file.
+        size_bytes: size of the file.
+        modified_ns: time stamp, which together with the size tells whether the file changed.
     """
 
     path: Path

@@ -30,7 +30,7 @@ class StageFolder:
         """Open the folder, and remove what a killed writer left half-written.
 
         Args:
-            directory: made if it is missing.
+            directory: folder of the records; made if it is missing.
         """
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)

@@ -85,8 +85,8 @@ def save(
     Each file is written beside and renamed; the hashes come last.
 
     Args:
-        model: any model of `nn.transformer`.
-        directory: made if it is missing; files of an earlier save are replaced.
+        model: model of `nn.transformer`.
+        directory: folder to write; made if missing, and files of an earlier save are replaced.
         max_shard_bytes: weights beyond it are split into several files with an index.
 
     Raises:

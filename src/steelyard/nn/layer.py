@@ -132,7 +132,8 @@ class DecoderLayer(nn.Module):
             queries = queries if self.query_norm is None else self.query_norm(queries)
             keys = keys if self.key_norm is None else self.key_norm(keys)
             if rotation is not None:
-                queries, keys = rotate(queries, *rotation), rotate(keys, *rotation)
+                queries = rotate(queries, *rotation)
+                keys = rotate(keys, *rotation)
             return queries, keys, values
         # Query and key heads lie side by side, so one call turns both.
         turning, values = fused.split((num_heads + num_kv_heads, num_kv_heads), dim=-2)

@@ -103,7 +103,7 @@ class MappedFile:
         """Return tensors of this file, stacked row after row, without a copy.
 
         Args:
-            names: of one dtype of `DTYPES` and equal width.
+            names: names of tensors of one dtype of `DTYPES` and equal width.
 
         Returns:
             [rows, ...] of all, or None when they do not follow each other in the file, or not at a

@@ -39,6 +39,7 @@ def slots(arch: Architecture, model_type: str) -> list[Slot]:
     Source: module names of the `transformers` classes LlamaForCausalLM, GPT2LMHeadModel and
     OPTForCausalLM.
     """
+    # Mistral and Qwen took over Llama's names, and so did most that came later.
     form = {"gpt2": _gpt2, "opt": _opt}.get(model_type, _llama)
     prefix, outside, layer_prefix, inside = form(arch)
     found = [

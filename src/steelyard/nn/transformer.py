@@ -96,6 +96,7 @@ class Transformer(nn.Module):
         cosines, sines = rotary_tables(
             0 if learned else arch.max_positions, arch.head_dim, arch.rope_theta, scaling
         )
+        # Not stored with the weights: they follow from the architecture.
         self.register_buffer("rotary_cosines", cosines, persistent=False)
         self.register_buffer("rotary_sines", sines, persistent=False)
 
@@ -162,7 +163,7 @@ def refuse_unsupported(arch: Architecture) -> None:
     """Refuse what this decoder does not have.
 
     Args:
-        arch: any architecture.
+        arch: architecture to check.
 
     Raises:
         ConfigError: names every such trait.
@@ -204,5 +205,6 @@ def _initialize(model: Transformer, generator: torch.Generator) -> None:
         if parameter.ndim == 1:
             parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
         else:
+            # One generator and one order of draws: the seed then fixes every weight.
             is_residual = name.endswith(("out.weight", "down.weight"))
             parameter.normal_(0.0, residual_spread if is_residual else spread, generator=generator)

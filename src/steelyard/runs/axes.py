@@ -139,7 +139,7 @@ def tick_text(value: float, unit: str = "1") -> str:
     """Write a value at an axis or a curve, as short as it stays exact enough to be recognized.
 
     Args:
-        value: in the base unit.
+        value: value in the base unit.
         unit: "parameter" or "token" for counts such as 7M, "FLOP" for powers of ten, "year",
             "fraction" for per cent, "USD", and "1" for plain numbers.
 

@@ -78,6 +78,7 @@ class Table(msgspec.Struct, frozen=True, tag="table"):
 
     def __post_init__(self) -> None:
         """Refuse rows that are longer or shorter than the head."""
+        # Here and not when it is drawn, where nobody knows any more who made the table.
         for index, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise DataError(
@@ -90,7 +91,7 @@ class Chart(msgspec.Struct, frozen=True, tag="chart"):
     """A Vega-Lite chart, data inside; the common theme is applied when it is drawn.
 
     Attributes:
-        spec: as `altair.Chart.to_dict()` gives it, or from `steelyard.runs.charts`.
+        spec: what `altair.Chart.to_dict()` or a function of `steelyard.runs.charts` returns.
         caption: one sentence below the chart.
     """
 
@@ -115,7 +116,7 @@ class Section(msgspec.Struct, frozen=True):
     """A titled part of a report.
 
     Attributes:
-        title: its heading.
+        title: heading of the section.
         blocks: what stands in it, top to bottom.
     """
 

@@ -118,7 +118,9 @@ def predicted_measured(
 
 def _ratio_row(check: Check) -> dict[str, Any]:
     """Return one row of `predicted_measured`."""
-    forecast, unit = check.forecast, check.forecast.unit
+    forecast = check.forecast
+    unit = forecast.unit
+    # A forecast below 0 turns its interval around when both ends are divided by it.
     low, high = sorted((forecast.low / forecast.value, forecast.high / forecast.value))
     return {
         "quantity": forecast.quantity,

@@ -84,7 +84,7 @@ class ColumnLog:
         """Go on after the last row in the folder.
 
         Args:
-            folder: made when missing; leftovers of a killed writer are removed.
+            folder: folder of the chunks, made when missing; leftovers of a killed writer go.
         """
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(".rows-*.part"):

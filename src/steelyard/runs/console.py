@@ -129,8 +129,8 @@ def _checks(block: Checks, *, wide: bool) -> RenderableType:
 
 def _interval_bar(low: float, high: float, value: float) -> str:
     """Draw "  ├──●───┤  " in a fixed width; a value outside stands beyond the ends."""
-    start, end = min(low, value), max(high, value)
-    span = (end - start) or 1.0
+    start = min(low, value)
+    span = (max(high, value) - start) or 1.0
 
     def cell(point: float) -> int:
         return round((point - start) / span * (_BAR_CELLS - 1))
@@ -138,6 +138,7 @@ def _interval_bar(low: float, high: float, value: float) -> str:
     cells = [" "] * _BAR_CELLS
     for index in range(cell(low), cell(high) + 1):
         cells[index] = "─"
-    cells[cell(low)], cells[cell(high)] = "├", "┤"
-    cells[cell(value)] = "●"
+    cells[cell(low)] = "├"
+    cells[cell(high)] = "┤"
+    cells[cell(value)] = "●"  # last, so that the dot shows where it falls on an end
     return "".join(cells)

@@ -176,8 +176,8 @@ class Database:
         """Insert rows; one that has the `keys` of a row there replaces it.
 
         Args:
-            connection: from `write`.
-            table: one of this module's.
+            connection: connection from `write`.
+            table: table of this module.
             keys: column names of a unique constraint of the table.
             rows: column values, each with the same columns.
         """

@@ -98,8 +98,8 @@ def process_alive(host: str, pid: int, started: str) -> bool:
 
     Args:
         host: name of the machine the process ran on.
-        pid: its number there.
-        started: its mark from `process_started`.
+        pid: number of the process on that machine.
+        started: mark that `process_started` returned.
 
     Returns:
         False only when this host knows the process to be gone.

@@ -86,7 +86,7 @@ def _plain(value: Any) -> Any:
 
 
 def x_of(field: str, scale: Scale) -> Any:
-    """Return the x channel of a field on an axis; layers of one chart must give the same axis."""
+    """Return the x channel of a field on an axis; layers of one chart must share the axis."""
     return alt.X(
         f"{field}:Q",
         title=scale.title or None,
@@ -96,7 +96,7 @@ def x_of(field: str, scale: Scale) -> Any:
 
 
 def y_of(field: str, scale: Scale) -> Any:
-    """Return the y channel of a field on an axis; layers of one chart must give the same axis."""
+    """Return the y channel of a field on an axis; layers of one chart must share the axis."""
     return alt.Y(
         f"{field}:Q",
         title=scale.title or None,
@@ -111,7 +111,7 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
     All stay within 0..1 when they fit.
 
     Args:
-        places: any numbers, in any order.
+        places: numbers in any order.
         gap: least distance, such as a line's height over the plot's.
 
     Returns:

@@ -23,7 +23,7 @@ class LedgerRow:
     """How one forecaster did on one quantity.
 
     Attributes:
-        forecaster: its name.
+        forecaster: name of the forecaster.
         quantity: name from `steelyard.quantity.QUANTITIES`.
         count: checked pairs.
         bias: mean of (forecast - measured) / |measured|; above 0 it forecasts too much.

@@ -1,4 +1,4 @@
-"""A run as the store tells it."""
+"""A run as the store records it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +44,10 @@ class RunRecord:
         seed: seed of all its randomness.
         versions: versions of Python and the packages that shape results.
         machine: host, system, processor, cores, memory_bytes.
-        forecasts: in the order they were given.
-        measurements: in the order they were taken.
-        artifacts: files it made.
-        directory: its folder, with `recipe.json` and `columns/`.
+        forecasts: forecasts in the order they were recorded.
+        measurements: measurements in the order they were taken.
+        artifacts: files the run made.
+        directory: folder of the run, with `recipe.json` and `columns/`.
     """
 
     id: str

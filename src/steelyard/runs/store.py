@@ -63,8 +63,8 @@ class RunStore:
     listed as "interrupted".
 
     Attributes:
-        folder: where the runs' folders lie.
-        database: where their records lie.
+        folder: folder that holds the runs' folders.
+        database: database of their records.
     """
 
     def __init__(self, location: Path | str | None = None, *, folder: Path | None = None) -> None:
@@ -143,7 +143,7 @@ class RunStore:
         Its rows, forecasts and measurements stay.
 
         Args:
-            run_id: its id or a unique beginning of it.
+            run_id: id of the run, or a unique beginning of it.
 
         Returns:
             A writer that adds to the run.
@@ -166,10 +166,10 @@ class RunStore:
         return RunWriter(self.database, record.id, record.directory)
 
     def get(self, run_id: str) -> RunRecord:
-        """Tell one run.
+        """Read one run.
 
         Args:
-            run_id: its id or a unique beginning of it.
+            run_id: id of the run, or a unique beginning of it.
 
         Returns:
             Its record.
@@ -187,7 +187,7 @@ class RunStore:
         "step" and one column per name, one row per step in rising order.
 
         Args:
-            run_id: its id or a unique beginning of it.
+            run_id: id of the run, or a unique beginning of it.
 
         Returns:
             The rows written so far; those still waiting in a writer's memory are not seen.
@@ -202,7 +202,7 @@ class RunStore:
         """Pair a run's forecasts with its measurements by quantity; the last of each name counts.
 
         Args:
-            run_id: its id or a unique beginning of it.
+            run_id: id of the run, or a unique beginning of it.
 
         Returns:
             One check per quantity that has both.
@@ -219,7 +219,7 @@ class RunStore:
 
         Args:
             kind: only runs of this kind; empty for all.
-            limit: at most so many; 0 for all.
+            limit: most runs returned; 0 for all.
 
         Returns:
             Their records.

@@ -1,7 +1,4 @@
-"""Reports about runs.
-
-The list, one run, several beside each other, the checks of one, the ledger.
-"""
+"""Reports about runs: the list, one run, several side by side, checks, the ledger."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -59,7 +56,7 @@ def _machine(record: RunRecord) -> str:
 
 
 def list_report(records: Sequence[RunRecord], place: str) -> Report:
-    """Tell many runs, one line each.
+    """Report many runs, one line each.
 
     Args:
         records: newest first.
@@ -99,7 +96,9 @@ def _quantities(record: RunRecord) -> Table:
     forecast = {item.quantity: item for item in record.forecasts}
     rows: list[list[Cell]] = []
     for name in dict.fromkeys([*forecast, *measured]):
-        unit, said, found = QUANTITIES[name].unit, forecast.get(name), measured.get(name)
+        unit = QUANTITIES[name].unit
+        said = forecast.get(name)
+        found = measured.get(name)
         rows.append(
             [
                 name,
@@ -127,7 +126,7 @@ def _curves(frame: "polars.DataFrame") -> list[Block]:
 
 
 def _tables(record: RunRecord) -> list[Section]:
-    """Tell the recipe, the artifacts and the surroundings of a run."""
+    """Return tables of the recipe, the artifacts and the machine of a run."""
     recipe: list[list[Cell]] = [
         [path, _scalar(value)] for path, value in flatten(record.recipe).items() if path
     ]
@@ -149,12 +148,12 @@ def _tables(record: RunRecord) -> list[Section]:
 
 
 def run_report(record: RunRecord, checks: list[Check], frame: "polars.DataFrame") -> Report:
-    """Tell one run whole.
+    """Report one run in full.
 
     Args:
         record: the run.
-        checks: its forecasts that were measured.
-        frame: its logged columns.
+        checks: forecasts of the run that were measured.
+        frame: logged columns of the run.
 
     Returns:
         The report.
@@ -179,11 +178,11 @@ def run_report(record: RunRecord, checks: list[Check], frame: "polars.DataFrame"
 
 
 def check_report(record: RunRecord, checks: list[Check]) -> Report:
-    """Tell how a run's forecasts did.
+    """Report how well a run's forecasts did.
 
     Args:
         record: the run.
-        checks: its forecasts that were measured.
+        checks: forecasts of the run that were measured.
 
     Returns:
         The report.
@@ -212,6 +211,7 @@ def _differences(parts: Sequence[Mapping[str, Any]], heads: list[Column]) -> Tab
     flat = [flatten(dict(part)) for part in parts]
     paths = dict.fromkeys(path for part in flat for path in part if path)
     rows = [[path, *(_scalar(part.get(path)) for part in flat)] for path in paths]
+    # By their text, because 1, 1.0 and True are equal and still different settings.
     return Table(heads, [row for row in rows if len({repr(cell) for cell in row[1:]}) > 1])
 
 
@@ -268,10 +268,10 @@ def compare_report(records: Sequence[RunRecord]) -> Report:
 
 
 def ledger_report(rows: Sequence["LedgerRow"], place: str) -> Report:
-    """Tell how each forecaster has done.
+    """Report how well each forecaster has done.
 
     Args:
-        rows: from `Ledger.summary`.
+        rows: what `Ledger.summary` returned.
         place: where the store lies.
 
     Returns:

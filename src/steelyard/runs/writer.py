@@ -45,7 +45,7 @@ def hash_path(path: Path) -> tuple[str, int]:
 
 
 class RunWriter:
-    """Writes a run as it goes; `RunStore.create` and `RunStore.resume` give one.
+    """Writes a run as it goes; `RunStore.create` and `RunStore.resume` return one.
 
     Forecasts, measurements and artifacts are in the database when the call returns. Logged rows
     wait in memory and are written when `flush_rows` of them wait or `flush_s` seconds passed since
@@ -69,9 +69,9 @@ class RunWriter:
         """Write to a run that is in the database.
 
         Args:
-            database: where its records go.
-            run_id: its full id.
-            directory: its folder.
+            database: database of the run's records.
+            run_id: full id of the run.
+            directory: folder of the run.
             flush_rows: rows that may wait.
             flush_s: seconds they may wait.
         """

@@ -47,7 +47,7 @@ class TrainResult:
 
     Attributes:
         eval_loss: held-out loss at the end, nats per token.
-        bits_per_byte: the same in bits per UTF-8 byte.
+        bits_per_byte: held-out loss in bits per UTF-8 byte.
         losses: training loss of every step from step 0, nats per token.
         eval_losses: (steps done, held-out loss) pairs, the last one at the end.
         steps: optimizer steps.
@@ -58,7 +58,7 @@ class TrainResult:
         total_time_s: wall time of all steps.
         peak_memory_bytes: largest memory the run needed beyond what the process held before the
             model was built.
-        resident_peak_bytes: the same with freed blocks that the C library kept for speed.
+        resident_peak_bytes: the same peak with freed blocks that the C library kept for speed.
         tokens: tokens trained on.
         tokens_run: tokens trained on in this folder.
         flops: model FLOPs of `tokens`.
@@ -146,6 +146,7 @@ class TrainResult:
 
     def store(self, directory: Path) -> None:
         """Write the result into its run folder; its paths are relative, so the folder may move."""
+        # Names only: `load` puts the folder before them again, wherever it lies by then.
         plain = self.to_plain()
         plain["checkpoint"] = self.checkpoint.name
         plain["model"] = self.model.name

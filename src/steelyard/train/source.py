@@ -52,7 +52,7 @@ def check_source(config: TrainConfig, source: TokenSource) -> None:
 
     Args:
         config: the run.
-        source: its data.
+        source: data of the run.
 
     Raises:
         ConfigError: the vocabulary of the data is larger than the architecture's.

@@ -1,7 +1,7 @@
 """The single-process trainer: one folder per run, exact resume after a kill at any moment.
 
 Data order and learning rate are pure functions of the step, and a checkpoint holds weights, moments
-and history, so a run that was killed and called again gives bit for bit the losses of one that was
+and history, so a run that was killed and called again has bit for bit the losses of one that was
 not (same machine, same number of threads).
 """
 
@@ -41,7 +41,7 @@ def train(
 ) -> TrainResult:
     """Train to the end, or go on where an earlier call was killed.
 
-    A finished folder gives its stored result at once.
+    A finished folder returns its stored result at once.
 
     Args:
         config: the run.
@@ -50,7 +50,7 @@ def train(
         start_from: tensors file of another run's checkpoint to begin with: its weights, moments,
             history and step.
         on_step: called after each step.
-        peak_flops_per_s: peak dense FLOP/s of the dtype on this machine; gives `mfu`.
+        peak_flops_per_s: peak dense FLOP/s of the dtype here, from which `mfu` follows.
 
     Returns:
         Held-out loss, history and measurements.
@@ -193,7 +193,7 @@ class _Trainer:
         return result
 
     def _result(self, model: Path) -> TrainResult:
-        """Sum the history up."""
+        """Summarize the history."""
         from steelyard.cost import model_flops_per_token
 
         config, history = self.config, self.session.history

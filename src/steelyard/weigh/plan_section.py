@@ -23,12 +23,12 @@ _LABELS = {
 
 def plan_section(found: Quickstart) -> Section:
     """Show what the asked budget buys on the asked cluster."""
-    plan, choice = found.plan, found.plan.choice
+    plan = found.plan
+    # Nobody measured the cluster: the text says so before any number of it.
     said = (
         f"**{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**, split "
         f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and "
-        f"assumed efficiencies, "
-        "not on a measurement there."
+        f"assumed efficiencies, not on a measurement there."
     )
     facts = [
         fact(item, _LABELS[item.quantity]) for item in plan.forecasts if item.quantity in _LABELS
@@ -40,7 +40,7 @@ def plan_section(found: Quickstart) -> Section:
             Text(said),
             Facts(facts),
             _forecasts(plan),
-            Table([Column("Recipe"), Column("Chosen")], _recipe(choice)),
+            Table([Column("Recipe"), Column("Chosen")], _recipe(plan.choice)),
             Table(
                 [Column("Alternative"), Column("Why it lost")],
                 rejected,
@@ -95,7 +95,7 @@ def _layout(choice: dict) -> str:
 
 
 def _recipe(choice: dict) -> list[list[Cell]]:
-    """Tell the chosen settings in four lines."""
+    """Describe the chosen settings in four lines."""
     arch = choice["architecture"]
     return [
         [

@@ -53,7 +53,8 @@ def _verdict(found: Quickstart) -> Section:
     """Lead with the forecasts and what came."""
     covered = sum(item.covered for item in found.checks)
     by_name = {item.forecast.quantity: item for item in found.checks}
-    loss, step = by_name["eval.loss"], by_name["train.step_time"]
+    loss = by_name["eval.loss"]
+    step = by_name["train.step_time"]
     said = (
         f"A ladder of {len(found.ladder.rungs)} small models forecast a larger one before it was "
         f"trained: loss "
@@ -117,6 +118,7 @@ def _law_chart(found: Quickstart) -> dict[str, Any]:
         for name in ("parameters", "tokens", "loss")
     }
     sizes = sorted({*seen["parameters"], *target["parameters"]})
+    # The curves go a little beyond all runs, so that every point lies on one.
     ends = seen["tokens"] + target["tokens"]
     tokens = np.geomspace(min(seen["tokens"]) * 0.8, max(ends) * 1.25, _CURVE_POINTS)
     grid = {

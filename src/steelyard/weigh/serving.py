@@ -66,7 +66,8 @@ def make_trace(
     Returns:
         The trace and its rate, requests per second.
     """
-    batch, context = 16, _MEAN_PROMPT + _MEAN_OUTPUT / 2
+    batch = 16
+    context = _MEAN_PROMPT + _MEAN_OUTPUT / 2  # tokens cached half-way through a request's output
     decode_s = float(
         step_time.predict(np.array([1.0, batch, 0.0, 0.0, batch, batch * context, FIRST_TOKENS]))
     )

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def _digest(value: Any) -> str:
-    """Hash plain data so that equal inputs give equal keys."""
+    """Hash plain data; equal data has equal hashes."""
     return hashlib.sha256(msgspec.json.encode(to_plain(value), order="deterministic")).hexdigest()
 
 
