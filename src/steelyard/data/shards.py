@@ -90,10 +90,6 @@ class TokenShards:
             rows[row] = self._train[shard][start : start + sequence_length + 1]
         return rows
 
-    def num_windows(self, sequence_length: int) -> int:
-        """Count the windows of one pass over the text."""
-        return sum((len(tokens) - 1) // sequence_length for tokens in self._train)
-
     def _order(self, seed: int, epoch: int, count: int) -> np.ndarray:
         """Return the order of a pass; the last two are kept, because a batch may straddle them."""
         key = (seed, epoch, count)

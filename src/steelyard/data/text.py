@@ -85,7 +85,8 @@ def prepare(
         chosen, dropped = work.choose(read_key, max_bytes, vocab_size)
         held = split_heldout(chosen, heldout_fraction, seed)
         content = work.shards(key, chosen, held, vocab_size)
-        head = {"key": key, "sources": [str(path) for path in paths[:20]], "seed": seed}
+        named = [str(source) for source in sources[:20]]
+        head = {"key": key, "sources": named, "seed": seed}
         return work.finish(head | dropped | content)
     except (NotADirectoryError, FileExistsError, PermissionError) as error:
         raise CapacityError(

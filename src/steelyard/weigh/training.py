@@ -1,6 +1,7 @@
 """Train what the ladder says: probe the step times, climb the rungs, train the larger model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -124,21 +125,30 @@ def train_target(
     return train(recipe, shards, config.out / "target", on_step=tally.step)
 
 
+@dataclass
 class _Tally:
-    """Turns the trainer's steps into the fraction of a stage."""
+    """Turns the trainer's steps into the fraction of a stage.
 
-    def __init__(
-        self, advance: Advance, begin: float, share: float, steps: int, name: str = ""
-    ) -> None:
-        self.advance = advance
-        self.begin = begin
-        self.share = share
-        self.steps = max(steps, 1)
-        self.done = 0
-        self.name = name
+    Attributes:
+        advance: callback for the stage's progress.
+        begin: fraction of the stage that was done before.
+        share: part of the stage that these steps are.
+        steps: number of steps to come, 1 or more.
+        name: words on what is trained.
+        done: steps done.
+    """
+
+    advance: Advance
+    begin: float
+    share: float
+    steps: int
+    name: str = ""
+    done: int = 0
 
     def step(self, progress: Progress) -> None:
         """Count one optimizer step."""
+        # A resumed run reports only the steps it still does, and a restarted one may repeat some:
+        # the fraction is cut at the stage's end.
         self.done += 1
         words = (
             f"{self.name}  loss {progress.loss:.2f}  {progress.tokens_per_s:,.0f} tokens/s".strip()
