@@ -63,28 +63,13 @@ def predicted_measured(
         Vega-Lite spec.
     """
     rows = [_ratio_row(check) for check in checks if check.forecast.value != 0]
-    order = [row["quantity"] for row in rows]
-    spread = [
-        value for row in rows for value in (row["low"], row["high"], row["ratio"]) if value > 0
-    ] or [1.0]
-    # The axis is symmetric about 1 on its logarithm, so that twice and half look equally wrong;
-    # beyond a factor 50 the marks stop at the edge instead of squeezing all others together.
-    edge = max(1.05, *spread, *(1 / value for value in spread))
-    scale = alt.Scale(
-        type="log", domain=[max(1 / edge**1.08, 0.02), min(edge**1.08, 50)], nice=False, clamp=True
-    )
     x = alt.X(
         "low:Q",
         title="Measured over forecast",
-        scale=scale,
+        scale=_ratio_scale(rows),
         axis=alt.Axis(format="~r", tickCount=7, grid=True),
     )
-    y = alt.Y(
-        "quantity:N",
-        title=None,
-        sort=order,
-        axis=alt.Axis(labelFontSize=12, labelLimit=260, labelColor=LIGHT["ink"], grid=False),
-    )
+    y = _names("quantity", [row["quantity"] for row in rows])
     verdict = alt.Color(
         "verdict:N",
         title=None,
@@ -114,6 +99,24 @@ def predicted_measured(
             width=PLOT_WIDTH, height=alt.Step(30), title=heading
         )
     )
+
+
+def _ratio_scale(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the scale of the ratios of `predicted_measured`."""
+    spread = [
+        value for row in rows for value in (row["low"], row["high"], row["ratio"]) if value > 0
+    ] or [1.0]
+    # The axis is symmetric about 1 on its logarithm, so that twice and half look equally wrong;
+    # beyond a factor 50 the marks stop at the edge instead of squeezing all others together.
+    edge = max(1.05, *spread, *(1 / value for value in spread))
+    domain = [max(1 / edge**1.08, 0.02), min(edge**1.08, 50)]
+    return alt.Scale(type="log", domain=domain, nice=False, clamp=True)
+
+
+def _names(field: str, order: Sequence[str]) -> Any:
+    """Return the y channel of named rows, in the order of the names."""
+    axis = alt.Axis(labelColor=LIGHT["ink"], labelFontSize=12, labelLimit=260, grid=False)
+    return alt.Y(f"{field}:N", title=None, sort=order, axis=axis)
 
 
 def _ratio_row(check: Check) -> dict[str, Any]:
@@ -240,12 +243,7 @@ def bars(
         row["words"] = "–" if row["value"] is None else pretty(row["value"], unit or "1")
     order = list(dict.fromkeys(labels))
     kinds = list(dict.fromkeys(groups or []))
-    y = alt.Y(
-        "label:N",
-        title=None,
-        sort=order,
-        axis=alt.Axis(labelColor=LIGHT["ink"], labelFontSize=12, labelLimit=260, grid=False),
-    )
+    y = _names("label", order)
     x = alt.X(
         "value:Q",
         title=None,

@@ -11,6 +11,15 @@ from steelyard.units import pretty
 
 __all__ = ["law_fit"]
 
+# Filled with the card's own white: no curve shows through, and the mark reads as open.
+_DIAMOND: dict[str, Any] = {
+    "filled": True,
+    "shape": "diamond",
+    "size": 170,
+    "fill": LIGHT["card"],
+    "strokeWidth": 2.2,
+}
+
 
 def law_fit(
     points: Mapping[str, Sequence[float]],
@@ -93,16 +102,6 @@ def _law_layers(
         label.encode(x=x, y=y, text="size:N", color=color),
     ]
     if unseen:
-        mark = {
-            "filled": True,
-            "shape": "diamond",
-            "size": 170,
-            "fill": LIGHT["card"],
-            "strokeWidth": 2.2,
-        }
-        layers.append(
-            alt.Chart(values(unseen))
-            .mark_point(**mark)
-            .encode(x=x, y=y, stroke=stroke, tooltip=tooltip)
-        )
+        diamonds = alt.Chart(values(unseen)).mark_point(**_DIAMOND)
+        layers.append(diamonds.encode(x=x, y=y, stroke=stroke, tooltip=tooltip))
     return layers
