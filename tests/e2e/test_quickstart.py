@@ -30,6 +30,9 @@ CHECKED = {
 }
 
 
+# About half a minute of work, which a crowded machine may stretch many times over.
+pytestmark = pytest.mark.timeout(1800)
+
 HERE = Path(__file__).parent
 SOURCES = (
     "_pydecimal.py",
