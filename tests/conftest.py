@@ -1,13 +1,24 @@
 """What all tests share: one thread per worker, and a budget of seconds per room."""
 
 import os
+import sys
 from collections import defaultdict
+from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores: with a thread pool each they would wait for one another, and
     # PyTorch's idle threads spin. Set before anything imports a library that reads it.
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+
+# Where Python is told to keep no bytecode, each process of the tests compiles torch anew, for ten
+# seconds or more. It is kept in the user's cache instead, away from the sources.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    sys.pycache_prefix = os.environ.setdefault(
+        "PYTHONPYCACHEPREFIX", str(cache / "steelyard" / "bytecode")
+    )
+    sys.dont_write_bytecode = False
 
 ROOM_BUDGET_S = 75.0
 _seconds = defaultdict(float)

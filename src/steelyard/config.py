@@ -1,4 +1,4 @@
-"""Configuration files and plain values to frozen dataclasses and back, one converter for all rooms."""
+"""Configuration files and plain values to frozen dataclasses and back; all rooms use it."""
 
 import dataclasses
 import difflib
@@ -13,13 +13,15 @@ import msgspec
 from steelyard.errors import ConfigError, SteelyardError
 from steelyard.files import write_json
 
-__all__ = ["convert", "dump", "load", "to_plain"]
+__all__ = ["convert", "dump", "flatten", "load", "to_plain"]
 
 T = TypeVar("T")
 
 
 def _unknown_fields(value: Any, kind: Any, path: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Find keys that the dataclasses inside `kind` do not have: dotted path, key, known fields."""
+    """Find keys that the dataclasses inside `kind` lack: dotted path, key, known fields."""
+    # msgspec ignores unknown keys of a dataclass, so that a misspelled option would silently keep
+    # its default: they are looked for first.
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         hints = typing.get_type_hints(kind)
         for key, inner in value.items():
@@ -50,9 +52,9 @@ def convert(value: Any, kind: type[T], *, where: str = "config") -> T:
     """Convert plain dicts, lists and scalars to `kind`, checking every field.
 
     Args:
-        value: as read from TOML or JSON.
+        value: plain data as TOML or JSON hold it.
         kind: a frozen dataclass, or any type msgspec converts to; fields may be paths.
-        where: file or option the value came from, for messages.
+        where: file or option that held the value, for messages.
 
     Returns:
         An instance of `kind`.
@@ -84,7 +86,7 @@ def load(path: Path, kind: type[T]) -> T:
 
     Args:
         path: read as JSON when it ends in .json, else as TOML.
-        kind: as in `convert`.
+        kind: type to convert to, as in `convert`.
 
     Returns:
         An instance of `kind`.
@@ -114,8 +116,27 @@ def to_plain(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=str)
 
 
+def flatten(value: Any, path: str = "") -> dict[str, Any]:
+    """Turn nested dicts, lists and tuples into one dict of dotted paths to scalars.
+
+    Args:
+        value: plain data.
+        path: dotted path of `value` itself.
+
+    Returns:
+        Scalars by path; an empty dict or list stays as a value, an empty tuple becomes a list.
+    """
+    if not isinstance(value, dict | list | tuple) or not value:
+        return {path: [] if value == () else value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    flat: dict[str, Any] = {}
+    for key, inner in items:
+        flat |= flatten(inner, f"{path}.{key}" if path else str(key))
+    return flat
+
+
 def dump(value: Any, path: Path) -> None:
-    """Write a configuration as JSON, atomically; `load` gives it back.
+    """Write a configuration as JSON, atomically; `load` reads it back.
 
     Args:
         value: a dataclass.

@@ -24,7 +24,7 @@ class SteelyardError(Exception):
     """Base of every error Steelyard raises on purpose.
 
     Attributes:
-        exit_code: what the command line exits with: 2 for bad input, 1 for a goal that cannot be
+        exit_code: exit status of the command line: 2 for bad input, 1 for a goal that cannot be
             met.
         hint: what to do next, one sentence, or an empty string.
     """
@@ -35,7 +35,7 @@ class SteelyardError(Exception):
         """Keep the message and the hint.
 
         Args:
-            message: one sentence with what was given, what is allowed, and where.
+            message: one sentence that says what was given, what is allowed, and where.
             hint: what to do next, one sentence.
         """
         super().__init__(message)
@@ -93,7 +93,7 @@ def require(owner: object, **rules: tuple[object, str]) -> None:
 
     Args:
         owner: the configuration; a message shows its field's value.
-        rules: by field name, whether the value is good, and what is allowed ("at least 1").
+        **rules: pairs by field name: whether the value is good, and what is allowed ("at least 1").
 
     Raises:
         ConfigError: names the field, its value and what is allowed.

@@ -1,12 +1,10 @@
-"""Files that are never half-written: written beside, flushed, renamed.
-
-And where the user's own files live.
-"""
+"""Files that are never half-written, folders held by one process, and the user's own folder."""
 
 import errno
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,16 +12,24 @@ from typing import Any
 
 import msgspec
 
-from steelyard.errors import CapacityError, DataError
+from steelyard.errors import CapacityError, DataError, StoreError
 
-__all__ = ["atomic_path", "read_json", "sha256_file", "user_dir", "write_bytes", "write_json"]
+__all__ = [
+    "atomic_path",
+    "exclusive",
+    "read_json",
+    "sha256_file",
+    "user_dir",
+    "write_bytes",
+    "write_json",
+]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SUFFIX = ".part"
 
 
 def user_dir() -> Path:
-    """Return the user's data folder: `$STEELYARD_HOME`, or `steelyard` under the XDG data folder."""
+    """Return the user's data folder: `$STEELYARD_HOME`, or `steelyard` in the XDG data folder."""
     home = os.environ.get("STEELYARD_HOME")
     if home:
         return Path(home).expanduser()
@@ -32,9 +38,7 @@ def user_dir() -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`.
-
-    On success flush it and rename it over `path`, else remove it.
+    """Yield a temporary path beside `path`, renamed over `path` on success and removed otherwise.
 
     What a killed process of this machine left beside the same path is removed first. Missing parent
     folders are made.
@@ -52,6 +56,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = _beside(path)
     try:
         yield temporary
+        # The content has to be on the disk before the name points to it: after a power cut, a
+        # rename without this flush may leave a file of the right name and no bytes.
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -65,7 +71,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def _beside(path: Path) -> Path:
-    """Make an empty temporary file in the folder of `path`, readable to whom a plain new file would be."""
+    """Make an empty temporary file in the folder of `path`, with the rights of a plain new file."""
+    # In the same folder, because a rename is atomic only within one file system. The process number
+    # in the name tells a later writer whether the file is still being written.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
@@ -78,6 +86,7 @@ def _beside(path: Path) -> Path:
         raise DataError(
             f"cannot write {path}: {error.strerror}", hint="choose a folder that you may write to"
         ) from error
+    # mkstemp makes files for the owner alone, and the mask can only be read by setting it.
     mask = os.umask(0)
     os.umask(mask)
     os.fchmod(handle, 0o666 & ~mask)
@@ -99,7 +108,7 @@ def _is_running(process: int) -> bool:
     """Whether a process of this machine has this number."""
     try:
         os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
+    except (ProcessLookupError, OverflowError):  # beyond the kernel's range: not a process number
         return False
     except PermissionError:
         return True
@@ -177,3 +186,54 @@ def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes as lower-case hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def exclusive(directory: Path, *, wait_s: float = 10.0) -> Iterator[None]:
+    """Hold a folder for this process.
+
+    The kernel frees the lock when its holder dies, however it dies, so no lock is ever stale.
+
+    Args:
+        directory: folder to hold; made when missing.
+        wait_s: seconds to wait for another holder, which may be about to end.
+
+    Yields:
+        Nothing; the folder is held inside the block. Where the system has no `flock`, nothing is
+        locked.
+
+    Raises:
+        StoreError: another process still holds the folder, or it cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = (directory / ".lock").open("w")
+    except OSError as error:
+        raise StoreError(
+            f"cannot write to {directory}: {error.strerror}", hint="choose another --out folder"
+        ) from error
+    # The lock file stays behind: removing it would let a third process lock a new file of the same
+    # name while a second one still waits on the old one.
+    with handle:
+        _acquire(handle.fileno(), directory, wait_s)
+        yield
+
+
+def _acquire(descriptor: int, directory: Path, wait_s: float) -> None:
+    """Take the lock, trying until `wait_s` is over."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise StoreError(
+                    f"another process is working in {directory}",
+                    hint="wait for it, stop it, or choose another folder",
+                ) from error
+        time.sleep(0.05)

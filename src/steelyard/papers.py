@@ -1,7 +1,4 @@
-"""The papers behind the package.
-
-Which object implements each, which benchmark shows it, and how far it is.
-"""
+"""The papers behind the package: the object that implements each, its benchmark, its state."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +18,7 @@ class Paper:
 
     Attributes:
         key: number and short name, such as "32-kaplan-scaling-laws".
-        title: as published.
+        title: title as published.
         arxiv: arXiv identifier.
         venue: where and when it appeared; "arXiv" and the year for a preprint.
         room: the room its main object belongs to.

@@ -1,7 +1,4 @@
-"""One `parallel_map` for every room: loky processes here, a Ray cluster by address.
-
-And torch's own threads for a while.
-"""
+"""One `parallel_map` for every room, over local processes or a Ray cluster; threads of torch."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +14,7 @@ T = TypeVar("T")
 
 
 def spawn_seeds(seed: int, count: int) -> list[int]:
-    """Derive `count` independent task seeds from one seed; the same input gives the same seeds."""
+    """Derive `count` independent task seeds from one seed; equal input makes equal seeds."""
     return [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(seed).spawn(count)]
 
 
@@ -87,7 +84,7 @@ def parallel_map(
     Raises:
         BackendError: `cluster` is given but Ray is not installed or cannot be reached.
         ConfigError: `workers` is below 1.
-        KeyboardInterrupt: on Ctrl-C, after the workers were stopped.
+        KeyboardInterrupt: Ctrl-C was pressed; the workers are stopped first.
     """
     import joblib
 
@@ -97,17 +94,18 @@ def parallel_map(
             hint="give 1 or more, or leave it out for one per core",
         )
     tasks = list(items)
-    extras: list[dict[str, Any]] = [{}] * len(tasks)
+    calls = [joblib.delayed(function)(task) for task in tasks]
     if seed is not None:
-        extras = [{"seed": child} for child in spawn_seeds(seed, len(tasks))]
-    backend = "loky"
+        # A seed belongs to a task, not to a process, so results do not depend on `workers`.
+        seeds = spawn_seeds(seed, len(tasks))
+        calls = [
+            joblib.delayed(function)(task, seed=child)
+            for task, child in zip(tasks, seeds, strict=True)
+        ]
     if cluster:
         _register_ray(cluster)
-        backend = "ray"
+    backend = "ray" if cluster else "loky"
     count = min(workers or joblib.cpu_count(), max(len(tasks), 1))
-    calls = (
-        joblib.delayed(function)(task, **extra) for task, extra in zip(tasks, extras, strict=True)
-    )
     with joblib.parallel_config(backend=backend, n_jobs=count):
         results: Any = joblib.Parallel(return_as="generator")(calls)
         try:

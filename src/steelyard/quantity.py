@@ -271,7 +271,7 @@ def quantity(name: str) -> Quantity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """A quantity said before it is measured, with an 80 % interval.
+    """A quantity forecast before it is measured, with an 80 % interval.
 
     Attributes:
         quantity: name from `QUANTITIES`.
@@ -279,7 +279,7 @@ class Forecast:
         low: lower end of the 80 % interval, at most `value`.
         high: upper end, at least `value`.
         provenance: how the number came to be.
-        source: which model, fit, record or paper gave it.
+        source: model, fit, record or paper that it comes from.
     """
 
     quantity: str
@@ -319,7 +319,7 @@ class Forecast:
             value: central value; an interval about 0 is empty.
             relative: half-width of the interval as a fraction of the value, 0 or more.
             provenance: how the number came to be.
-            source: which model, fit, record or paper gave it.
+            source: model, fit, record or paper that it comes from.
 
         Returns:
             The forecast.
@@ -339,7 +339,7 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """A quantity as a real run gave it; simulations never make one.
+    """A quantity measured on a real run; simulations never make one.
 
     Attributes:
         quantity: name from `QUANTITIES`.
@@ -378,7 +378,7 @@ class Check:
 
     @property
     def relative_error(self) -> float:
-        """(forecast - measured) / |measured|; infinite when the measured value is 0 and the forecast is not."""
+        """(forecast - measured) / |measured|; infinite when only the measured value is 0."""
         difference = self.forecast.value - self.measurement.value
         if self.measurement.value == 0:
             return 0.0 if difference == 0 else math.copysign(math.inf, difference)
@@ -393,8 +393,8 @@ class Check:
 def check(forecasts: list[Forecast], measurements: list[Measurement]) -> list[Check]:
     """Pair forecasts and measurements by quantity name, in the order of the forecasts.
 
-    A forecast without a measurement, or the reverse, is left out. The last measurement of a name
-    counts.
+    A forecast without a measurement, or the reverse, is left out.
     """
+    # A run that was resumed measures anew: of two measurements of a name the dict keeps the last.
     measured = {item.quantity: item for item in measurements}
     return [Check(item, measured[item.quantity]) for item in forecasts if item.quantity in measured]

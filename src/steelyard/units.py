@@ -1,7 +1,7 @@
 """Read and print quantities with units; inside the package every number is in SI base units.
 
-`parse("80 GB", "byte")` gives 8e10, `parse("3 weeks", "s")` gives 1814400.0, `pretty(3.2e12,
-"FLOP/s")` gives "3.2 TFLOP/s". Decimal prefixes are powers of 1000 and binary ones (Ki, Mi, Gi,
+`parse("80 GB", "byte")` is 8e10, `parse("3 weeks", "s")` is 1814400.0, and `pretty(3.2e12,
+"FLOP/s")` is "3.2 TFLOP/s". Decimal prefixes are powers of 1000 and binary ones (Ki, Mi, Gi,
 ...) powers of 1024. Case matters: M is mega, b is bit.
 """
 
@@ -244,6 +244,7 @@ def _scaled(value: float, unit: str) -> str:
         ("", 1.0),
     )
     small = (("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)) if unit in _DIVISIBLE or unit == "s" else ()
+    # From 0.9995 on three digits round up to the next prefix: 999.7 k is "1 M", not "1e+03 k".
     for prefix, scale in (*steps, *small):
         if abs(value) >= scale * 0.9995:
             return f"{value / scale:.3g} {prefix}{unit}"
@@ -251,7 +252,7 @@ def _scaled(value: float, unit: str) -> str:
 
 
 def _counted(value: float, noun: str) -> str:
-    """Print a number of things as the field writes it: "70B parameters", "1.4T tokens", "950 tokens/s"."""
+    """Print a number of things as the field writes it, such as "70B parameters"."""
     for letter, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale * 0.9995:
             return f"{value / scale:.3g}{letter} {noun}"
@@ -270,10 +271,12 @@ _SHORT = {"byte": "B", "byte/s": "B/s"}
 
 
 def pretty(value: float, unit: str) -> str:
-    """Print a value of a base unit as a person would write it, three significant digits (four for losses).
+    """Print a value of a base unit as a person would write it.
+
+    Three significant digits are shown, four for losses.
 
     Args:
-        value: in the base unit; NaN and infinities are printed as such.
+        value: value in the base unit; NaN and infinities are printed as such.
         unit: base unit of the value; "s" is printed as a duration, "fraction" as a percentage,
             joules from 1 Wh up in watt-hours, grams from 1 t up in tonnes, money and carbon rates
             per kilowatt-hour or hour.

@@ -1,4 +1,7 @@
-"""Loads a folder, touches every parameter's pages, and prints the peak of memory that this added, in bytes, and the seconds."""
+"""Loads a folder and touches every parameter's pages.
+
+It prints the peak of memory that this added, in bytes, and the seconds.
+"""
 
 import re
 import sys

@@ -58,7 +58,7 @@ SEVEN_B = dataclasses.replace(
 
 
 def write_quickly(arch, folder):
-    """Write a bfloat16 folder whose weights are one block of noise again and again; gives the bytes."""
+    """Write a bfloat16 folder whose weights repeat one block of noise; return its bytes."""
     names = {}
     for slot in slots(arch, "llama"):
         for part, rows in zip(slot.parts, slot.rows, strict=True):
@@ -87,7 +87,7 @@ def write_quickly(arch, folder):
 
 
 def load_elsewhere(folder):
-    """Load in a process of its own; gives the peak of memory it added and the seconds."""
+    """Load in a process of its own; return the peak of memory it added and the seconds."""
     script = Path(__file__).with_name("_load_memory.py")
     run = subprocess.run(
         [sys.executable, script, folder], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Logits of random tiny models equal those of Hugging Face `transformers` in fp32, both ways through a folder."""
+"""Logits of tiny models equal those of `transformers` in fp32, both ways through a folder."""
 
 import warnings
 

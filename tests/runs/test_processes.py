@@ -44,7 +44,7 @@ def start(folder: Path, rows: int) -> subprocess.Popen[str]:
 
 
 def kill_once(folder: Path, delay_s: float) -> None:
-    """Kill one writer, then hold what the store gives against what the writer had said to be safe."""
+    """Kill one writer, then hold what is stored against what the writer had said to be safe."""
     child = start(folder, 10**9)
     assert child.stdout is not None
     run_id = child.stdout.readline().split()[1]
@@ -79,9 +79,9 @@ def kill_once(folder: Path, delay_s: float) -> None:
 
 def test_a_killed_writer_loses_only_its_tail(tmp_path: Path) -> None:
     rng = random.Random(0)
-    for _ in range(6):
+    for _ in range(3):
         kill_once(tmp_path, rng.uniform(0.0, 0.4))
-    assert len(RunStore(tmp_path).list()) == 6
+    assert len(RunStore(tmp_path).list()) == 3
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_fifty_killed_writers_lose_only_their_tails(tmp_path: Path) -> None:
 def test_two_processes_write_at_once(tmp_path: Path) -> None:
     children = [start(tmp_path, 200) for _ in range(2)]
     for child in children:
-        child.communicate(timeout=120)
+        child.communicate()
         assert child.returncode == 0
     store = RunStore(tmp_path)
     for record in store.list():

@@ -67,7 +67,8 @@ def test_interrupted_rung_goes_on(config, source, tmp_path):
 
 
 def test_cost_follows_the_paper(config):
-    """Ratios 10, 20, 30 cost 0.60 of separate runs with 20 % cooldowns; {10, 15, 20, 25} with 10 % cost 0.42 (arXiv 2405.18392)."""
+    # Ratios 10, 20, 30 cost 0.60 of separate runs with 20 % cooldowns; {10, 15, 20, 25} with 10 %
+    # cost 0.42 (Haegele et al. 2024, arXiv 2405.18392).
     config = replace(config, warmup_steps=0)
     for lengths, fraction, expected in (
         ([1000, 2000, 3000], 0.2, 0.60),

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from steelyard.errors import BackendError, ConfigError, DataError, StoreError
+from steelyard.files import exclusive
 from steelyard.train import TrainResult
-from steelyard.train.lock import exclusive
 from steelyard.train.trainer import train
 
 

@@ -85,7 +85,7 @@ def _keep(config: "TrainConfig", result: "TrainResult", out: Path) -> str:
             run.artifact("model", result.model)
         return run.id
 
-    return str(Stages(out / "stages").run("keep", result.to_plain(), work))
+    return Stages(out / "stages").run("keep", result.to_plain(), str, work)
 
 
 def _show(config: "TrainConfig", result: "TrainResult", run_id: str, json: bool) -> None:

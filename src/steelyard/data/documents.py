@@ -19,7 +19,7 @@ class Documents:
     """Documents in UTF-8, one after the other in a file.
 
     Attributes:
-        lengths: bytes of each, int64 [N].
+        lengths: bytes of each document, int64 [N].
     """
 
     def __init__(self, text: Path, boundaries: Path) -> None:
@@ -30,6 +30,7 @@ class Documents:
             boundaries: int64 [N + 1], where each starts and the last ends.
         """
         self._bounds = np.load(boundaries, allow_pickle=False)
+        # An empty file cannot be mapped.
         self._text = (
             np.memmap(text, dtype=np.uint8, mode="r")
             if self._bounds[-1]
@@ -59,11 +60,11 @@ def write_documents(
     """Read files, clean them, drop exact duplicates, and write what is left.
 
     Args:
-        files: in the order in which they are read.
+        files: files in the order in which they are read.
         text: file to write the documents to.
         boundaries: file to write where they start to.
         max_bytes: stop once this much is kept; None to read all.
-        progress: told the fraction done.
+        progress: callback that is told the fraction done.
 
     Returns:
         Findings: "files_read", "files_skipped" and "documents_dropped" by reason, "bytes".
@@ -73,7 +74,9 @@ def write_documents(
     """
     skipped: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
-    ends, seen, read = [0], set(), 0
+    ends = [0]
+    seen: set[bytes] = set()
+    read = 0
     goal = max(min(max_bytes or (1 << 62), sum(file.size_bytes for file in files)), 1)
     with atomic_path(text) as temporary, temporary.open("wb") as stream:
         for file in files:

@@ -22,7 +22,7 @@ _MOST_CACHED = 1 << 20
 
 
 class CachedEncoder:
-    """Cuts text as `Tokenizer.encode` does, only faster, for a byte-level BPE with GPT-2's rule for words.
+    """Cuts text as `Tokenizer.encode` does, only faster; for byte-level BPE with GPT-2's words.
 
     Byte-level BPE never joins across words and text repeats its words, so a table of words does
     nearly all of the work. Lines with characters beyond ASCII go to the tokenizer as they are.
@@ -32,7 +32,7 @@ class CachedEncoder:
         """Start with an empty table.
 
         Args:
-            tokenizer: from `train_tokenizer` or `load_tokenizer`.
+            tokenizer: what `train_tokenizer` or `load_tokenizer` returned.
         """
         self._tokenizer = tokenizer
         self._known: dict[str | None, list[int]] = {}
@@ -41,12 +41,13 @@ class CachedEncoder:
         """Cut texts, in one go for speed.
 
         Args:
-            texts: any; no special token is recognized in them.
-            end_token: put after each.
+            texts: texts to cut; no special token is recognized in them.
+            end_token: id put after each text.
 
         Returns:
             All ids, int64 [N].
         """
+        # None stands for the end of a text: no text can hold it, unlike any string.
         pieces: list[str | None] = []
         for text in texts:
             pieces += self._pieces(text)
@@ -68,7 +69,7 @@ class CachedEncoder:
         )
 
     def _pieces(self, text: str) -> list[str]:
-        """Cut into ASCII words and whole other lines, at places where the tokenizer would cut too."""
+        """Cut into ASCII words and whole other lines, where the tokenizer would cut too."""
         if text.isascii():
             return _WORDS.findall(text)
         pieces: list[str] = []

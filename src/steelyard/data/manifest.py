@@ -19,8 +19,8 @@ class ShardFile:
 
     Attributes:
         name: file name in the folder.
-        tokens: ids it holds.
-        sha256: of its bytes.
+        tokens: number of ids it holds.
+        sha256: hash of its bytes.
     """
 
     name: str
@@ -38,16 +38,17 @@ class Manifest:
         sources: where the text came from; the first twenty paths.
         files_read: files looked at.
         files_skipped: files dropped, by reason: "binary" or "unreadable".
-        documents: kept.
-        documents_dropped: by reason: "short", "repetitive", "exact duplicate", "near duplicate".
+        documents: documents kept.
+        documents_dropped: documents dropped, by reason: "short", "repetitive", "exact duplicate",
+            "near duplicate".
         text_bytes: UTF-8 bytes kept, training and held out.
         heldout_documents: documents kept for evaluation.
-        heldout_bytes: UTF-8 bytes of them.
-        vocab_size: tokens the tokenizer knows; ids are below.
+        heldout_bytes: UTF-8 bytes of the held-out documents.
+        vocab_size: tokens the tokenizer knows; ids are below it.
         end_token: id of the end of text.
         dtype: "uint16" or "uint32".
-        seed: of the split.
-        tokenizer_sha256: of `tokenizer.json`.
+        seed: seed of the split.
+        tokenizer_sha256: hash of `tokenizer.json`.
         train: shards to train on.
         heldout: shards kept for evaluation.
     """
@@ -91,7 +92,7 @@ class Manifest:
 
     @property
     def bytes_per_token(self) -> float:
-        """UTF-8 bytes an average held-out token stands for, ends of text counted as tokens of no bytes."""
+        """UTF-8 bytes of an average held-out token; an end of text is a token of no bytes."""
         return self.heldout_bytes / max(self.num_heldout_tokens, 1)
 
 
@@ -99,7 +100,7 @@ def read_manifest(directory: Path | str) -> Manifest:
     """Read the manifest of a folder.
 
     Args:
-        directory: made by `data.text.prepare`.
+        directory: folder that `data.text.prepare` made.
 
     Returns:
         The manifest; files are not checked.
@@ -127,7 +128,7 @@ def verify(directory: Path, manifest: Manifest) -> None:
     """Check every file against its hash.
 
     Args:
-        directory: of the manifest.
+        directory: folder of the manifest.
         manifest: what should be there.
 
     Raises:
@@ -146,6 +147,8 @@ def verify(directory: Path, manifest: Manifest) -> None:
             )
 
 
+# Two questions on purpose: a file that is gone can be made again, one that changed cannot be
+# explained, so `prepare` repeats its work for the first and stops at the second.
 def missing(directory: Path, manifest: Manifest) -> list[str]:
     """List files of a manifest that are not there."""
     return [name for name in _expected(manifest) if not (directory / name).is_file()]

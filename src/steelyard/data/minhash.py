@@ -9,7 +9,7 @@ __all__ = ["MinHasher", "duplicate_roots", "shingles"]
 
 BANDS, ROWS = 14, 8
 """14 bands of 8 rows find 92 % of pairs with Jaccard similarity 0.8, and all but one in ten
-thousand at 0.9.  Source: Penedo et al., arXiv:2406.17557 (FineWeb), section 3.4. """
+thousand at 0.9.  Source: Penedo et al. 2024 (FineWeb, arXiv 2406.17557), section 3.4."""
 
 _WORD = np.zeros(256, dtype=bool)
 _WORD[[*range(48, 58), *range(65, 91), 95, *range(97, 123), *range(128, 256)]] = True
@@ -38,6 +38,8 @@ def shingles(raw: bytes, width: int = 5) -> np.ndarray:
     starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
     if not len(starts):
         return np.zeros(0, dtype=np.uint64)
+    # A word's part of the prefix sum is its polynomial times base^start. The base is odd, so it has
+    # an inverse modulo 2^64, and base^-start makes equal words hash alike wherever they stand.
     prefix = np.zeros(len(codes) + 1, dtype=np.uint64)
     np.cumsum((_LOWER[codes] + np.uint64(1)) * _powers(_BASE, len(codes)), out=prefix[1:])
     words = _mix((prefix[ends] - prefix[starts]) * _powers(_INVERSE, len(codes))[starts])
@@ -60,11 +62,12 @@ class MinHasher:
         """Draw the hash functions.
 
         Args:
-            seed: of the draw.
+            seed: seed of the draw.
             num_hashes: length K of a signature.
         """
         self.num_hashes = num_hashes
         generator = np.random.default_rng(seed)
+        # An odd factor makes x -> ax + b a permutation of 64-bit numbers: no two hashes collide.
         self._factors = generator.integers(0, 2**64, num_hashes, dtype=np.uint64) | np.uint64(1)
         self._offsets = generator.integers(0, 2**64, num_hashes, dtype=np.uint64)
 
@@ -84,6 +87,7 @@ class MinHasher:
             block = hashes[start : start + 512, None] * self._factors
             block += self._offsets
             np.minimum(least, block.min(axis=0), out=least)
+        # The low bits of a product depend on the low bits of its factors alone; the high ones mix.
         return (least >> np.uint64(32)).astype(np.uint32)
 
 
@@ -93,9 +97,9 @@ def signatures(
     """Sign documents.
 
     Args:
-        documents: in UTF-8.
+        documents: documents in UTF-8.
         hasher: the hash functions.
-        done: called after each document.
+        done: callback after each document.
 
     Returns:
         uint32 [N, K].
@@ -114,7 +118,7 @@ def duplicate_roots(signed: np.ndarray, threshold: float = 0.8, bands: int = BAN
     least `threshold` of all places are joined.
 
     Args:
-        signed: signatures [N, K].
+        signed: signatures, uint32 [N, K].
         threshold: least estimated Jaccard similarity, 0..1.
         bands: bands the K rows are cut into; divides K.
 
@@ -139,7 +143,9 @@ def duplicate_roots(signed: np.ndarray, threshold: float = 0.8, bands: int = BAN
 
 
 def _candidates(signed: np.ndarray, bands: int) -> np.ndarray:
-    """List pairs (earlier, later) that share a band: each document with the one before and the first of its bucket."""
+    """List pairs (earlier, later) of documents that share a band."""
+    # All pairs of a bucket of n would be n^2 / 2. Each document is paired with the one before it
+    # and with the first: chains reach every member, and an odd one in between breaks none.
     found = [np.zeros((0, 2), dtype=np.int64)]
     for band in np.split(signed.astype(np.uint64), bands, axis=1):
         key = np.zeros(len(signed), dtype=np.uint64)
@@ -170,7 +176,10 @@ def _power_table(base: int, doublings: int) -> np.ndarray:
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """Scramble 64-bit values. Source: Steele et al. 2014 (SplitMix64)."""
+    """Scramble 64-bit values.
+
+    Source: Steele et al. 2014 (SplitMix64).
+    """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -29,13 +29,14 @@ def split_heldout(documents: Sequence[bytes], fraction: float, seed: int) -> np.
     """Choose documents to keep for evaluation, by a hash of their content and the seed.
 
     Args:
-        documents: in UTF-8, at least two.
-        fraction: of all bytes to hold out, 0..1.
-        seed: another one chooses other documents.
+        documents: documents in UTF-8, at least two.
+        fraction: share of all bytes to hold out, 0..1.
+        seed: seed of the choice.
 
     Returns:
         bool [N]; at least one document is held out and one is not.
     """
+    # By a hash and not by a draw, so that a document stays on its side when others come or go.
     salt = str(seed).encode()
     order = sorted(
         range(len(documents)),
@@ -61,13 +62,13 @@ def pack(
     """Write documents as files of little-endian token ids.
 
     Args:
-        documents: in UTF-8.
-        tokenizer: cuts them.
+        documents: documents in UTF-8.
+        tokenizer: tokenizer that cuts them.
         directory: folder to write to.
-        prefix: files are named `<prefix>-00000.bin` and so on.
-        end_token: written after each document.
-        progress: told the bytes of each finished group of documents.
-        shard_tokens: a file is closed once it holds this many.
+        prefix: beginning of the file names, as in `<prefix>-00000.bin`.
+        end_token: id written after each document.
+        progress: callback that is told the bytes of each finished group of documents.
+        shard_tokens: tokens after which a file is closed.
 
     Returns:
         The files, none empty.
@@ -80,7 +81,10 @@ def pack(
     shards: list[ShardFile] = []
     group = next(groups, None)
     while group is not None:
-        path, tokens, digest = directory / f"{prefix}-{len(shards):05d}.bin", 0, hashlib.sha256()
+        path = directory / f"{prefix}-{len(shards):05d}.bin"
+        tokens = 0
+        # Hashed on the way to the disk, so that no file has to be read again for it.
+        digest = hashlib.sha256()
         with atomic_path(path) as temporary, temporary.open("wb") as stream:
             while group is not None and tokens < shard_tokens:
                 stream.write(group)
@@ -108,4 +112,5 @@ def _encoded(
         if size >= _GROUP_BYTES or place == len(documents):
             yield encoder.encode(group, end_token).astype(dtype).tobytes()
             progress(size)
-            group, size = [], 0
+            group = []
+            size = 0

@@ -1,7 +1,4 @@
-"""Token shards.
-
-Memory-mapped token ids, read in an order that depends on nothing but an index and a seed.
-"""
+"""Memory-mapped token ids, read in an order that depends on nothing but an index and a seed."""
 
 from pathlib import Path
 
@@ -33,8 +30,8 @@ class TokenShards:
         """Map the files.
 
         Args:
-            directory: made by `data.text.prepare`.
-            check: compare every file with its hash first.
+            directory: folder that `data.text.prepare` made.
+            check: whether every file is compared with its hash first.
 
         Raises:
             DataError: the folder is not finished, or a file is missing or differs.
@@ -65,7 +62,7 @@ class TokenShards:
             index: number of the batch, from 0, without end.
             batch_size: windows B.
             sequence_length: predicted tokens T of a window.
-            seed: of the orders.
+            seed: seed of the orders.
 
         Returns:
             int64 [B, T + 1].
@@ -75,10 +72,11 @@ class TokenShards:
             DataError: no shard holds a whole window.
         """
         if index < 0 or batch_size < 1 or sequence_length < 1:
-            message = (
-                f"batch {index} of {batch_size} windows of {sequence_length} tokens cannot be made"
+            raise ConfigError(
+                f"batch {index} of {batch_size} windows of {sequence_length} tokens cannot be made",
+                hint="give an index from 0 and sizes from 1",
             )
-            raise ConfigError(message, hint="index from 0, sizes from 1")
+        # A window lies in one shard: a shard's last tokens that fill none are left out.
         ends = np.cumsum([(len(tokens) - 1) // sequence_length for tokens in self._train])
         if ends[-1] < 1:
             message = f"{self.num_tokens} training tokens hold no window of {sequence_length + 1}"
@@ -92,10 +90,6 @@ class TokenShards:
             rows[row] = self._train[shard][start : start + sequence_length + 1]
         return rows
 
-    def num_windows(self, sequence_length: int) -> int:
-        """Count the windows of one pass over the text."""
-        return sum((len(tokens) - 1) // sequence_length for tokens in self._train)
-
     def _order(self, seed: int, epoch: int, count: int) -> np.ndarray:
         """Return the order of a pass; the last two are kept, because a batch may straddle them."""
         key = (seed, epoch, count)
@@ -107,7 +101,8 @@ class TokenShards:
 
     def _map(self, shard: ShardFile) -> np.ndarray:
         """Map one file, which must have the size the manifest states."""
-        path, dtype = self.directory / shard.name, np.dtype(self.manifest.dtype).newbyteorder("<")
+        path = self.directory / shard.name
+        dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
         if not path.is_file() or path.stat().st_size != shard.tokens * dtype.itemsize:
             message = f"{path} is missing or has another size than {shard.tokens} tokens"
             raise DataError(

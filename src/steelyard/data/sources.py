@@ -1,7 +1,4 @@
-"""Where text comes from.
-
-The files behind the paths a user names, or the text every Python installation carries.
-"""
+"""Where text comes from: files a user names, or the text that every Python installation carries."""
 
 import hashlib
 import os
@@ -69,9 +66,9 @@ class TextFile:
     """A file that may hold text.
 
     Attributes:
-        path: where it is.
-        size_bytes: its size.
-        modified_ns: its time stamp, which together with the size tells whether it changed.
+        path: path of the file.
+        size_bytes: size of the file.
+        modified_ns: time stamp, which together with the size tells whether the file changed.
     """
 
     path: Path
@@ -124,13 +121,12 @@ def list_files(sources: list[Path], max_bytes: int | None = None) -> list[TextFi
     total = 0
     for source in sources:
         for path in _files_of(Path(source)):
-            if path in found:
-                continue
             try:
                 status = path.stat()
             except OSError:  # a broken link, or removed meanwhile
                 continue
-            if not stat.S_ISREG(status.st_mode):
+            # A pipe or a device among the files would be read for ever.
+            if path in found or not stat.S_ISREG(status.st_mode):
                 continue
             found[path] = TextFile(
                 path=path, size_bytes=status.st_size, modified_ns=status.st_mtime_ns
@@ -159,6 +155,7 @@ def _files_of(source: Path) -> list[Path]:
 
 def _in_hashed_order(folder: Path, suffixes: frozenset[str], skipped: frozenset[str]) -> list[Path]:
     """List a folder's files by the hash of their names within it."""
+    # Names within the folder, so that a copy of it elsewhere gives the same order and sample.
     start = len(os.path.join(folder, ""))  # noqa: PTH118
 
     def key(path: Path) -> tuple[bytes, Path]:
@@ -168,7 +165,7 @@ def _in_hashed_order(folder: Path, suffixes: frozenset[str], skipped: frozenset[
 
 
 def _walk(folder: Path, suffixes: frozenset[str], skipped: frozenset[str]) -> Iterator[Path]:
-    """Yield files with one of the endings; hidden files and folders are passed over, links to folders not followed."""
+    """Yield files with one of the endings, without hidden ones and linked folders."""
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in skipped and not name.startswith(".")]
         for name in names:

@@ -1,7 +1,4 @@
-"""Stages that are done once.
-
-What a stage made is trusted again only when its inputs and its files hash the same.
-"""
+"""Stages that are done once: a result counts only while its inputs and files hash the same."""
 
 import contextlib
 import hashlib
@@ -33,7 +30,7 @@ class StageFolder:
         """Open the folder, and remove what a killed writer left half-written.
 
         Args:
-            directory: made if it is missing.
+            directory: folder of the records; made if it is missing.
         """
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
@@ -46,9 +43,9 @@ class StageFolder:
         """Return what a stage found out, doing its work only if it is not done.
 
         Args:
-            name: of the stage.
+            name: name of the stage.
             key: hash of everything its result depends on.
-            work: writes its files atomically; gives its findings and the files.
+            work: writes its files atomically and returns its findings and the files.
 
         Returns:
             The findings.
@@ -61,6 +58,7 @@ class StageFolder:
                 for path, sha in stored["files"].items()
             ):
                 return stored["findings"]
+        # The record goes before the work replaces the files it speaks of.
         record.unlink(missing_ok=True)
         findings, files = work()
         write_json(

@@ -1,7 +1,4 @@
-"""Text to token shards: read, clean, deduplicate, train a tokenizer, pack.
-
-Each stage is resumed, and done once.
-"""
+"""Text to token shards: read, clean, deduplicate, train a tokenizer, pack; each stage once."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,7 +10,7 @@ from msgspec import convert
 
 from steelyard.config import to_plain
 from steelyard.data.documents import Documents, write_documents
-from steelyard.data.manifest import MANIFEST, Manifest, ShardFile, missing, read_manifest, verify
+from steelyard.data.manifest import MANIFEST, Manifest, missing, read_manifest, verify
 from steelyard.data.minhash import MinHasher, duplicate_roots, signatures
 from steelyard.data.packing import pack, split_heldout, token_dtype
 from steelyard.data.sources import TextFile, default_sources, list_files
@@ -27,6 +24,7 @@ __all__ = ["default_sources", "prepare"]
 
 VERSION = 1
 MIN_TEXT_BYTES = 65536
+# Enough text for the tokenizer's merges to settle; more would only take time.
 _TOKENIZER_BYTES = 4_000_000
 _TOKENIZER_BYTES_PER_TOKEN = 2000
 _SURPLUS = 1.5  # files listed beyond max_bytes, because cleaning drops some
@@ -70,11 +68,10 @@ def prepare(
         CapacityError: the disk is full; what is finished stays.
     """
     _check_options(vocab_size, heldout_fraction, max_bytes)
-    out, progress = Path(out), progress or (lambda stage, fraction: None)
-    files = list_files(
-        [Path(source) for source in sources],
-        None if max_bytes is None else int(_SURPLUS * max_bytes),
-    )
+    out = Path(out)
+    progress = progress or (lambda stage, fraction: None)
+    paths = [Path(source) for source in sources]
+    files = list_files(paths, None if max_bytes is None else int(_SURPLUS * max_bytes))
     read_key = hash_of(
         VERSION, max_bytes, [(str(file.path), file.size_bytes, file.modified_ns) for file in files]
     )
@@ -84,15 +81,17 @@ def prepare(
         progress("pack", 1.0)
         return finished
     try:
-        return _Preparation(out, files, progress).run(
-            read_key, key, vocab_size, heldout_fraction, seed, max_bytes, sources
-        )
-    except OSError as error:
-        if isinstance(error, NotADirectoryError | FileExistsError | PermissionError):
-            raise CapacityError(
-                f"cannot write to {out}: {error.strerror}", hint="choose another --out folder"
-            ) from error
-        raise
+        work = _Preparation(out, files, progress)
+        chosen, dropped = work.choose(read_key, max_bytes, vocab_size)
+        held = split_heldout(chosen, heldout_fraction, seed)
+        content = work.shards(key, chosen, held, vocab_size)
+        named = [str(source) for source in sources[:20]]
+        head = {"key": key, "sources": named, "seed": seed}
+        return work.finish(head | dropped | content)
+    except (NotADirectoryError, FileExistsError, PermissionError) as error:
+        raise CapacityError(
+            f"cannot write to {out}: {error.strerror}", hint="choose another --out folder"
+        ) from error
 
 
 def _check_options(vocab_size: int, heldout_fraction: float, max_bytes: int | None) -> None:
@@ -115,10 +114,10 @@ def _check_options(vocab_size: int, heldout_fraction: float, max_bytes: int | No
 
 
 def _finished(out: Path, key: str) -> Manifest | None:
-    """Return the manifest of an earlier call with the same inputs; None where there is none or a file is missing.
+    """Return the manifest of an earlier call with the same inputs, or None.
 
-    A file that differs from its hash is an error and not made anew in silence: a disk that changes
-    bytes should be known of.
+    A missing file makes it None, so that the work is done again. A file that differs from its hash
+    is an error and not made anew in silence: a disk that changes bytes should be known of.
     """
     try:
         manifest = read_manifest(out)
@@ -139,21 +138,14 @@ class _Preparation:
         self.progress = progress
         self.stages = StageFolder(out / "work")
 
-    def run(
-        self,
-        read_key: str,
-        key: str,
-        vocab_size: int,
-        fraction: float,
-        seed: int,
-        max_bytes: int | None,
-        sources: Sequence[Path | str],
-    ) -> Manifest:
-        """Do what is not done yet, write the manifest, and remove the intermediate files."""
-        read = self.stages.run("read", read_key, lambda: self._read(max_bytes))
+    def choose(
+        self, key: str, max_bytes: int | None, vocab_size: int
+    ) -> tuple[list[bytes], dict[str, Any]]:
+        """Return the documents to keep, and the manifest's fields about the others."""
+        read = self.stages.run("read", key, lambda: self._read(max_bytes))
         self._refuse_little(read, vocab_size)
         documents = self._documents()
-        near = self.stages.run("deduplicate", read_key, lambda: self._deduplicate(documents))
+        near = self.stages.run("deduplicate", key, lambda: self._deduplicate(documents))
         kept = np.load(self._path("kept.npy"), allow_pickle=False)
         chosen = [documents[place] for place in kept.tolist()]
         if len(chosen) < 2:
@@ -161,40 +153,43 @@ class _Preparation:
                 "only 1 document is left, 2 are needed: one to train on and one to hold out",
                 hint="add text that differs",
             )
-        held = split_heldout(chosen, fraction, seed)
-        train, heldout = (
-            [chosen[i] for i in np.flatnonzero(~held)],
-            [chosen[i] for i in np.flatnonzero(held)],
-        )
-        (self.out / MANIFEST).unlink(
-            missing_ok=True
-        )  # from here on the files it describes are replaced
+        return chosen, {
+            "files_read": read["files_read"],
+            "files_skipped": read["files_skipped"],
+            "documents": len(chosen),
+            "documents_dropped": read["documents_dropped"] | near,
+            "text_bytes": sum(map(len, chosen)),
+        }
+
+    def shards(
+        self, key: str, chosen: list[bytes], held: np.ndarray, vocab_size: int
+    ) -> dict[str, Any]:
+        """Cut the documents into shards; return the manifest's fields about them."""
+        train = [chosen[place] for place in np.flatnonzero(~held)]
+        heldout = [chosen[place] for place in np.flatnonzero(held)]
+        # From here on the files of an earlier manifest are replaced, so it may not speak of them.
+        (self.out / MANIFEST).unlink(missing_ok=True)
         trained = self.stages.run(
             "tokenizer", key, lambda: self._train_tokenizer(train, vocab_size)
         )
         packed = self.stages.run("pack", key, lambda: self._pack(train, heldout))
-        manifest = Manifest(
-            key=key,
-            sources=[str(source) for source in sources[:20]],
-            files_read=read["files_read"],
-            files_skipped=read["files_skipped"],
-            documents=len(chosen),
-            documents_dropped=read["documents_dropped"] | near,
-            text_bytes=sum(map(len, chosen)),
-            heldout_documents=len(heldout),
-            heldout_bytes=sum(map(len, heldout)),
-            vocab_size=trained["vocab_size"],
-            end_token=trained["end_token"],
-            dtype=token_dtype(trained["vocab_size"]),
-            seed=seed,
-            tokenizer_sha256=sha256_file(self.out / "tokenizer.json"),
-            train=convert(packed["train"], list[ShardFile]),
-            heldout=convert(packed["heldout"], list[ShardFile]),
-        )
+        return {
+            **trained,
+            **packed,
+            "heldout_documents": len(heldout),
+            "heldout_bytes": sum(map(len, heldout)),
+            "dtype": token_dtype(trained["vocab_size"]),
+            "tokenizer_sha256": sha256_file(self.out / "tokenizer.json"),
+        }
+
+    def finish(self, fields: dict[str, Any]) -> Manifest:
+        """Write the manifest, and remove stale shards and the intermediate files."""
+        manifest = convert(fields, Manifest)
         named = {shard.name for shard in (*manifest.train, *manifest.heldout)}
         for path in (*self.out.glob("train-*.bin"), *self.out.glob("heldout-*.bin")):
             if path.name not in named:
                 path.unlink()
+        # The manifest makes the folder a finished one; the stages go only after it.
         write_json(self.out / MANIFEST, manifest)
         shutil.rmtree(self.stages.directory)
         return manifest
@@ -258,9 +253,8 @@ class _Preparation:
         kept = np.flatnonzero(roots == np.arange(len(roots)))
         with atomic_path(self._path("kept.npy")) as temporary, temporary.open("wb") as stream:
             np.save(stream, kept)
-        return {"near duplicate": len(documents) - len(kept)} if len(kept) < len(
-            documents
-        ) else {}, [self._path("kept.npy")]
+        dropped = len(documents) - len(kept)
+        return {"near duplicate": dropped} if dropped else {}, [self._path("kept.npy")]
 
     def _train_tokenizer(
         self, train: list[bytes], vocab_size: int
@@ -284,7 +278,8 @@ class _Preparation:
         """Do the stage "pack"."""
         tokenizer = load_tokenizer(self.out)
         end_token = int(tokenizer.token_to_id(END_OF_TEXT) or 0)
-        total, done = sum(map(len, train)) + sum(map(len, heldout)), 0
+        total = sum(map(len, train)) + sum(map(len, heldout))
+        done = 0
 
         def advance(size: int) -> None:
             nonlocal done

@@ -1,6 +1,5 @@
 """Read and write models as Hugging Face folders: `config.json` and safetensors, never pickles."""
 
-import contextlib
 import dataclasses
 import math
 import warnings
@@ -10,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from steelyard.catalog import Architecture, from_huggingface, to_huggingface
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
-from steelyard.files import atomic_path, read_json, sha256_file, write_json
-from steelyard.nn.mapped import DTYPES, Weights
+from steelyard.files import read_json, sha256_file, write_json
+from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.transformer import Transformer
@@ -45,10 +42,10 @@ def load(
     the file. A folder that `save` wrote carries hashes, which are checked.
 
     Args:
-        directory: holds `config.json` and `model.safetensors`, or the shards named in
+        directory: folder that holds `config.json` and `model.safetensors`, or the shards named in
             `model.safetensors.index.json`.
-        dtype: of all parameters; None for the type that most of the stored bytes have.
-        device: where they stand.
+        dtype: type of all parameters; None for the type that most of the stored bytes have.
+        device: device of all parameters.
 
     Returns:
         The model, in evaluation mode.
@@ -88,15 +85,16 @@ def save(
     Each file is written beside and renamed; the hashes come last.
 
     Args:
-        model: any model of `nn.transformer`.
-        directory: made if it is missing; files of an earlier save are replaced.
+        model: model of `nn.transformer`.
+        directory: folder to write; made if missing, and files of an earlier save are replaced.
         max_shard_bytes: weights beyond it are split into several files with an index.
 
     Raises:
         CatalogError: no Hugging Face class has the architecture's shape.
         CapacityError: the disk is full.
     """
-    directory, arch = Path(directory), model.architecture
+    directory = Path(directory)
+    arch = model.architecture
     config = to_huggingface(arch) | {
         "_name_or_path": arch.name,
         "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
@@ -109,11 +107,11 @@ def save(
         for part, tensor in _split(slot, state[slot.name])
     }
     shards = _shards(tensors, max_shard_bytes)
+    # Stale files go first: shards of an earlier save beside new ones would be read as this model's.
     for stale in (*directory.glob("*.safetensors"), directory / INDEX, directory / HASHES):
         stale.unlink(missing_ok=True)
     for name, shard in shards.items():
-        with atomic_path(directory / name) as temporary, _disk_errors():
-            save_file(shard, temporary, metadata={"format": "pt"})
+        write_tensors(directory / name, shard, {"format": "pt"})
     if len(shards) > 1:
         total = sum(tensor.nbytes for tensor in tensors.values())
         places = {part: name for name, shard in shards.items() for part in shard}
@@ -125,27 +123,11 @@ def save(
     )
 
 
-@contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Turn the writer's own error about a full disk into the system's, which `atomic_path` understands."""
-    try:
-        yield
-    except SafetensorError as error:
-        import errno
-
-        number = next(
-            (
-                code
-                for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-                if f"os error {code}" in str(error)
-            ),
-            errno.EIO,
-        )
-        raise OSError(number, str(error)) from error
-
-
 def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotaryScaling | None]:
-    """Read the architecture and its rotary scaling, refusing what would load but compute something else."""
+    """Read the architecture and its rotary scaling.
+
+    What would load but compute something else is refused.
+    """
     where = directory / "config.json"
     if not isinstance(config, dict) or config.get("model_type") not in MODEL_TYPES:
         kind = config.get("model_type") if isinstance(config, dict) else None
@@ -175,6 +157,7 @@ def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotarySca
     arch = from_huggingface(
         plain | {"_name_or_path": config.get("_name_or_path") or directory.resolve().name}
     )
+    # Some configurations carry a window that `use_sliding_window` switches off.
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if isinstance(window, int) and window < arch.max_positions:
         warnings.warn(
@@ -245,7 +228,8 @@ def _check_hashes(directory: Path) -> None:
 
 
 def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:
-    """Drop the leading "model." or "transformer." of names where the folder holds a model without its head, saved without it."""
+    """Return the slots under the names that the folder uses."""
+    # A model that was saved without its head has no leading "model." or "transformer.".
     prefix = found[0].parts[0].partition(".")[0] + "."
     if any(name.startswith(prefix) for name in weights.files):
         return found
@@ -258,7 +242,7 @@ def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:
 def _refuse_mismatch(
     found: list[Slot], weights: Weights, arch: Architecture, directory: Path
 ) -> None:
-    """Refuse a folder whose tensors are not just the model's: missing, of another shape or type, or more than known extras."""
+    """Refuse a folder whose tensors are not just the model's, in number, shape and type."""
     parts = {
         part: _stored_shape(slot, rows)
         for slot in found
@@ -308,7 +292,7 @@ def _main_dtype(found: list[Slot], weights: Weights) -> torch.dtype:
 
 
 def _parameter(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
-    """Return one parameter of ours: a view of the map where possible, else a copy that lets the mapped pages go."""
+    """Return one parameter of ours: a view of the map where possible, else a copy."""
     if not slot.transposed and all(
         DTYPES[weights.entry(part).dtype] == dtype for part in slot.parts
     ):
@@ -320,6 +304,7 @@ def _parameter(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
         file = weights.files[part]
         tensor = file.read(part)
         target.copy_(tensor.T if slot.transposed else tensor)
+        # Without this, memory would hold the file's pages and the copies of all parts at once.
         file.release(part)
     return made
 
@@ -340,13 +325,11 @@ def _split(slot: Slot, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 def _shards(tensors: dict[str, Tensor], max_bytes: int) -> dict[str, dict[str, Tensor]]:
     """Cut tensors into files of at most `max_bytes`, or of one tensor that is larger."""
     groups: list[dict[str, Tensor]] = [{}]
-    used = 0
     for name, tensor in tensors.items():
-        if groups[-1] and used + tensor.nbytes > max_bytes:
+        used = sum(other.nbytes for other in groups[-1].values())
+        if used and used + tensor.nbytes > max_bytes:
             groups.append({})
-            used = 0
         groups[-1][name] = tensor
-        used += tensor.nbytes
     if len(groups) == 1:
         return {WEIGHTS: groups[0]}
     return {

@@ -53,30 +53,30 @@ class _Unfilled(nn.Linear):
 
 def linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
     """Make a linear map whose memory is not yet filled."""
+    # torch's own constructor would draw weights from the global generator and change its state.
     return _Unfilled(inputs, outputs, bias=bias)
 
 
 def make_norm(arch: Architecture, width: int) -> nn.Module:
     """Make the architecture's norm over `width` values."""
-    return (
-        nn.RMSNorm(width, eps=arch.norm_eps)
-        if arch.norm == "rmsnorm"
-        else nn.LayerNorm(width, eps=arch.norm_eps)
-    )
+    kind = nn.RMSNorm if arch.norm == "rmsnorm" else nn.LayerNorm
+    return kind(width, eps=arch.norm_eps)
 
 
 class DecoderLayer(nn.Module):
     """A pre-norm decoder layer with fused projections.
 
     Attributes:
-        attention_norm: before attention.
-        qkv: rows are all query heads, then all key heads, then all value heads.
-        query_norm: over each query head, None without `qk_norm`.
-        key_norm: over each key head, None without `qk_norm`.
-        out: attention's output projection.
-        mlp_norm: before the MLP.
-        up: into the MLP; with a gated MLP the gate's rows come first, then the linear ones.
-        down: out of the MLP.
+        attention_norm: norm before attention.
+        qkv: input projection of attention; its rows are all query heads, then all key heads, then
+            all value heads.
+        query_norm: norm of each query head, None without `qk_norm`.
+        key_norm: norm of each key head, None without `qk_norm`.
+        out: output projection of attention.
+        mlp_norm: norm before the MLP.
+        up: input projection of the MLP; with a gated MLP the gate's rows come first, then the
+            linear ones.
+        down: output projection of the MLP.
     """
 
     def __init__(self, arch: Architecture, index: int) -> None:
@@ -115,7 +115,7 @@ class DecoderLayer(nn.Module):
 
         Args:
             hidden: residual stream [..., C].
-            rotation: what `rotary.spread` gave for these positions, or None without rotary
+            rotation: what `rotary.spread` returned for these positions, or None without rotary
                 positions.
             attend: attention over this layer's queries, keys and values.
             wanted: int64 [N] rows of the first axis whose results are needed; the others only leave
@@ -134,18 +134,18 @@ class DecoderLayer(nn.Module):
     def _project(
         self, normed: Tensor, rotation: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return normed and turned queries [..., H, D], keys [..., KV, D], and values [..., KV, D]."""
+        """Return normed and turned queries [..., H, D] and keys, and values [..., KV, D]."""
         num_heads, num_kv_heads, _ = self.heads
         fused = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         if rotation is None or self.query_norm is not None or self.key_norm is not None:
             queries, keys, values = fused.split(self.heads, dim=-2)
             queries = queries if self.query_norm is None else self.query_norm(queries)
             keys = keys if self.key_norm is None else self.key_norm(keys)
-            return (
-                (queries, keys, values)
-                if rotation is None
-                else (rotate(queries, *rotation), rotate(keys, *rotation), values)
-            )
+            if rotation is not None:
+                queries = rotate(queries, *rotation)
+                keys = rotate(keys, *rotation)
+            return queries, keys, values
+        # Query and key heads lie side by side, so one call turns both.
         turning, values = fused.split((num_heads + num_kv_heads, num_kv_heads), dim=-2)
         queries, keys = rotate(turning, *rotation).split((num_heads, num_kv_heads), dim=-2)
         return queries, keys, values

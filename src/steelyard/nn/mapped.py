@@ -1,25 +1,26 @@
-"""Safetensors files as memory maps.
+"""Safetensors files as memory maps: checked headers, and tensors that are views of the file."""
 
-Headers are checked in full before anything is mapped, tensors are views of the file.
-"""
-
+import errno
 import itertools
 import json
 import math
 import mmap
+import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from steelyard.errors import DataError
-from steelyard.files import read_json
+from steelyard.files import atomic_path, read_json
 
-__all__ = ["Entry", "MappedFile", "Weights"]
+__all__ = ["Entry", "MappedFile", "Weights", "write_tensors"]
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SIZES = {
@@ -46,10 +47,10 @@ class Entry:
     """Where one tensor stands in its file.
 
     Attributes:
-        dtype: as the file names it, such as "BF16".
-        shape: of the tensor.
+        dtype: type as the file names it, such as "BF16".
+        shape: sizes of the tensor's axes.
         start: first byte in the file.
-        stop: after the last.
+        stop: byte after the last.
     """
 
     dtype: str
@@ -66,8 +67,8 @@ class MappedFile:
     with any map.
 
     Attributes:
-        path: of the file.
-        entries: by tensor name.
+        path: path of the file.
+        entries: where each tensor stands, by name.
 
     Source: format description of safetensors (huggingface.co/docs/safetensors).
     """
@@ -76,7 +77,7 @@ class MappedFile:
         """Check the header and map the file.
 
         Args:
-            path: of the file.
+            path: path of the file.
 
         Raises:
             DataError: it is missing, no regular file, truncated, or its header is malformed or
@@ -102,7 +103,7 @@ class MappedFile:
         """Return tensors of this file, stacked row after row, without a copy.
 
         Args:
-            names: of one dtype of `DTYPES` and equal width.
+            names: names of tensors of one dtype of `DTYPES` and equal width.
 
         Returns:
             [rows, ...] of all, or None when they do not follow each other in the file, or not at a
@@ -134,25 +135,52 @@ class MappedFile:
         return torch.frombuffer(raw, dtype=DTYPES[entry.dtype]).view(entry.shape)
 
     def release(self, name: str) -> None:
-        """Let go of the memory behind a tensor that was copied; reading it again would fetch it from the file."""
+        """Let go of the memory behind a tensor that was copied; a later read fetches it again."""
+        # Whole pages only, rounded inwards: the first and last may hold parts of other tensors,
+        # which may be views that someone wrote to.
         entry, page = self.entries[name], mmap.PAGESIZE
         start, stop = -(-entry.start // page) * page, entry.stop // page * page
         if stop > start and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file atomically.
+
+    Args:
+        path: file to make or replace.
+        tensors: contiguous tensors by name; they may live on any device.
+        metadata: text fields of the header.
+
+    Raises:
+        CapacityError: the disk is full; `path` is left as it was.
+    """
+    with atomic_path(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:
+            # The library has one class for all errors. What happened stands in the words alone, by
+            # its version as "No space left on device (os error 28)" or "Os { code: 28, ... }".
+            words = str(error)
+            number = re.search(r"(?:os error|code:) (\d+)", words)
+            other = errno.ENOSPC if "No space left" in words else errno.EIO
+            raise OSError(int(number[1]) if number else other, words) from error
+
+
 class Weights:
     """All weight files of a model folder.
 
     Attributes:
-        files: by tensor name.
+        files: file of each tensor, by tensor name.
     """
 
     def __init__(self, directory: Path, weights: str, index: str) -> None:
         """Find, check and map the files.
 
         Args:
-            directory: of the model.
+            directory: folder of the model.
             weights: name of the file that holds everything.
             index: name of the file that lists shards, read when there is no such file.
 
@@ -182,7 +210,7 @@ class Weights:
         return self.files[name].entries[name]
 
     def view(self, names: Sequence[str]) -> Tensor | None:
-        """Return stacked tensors without a copy, or None where that is not possible; see `MappedFile.view`."""
+        """Return stacked tensors as `MappedFile.view` does; None also when files differ."""
         file = self.files[names[0]]
         return file.view(names) if all(self.files[name] is file for name in names) else None
 
@@ -217,13 +245,14 @@ def _places(directory: Path, weights: str, index: str) -> dict[str, str]:
 
 
 def _confined(directory: Path, name: str) -> Path:
-    """Return the path of a weight file, refusing what leads out of the folder; links into a hub cache's blobs are followed."""
+    """Return the path of a weight file, refusing what leads out of the folder."""
     path = directory / name
     if Path(name).name != name or name in ("", ".", ".."):
         raise DataError(
             f"{directory}: shard {name!r} is not a plain file name",
             hint="shards must stand beside their index",
         )
+    # A hub's cache holds a snapshot as links into the `blobs` folder beside it.
     home = directory.resolve()
     allowed = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
     if path.is_symlink() and not any(path.resolve().is_relative_to(folder) for folder in allowed):
@@ -250,13 +279,14 @@ def _header(path: Path, prefix: bytes, stream: Any, file_bytes: int) -> dict[str
         )
     try:
         raw = json.loads(stream.read(size), object_pairs_hook=_unique)
-        entries = {
-            name: _entry(name, value, 8 + size)
-            for name, value in _items(raw)
-            if name != "__metadata__"
-        }
+        if not isinstance(raw, dict):
+            raise ValueError("the header is not an object")
+        raw.pop("__metadata__", None)
+        entries = {name: _entry(name, value, 8 + size) for name, value in raw.items()}
     except (ValueError, RecursionError) as error:
         raise refuse(str(error)) from error
+    # Tensors must follow each other without gap or overlap: a header that lies about its offsets
+    # could show one tensor's bytes as another's.
     end = 8 + size
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != end:
@@ -270,13 +300,6 @@ def _header(path: Path, prefix: bytes, stream: Any, file_bytes: int) -> dict[str
             f"tail"
         )
     return entries
-
-
-def _items(raw: Any) -> Iterator[tuple[str, Any]]:
-    """Return the fields of a header."""
-    if not isinstance(raw, dict):
-        raise ValueError("the header is not an object")
-    yield from raw.items()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ class Slot:
     """One parameter of ours and the stored tensors it is made of.
 
     Attributes:
-        name: in `Transformer.state_dict()`.
+        name: name in `Transformer.state_dict()`.
         parts: stored names, stacked row after row.
         rows: rows of each part.
         width: columns, 0 for a vector.
@@ -39,9 +39,18 @@ def slots(arch: Architecture, model_type: str) -> list[Slot]:
     Source: module names of the `transformers` classes LlamaForCausalLM, GPT2LMHeadModel and
     OPTForCausalLM.
     """
+    # Mistral and Qwen took over Llama's names, and so did most that came later.
     form = {"gpt2": _gpt2, "opt": _opt}.get(model_type, _llama)
     prefix, outside, layer_prefix, inside = form(arch)
-    found = [_slot(arch, name, (prefix + stored,), rows, False) for name, stored, rows in outside]
+    found = [
+        Slot(
+            name=name,
+            parts=(prefix + stored,),
+            rows=(rows,),
+            width=arch.hidden_size if "embedding" in name else 0,
+        )
+        for name, stored, rows in outside
+    ]
     for index in range(arch.num_layers):
         theirs = prefix + layer_prefix + f".{index}."
         for name, stored, kind in inside:
@@ -133,14 +142,6 @@ def _last_norm(arch: Architecture, stored: str) -> Outside:
     return [(f"norm.{kind}", f"{stored}.{kind}", arch.hidden_size) for kind in kinds]
 
 
-def _slot(
-    arch: Architecture, name: str, parts: tuple[str, ...], rows: int, transposed: bool
-) -> Slot:
-    """Make the slot of a tensor outside the layers: a table, or a vector of the last norm."""
-    width = arch.hidden_size if "embedding" in name else 0
-    return Slot(name=name, parts=parts, rows=(rows,), width=width, transposed=transposed)
-
-
 def _layer_slots(
     arch: Architecture, name: str, parts: tuple[str, ...], kind: str, transposed: bool
 ) -> list[Slot]:
@@ -160,17 +161,11 @@ def _layer_slots(
         "down": ((hidden,), inner, arch.mlp_bias),
     }[kind]
     weights = tuple(f"{part}.weight" for part in parts)
+    transposed = transposed and width > 0
     found = [
-        Slot(
-            name=f"{name}.weight",
-            parts=weights,
-            rows=rows,
-            width=width,
-            transposed=transposed and width > 0,
-        )
+        Slot(name=f"{name}.weight", parts=weights, rows=rows, width=width, transposed=transposed)
     ]
-    return found + (
-        [Slot(name=f"{name}.bias", parts=tuple(f"{part}.bias" for part in parts), rows=rows)]
-        if bias
-        else []
-    )
+    if bias:
+        biases = tuple(f"{part}.bias" for part in parts)
+        found.append(Slot(name=f"{name}.bias", parts=biases, rows=rows))
+    return found

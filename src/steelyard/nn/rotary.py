@@ -19,7 +19,7 @@ class RotaryScaling:
     all of them: `low` and `high` infinite.
 
     Attributes:
-        factor: of the longest wavelengths, at least 1.
+        factor: stretch of the longest wavelengths, at least 1.
         low: turns within the original context below which a wavelength is stretched in full.
         high: turns above which it stays.
         original_positions: context trained first, in tokens.
@@ -45,19 +45,20 @@ class RotaryScaling:
 def rotary_tables(
     num_positions: int, head_dim: int, theta: float, scaling: RotaryScaling | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute the cosine and sine of every position's angles, in float64 and rounded once to float32.
+    """Compute the cosine and sine of every position's angles.
 
     Args:
         num_positions: rows P.
         head_dim: width D of a head; even.
         theta: base of the geometric series of wavelengths.
-        scaling: of the wavelengths, or None.
+        scaling: scaling of the wavelengths, or None.
 
     Returns:
         Cosines and sines, each float32 [P, D / 2].
 
-    Source: Su et al., arXiv:2104.09864, section 3.2.2.
+    Source: Su et al. 2021 (arXiv 2104.09864), section 3.2.2.
     """
+    # In float64 and rounded once: at position 100,000 a float32 angle is off by 0.004 radians.
     frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     if scaling is not None:
         frequencies = scaling.apply(frequencies)
@@ -71,7 +72,7 @@ def spread(cosines: Tensor, sines: Tensor, dtype: torch.dtype) -> tuple[Tensor, 
     Args:
         cosines: table rows [..., D / 2].
         sines: table rows of the same shape.
-        dtype: of the heads they will turn.
+        dtype: type of the heads they will turn.
 
     Returns:
         Cosines and sines [..., 1, D] that broadcast over heads; the first half of the sines is

@@ -31,9 +31,9 @@ def build(
 
     Args:
         arch: a dense decoder with rotary or learned positions.
-        dtype: of all parameters.
-        device: where they stand.
-        seed: of the draws.
+        dtype: type of all parameters.
+        device: device of all parameters.
+        seed: seed of the draws.
 
     Returns:
         The model, in training mode.
@@ -55,11 +55,11 @@ class Transformer(nn.Module):
 
     Attributes:
         architecture: the record it was built from.
-        scaling: of the rotary wavelengths, or None.
+        scaling: scaling of the rotary wavelengths, or None.
         embedding: token table [V, C]; also the output head when it is tied.
         position_embedding: learned positions [P, C], or None.
         layers: the decoder layers.
-        norm: before the head.
+        norm: norm before the head.
         output: head of its own [V, C], or None when tied.
     """
 
@@ -73,7 +73,7 @@ class Transformer(nn.Module):
 
         Args:
             arch: a dense decoder with rotary or learned positions.
-            scaling: of the rotary wavelengths, or None.
+            scaling: scaling of the rotary wavelengths, or None.
 
         Raises:
             ConfigError: the architecture has a trait this model does not have.
@@ -95,21 +95,22 @@ class Transformer(nn.Module):
         cosines, sines = rotary_tables(
             0 if learned else arch.max_positions, arch.head_dim, arch.rope_theta, scaling
         )
+        # Not stored with the weights: they follow from the architecture.
         self.register_buffer("rotary_cosines", cosines, persistent=False)
         self.register_buffer("rotary_sines", sines, persistent=False)
 
     def run(
         self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None
     ) -> Tensor:
-        """Compute the last hidden states with attention of the caller's choice (paged, cached, cascaded, ...).
+        """Compute the last hidden states with attention of the caller's choice.
 
         Args:
             tokens: int64 [...], any shape: [B, T], or [N] tokens of many requests side by side.
             positions: int64 of the same shape, or one that broadcasts to it; below
                 `architecture.max_positions`.
             attend: attention; its queries and keys are normed and turned already.
-            wanted: int64 [N] rows of the first axis to give; the last layer then computes no more
-                than keys and values of the others.
+            wanted: int64 [N] rows of the first axis to return; the last layer then computes no
+                more than keys and values of the others.
 
         Returns:
             Hidden states after the last norm, [..., C] or [N, ..., C].
@@ -161,7 +162,7 @@ def refuse_unsupported(arch: Architecture) -> None:
     """Refuse what this decoder does not have.
 
     Args:
-        arch: any architecture.
+        arch: architecture to check.
 
     Raises:
         ConfigError: names every such trait.
@@ -204,5 +205,6 @@ def _initialize(model: Transformer, generator: torch.Generator) -> None:
         if parameter.ndim == 1:
             parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
         else:
+            # One generator and one order of draws: the seed then fixes every weight.
             is_residual = name.endswith(("out.weight", "down.weight"))
             parameter.normal_(0.0, residual_spread if is_residual else spread, generator=generator)

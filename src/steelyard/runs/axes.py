@@ -1,6 +1,4 @@
-"""Axes with readable ticks.
-
-Where the marks stand on a logarithmic or linear axis, and what is written at them.
+"""Axes with readable ticks: where marks stand on a logarithmic or linear axis, and their words.
 
 Vega's own logarithmic ticks crowd below two decades and thin out above ten; these are chosen for
 the range and written as the field writes the quantity: 7M parameters, 1.4T tokens, 1e21 FLOP, 2.5
@@ -29,7 +27,7 @@ class Scale:
         high: last value shown.
         is_log: whether it is logarithmic.
         ticks: where marks stand, rising.
-        unit: of the values, as `tick_text` takes it.
+        unit: unit of the values, as `tick_text` takes it.
         title: words beside the axis, empty for none.
         zero: a mark at which 0 is written, for a value without a logarithm that stands below all
             others; None for none.
@@ -59,7 +57,7 @@ class Scale:
         Args:
             values: what has to be seen; those that are not finite, or not positive on a logarithmic
                 axis, are left out.
-            unit: of the values, as `tick_text` takes it.
+            unit: unit of the values, as `tick_text` takes it.
             title: words beside the axis, empty for none.
             kind: "auto" is logarithmic for positive values that span a factor 8 or more.
             margin: free space at both ends, fraction of the axis.
@@ -77,18 +75,14 @@ class Scale:
         )
         ends = [math.log(value) for value in positive] if is_log else known
         first, last = (min(ends), max(ends)) if ends else (0.0, 1.0)
-        room = (
-            margin * (last - first)
-            if last > first
-            else (0.5 if is_log else 0.1 * abs(first) or 0.5)
-        )
+        # One value alone has no span of which the margin could be a part.
+        alone = 0.5 if is_log else 0.1 * abs(first) or 0.5
+        room = margin * (last - first) if last > first else alone
         low, high = first - room, last + room
         if is_log:
             low, high = math.exp(low), math.exp(high)
-        ticks = (
-            _log_ticks(low, high, most_ticks) if is_log else _linear_ticks(low, high, most_ticks)
-        )
-        return cls(low, high, is_log, tuple(ticks), unit, title)
+        choose = _log_ticks if is_log else _linear_ticks
+        return cls(low, high, is_log, tuple(choose(low, high, most_ticks)), unit, title)
 
     def ending(self, high: float, zero: float | None = None) -> "Scale":
         """Return the axis cut, or drawn out, to another last value, with 0 written at `zero`."""
@@ -104,11 +98,9 @@ class Scale:
 
     def value(self, place: float) -> float:
         """Return the value at a place between 0 and 1; the reverse of `place`."""
-        return (
-            self.low * (self.high / self.low) ** place
-            if self.is_log
-            else self.low + place * (self.high - self.low)
-        )
+        if self.is_log:
+            return self.low * (self.high / self.low) ** place
+        return self.low + place * (self.high - self.low)
 
     def clip(self, value: float) -> float:
         """Move a value onto the axis."""
@@ -132,15 +124,13 @@ class Scale:
             if self.zero is None
             else (self.zero, *(tick for tick in self.ticks if tick > 2 * self.zero))
         )
+        # Vega may hand a mark back with another last bit, so each is told by lying below the middle
+        # to the next one and not by its value. The words are nested from the last mark inwards.
         for tick, after in reversed([*zip(marks, (*marks[1:], math.inf), strict=True)]):
             edge = tick if math.isinf(after) else (tick + after) / 2
-            text = (
-                "0"
-                if tick == self.zero
-                else _power(tick)
-                if is_wide and not 1e-2 <= tick < 1e3
-                else tick_text(tick, self.unit)
-            )
+            is_power = is_wide and not 1e-2 <= tick < 1e3
+            text = _power(tick) if is_power else tick_text(tick, self.unit)
+            text = "0" if tick == self.zero else text
             words = f"'{text}'" if words == "''" else f"datum.value < {edge!r} ? '{text}' : {words}"
         return {"values": list(marks), "labelExpr": words}
 
@@ -149,7 +139,7 @@ def tick_text(value: float, unit: str = "1") -> str:
     """Write a value at an axis or a curve, as short as it stays exact enough to be recognized.
 
     Args:
-        value: in the base unit.
+        value: value in the base unit.
         unit: "parameter" or "token" for counts such as 7M, "FLOP" for powers of ten, "year",
             "fraction" for per cent, "USD", and "1" for plain numbers.
 
@@ -180,7 +170,7 @@ def _power(value: float) -> str:
 
 
 def _log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Choose marks 1, 3, 10 or finer, or every few decades; equal steps where less than a factor 2 is shown."""
+    """Choose marks 1, 3, 10 or finer, or every few decades; equal steps below a factor 2."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     if high < 2 * low:
         return _linear_ticks(low, high, most)
@@ -192,9 +182,9 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
             break
         chosen = ticks
     stride = math.ceil(len(chosen) / most)
-    return (
-        [tick for tick in chosen if round(math.log10(tick)) % stride == 0] if stride > 1 else chosen
-    )
+    if stride == 1:
+        return chosen
+    return [tick for tick in chosen if round(math.log10(tick)) % stride == 0]
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:

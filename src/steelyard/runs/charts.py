@@ -1,174 +1,51 @@
 """Charts that Steelyard's reports share, as Vega-Lite specs with their data inside.
 
-Each function takes plain columns and gives a dict for `report.Chart`; the theme is laid over when
-the chart is drawn.
+Each function takes plain columns and returns a dict for `report.Chart`; the theme is laid over when
+the chart is drawn. The chart of a scaling law stands in `law_chart`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steelyard.errors import DataError
+import altair as alt
+
 from steelyard.quantity import Check
+from steelyard.runs import layers
+from steelyard.runs.layers import PLOT_WIDTH, finish, rows_of
 from steelyard.runs.theme import LIGHT, SERIES
 from steelyard.runs.wording import error_words, interval_words
 from steelyard.units import pretty
 
-__all__ = ["bars", "law_fit", "loss_curves", "matmul_rates", "predicted_measured"]
+__all__ = ["bars", "loss_curves", "matmul_rates", "predicted_measured"]
 
-_WIDTH = 900
 _MAX_POINTS = 400
 
-
-def _rows(
-    columns: Mapping[str, Sequence[Any]], needed: Sequence[str], what: str
-) -> list[dict[str, Any]]:
-    """Turn named columns into rows of plain numbers and text, checking names and lengths."""
-    missing = [name for name in needed if name not in columns]
-    if missing:
-        raise DataError(
-            f"{what}: column {missing[0]!r} is missing, given were {', '.join(columns) or 'none'}",
-            hint=f"give {', '.join(needed)}",
-        )
-    lengths = {len(values) for values in columns.values()}
-    if len(lengths) > 1:
-        raise DataError(
-            f"{what}: columns have different lengths {sorted(lengths)}",
-            hint="give one value per row in every column",
-        )
-    plain = {name: [_plain(value) for value in values] for name, values in columns.items()}
-    return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
-
-
-def _plain(value: Any) -> Any:
-    """Turn a numpy scalar into Python's own; numbers that are not finite become None."""
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _spec(chart: Any) -> dict[str, Any]:
-    """Return an Altair chart as a plain dict without the defaults that the theme sets."""
-    spec = chart.to_dict()
-    return {key: value for key, value in spec.items() if key not in ("config", "$schema")}
+# The units to which metric prefixes are put, and how they are written behind one.
+_PREFIXED = {
+    "byte": "B",
+    "byte/s": "B/s",
+    "FLOP/s": "FLOP/s",
+    "FLOP": "FLOP",
+    "s": "s",
+    "W": "W",
+    "J": "J",
+}
 
 
 def _si_labels(unit: str) -> str:
-    """Return the Vega expression of axis labels such as "20 GB/s"; the unit is left off where prefixes would not fit it."""
-    suffix = {
-        "byte": "B",
-        "byte/s": "B/s",
-        "FLOP/s": "FLOP/s",
-        "FLOP": "FLOP",
-        "s": "s",
-        "W": "W",
-        "J": "J",
-    }.get(unit, "")
+    """Return the Vega expression of axis labels such as "20 GB/s"."""
+    # d3 writes the prefix against the number ("20G"): a space is put before the prefix, or at the
+    # end where there is none, and the unit follows it. 0 has no prefix.
     return (
         f"datum.value === 0 ? '0' : replace(format(datum.value, '~s'), /([a-zA-Zµ]?)$/, ' $1') "
-        f"+ '{suffix}'"
+        f"+ '{_PREFIXED.get(unit, '')}'"
     )
 
 
-def law_fit(
-    points: Mapping[str, Sequence[float]],
-    curve: Mapping[str, Sequence[float]],
-    title: str,
-    *,
-    target: Mapping[str, Sequence[float]] | None = None,
-) -> dict[str, Any]:
-    """Draw a fitted scaling law.
-
-    Measured points and one curve with its 80 % band per model size, over tokens.
-
-    Args:
-        points: columns "parameters", "tokens", "loss" that the fit saw.
-        curve: columns "parameters", "tokens", "loss", "low", "high" of the law, several tokens per
-            size.
-        title: heading of the chart.
-        target: columns like `points` of runs the fit did not see, drawn as open diamonds; None for
-            none.
-
-    Returns:
-        Vega-Lite spec.
-
-    Raises:
-        DataError: a column is missing or has another length.
-    """
-    import altair as alt
-
-    seen = _rows(points, ("parameters", "tokens", "loss"), "points")
-    lines = _rows(curve, ("parameters", "tokens", "loss", "low", "high"), "curve")
-    unseen = _rows(target, ("parameters", "tokens", "loss"), "target") if target else []
-    subtitle = "Curves per number of parameters: points measured, lines fitted, bands 80 %"
-    subtitle += "; diamonds were forecast, then measured" if unseen else ""
-    layers = _law_layers(seen, lines, unseen)
-    return _spec(
-        alt.layer(*layers).properties(
-            width=_WIDTH, height=360, title=alt.TitleParams(title, subtitle=subtitle)
-        )
-    )
-
-
-def _law_layers(
-    seen: list[dict[str, Any]], lines: list[dict[str, Any]], unseen: list[dict[str, Any]]
-) -> list[Any]:
-    """Return the layers of `law_fit`: bands, curves, points, the curves' sizes written at their ends, open diamonds."""
-    import altair as alt
-
-    for row in (*seen, *lines, *unseen):
-        row["size"] = pretty(row["parameters"], "parameter").removesuffix("parameters").strip()
-    names = list(
-        dict.fromkeys(
-            row["size"]
-            for row in sorted((*seen, *lines, *unseen), key=lambda row: row["parameters"])
-        )
-    )
-    scale = alt.Scale(domain=names)
-    color = alt.Color("size:O", sort=names, scale=scale, legend=None)
-    stroke = alt.Stroke("size:O", sort=names, scale=scale, legend=None)
-    log = alt.Scale(type="log", nice=False, padding=12)
-    x = alt.X(
-        "tokens:Q", title="Training tokens", scale=log, axis=alt.Axis(format="~s", tickCount=6)
-    )
-    y = alt.Y("loss:Q", title="Held-out loss, nats per token", scale=alt.Scale(zero=False))
-    tooltip = [
-        alt.Tooltip("size:N", title="parameters"),
-        alt.Tooltip("tokens:Q", format=".3s"),
-        alt.Tooltip("loss:Q", format=".4f"),
-    ]
-    ends = [
-        row
-        for row in lines
-        if row["tokens"] == max(other["tokens"] for other in lines if other["size"] == row["size"])
-    ]
-    label = alt.Chart(alt.Data(values=ends)).mark_text(
-        align="left", dx=9, fontSize=11.5, fontWeight=500
-    )
-    base = alt.Chart(alt.Data(values=lines)).encode(x=x, color=color)
-    layers: list[Any] = [
-        base.mark_area(opacity=0.16).encode(
-            y=alt.Y("low:Q", title="Held-out loss, nats per token"), y2="high:Q"
-        ),
-        base.mark_line(strokeWidth=1.8).encode(y=y),
-        alt.Chart(alt.Data(values=seen))
-        .mark_point(filled=True, size=58)
-        .encode(x=x, y=y, color=color, tooltip=tooltip),
-        label.encode(x=x, y=y, text="size:N", color=color),
-    ]
-    if unseen:
-        mark = {
-            "filled": True,
-            "shape": "diamond",
-            "size": 170,
-            "fill": LIGHT["card"],
-            "strokeWidth": 2.2,
-        }
-        layers.append(
-            alt.Chart(alt.Data(values=unseen))
-            .mark_point(**mark)
-            .encode(x=x, y=y, stroke=stroke, tooltip=tooltip)
-        )
-    return layers
+def _series(field: str, names: Sequence[str]) -> Any:
+    """Return the colour channel of named series, in the order of the names."""
+    return alt.Color(f"{field}:N", title=None, sort=names, scale=alt.Scale(domain=names))
 
 
 def predicted_measured(
@@ -185,29 +62,14 @@ def predicted_measured(
     Returns:
         Vega-Lite spec.
     """
-    import altair as alt
-
     rows = [_ratio_row(check) for check in checks if check.forecast.value != 0]
-    order = [row["quantity"] for row in rows]
-    spread = [
-        value for row in rows for value in (row["low"], row["high"], row["ratio"]) if value > 0
-    ] or [1.0]
-    edge = max(1.05, *spread, *(1 / value for value in spread))
-    scale = alt.Scale(
-        type="log", domain=[max(1 / edge**1.08, 0.02), min(edge**1.08, 50)], nice=False, clamp=True
-    )
     x = alt.X(
         "low:Q",
         title="Measured over forecast",
-        scale=scale,
+        scale=_ratio_scale(rows),
         axis=alt.Axis(format="~r", tickCount=7, grid=True),
     )
-    y = alt.Y(
-        "quantity:N",
-        title=None,
-        sort=order,
-        axis=alt.Axis(labelFontSize=12, labelLimit=260, labelColor=LIGHT["ink"], grid=False),
-    )
+    y = _names("quantity", [row["quantity"] for row in rows])
     verdict = alt.Color(
         "verdict:N",
         title=None,
@@ -217,7 +79,7 @@ def predicted_measured(
         alt.Tooltip(f"{name}:N")
         for name in ("quantity", "forecast", "interval", "measured", "error", "verdict")
     ]
-    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
+    base = alt.Chart(layers.values(rows)).encode(y=y)
     bars_ = base.mark_bar(height=9, cornerRadius=4.5, opacity=0.2).encode(
         x=x, x2="high:Q", color=verdict, tooltip=tooltip
     )
@@ -225,21 +87,43 @@ def predicted_measured(
         x="ratio:Q", color=verdict, tooltip=tooltip
     )
     rule = (
-        alt.Chart(alt.Data(values=[{"one": 1}]))
+        alt.Chart(layers.values([{"one": 1}]))
         .mark_rule(strokeDash=[3, 3], strokeWidth=1.2)
         .encode(x="one:Q")
     )
     heading = alt.TitleParams(
         title, subtitle="Bars are 80 % intervals, dots were measured; 1 is a perfect forecast"
     )
-    return _spec(
-        alt.layer(rule, bars_, dots).properties(width=_WIDTH, height=alt.Step(30), title=heading)
+    return finish(
+        alt.layer(rule, bars_, dots).properties(
+            width=PLOT_WIDTH, height=alt.Step(30), title=heading
+        )
     )
+
+
+def _ratio_scale(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the scale of the ratios of `predicted_measured`."""
+    spread = [
+        value for row in rows for value in (row["low"], row["high"], row["ratio"]) if value > 0
+    ] or [1.0]
+    # The axis is symmetric about 1 on its logarithm, so that twice and half look equally wrong;
+    # beyond a factor 50 the marks stop at the edge instead of squeezing all others together.
+    edge = max(1.05, *spread, *(1 / value for value in spread))
+    domain = [max(1 / edge**1.08, 0.02), min(edge**1.08, 50)]
+    return alt.Scale(type="log", domain=domain, nice=False, clamp=True)
+
+
+def _names(field: str, order: Sequence[str]) -> Any:
+    """Return the y channel of named rows, in the order of the names."""
+    axis = alt.Axis(labelColor=LIGHT["ink"], labelFontSize=12, labelLimit=260, grid=False)
+    return alt.Y(f"{field}:N", title=None, sort=order, axis=axis)
 
 
 def _ratio_row(check: Check) -> dict[str, Any]:
     """Return one row of `predicted_measured`."""
-    forecast, unit = check.forecast, check.forecast.unit
+    forecast = check.forecast
+    unit = forecast.unit
+    # A forecast below 0 turns its interval around when both ends are divided by it.
     low, high = sorted((forecast.low / forecast.value, forecast.high / forecast.value))
     return {
         "quantity": forecast.quantity,
@@ -277,11 +161,9 @@ def loss_curves(
     Raises:
         DataError: a curve's x and y differ in length.
     """
-    import altair as alt
-
     rows: list[dict[str, Any]] = []
     for label, (xs, ys) in curves.items():
-        points = _rows({"x": xs, "y": ys}, ("x", "y"), f"curve {label!r}")
+        points = rows_of({"x": xs, "y": ys}, ("x", "y"), f"curve {label!r}")
         rows += [
             {**point, "run": label}
             for point in _thinned(points)
@@ -294,7 +176,7 @@ def loss_curves(
         alt.Tooltip("y:Q", title=y_title, format=".4f"),
     ]
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(layers.values(rows))
         .mark_line(strokeWidth=1.6, strokeJoin="round")
         .encode(
             x=alt.X(
@@ -304,13 +186,11 @@ def loss_curves(
                 axis=alt.Axis(format="~s", tickCount=7),
             ),
             y=alt.Y("y:Q", title=y_title, scale=alt.Scale(zero=False)),
-            color=alt.Color("run:N", title=None, sort=names, scale=alt.Scale(domain=names))
-            if len(names) > 1
-            else alt.value(SERIES[0][0]),
+            color=_series("run", names) if len(names) > 1 else alt.value(SERIES[0][0]),
             tooltip=tooltip,
         )
     )
-    return _spec(chart.properties(width=_WIDTH, height=320, title=title))
+    return finish(chart.properties(width=PLOT_WIDTH, height=320, title=title))
 
 
 def _thinned(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -353,9 +233,7 @@ def bars(
     Raises:
         DataError: the columns differ in length.
     """
-    import altair as alt
-
-    rows = _rows(
+    rows = rows_of(
         {"label": labels, "value": values, "group": groups or [""] * len(labels)},
         ("label", "value"),
         "bars",
@@ -363,13 +241,9 @@ def bars(
     for index, row in enumerate(rows):
         row["index"] = index
         row["words"] = "–" if row["value"] is None else pretty(row["value"], unit or "1")
-    order, kinds = list(dict.fromkeys(labels)), list(dict.fromkeys(groups or []))
-    y = alt.Y(
-        "label:N",
-        title=None,
-        sort=order,
-        axis=alt.Axis(labelColor=LIGHT["ink"], labelFontSize=12, labelLimit=260, grid=False),
-    )
+    order = list(dict.fromkeys(labels))
+    kinds = list(dict.fromkeys(groups or []))
+    y = _names("label", order)
     x = alt.X(
         "value:Q",
         title=None,
@@ -377,27 +251,23 @@ def bars(
             labelExpr=_si_labels(unit), tickCount=5, domain=False, ticks=False, grid=True
         ),
     )
-    color = (
-        alt.Color("group:N", title=None, sort=kinds, scale=alt.Scale(domain=kinds))
-        if groups
-        else alt.value(SERIES[0][0])
-    )
+    color = _series("group", kinds) if groups else alt.value(SERIES[0][0])
     tooltip = [
         alt.Tooltip("label:N"),
         alt.Tooltip("words:N", title="value"),
         *([alt.Tooltip("group:N")] if groups else []),
     ]
-    base = alt.Chart(alt.Data(values=rows))
-    layers: list[Any] = [
+    base = alt.Chart(layers.values(rows))
+    drawn: list[Any] = [
         base.mark_bar(height={"band": 0.62}, cornerRadiusEnd=3).encode(
             y=y, x=x, color=color, order="index:Q", tooltip=tooltip
         )
     ]
-    if len(order) == len(rows):
-        layers.append(
+    if len(order) == len(rows):  # stacked bars have no free end to write a value at
+        drawn.append(
             base.mark_text(align="left", dx=6, fontSize=11.5).encode(y=y, x=x, text="words:N")
         )
-    return _spec(alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(30), title=title))
+    return finish(alt.layer(*drawn).properties(width=PLOT_WIDTH, height=alt.Step(30), title=title))
 
 
 def matmul_rates(
@@ -416,9 +286,7 @@ def matmul_rates(
     Raises:
         DataError: a column is missing or has another length.
     """
-    import altair as alt
-
-    rows = _rows(points, ("dtype", "size", "flops_per_s"), "points")
+    rows = rows_of(points, ("dtype", "size", "flops_per_s"), "points")
     for row in rows:
         half = (row.get("spread") or 0.0) / 2
         row |= {
@@ -439,12 +307,12 @@ def matmul_rates(
         axis=alt.Axis(labelExpr=_si_labels("FLOP/s")),
         scale=alt.Scale(zero=True),
     )
-    color = alt.Color("dtype:N", title=None, sort=kinds, scale=alt.Scale(domain=kinds))
+    color = _series("dtype", kinds)
     tooltip = [alt.Tooltip("dtype:N"), alt.Tooltip("size:Q", format="d"), alt.Tooltip("rate:N")]
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=color)
+    base = alt.Chart(layers.values(rows)).encode(x=x, color=color)
     band = base.mark_area(opacity=0.14).encode(y=alt.Y("low:Q", title=None), y2="high:Q")
-    return _spec(
+    return finish(
         alt.layer(band, base.mark_line(), base.mark_point(filled=True).encode(y=y, tooltip=tooltip))
         .encode(y=y)
-        .properties(width=_WIDTH, height=280, title=title)
+        .properties(width=PLOT_WIDTH, height=280, title=title)
     )

@@ -25,6 +25,8 @@ def _chunks(folder: Path) -> list[tuple[int, int, Path]]:
     for path in folder.glob("rows-*.parquet"):
         _, first, last = path.stem.split("-")
         found.append((int(first), int(last), path))
+    # Of two chunks with the same first row the longer comes first and covers the other: a kill
+    # between a merge and its clean-up leaves both.
     kept: list[tuple[int, int, Path]] = []
     for chunk in sorted(found, key=lambda item: (item[0], -item[1])):
         if not kept or chunk[1] > kept[-1][1]:
@@ -82,7 +84,7 @@ class ColumnLog:
         """Go on after the last row in the folder.
 
         Args:
-            folder: made when missing; leftovers of a killed writer are removed.
+            folder: folder of the chunks, made when missing; leftovers of a killed writer go.
         """
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(".rows-*.part"):

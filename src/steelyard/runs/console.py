@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from steelyard.runs.report import Block, Chart, Checks, Facts, Report, Table, Text
+from steelyard.runs.blocks import Block, Chart, Checks, Document, Facts, Table, Text
 from steelyard.runs.theme import PROVENANCE
 from steelyard.runs.wording import cell_text, check_words, heading, right_aligned, summary_words
 
@@ -17,7 +17,7 @@ _BAR_CELLS = 15
 _WIDE = 120
 
 
-def render_console(report: Report, console: Console | None = None) -> None:
+def render_console(report: Document, console: Console | None = None) -> None:
     """Print a report.
 
     Args:
@@ -100,7 +100,7 @@ def _table(block: Table) -> RenderableType:
 
 
 def _checks(block: Checks, *, wide: bool) -> RenderableType:
-    """Draw checks, on a wide terminal with a bar: a line from low to high, a dot where the measured value fell."""
+    """Draw checks; a wide terminal also gets a bar of the interval with a dot where it fell."""
     table = RichTable(box=None, header_style="dim", padding=(0, 2 if wide else 1, 0, 0))
     table.add_column("quantity", no_wrap=True)
     for name in ("forecast", "80 % interval", "measured", "error"):
@@ -129,8 +129,8 @@ def _checks(block: Checks, *, wide: bool) -> RenderableType:
 
 def _interval_bar(low: float, high: float, value: float) -> str:
     """Draw "  ├──●───┤  " in a fixed width; a value outside stands beyond the ends."""
-    start, end = min(low, value), max(high, value)
-    span = (end - start) or 1.0
+    start = min(low, value)
+    span = (max(high, value) - start) or 1.0
 
     def cell(point: float) -> int:
         return round((point - start) / span * (_BAR_CELLS - 1))
@@ -138,6 +138,7 @@ def _interval_bar(low: float, high: float, value: float) -> str:
     cells = [" "] * _BAR_CELLS
     for index in range(cell(low), cell(high) + 1):
         cells[index] = "─"
-    cells[cell(low)], cells[cell(high)] = "├", "┤"
-    cells[cell(value)] = "●"
+    cells[cell(low)] = "├"
+    cells[cell(high)] = "┤"
+    cells[cell(value)] = "●"  # last, so that the dot shows where it falls on an end
     return "".join(cells)

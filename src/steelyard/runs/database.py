@@ -1,11 +1,10 @@
-"""The store's tables and the one way to them.
-
-SQLite in WAL mode, or PostgreSQL, through the same SQLAlchemy Core code.
+"""The store's tables in SQLite (WAL mode) or PostgreSQL, through the same SQLAlchemy Core code.
 
 SQLite runs with `synchronous=NORMAL`: a killed process loses nothing that was committed; a power
 loss may lose the last commits before it, and corrupts nothing.
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,93 +22,83 @@ __all__ = ["ARTIFACTS", "CHECKS", "FORECASTS", "MEASUREMENTS", "RUNS", "Database
 _BUSY_MS = 60_000
 _LOCK = 0x5353  # any fixed number: PostgreSQL's advisory lock while the tables are made
 _METADATA = MetaData()
-_ROW = BigInteger().with_variant(Integer, "sqlite")
+_ROW = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
+
+
+def _table(name: str, *columns: Column[Any] | UniqueConstraint) -> Table:
+    """Make a table whose rows are numbered in the order in which they came."""
+    return Table(
+        name, _METADATA, Column("row", _ROW, primary_key=True, autoincrement=True), *columns
+    )
+
+
+# Columns that always have a value.
+_text = functools.partial(Column, type_=String, nullable=False)
+_run_id = functools.partial(Column, "run_id", String(32), nullable=False, index=True)
+_number = functools.partial(Column, type_=Float(53), nullable=False)
+_count = functools.partial(Column, type_=BigInteger, nullable=False)
+
+
+def _forecast() -> list[Column[Any]]:
+    """Make the columns of a forecast; a column belongs to one table, so each gets its own."""
+    return [
+        _text("quantity"),
+        *map(_number, ("value", "low", "high")),
+        *map(_text, ("provenance", "source")),
+    ]
+
+
+def _circumstances() -> list[Column[Any]]:
+    """Make the columns of a measurement beside its value."""
+    return [_number("spread"), _count("count"), _text("machine"), _number("time_s")]
+
 
 RUNS = Table(
     "runs",
     _METADATA,
     Column("id", String(32), primary_key=True),
-    Column("kind", String, nullable=False),
-    Column("name", String, nullable=False),
-    Column("status", String, nullable=False),
-    Column("started_s", Float(53), nullable=False),
+    *map(_text, ("kind", "name", "status")),
+    _number("started_s"),
     Column("finished_s", Float(53)),
-    Column("seed", BigInteger, nullable=False),
-    Column("recipe", String, nullable=False),
-    Column("versions", String, nullable=False),
-    Column("machine", String, nullable=False),
-    Column("directory", String, nullable=False),
-    Column("host", String, nullable=False),
-    Column("pid", BigInteger, nullable=False),
-    Column("process_started", String, nullable=False),
+    _count("seed"),
+    *map(_text, ("recipe", "versions", "machine", "directory", "host")),
+    _count("pid"),
+    _text("process_started"),
 )
 """One row per run; recipe, versions and machine are JSON."""
 
-FORECASTS = Table(
-    "forecasts",
-    _METADATA,
-    Column("row", _ROW, primary_key=True, autoincrement=True),
-    Column("run_id", String(32), nullable=False, index=True),
-    Column("quantity", String, nullable=False),
-    Column("value", Float(53), nullable=False),
-    Column("low", Float(53), nullable=False),
-    Column("high", Float(53), nullable=False),
-    Column("provenance", String, nullable=False),
-    Column("source", String, nullable=False),
-)
+FORECASTS = _table("forecasts", _run_id(), *_forecast())
 """One row per forecast of a run."""
 
-MEASUREMENTS = Table(
-    "measurements",
-    _METADATA,
-    Column("row", _ROW, primary_key=True, autoincrement=True),
-    Column("run_id", String(32), nullable=False, index=True),
-    Column("quantity", String, nullable=False),
-    Column("value", Float(53), nullable=False),
-    Column("spread", Float(53), nullable=False),
-    Column("count", BigInteger, nullable=False),
-    Column("machine", String, nullable=False),
-    Column("time_s", Float(53), nullable=False),
+MEASUREMENTS = _table(
+    "measurements", _run_id(), _text("quantity"), _number("value"), *_circumstances()
 )
 """One row per measurement of a run."""
 
-ARTIFACTS = Table(
+ARTIFACTS = _table(
     "artifacts",
-    _METADATA,
-    Column("row", _ROW, primary_key=True, autoincrement=True),
-    Column("run_id", String(32), nullable=False, index=True),
-    Column("name", String, nullable=False),
-    Column("path", String, nullable=False),
+    _run_id(),
+    *map(_text, ("name", "path")),
     Column("sha256", String(64), nullable=False),
-    Column("num_bytes", BigInteger, nullable=False),
+    _count("num_bytes"),
     UniqueConstraint("run_id", "name"),
 )
 """One row per artifact name of a run; paths inside the run's folder are relative to it."""
 
-CHECKS = Table(
+CHECKS = _table(
     "checks",
-    _METADATA,
-    Column("row", _ROW, primary_key=True, autoincrement=True),
-    Column("forecaster", String, nullable=False),
+    _text("forecaster"),
     Column("run_id", String(64), nullable=False),
-    Column("quantity", String, nullable=False),
-    Column("value", Float(53), nullable=False),
-    Column("low", Float(53), nullable=False),
-    Column("high", Float(53), nullable=False),
-    Column("provenance", String, nullable=False),
-    Column("source", String, nullable=False),
-    Column("measured", Float(53), nullable=False),
-    Column("spread", Float(53), nullable=False),
-    Column("count", BigInteger, nullable=False),
-    Column("machine", String, nullable=False),
-    Column("time_s", Float(53), nullable=False),
+    *_forecast(),
+    _number("measured"),
+    *_circumstances(),
     UniqueConstraint("forecaster", "run_id", "quantity"),
 )
 """The ledger: one row per forecaster, run and quantity."""
 
 
 class Database:
-    """A connection maker that holds no connection between calls, so it may be shared by threads and survive a fork.
+    """Makes connections and holds none between calls; threads may share it, and a fork is safe.
 
     Attributes:
         url: SQLAlchemy URL without its password, for messages.
@@ -148,6 +137,7 @@ class Database:
                 hint="give a folder, or a postgresql:// URL",
             ) from error
         self.dialect = self._engine.dialect.name
+        # Python's driver begins transactions lazily and never as IMMEDIATE: both are done here.
         if self.dialect == "sqlite":
             sqlalchemy.event.listen(self._engine, "connect", _set_up_sqlite)
             sqlalchemy.event.listen(self._engine, "begin", _begin_sqlite)
@@ -159,6 +149,8 @@ class Database:
             if set(_METADATA.tables) <= set(sa.inspect(connection).get_table_names()):
                 return
         with self.write() as connection:
+            # SQLite's writers queue by themselves. On PostgreSQL two "create if missing" at once
+            # can both find the table missing, so the second waits for the first one's commit.
             if self.dialect == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
             _METADATA.create_all(connection)
@@ -184,8 +176,8 @@ class Database:
         """Insert rows; one that has the `keys` of a row there replaces it.
 
         Args:
-            connection: from `write`.
-            table: one of this module's.
+            connection: connection from `write`.
+            table: table of this module.
             keys: column names of a unique constraint of the table.
             rows: column values, each with the same columns.
         """
@@ -205,11 +197,8 @@ class Database:
         try:
             yield
         except sqlalchemy.exc.DBAPIError as error:
-            words = (
-                str(error.orig).strip().splitlines()[0]
-                if str(error.orig).strip()
-                else type(error.orig).__name__
-            )
+            lines = str(error.orig).strip().splitlines()
+            words = lines[0] if lines else type(error.orig).__name__
             if "disk is full" in words or "No space left" in words:
                 raise CapacityError(
                     f"disk full while writing the run store {self.url}",
@@ -234,7 +223,9 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    """Begin a transaction; a writer takes its place in the queue at once, as a reader that turns writer could fail."""
+    """Begin a transaction; a writer takes its place in the queue at once."""
+    # A plain BEGIN reads first and asks for the write lock later. When another writer committed in
+    # between, SQLite refuses the upgrade at once and no timeout helps.
     connection.exec_driver_sql(
         "BEGIN IMMEDIATE" if connection.get_execution_options().get("steelyard_write") else "BEGIN"
     )

@@ -9,7 +9,9 @@ from steelyard.runs.theme import with_theme
 
 __all__ = ["chart_svg", "interval_svg"]
 
-_WIDTH, _HEIGHT, _EDGE = 132, 18, 8
+_WIDTH = 132
+_HEIGHT = 18
+_EDGE = 8
 
 
 def chart_svg(spec: dict[str, Any], *, prefix: str = "drawing-") -> str:
@@ -34,8 +36,7 @@ def chart_svg(spec: dict[str, Any], *, prefix: str = "drawing-") -> str:
         raise DataError(
             f"chart cannot be drawn: {reason}", hint="give a Vega-Lite spec with its data inside"
         ) from error
-    # Vega numbers ids over the life of the process; counted anew, one report is always the same
-    # text.
+    # Vega numbers ids over the life of the process. Counted anew, a report is always the same text.
     names = {
         name: f"{prefix}{index}"
         for index, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg)))
@@ -47,20 +48,22 @@ def chart_svg(spec: dict[str, Any], *, prefix: str = "drawing-") -> str:
 
 
 def interval_svg(low: float, middle: float, high: float, value: float) -> str:
-    """Draw a check as a bar from `low` to `high`, a tick at the forecast `middle`, a dot at the measured `value`.
+    """Draw a check: a bar from `low` to `high`, a tick at `middle`, a dot at the measured `value`.
 
     Both ends of the drawing leave a margin; when all four numbers are equal, everything stands in
     the center.
     """
-    start, end = min(low, value), max(high, value)
-    span = end - start
+    start = min(low, value)
+    span = max(high, value) - start
 
     def place(point: float) -> float:
         share = (point - start) / span if span > 0 and math.isfinite(span) else 0.5
         return _EDGE + share * (_WIDTH - 2 * _EDGE)
 
     inside = "inside" if low <= value <= high else "outside"
-    left, right, centre = place(low), place(high), _HEIGHT / 2
+    left = place(low)
+    right = place(high)
+    centre = _HEIGHT / 2
     return (
         f'<svg class="interval {inside}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
         f'height="{_HEIGHT}" role="img" '

@@ -1,24 +1,23 @@
-"""Runs to other tools.
-
-JSON and Parquet files, TensorBoard event files, an MLflow tracking server.
-"""
+"""Runs to other tools: JSON, Parquet and TensorBoard event files, an MLflow tracking server."""
 
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.config import to_plain
+from steelyard.config import flatten, to_plain
 from steelyard.errors import BackendError
 from steelyard.files import write_bytes, write_json
 from steelyard.runs.record import RunRecord
-from steelyard.runs.views import flatten
 
 if TYPE_CHECKING:
     import polars
 
 __all__ = ["export_json", "export_mlflow", "export_parquet", "export_tensorboard"]
 
-_MLFLOW_METRICS, _MLFLOW_PARAMS, _MLFLOW_LENGTH = 1000, 100, 5000
+# What MLflow's server takes in one batch, and characters of one parameter.
+_MLFLOW_METRICS = 1000
+_MLFLOW_PARAMS = 100
+_MLFLOW_LENGTH = 5000
 
 
 def export_json(record: RunRecord, frame: "polars.DataFrame", out: Path) -> str:
@@ -26,7 +25,7 @@ def export_json(record: RunRecord, frame: "polars.DataFrame", out: Path) -> str:
 
     Args:
         record: the run.
-        frame: its logged columns.
+        frame: logged columns of the run.
         out: the file.
 
     Returns:
@@ -40,7 +39,7 @@ def export_parquet(frame: "polars.DataFrame", out: Path) -> str:
     """Write a run's columns as one Parquet file.
 
     Args:
-        frame: its logged columns.
+        frame: logged columns of the run.
         out: the file.
 
     Returns:
@@ -68,7 +67,7 @@ def export_tensorboard(record: RunRecord, frame: "polars.DataFrame", out: Path) 
 
     Args:
         record: the run.
-        frame: its logged columns.
+        frame: logged columns of the run.
         out: log folder; the run gets a folder of its id in it.
 
     Returns:
@@ -106,7 +105,7 @@ def export_mlflow(record: RunRecord, frame: "polars.DataFrame", uri: str) -> str
 
     Args:
         record: the run.
-        frame: its logged columns.
+        frame: logged columns of the run.
         uri: tracking address; empty for the one that MLflow is set to.
 
     Returns:

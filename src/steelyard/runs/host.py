@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "numpy", "numba", "scipy", "polars", "tokenizers", "safete
 
 @functools.cache
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python, Steelyard and the packages that shape results; absent ones are left out."""
+    """Return the versions of Python, Steelyard and the installed packages that shape results."""
     versions = {"python": platform.python_version(), "steelyard": __version__}
     for name in _PACKAGES:
         try:
@@ -39,7 +39,11 @@ def _processor() -> str:
 
 @functools.cache
 def describe_machine() -> dict[str, str | int]:
-    """Describe this machine: host, system, processor, usable cores, bytes of memory (0 where the system does not say)."""
+    """Describe this machine: host, system, processor, usable cores, bytes of memory.
+
+    The memory is 0 where the system does not say.
+    """
+    # A container or a job scheduler may leave a process fewer cores than the machine has.
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -57,7 +61,9 @@ def describe_machine() -> dict[str, str | int]:
 
 
 def process_started(pid: int) -> str:
-    """Return a mark of when a process started, which a later process of the same number does not share.
+    """Return a mark of when a process started.
+
+    A later process of the same number does not share it.
 
     Args:
         pid: process number on this machine.
@@ -68,20 +74,17 @@ def process_started(pid: int) -> str:
     """
     if Path("/proc/self/stat").exists():
         try:
-            fields = (
-                Path(f"/proc/{pid}/stat")
-                .read_text(encoding="utf-8", errors="replace")
-                .rpartition(")")[2]
-                .split()
-            )
+            line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
+        # The second field is the program's name in parentheses, which may hold blanks and
+        # parentheses itself: fields are counted from the last one.
+        fields = line.rpartition(")")[2].split()
+        if fields[0] in ("Z", "X"):
+            return ""
+        # Start times count from boot, so the boot's own mark belongs to them.
         boot = Path("/proc/sys/kernel/random/boot_id")
-        return (
-            ""
-            if fields[0] in ("Z", "X")
-            else f"{boot.read_text(encoding='ascii').strip() if boot.exists() else ''}:{fields[19]}"
-        )
+        return f"{boot.read_text(encoding='ascii').strip() if boot.exists() else ''}:{fields[19]}"
     answer = subprocess.run(
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
@@ -95,8 +98,8 @@ def process_alive(host: str, pid: int, started: str) -> bool:
 
     Args:
         host: name of the machine the process ran on.
-        pid: its number there.
-        started: its mark from `process_started`.
+        pid: number of the process on that machine.
+        started: mark that `process_started` returned.
 
     Returns:
         False only when this host knows the process to be gone.

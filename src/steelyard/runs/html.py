@@ -8,13 +8,13 @@ then answers with tooltips.
 import base64
 import functools
 import gzip
-import html
 import json
 import re
+from html import escape
 from pathlib import Path
 
+from steelyard.runs.blocks import Block, Chart, Checks, Document, Facts, Section, Table, Text
 from steelyard.runs.drawing import chart_svg, interval_svg
-from steelyard.runs.report import Block, Chart, Checks, Facts, Report, Section, Table, Text
 from steelyard.runs.theme import PROVENANCE, colour_map, css_variables, with_theme
 from steelyard.runs.wording import DASH, cell_text, check_words, right_aligned, summary_words
 
@@ -37,8 +37,10 @@ _SCRIPT = """
 (() => {
   let runtime;
   const wake = () => runtime ??= (async () => {
-    const packed = Uint8Array.from(atob(document.getElementById("vega").textContent), c => c.charCodeAt(0));
-    const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    const coded = document.getElementById("vega").textContent;
+    const packed = Uint8Array.from(atob(coded), c => c.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const text = await new Response(stream).text();
     const script = document.createElement("script");
     script.textContent = text;
     document.head.append(script);
@@ -50,8 +52,8 @@ _SCRIPT = """
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       const live = document.createElement("div");
       const spec = JSON.parse(chart.querySelector("script").textContent);
-      await embed(live, spec, {mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false,
-        tooltip: {theme: dark ? "dark" : "light"}});
+      await embed(live, spec, {mode: "vega-lite", renderer: "svg", actions: false,
+        defaultStyle: false, tooltip: {theme: dark ? "dark" : "light"}});
       chart.querySelector(".drawing").replaceChildren(live.querySelector("svg"));
     }, {once: true});
   }
@@ -59,14 +61,11 @@ _SCRIPT = """
 """
 
 
-def _escape(text: str) -> str:
-    """Make text safe inside an element or a quoted attribute."""
-    return html.escape(text, quote=True)
-
-
 def _inline(text: str) -> str:
     """Turn the light markdown of one line into HTML, everything else escaped."""
-    text = _escape(text)
+    # Escaped first, so that only the patterns can make an element; they take web addresses alone,
+    # so no link can carry a script.
+    text = escape(text)
     for pattern, replacement in _INLINE:
         text = pattern.sub(replacement, text)
     return text
@@ -91,15 +90,16 @@ def _badge(provenance: str) -> str:
         return ""
     title = PROVENANCE[provenance].meaning if provenance in PROVENANCE else ""
     return (
-        f'<span class="badge p-{_escape(provenance)}" '
-        f'title="{_escape(title)}">{_escape(provenance)}</span>'
+        f'<span class="badge p-{escape(provenance)}" '
+        f'title="{escape(title)}">{escape(provenance)}</span>'
     )
 
 
 def _facts(block: Facts) -> str:
     """Draw facts as cards."""
     cards = (
-        f'<div class="fact"><dt>{_escape(label)}</dt><dd>{_escape(value)}</dd>{_badge(provenance)}</div>'
+        f'<div class="fact"><dt>{escape(label)}</dt><dd>{escape(value)}</dd>'
+        f"{_badge(provenance)}</div>"
         for label, value, provenance in block.facts
     )
     return f'<dl class="facts">{"".join(cards)}</dl>'
@@ -109,15 +109,15 @@ def _table(block: Table) -> str:
     """Draw a table with its caption below."""
     right = [' class="num"' if flag else "" for flag in right_aligned(block)]
     heads = "".join(
-        f'<th scope="col"{kind}>{_escape(column.name)}'
-        + (f' <span class="unit">{_escape(column.unit)}</span>' if column.unit else "")
+        f'<th scope="col"{kind}>{escape(column.name)}'
+        + (f' <span class="unit">{escape(column.unit)}</span>' if column.unit else "")
         + "</th>"
         for column, kind in zip(block.columns, right, strict=True)
     )
     rows = "".join(
         "<tr>"
         + "".join(
-            f"<td{kind}>{_escape(cell_text(cell))}</td>"
+            f"<td{kind}>{escape(cell_text(cell))}</td>"
             for cell, kind in zip(row, right, strict=True)
         )
         + "</tr>"
@@ -134,43 +134,39 @@ def _checks(block: Checks) -> str:
     """Draw the table of forecasts against measurements, each with its interval."""
     rows = []
     for check in block.checks:
-        forecast, interval, measured, error, verdict = map(_escape, check_words(check))
+        forecast, interval, measured, error, verdict = map(escape, check_words(check))
         bar = interval_svg(
             check.forecast.low, check.forecast.value, check.forecast.high, check.measurement.value
         )
         rows.append(
             f'<tr class="{verdict}"><th '
-            f'scope="row">{_escape(check.forecast.quantity)}{_badge(check.forecast.provenance)}'
-            f"<small>{_escape(check.forecast.source)}</small></th>"
+            f'scope="row">{escape(check.forecast.quantity)}{_badge(check.forecast.provenance)}'
+            f"<small>{escape(check.forecast.source)}</small></th>"
             f'<td class="num">{forecast}</td><td class="num soft">{interval}</td>'
             f'<td class="num strong">{measured}</td><td class="num">{error}</td>'
             f'<td class="bar">{bar}</td><td><span class="verdict">{verdict}</span></td></tr>'
         )
-    heads = (
-        ("Quantity", ""),
-        ("Forecast", "num"),
-        ("80 % interval", "num"),
-        ("Measured", "num"),
-        ("Error", "num"),
-        ("", ""),
-        ("Verdict", ""),
+    names = ("Quantity", "Forecast", "80 % interval", "Measured", "Error", "", "Verdict")
+    kinds = ("", "num", "num", "num", "num", "", "")
+    head = "".join(
+        f'<th scope="col" class="{kind}">{name}</th>'
+        for name, kind in zip(names, kinds, strict=True)
     )
-    head = "".join(f'<th scope="col" class="{kind}">{name}</th>' for name, kind in heads)
     caption = (
-        "<figcaption>"
-        + _escape(summary_words(block.checks))
-        + " The bar is the interval, the tick the forecast, the dot the measured "
-        "value.</figcaption>"
+        f"{escape(summary_words(block.checks))} The bar is the interval, the tick the forecast, "
+        f"the dot the measured value."
     )
     return (
         f'<figure class="table checks"><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>{caption if rows else f'<figcaption>{DASH}</figcaption>'}</figure>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f"<figcaption>{caption if rows else DASH}</figcaption></figure>"
     )
 
 
 def _chart(block: Chart, index: int) -> str:
     """Draw a chart, and lay its spec beside it for the pointer."""
     spec = with_theme({key: value for key, value in block.spec.items() if key != "$schema"})
+    # "</script>" inside the data would end the element it lies in.
     data = json.dumps(spec, ensure_ascii=True, allow_nan=False, default=str).replace("<", "\\u003c")
     caption = f"<figcaption>{_inline(block.caption)}</figcaption>" if block.caption else ""
     drawing = chart_svg(block.spec, prefix=f"chart{index}-")
@@ -200,11 +196,11 @@ def _section(section: Section, index: int) -> str:
     blocks = "".join(
         _block(block, 100 * index + place) for place, block in enumerate(section.blocks)
     )
-    heading = f"<h2>{_escape(section.title)}</h2>" if section.title else ""
+    heading = f"<h2>{escape(section.title)}</h2>" if section.title else ""
     return f'<section id="s{index}">{heading}{blocks}</section>'
 
 
-def _legend(report: Report) -> str:
+def _legend(report: Document) -> str:
     """Explain the provenances that the report uses."""
     used: set[str] = set()
     for block in (block for section in report.sections for block in section.blocks):
@@ -213,7 +209,7 @@ def _legend(report: Report) -> str:
         if isinstance(block, Checks) and block.checks:
             used |= {check.forecast.provenance for check in block.checks} | {"measured"}
     return "".join(
-        f"<li>{_badge(name)} {_escape(mark.meaning)}</li>"
+        f"<li>{_badge(name)} {escape(mark.meaning)}</li>"
         for name, mark in PROVENANCE.items()
         if name in used
     )
@@ -248,7 +244,7 @@ def _runtime() -> str:
     ).decode()
 
 
-def render_html(report: Report) -> str:
+def render_html(report: Document) -> str:
     """Return the report as one HTML page.
 
     Args:
@@ -262,7 +258,7 @@ def render_html(report: Report) -> str:
         for index, section in enumerate(report.sections)
         if section.title
     ]
-    links = "".join(f'<a href="#{anchor}">{_escape(title)}</a>' for anchor, title in titles)
+    links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for anchor, title in titles)
     nav = f'<nav aria-label="Sections">{links}</nav>' if len(titles) > 2 else ""
     body = "".join(_section(section, index) for index, section in enumerate(report.sections))
     legend = _legend(report)
@@ -284,8 +280,8 @@ def render_html(report: Report) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         'content="width=device-width,initial-scale=1">'
         f'<meta name="color-scheme" content="light '
-        f'dark"><title>{_escape(report.title)}</title><style>{_style()}</style></head>\n'
+        f'dark"><title>{escape(report.title)}</title><style>{_style()}</style></head>\n'
         f"<body><header><div "
-        f'class="mark">{_LOGO}<span>Steelyard</span></div><h1>{_escape(report.title)}</h1>{subtitle}{nav}</header>\n'
+        f'class="mark">{_LOGO}<span>Steelyard</span></div><h1>{escape(report.title)}</h1>{subtitle}{nav}</header>\n'
         f"<main>{body}</main>\n{note}{scripts}</body></html>\n"
     )

@@ -1,13 +1,27 @@
-"""Pieces that charts are put together from: axes, end labels that never overlap, shaded regions."""
+"""Pieces that charts are put together from: data, axes, end labels that never overlap, shading."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import altair as alt
+
+from steelyard.errors import DataError
 from steelyard.runs.axes import Scale
 from steelyard.runs.theme import LIGHT
 
-__all__ = ["PLOT_WIDTH", "end_labels", "finish", "shaded", "spread", "values", "x_of", "y_of"]
+__all__ = [
+    "PLOT_WIDTH",
+    "end_labels",
+    "finish",
+    "rows_of",
+    "shaded",
+    "spread",
+    "values",
+    "x_of",
+    "y_of",
+]
 
 PLOT_WIDTH = 900
 """Pixels of a chart with everything beside it."""
@@ -16,7 +30,8 @@ _LINE = 14.0
 
 
 def finish(chart: Any) -> dict[str, Any]:
-    """Return an Altair chart as a plain dict without the defaults that the theme sets, the data of `values` unpacked."""
+    """Return an Altair chart as a plain dict, the data of `values` unpacked."""
+    # Altair writes a default configuration, which would win over the theme's.
     spec = {
         key: value for key, value in chart.to_dict().items() if key not in ("config", "$schema")
     }
@@ -26,16 +41,52 @@ def finish(chart: Any) -> dict[str, Any]:
 
 
 def values(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return rows as inline data for an Altair chart; packed as text for `finish`, because Altair is slow to check many rows."""
-    import altair as alt
-
+    """Return rows as inline data for an Altair chart, to be unpacked by `finish`."""
+    # Packed as text, because Altair checks every value of a list against its schema: seconds for
+    # some thousand rows.
     return alt.InlineData(values=json.dumps([dict(row) for row in rows], allow_nan=False))
 
 
-def x_of(field: str, scale: Scale) -> Any:
-    """Return the x channel of a field on an axis; layers of one chart must give the same axis."""
-    import altair as alt
+def rows_of(
+    columns: Mapping[str, Sequence[Any]], needed: Sequence[str], what: str
+) -> list[dict[str, Any]]:
+    """Turn named columns into rows of plain numbers and text.
 
+    Args:
+        columns: values by name, all of one length.
+        needed: names that must be there.
+        what: name of the columns, for messages.
+
+    Returns:
+        One dict per row; numbers that are not finite become None.
+
+    Raises:
+        DataError: a column is missing or has another length.
+    """
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise DataError(
+            f"{what}: column {missing[0]!r} is missing, given were {', '.join(columns) or 'none'}",
+            hint=f"give {', '.join(needed)}",
+        )
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) > 1:
+        raise DataError(
+            f"{what}: columns have different lengths {sorted(lengths)}",
+            hint="give one value per row in every column",
+        )
+    plain = {name: [_plain(value) for value in values] for name, values in columns.items()}
+    return [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """Turn a numpy scalar into Python's own; numbers that are not finite become None."""
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def x_of(field: str, scale: Scale) -> Any:
+    """Return the x channel of a field on an axis; layers of one chart must share the axis."""
     return alt.X(
         f"{field}:Q",
         title=scale.title or None,
@@ -45,9 +96,7 @@ def x_of(field: str, scale: Scale) -> Any:
 
 
 def y_of(field: str, scale: Scale) -> Any:
-    """Return the y channel of a field on an axis; layers of one chart must give the same axis."""
-    import altair as alt
-
+    """Return the y channel of a field on an axis; layers of one chart must share the axis."""
     return alt.Y(
         f"{field}:Q",
         title=scale.title or None,
@@ -57,16 +106,20 @@ def y_of(field: str, scale: Scale) -> Any:
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:
-    """Move places apart until neighbors are at least `gap` away, as little as that takes, all within 0..1 when they fit.
+    """Move places apart until neighbors are at least `gap` away, by as little as that takes.
+
+    All stay within 0..1 when they fit.
 
     Args:
-        places: any numbers, in any order.
+        places: numbers in any order.
         gap: least distance, such as a line's height over the plot's.
 
     Returns:
         The places in the order given.
     """
     order = sorted(range(len(places)), key=lambda index: places[index])
+    # Neighbors that are too near become one block around the mean of their centers; a block that
+    # grew may touch the one before it, which is why merging goes on to the left.
     blocks: list[list[float]] = []  # center, members
     for index in order:
         blocks.append([places[index], 1.0])
@@ -97,7 +150,10 @@ def _inside(block: Sequence[float], gap: float) -> float:
 
 
 def _pushed(places: list[float], gap: float) -> list[float]:
-    """Push rising places apart once more, first upward, then downward from the top, after blocks were moved inside."""
+    """Push rising places apart once more, first upward, then downward from the top.
+
+    Blocks that were moved inside may overlap again.
+    """
     for index in range(1, len(places)):
         places[index] = max(places[index], places[index - 1] + gap)
     if places and places[-1] > 1:
@@ -123,13 +179,11 @@ def end_labels(
         x: where the curves end.
         x_scale: the chart's x axis.
         y_scale: the chart's y axis.
-        height: of the plot in pixels.
+        height: height of the plot in pixels.
 
     Returns:
         Layers of an Altair chart.
     """
-    import altair as alt
-
     ends = [y_scale.clip(value) for _, value, _ in labels]
     places = spread([y_scale.place(end) for end in ends], _LINE / height)
     rows = [
@@ -163,13 +217,12 @@ def shaded(first: float, last: float, words: str, x_scale: Scale, y_scale: Scale
     Returns:
         Layers of an Altair chart; none when the range is empty.
     """
-    import altair as alt
-
     if not last > first:
         return []
     base = alt.Chart(values([{"first": first, "last": last, "top": y_scale.high, "words": words}]))
     x = x_of("first", x_scale)
     layers: list[Any] = [base.mark_rect(color=LIGHT["wash"], opacity=0.8).encode(x=x, x2="last:Q")]
+    # 6.2 pixels is a character's mean width in this type; words that do not fit are left out.
     wide = abs(x_scale.place(last) - x_scale.place(first)) * PLOT_WIDTH
     if words and wide > 6.2 * len(words) + 16:
         layers.append(

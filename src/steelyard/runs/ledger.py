@@ -26,7 +26,7 @@ class LedgerRow:
     """How one forecaster did on one quantity.
 
     Attributes:
-        forecaster: its name.
+        forecaster: name of the forecaster.
         quantity: name from `steelyard.quantity.QUANTITIES`.
         count: checked pairs.
         bias: mean of (forecast - measured) / |measured|; above 0 it forecasts too much.
@@ -63,6 +63,7 @@ class Ledger:
                 earlier one.
             run_id: full id of the run they belong to; without one they are always added.
         """
+        # A fresh owner never meets the unique key of an earlier pair, so nothing is replaced.
         owner = run_id or f"unnamed-{secrets.token_hex(8)}"
         rows = [
             {
@@ -104,7 +105,10 @@ class Ledger:
         return [(_RENAMED.get(name, name), item) for name, item in found]
 
     def summary(self) -> list[LedgerRow]:
-        """Sum up per forecaster and quantity, in alphabetical order; pairs with an infinite relative error count as misses only."""
+        """Sum up per forecaster and quantity, in alphabetical order.
+
+        A pair with an infinite relative error counts in the coverage only.
+        """
         groups: dict[tuple[str, str], list[Check]] = defaultdict(list)
         for forecaster, item in self.checks():
             groups[forecaster, item.forecast.quantity].append(item)

@@ -1,4 +1,4 @@
-"""A run as the store tells it."""
+"""A run as the store records it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ class Artifact:
     Attributes:
         name: what the run calls it.
         path: where it lies, absolute.
-        sha256: of the file's bytes; of a folder, of its sorted file names and hashes.
+        sha256: hash of the file's bytes; of a folder, hash of its sorted file names and hashes.
         num_bytes: size of the file, or of all files of the folder.
     """
 
@@ -39,15 +39,15 @@ class RunRecord:
         name: the user's words, may be empty.
         status: one of `STATUSES`.
         started_s: seconds since 1970 (UTC).
-        finished_s: the same of its end, None while it has none.
+        finished_s: end in the same seconds, None while it has none.
         recipe: resolved configuration.
-        seed: of all its randomness.
-        versions: of Python and the packages that shape results.
+        seed: seed of all its randomness.
+        versions: versions of Python and the packages that shape results.
         machine: host, system, processor, cores, memory_bytes.
-        forecasts: in the order they were given.
-        measurements: in the order they were taken.
-        artifacts: files it made.
-        directory: its folder, with `recipe.json` and `columns/`.
+        forecasts: forecasts in the order they were recorded.
+        measurements: measurements in the order they were taken.
+        artifacts: files the run made.
+        directory: folder of the run, with `recipe.json` and `columns/`.
     """
 
     id: str

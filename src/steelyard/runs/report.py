@@ -1,20 +1,28 @@
-"""One Report object.
+"""A `Report`: what a command has to say, as a terminal page, as JSON, or as one HTML file.
 
-What a command has to say, rendered as a terminal page, as JSON, or as one HTML file.
-
-A report is plain data (sections of blocks), so that the same object can be stored, sent, and drawn
-anywhere.
+It is plain data, so that the same object can be stored, sent, and drawn anywhere.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from steelyard.errors import DataError
 from steelyard.files import write_bytes
-from steelyard.quantity import Check, Forecast, Measurement
-from steelyard.units import pretty
+from steelyard.runs.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Checks,
+    Column,
+    Document,
+    Facts,
+    Section,
+    Table,
+    Text,
+    fact,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,119 +41,9 @@ __all__ = [
     "fact",
 ]
 
-Cell = str | int | float | bool | None
-"""What a table cell holds; None prints as a dash."""
 
-
-class Text(msgspec.Struct, frozen=True, tag="text"):
-    """Prose in light markdown.
-
-    Blank line = paragraph, `- ` list, **bold**, *emphasis*, `code`, [text](https://...).
-
-    Attributes:
-        text: the prose; anything that looks like HTML is shown as typed.
-    """
-
-    text: str
-
-
-class Facts(msgspec.Struct, frozen=True, tag="facts"):
-    """A few values that deserve to be seen first, drawn as cards.
-
-    Attributes:
-        facts: (label, value, provenance) each; provenance is one of `steelyard.quantity.Provenance`
-            or empty.
-    """
-
-    facts: list[tuple[str, str, str]]
-
-
-class Column(msgspec.Struct, frozen=True):
-    """Head of a table column.
-
-    Attributes:
-        name: the words of the head.
-        unit: unit of every number below, empty for none.
-        align: "left" or "right"; empty aligns to the right when every cell is a number.
-    """
-
-    name: str
-    unit: str = ""
-    align: Literal["", "left", "right"] = ""
-
-
-class Table(msgspec.Struct, frozen=True, tag="table"):
-    """Rows under named columns.
-
-    Attributes:
-        columns: the heads, left to right.
-        rows: one list of cells per row, as long as `columns`.
-        caption: one sentence below the table.
-    """
-
-    columns: list[Column]
-    rows: list[list[Cell]]
-    caption: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse rows that are longer or shorter than the head."""
-        for index, row in enumerate(self.rows):
-            if len(row) != len(self.columns):
-                raise DataError(
-                    f"table row {index} has {len(row)} cells under {len(self.columns)} columns",
-                    hint="give one cell per column",
-                )
-
-
-class Chart(msgspec.Struct, frozen=True, tag="chart"):
-    """A Vega-Lite chart, data inside; the common theme is applied when it is drawn.
-
-    Attributes:
-        spec: as `altair.Chart.to_dict()` gives it, or from `steelyard.runs.charts`.
-        caption: one sentence below the chart.
-    """
-
-    spec: dict[str, Any]
-    caption: str = ""
-
-
-class Checks(msgspec.Struct, frozen=True, tag="checks"):
-    """Forecasts beside what was measured: forecast, 80 % interval, measured, error, verdict.
-
-    Attributes:
-        checks: pairs of one quantity each.
-    """
-
-    checks: list[Check]
-
-
-Block = Text | Facts | Table | Chart | Checks
-
-
-class Section(msgspec.Struct, frozen=True):
-    """A titled part of a report.
-
-    Attributes:
-        title: its heading.
-        blocks: what stands in it, top to bottom.
-    """
-
-    title: str
-    blocks: list[Block] = []
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What a command has to say.
-
-    Attributes:
-        title: the heading.
-        subtitle: one line on what, where and when.
-        sections: the parts, in reading order.
-    """
-
-    title: str
-    subtitle: str = ""
-    sections: list[Section] = []
+class Report(Document, frozen=True):
+    """A document that prints itself, and that is kept as JSON or as one HTML page."""
 
     def print(self, console: "Console | None" = None) -> None:
         """Print to the terminal; charts are named but not drawn.
@@ -158,7 +56,7 @@ class Report(msgspec.Struct, frozen=True):
         render_console(self, console)
 
     def to_json(self) -> str:
-        """Return the report as indented JSON; checks also carry their `relative_error` and `covered`."""
+        """Return the report as indented JSON; checks also carry their error and verdict."""
         plain = msgspec.to_builtins(self)
         for section, source in zip(plain["sections"], self.sections, strict=True):
             for block, original in zip(section["blocks"], source.blocks, strict=True):
@@ -169,7 +67,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Report":
-        """Read back what `to_json` gave.
+        """Read back what `to_json` returned.
 
         Args:
             text: the JSON.
@@ -188,7 +86,7 @@ class Report(msgspec.Struct, frozen=True):
             ) from error
 
     def to_html(self) -> str:
-        """Return one HTML page that holds its style, its charts and their scripts, and fetches nothing."""
+        """Return one HTML page that holds its style, charts and scripts, and fetches nothing."""
         from steelyard.runs.html import render_html
 
         return render_html(self)
@@ -203,17 +101,3 @@ class Report(msgspec.Struct, frozen=True):
             CapacityError: the disk is full; `path` is left as it was.
         """
         write_bytes(Path(path), self.to_html().encode())
-
-
-def fact(item: Forecast | Measurement, label: str = "") -> tuple[str, str, str]:
-    """Make a card of a forecast or a measurement, for `Facts`.
-
-    Args:
-        item: the value; a Measurement is marked "measured".
-        label: words above it, the quantity's name when empty.
-
-    Returns:
-        Label, value with its unit, provenance.
-    """
-    provenance = item.provenance if isinstance(item, Forecast) else "measured"
-    return label or item.quantity, pretty(item.value, item.unit), provenance

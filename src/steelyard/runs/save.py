@@ -23,7 +23,7 @@ def save_chart(spec: Mapping[str, Any], path: Path | str, *, title: str = "") ->
     Args:
         spec: Vega-Lite with its data inside.
         path: the file; written beside and renamed.
-        title: of the HTML page; empty for the chart's own.
+        title: title of the HTML page; empty for the chart's own.
 
     Raises:
         DataError: another ending, or a spec that cannot be drawn.

@@ -37,6 +37,25 @@ def _process() -> dict[str, Any]:
     }
 
 
+_PARTS = (FORECASTS, MEASUREMENTS, ARTIFACTS)
+_MOST_PARAMETERS = 500  # an SQLite built long ago takes 999 in one statement
+
+
+def _rows_by_run(
+    connection: sa.Connection, table: sa.Table, ids: list[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Read the rows of some runs in a table, by run, in the order in which they were written."""
+    columns = [column for column in table.c if column.name not in ("row", "run_id")]
+    rows: dict[str, list[dict[str, Any]]] = {identifier: [] for identifier in ids}
+    for start in range(0, len(ids), _MOST_PARAMETERS):
+        some = table.c.run_id.in_(ids[start : start + _MOST_PARAMETERS])
+        query = sa.select(table.c.run_id, *columns).where(some).order_by(table.c.row)
+        for run_id, *values in connection.execute(query):
+            names = (column.name for column in columns)
+            rows[run_id].append(dict(zip(names, values, strict=True)))
+    return rows
+
+
 class RunStore:
     """Runs in a database, their columns and files in one folder each.
 
@@ -44,8 +63,8 @@ class RunStore:
     listed as "interrupted".
 
     Attributes:
-        folder: where the runs' folders lie.
-        database: where their records lie.
+        folder: folder that holds the runs' folders.
+        database: database of their records.
     """
 
     def __init__(self, location: Path | str | None = None, *, folder: Path | None = None) -> None:
@@ -83,7 +102,7 @@ class RunStore:
         Args:
             kind: such as "train" or "serve".
             recipe: resolved configuration; dataclasses and paths in it become plain values.
-            seed: of all its randomness.
+            seed: seed of all its randomness.
             name: the user's words.
 
         Returns:
@@ -106,6 +125,8 @@ class RunStore:
             "versions": package_versions(),
             "machine": describe_machine(),
         }
+        # The folder before the row: a kill between the two leaves a folder nobody lists, never a
+        # run without one.
         write_json(directory / "recipe.json", head | parts)
         row = (
             head
@@ -122,7 +143,7 @@ class RunStore:
         Its rows, forecasts and measurements stay.
 
         Args:
-            run_id: its id or a unique beginning of it.
+            run_id: id of the run, or a unique beginning of it.
 
         Returns:
             A writer that adds to the run.
@@ -145,10 +166,10 @@ class RunStore:
         return RunWriter(self.database, record.id, record.directory)
 
     def get(self, run_id: str) -> RunRecord:
-        """Tell one run.
+        """Read one run.
 
         Args:
-            run_id: its id or a unique beginning of it.
+            run_id: id of the run, or a unique beginning of it.
 
         Returns:
             Its record.
@@ -166,7 +187,7 @@ class RunStore:
         "step" and one column per name, one row per step in rising order.
 
         Args:
-            run_id: its id or a unique beginning of it.
+            run_id: id of the run, or a unique beginning of it.
 
         Returns:
             The rows written so far; those still waiting in a writer's memory are not seen.
@@ -181,7 +202,7 @@ class RunStore:
         """Pair a run's forecasts with its measurements by quantity; the last of each name counts.
 
         Args:
-            run_id: its id or a unique beginning of it.
+            run_id: id of the run, or a unique beginning of it.
 
         Returns:
             One check per quantity that has both.
@@ -198,7 +219,7 @@ class RunStore:
 
         Args:
             kind: only runs of this kind; empty for all.
-            limit: at most so many; 0 for all.
+            limit: most runs returned; 0 for all.
 
         Returns:
             Their records.
@@ -230,13 +251,8 @@ class RunStore:
             for identifier in ids
             if len(run_id) > 1 and identifier.startswith(run_id[: max(2, len(run_id) - 2)])
         ]
-        hint = (
-            f"near ids: {', '.join(near[:3])}"
-            if near
-            else f"newest runs: {', '.join(ids[:3])}"
-            if ids
-            else "the store holds no runs"
-        )
+        newest = f"newest runs: {', '.join(ids[:3])}" if ids else "the store holds no runs"
+        hint = f"near ids: {', '.join(near[:3])}" if near else newest
         raise StoreError(f"no run {run_id!r} in {self.database.url}", hint=hint)
 
     def _records(
@@ -245,35 +261,13 @@ class RunStore:
         """Read runs with their forecasts, measurements and artifacts."""
         rows = connection.execute(query).mappings().all()
         ids = [row["id"] for row in rows]
-        parts: dict[str, dict[str, builtins.list[dict[str, Any]]]] = {}
-        for table in (FORECASTS, MEASUREMENTS, ARTIFACTS):
-            lists: dict[str, builtins.list[dict[str, Any]]] = {identifier: [] for identifier in ids}
-            for start in range(0, len(ids), 500):
-                part = (
-                    sa.select(table)
-                    .where(table.c.run_id.in_(ids[start : start + 500]))
-                    .order_by(table.c.row)
-                )
-                for line in connection.execute(part).mappings():
-                    lists[line["run_id"]].append(
-                        {
-                            name: value
-                            for name, value in line.items()
-                            if name not in ("row", "run_id")
-                        }
-                    )
-            parts[table.name] = lists
-        return [
-            self._record(
-                row,
-                *(parts[table.name][row["id"]] for table in (FORECASTS, MEASUREMENTS, ARTIFACTS)),
-            )
-            for row in rows
-        ]
+        parts = [_rows_by_run(connection, table, ids) for table in _PARTS]
+        return [self._record(row, *(lists[row["id"]] for lists in parts)) for row in rows]
 
     def _record(self, row: Any, forecasts: Any, measurements: Any, artifacts: Any) -> RunRecord:
         """Make a record of a row and its parts."""
         directory = self.folder / row["directory"]
+        # A killed process writes no end: whether it lives is asked whenever its run is read.
         stale = row["status"] == "running" and not process_alive(
             row["host"], row["pid"], row["process_started"]
         )

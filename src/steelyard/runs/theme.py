@@ -1,6 +1,4 @@
-"""The one look of all reports and charts.
-
-Colours for light and dark, type, and the Vega-Lite configuration.
+"""The one look of all reports and charts: colours for light and dark, type, Vega-Lite settings.
 
 Charts are drawn in the light colours; the page's style sheet maps each light colour to its dark
 one, so that one drawing serves both, and switches with the reader's system without being drawn
@@ -106,6 +104,47 @@ SIZES = (
 """(light, dark) colours of ordered series, small to large."""
 
 
+_LABEL = {
+    "labelColor": LIGHT["soft"],
+    "titleColor": LIGHT["soft"],
+    "labelFontSize": 11.5,
+    "titleFontSize": 12,
+    "titleFontWeight": 500,
+}
+_AXIS = {
+    "gridColor": LIGHT["grid"],
+    "domainColor": LIGHT["axis"],
+    "tickColor": LIGHT["axis"],
+    "labelFlush": False,
+    "titlePadding": 10,
+    "labelPadding": 6,
+    "tickSize": 4,
+    "labelFontWeight": 400,
+    **_LABEL,
+}
+_LEGEND = {
+    "orient": "top",
+    "direction": "horizontal",
+    "symbolSize": 80,
+    "symbolOpacity": 1,
+    "symbolStrokeWidth": 2.5,
+    "offset": 8,
+    "titlePadding": 8,
+    "titleOrient": "left",
+    **_LABEL,
+}
+_TITLE = {
+    "color": LIGHT["ink"],
+    "anchor": "start",
+    "fontSize": 14.5,
+    "fontWeight": 600,
+    "offset": 14,
+    "subtitleColor": LIGHT["soft"],
+    "subtitleFontSize": 12,
+    "subtitlePadding": 5,
+}
+
+
 def _blend(first: str, second: str, share: float) -> str:
     """Mix two colours in steps of their three channels."""
     channels = zip(bytes.fromhex(first[1:]), bytes.fromhex(second[1:]), strict=True)
@@ -113,7 +152,7 @@ def _blend(first: str, second: str, share: float) -> str:
 
 
 def _fine_sizes() -> list[tuple[str, str]]:
-    """Return twice as many (light, dark) colours of ordered series, less one, along the line of `SIZES`."""
+    """Return the (light, dark) colours of `SIZES` with one mixed colour between each two."""
     fine = [SIZES[0]]
     for (light, dark), (next_light, next_dark) in itertools.pairwise(SIZES):
         fine += [
@@ -167,54 +206,21 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def _configuration() -> dict[str, Any]:
     """Return the Vega-Lite `config` of every chart."""
-    series, sizes = [light for light, _ in SERIES], [light for light, _ in SIZES]
-    label = {
-        "labelColor": LIGHT["soft"],
-        "titleColor": LIGHT["soft"],
-        "labelFontSize": 11.5,
-        "titleFontSize": 12,
-        "titleFontWeight": 500,
-    }
+    series = [light for light, _ in SERIES]
+    sizes = [light for light, _ in SIZES]
     return {
+        # The page's card shows through, light or dark.
         "background": None,
         "font": FONT,
         "padding": 4,
         "view": {"stroke": None, "continuousWidth": 640, "continuousHeight": 340},
-        "axis": {
-            "gridColor": LIGHT["grid"],
-            "domainColor": LIGHT["axis"],
-            "tickColor": LIGHT["axis"],
-            "labelFlush": False,
-            "titlePadding": 10,
-            "labelPadding": 6,
-            "tickSize": 4,
-            "labelFontWeight": 400,
-            **label,
-        },
+        # The width counts everything beside the plot, so that charts of one page end alike.
         "autosize": {"type": "fit-x", "contains": "padding"},
+        "axis": _AXIS,
         "axisX": {"grid": False},
         "axisY": {"domain": False, "ticks": False, "titleAnchor": "middle"},
-        "legend": {
-            "orient": "top",
-            "direction": "horizontal",
-            "symbolSize": 80,
-            "symbolOpacity": 1,
-            "symbolStrokeWidth": 2.5,
-            "offset": 8,
-            "titlePadding": 8,
-            "titleOrient": "left",
-            **label,
-        },
-        "title": {
-            "color": LIGHT["ink"],
-            "anchor": "start",
-            "fontSize": 14.5,
-            "fontWeight": 600,
-            "offset": 14,
-            "subtitleColor": LIGHT["soft"],
-            "subtitleFontSize": 12,
-            "subtitlePadding": 5,
-        },
+        "legend": _LEGEND,
+        "title": _TITLE,
         "range": {"category": series, "ordinal": sizes, "ramp": sizes, "heatmap": sizes},
         "text": {"color": LIGHT["ink"], "fontSize": 11.5},
         "rule": {"color": LIGHT["axis"]},

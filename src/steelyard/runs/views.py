@@ -1,27 +1,14 @@
-"""Reports about runs.
-
-The list, one run, several beside each other, the checks of one, the ledger.
-"""
+"""Reports about runs: the list, one run, several side by side, checks, the ledger."""
 
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from steelyard.config import flatten
 from steelyard.quantity import QUANTITIES, Check
-from steelyard.runs.charts import loss_curves, predicted_measured
+from steelyard.runs.blocks import Block, Cell, Chart, Checks, Column, Facts, Section, Table, Text
 from steelyard.runs.record import RunRecord
-from steelyard.runs.report import (
-    Block,
-    Cell,
-    Chart,
-    Checks,
-    Column,
-    Facts,
-    Report,
-    Section,
-    Table,
-    Text,
-)
+from steelyard.runs.report import Report
 from steelyard.runs.wording import interval_words
 from steelyard.units import pretty, pretty_duration
 
@@ -33,22 +20,10 @@ if TYPE_CHECKING:
 __all__ = [
     "check_report",
     "compare_report",
-    "flatten",
     "ledger_report",
     "list_report",
     "run_report",
 ]
-
-
-def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Turn nested dicts and lists into one dict of dotted paths to scalars; an empty dict or list stays as a value."""
-    if not isinstance(value, dict | list) or not value:
-        return {path: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    flat: dict[str, Any] = {}
-    for key, inner in items:
-        flat |= flatten(inner, f"{path}.{key}" if path else str(key))
-    return flat
 
 
 def _scalar(value: Any) -> Cell:
@@ -81,7 +56,7 @@ def _machine(record: RunRecord) -> str:
 
 
 def list_report(records: Sequence[RunRecord], place: str) -> Report:
-    """Tell many runs, one line each.
+    """Report many runs, one line each.
 
     Args:
         records: newest first.
@@ -121,7 +96,9 @@ def _quantities(record: RunRecord) -> Table:
     forecast = {item.quantity: item for item in record.forecasts}
     rows: list[list[Cell]] = []
     for name in dict.fromkeys([*forecast, *measured]):
-        unit, said, found = QUANTITIES[name].unit, forecast.get(name), measured.get(name)
+        unit = QUANTITIES[name].unit
+        said = forecast.get(name)
+        found = measured.get(name)
         rows.append(
             [
                 name,
@@ -139,6 +116,8 @@ def _quantities(record: RunRecord) -> Table:
 
 def _curves(frame: "polars.DataFrame") -> list[Block]:
     """Draw the logged columns that are losses."""
+    from steelyard.runs.charts import loss_curves
+
     curves: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
     for name in (name for name in frame.columns if "loss" in name):
         part = frame.select("step", name).drop_nulls()
@@ -147,7 +126,7 @@ def _curves(frame: "polars.DataFrame") -> list[Block]:
 
 
 def _tables(record: RunRecord) -> list[Section]:
-    """Tell the recipe, the artifacts and the surroundings of a run."""
+    """Return tables of the recipe, the artifacts and the machine of a run."""
     recipe: list[list[Cell]] = [
         [path, _scalar(value)] for path, value in flatten(record.recipe).items() if path
     ]
@@ -169,12 +148,12 @@ def _tables(record: RunRecord) -> list[Section]:
 
 
 def run_report(record: RunRecord, checks: list[Check], frame: "polars.DataFrame") -> Report:
-    """Tell one run whole.
+    """Report one run in full.
 
     Args:
         record: the run.
-        checks: its forecasts that were measured.
-        frame: its logged columns.
+        checks: forecasts of the run that were measured.
+        frame: logged columns of the run.
 
     Returns:
         The report.
@@ -199,15 +178,17 @@ def run_report(record: RunRecord, checks: list[Check], frame: "polars.DataFrame"
 
 
 def check_report(record: RunRecord, checks: list[Check]) -> Report:
-    """Tell how a run's forecasts did.
+    """Report how well a run's forecasts did.
 
     Args:
         record: the run.
-        checks: its forecasts that were measured.
+        checks: forecasts of the run that were measured.
 
     Returns:
         The report.
     """
+    from steelyard.runs.charts import predicted_measured
+
     lonely = sorted(
         {item.quantity for item in record.forecasts} - {item.forecast.quantity for item in checks}
     )
@@ -230,6 +211,7 @@ def _differences(parts: Sequence[Mapping[str, Any]], heads: list[Column]) -> Tab
     flat = [flatten(dict(part)) for part in parts]
     paths = dict.fromkeys(path for part in flat for path in part if path)
     rows = [[path, *(_scalar(part.get(path)) for part in flat)] for path in paths]
+    # By their text, because 1, 1.0 and True are equal and still different settings.
     return Table(heads, [row for row in rows if len({repr(cell) for cell in row[1:]}) > 1])
 
 
@@ -286,10 +268,10 @@ def compare_report(records: Sequence[RunRecord]) -> Report:
 
 
 def ledger_report(rows: Sequence["LedgerRow"], place: str) -> Report:
-    """Tell how each forecaster has done.
+    """Report how well each forecaster has done.
 
     Args:
-        rows: from `Ledger.summary`.
+        rows: what `Ledger.summary` returned.
         place: where the store lies.
 
     Returns:

@@ -1,9 +1,10 @@
 """How numbers, intervals and verdicts are worded; terminal and HTML share it."""
 
 import math
+import statistics
 
 from steelyard.quantity import Check
-from steelyard.runs.report import Cell, Column, Table
+from steelyard.runs.blocks import Cell, Column, Table
 from steelyard.units import pretty
 
 __all__ = [
@@ -19,7 +20,7 @@ DASH = "–"
 
 
 def number_text(value: float) -> str:
-    """Print a number for a table: four significant digits, thousands apart, integers whole; "–" for NaN."""
+    """Print a number for a table: four significant digits, integers whole; "–" for NaN."""
     if math.isnan(value):
         return DASH
     if math.isinf(value):
@@ -43,7 +44,10 @@ def cell_text(cell: Cell) -> str:
 
 
 def right_aligned(table: Table) -> list[bool]:
-    """Say of each column whether it is set to the right: as its head says, else when all its cells are numbers."""
+    """Say of each column whether it is set to the right.
+
+    Its head says so, or it leaves the choice and all cells are numbers.
+    """
 
     def numeric(index: int) -> bool:
         cells = [row[index] for row in table.rows if row[index] is not None]
@@ -74,11 +78,9 @@ def interval_words(low: float, high: float, unit: str) -> str:
 def error_words(check: Check) -> str:
     """Print the relative error of the forecast with its sign: "+3.1 %"."""
     error = check.relative_error
-    return (
-        f"{'+' if error > 0 else '−' if error < 0 else '±'}{abs(error) * 100:.1f} %"
-        if math.isfinite(error)
-        else "∞"
-    )
+    if not math.isfinite(error):
+        return "∞"
+    return f"{'+' if error > 0 else '−' if error < 0 else '±'}{abs(error) * 100:.1f} %"
 
 
 def check_words(check: Check) -> tuple[str, str, str, str, str]:
@@ -98,8 +100,7 @@ def summary_words(checks: list[Check]) -> str:
     if not checks:
         return ""
     inside = sum(check.covered for check in checks)
-    errors = sorted(abs(check.relative_error) for check in checks)
-    middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
+    middle = statistics.median(abs(check.relative_error) for check in checks)
     verb = "lies" if inside == 1 else "lie"
     return (
         f"{inside} of {len(checks)} measured values {verb} inside the 80 % interval; median "

@@ -1,6 +1,7 @@
-"""The hand that writes one run."""
+"""The writer of one run."""
 
 import contextlib
+import dataclasses
 import hashlib
 import time
 from pathlib import Path
@@ -35,7 +36,8 @@ def hash_path(path: Path) -> tuple[str, int]:
         return sha256_file(path), path.stat().st_size
     if not path.is_dir():
         raise DataError(f"no such artifact: {path}", hint="record an artifact after it was written")
-    digest, total = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    total = 0
     for file in sorted(item for item in path.rglob("*") if item.is_file()):
         digest.update(f"{file.relative_to(path).as_posix()}\0{sha256_file(file)}\n".encode())
         total += file.stat().st_size
@@ -43,7 +45,7 @@ def hash_path(path: Path) -> tuple[str, int]:
 
 
 class RunWriter:
-    """Writes a run as it goes; `RunStore.create` and `RunStore.resume` give one.
+    """Writes a run as it goes; `RunStore.create` and `RunStore.resume` return one.
 
     Forecasts, measurements and artifacts are in the database when the call returns. Logged rows
     wait in memory and are written when `flush_rows` of them wait or `flush_s` seconds passed since
@@ -67,9 +69,9 @@ class RunWriter:
         """Write to a run that is in the database.
 
         Args:
-            database: where its records go.
-            run_id: its full id.
-            directory: its folder.
+            database: database of the run's records.
+            run_id: full id of the run.
+            directory: folder of the run.
             flush_rows: rows that may wait.
             flush_s: seconds they may wait.
         """
@@ -77,7 +79,8 @@ class RunWriter:
         self.directory = directory
         self._database = database
         self._columns = ColumnLog(directory / "columns")
-        self._flush_rows, self._flush_s = flush_rows, flush_s
+        self._flush_rows = flush_rows
+        self._flush_s = flush_s
         self._flushed_s = time.monotonic()
         self._finished = False
 
@@ -107,22 +110,21 @@ class RunWriter:
 
     def forecast(self, forecast: Forecast) -> None:
         """Record what is expected of this run."""
-        row = {
-            name: getattr(forecast, name)
-            for name in ("quantity", "value", "low", "high", "provenance", "source")
-        }
-        with self._database.write() as connection:
-            connection.execute(sa.insert(FORECASTS).values(run_id=self.id, **_plain(row)))
+        self._insert(FORECASTS, forecast)
 
     def measure(self, measurement: Measurement) -> None:
-        """Record what this run gave; the current time is filled in when the measurement has none."""
-        row = {
-            name: getattr(measurement, name)
-            for name in ("quantity", "value", "spread", "count", "machine", "time_s")
+        """Record a measured value; one without a time gets the current one."""
+        self._insert(MEASUREMENTS, measurement, time_s=measurement.time_s or time.time())
+
+    def _insert(self, table: sa.Table, item: Forecast | Measurement, **values: object) -> None:
+        """Write a forecast or a measurement as a row of this run."""
+        row = dataclasses.asdict(item) | {"run_id": self.id, **values}
+        # numpy scalars become Python's own, which every database driver takes
+        plain = {
+            name: value.item() if hasattr(value, "item") else value for name, value in row.items()
         }
-        row["time_s"] = row["time_s"] or time.time()
         with self._database.write() as connection:
-            connection.execute(sa.insert(MEASUREMENTS).values(run_id=self.id, **_plain(row)))
+            connection.execute(sa.insert(table).values(**plain))
 
     def artifact(self, name: str, path: Path) -> None:
         """Record a file or folder by its hash.
@@ -138,8 +140,9 @@ class RunWriter:
         """
         path = Path(path).resolve()
         digest, size = hash_path(path)
-        inside = path.is_relative_to(self.directory.resolve())
-        kept = path.relative_to(self.directory.resolve()).as_posix() if inside else str(path)
+        home = self.directory.resolve()
+        # Relative inside the run's folder, so that a store may be moved with its runs.
+        kept = path.relative_to(home).as_posix() if path.is_relative_to(home) else str(path)
         row = {"run_id": self.id, "name": name, "path": kept, "sha256": digest, "num_bytes": size}
         with self._database.write() as connection:
             self._database.upsert(connection, ARTIFACTS, ["run_id", "name"], [row])
@@ -162,6 +165,7 @@ class RunWriter:
             )
         if self._finished:
             return
+        # The status last: a run that says "done" has all of its rows on the disk.
         self.flush()
         self._columns.merge()
         with self._database.write() as connection:
@@ -182,14 +186,10 @@ class RunWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the run as done, or as failed when an exception leaves the block; that exception is never hidden."""
+        """End the run as done, or as failed when an exception leaves the block."""
         if kind is None:
             self.finish()
             return
+        # The exception that leaves the block matters more than one from a store that went with it.
         with contextlib.suppress(SteelyardError):
             self.finish("failed")
-
-
-def _plain(row: dict[str, object]) -> dict[str, object]:
-    """Turn numpy scalars into Python's own, which every database driver takes."""
-    return {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,25 +1,20 @@
-"""Checkpoints that survive a kill at any moment.
-
-Tensors in safetensors, scalars in JSON with the hash of the tensors.
+"""Checkpoints that survive a kill at any moment: tensors in safetensors, scalars in JSON.
 
 A checkpoint of step n is two files, `step-0000000n.safetensors` and `step-0000000n.json`. The JSON
 is written last, so a checkpoint without it was never finished and is ignored.
 """
 
-import contextlib
-import errno
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 
 from steelyard import files
 from steelyard.errors import DataError
+from steelyard.nn.mapped import write_tensors
 
 __all__ = ["Checkpoint", "CheckpointStore", "load_checkpoint"]
 
@@ -32,7 +27,7 @@ class Checkpoint:
 
     Attributes:
         step: optimizer steps done.
-        tensors: by name, on the CPU.
+        tensors: tensors by name, on the CPU.
         scalars: what JSON holds besides.
     """
 
@@ -84,8 +79,9 @@ class CheckpointStore:
             CapacityError: the disk is full; earlier checkpoints are untouched.
         """
         target = self.path(step)
-        with files.atomic_path(target) as temporary, _disk_full_as_os_error():
-            safetensors.torch.save_file(tensors, temporary)
+        write_tensors(target, tensors)
+        # The JSON is what makes a checkpoint: it is written after the tensors, and older ones are
+        # removed only after it, so that at every moment one whole checkpoint is there.
         digest = files.sha256_file(target)
         files.write_json(
             target.with_suffix(".json"), {"step": step, "sha256": digest, "scalars": scalars}
@@ -112,7 +108,7 @@ class CheckpointStore:
         )
 
     def _remove_old(self) -> None:
-        """Remove all but the newest `keep` and the pinned checkpoints, and what an earlier kill left behind."""
+        """Remove all but the newest `keep` and the pinned checkpoints, and what a kill left."""
         steps = self.steps()
         stay = {
             self.path(step).stem
@@ -148,7 +144,9 @@ def load_checkpoint(
         )
     try:
         meta = files.read_json(record)
-        step, digest, scalars = int(meta["step"]), str(meta["sha256"]), dict(meta["scalars"])
+        step = int(meta["step"])
+        digest = str(meta["sha256"])
+        scalars = dict(meta["scalars"])
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{record} is damaged: it does not describe a checkpoint", hint=hint
@@ -158,14 +156,3 @@ def load_checkpoint(
             f"{path} is damaged: its SHA-256 differs from the one in {record.name}", hint=hint
         )
     return Checkpoint(step, safetensors.torch.load_file(path), scalars)
-
-
-@contextlib.contextmanager
-def _disk_full_as_os_error() -> Any:
-    """Turn safetensors' own input/output error into an OSError, which the atomic writer understands."""
-    try:
-        yield
-    except safetensors.SafetensorError as error:
-        full = any(sign in str(error) for sign in ("code: 28", "StorageFull", "No space left"))
-        code = errno.ENOSPC if full else errno.EFBIG if "code: 27" in str(error) else errno.EIO
-        raise OSError(code, os.strerror(code)) from error

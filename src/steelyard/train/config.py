@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.errors import ConfigError
+from steelyard.errors import require
 
 __all__ = ["TrainConfig"]
 
@@ -67,52 +67,43 @@ class TrainConfig:
         Raises:
             ConfigError: a count or rate is out of range, or the parts contradict each other.
         """
-        for name in ("steps", "batch_size", "sequence_length", "accumulation", "eval_tokens"):
-            _require(getattr(self, name) >= 1, f"{name} = {getattr(self, name)} must be at least 1")
-        for name in (
-            "warmup_steps",
-            "cooldown_steps",
-            "checkpoint_every",
-            "eval_every",
-            "threads",
-            "weight_decay",
-            "clip",
-        ):
-            _require(
-                getattr(self, name) >= 0, f"{name} = {getattr(self, name)} must not be negative"
-            )
-        _require(
-            0 < self.learning_rate < 10,
-            f"learning_rate = {self.learning_rate} must lie between 0 and 10",
+        counts = ("steps", "batch_size", "sequence_length", "accumulation", "eval_tokens")
+        amounts = ("warmup_steps", "cooldown_steps", "checkpoint_every", "eval_every", "threads")
+        require(self, **{name: (getattr(self, name) >= 1, "at least 1") for name in counts})
+        require(
+            self,
+            **{
+                name: (getattr(self, name) >= 0, "0 or more")
+                for name in (*amounts, "weight_decay", "clip")
+            },
         )
-        _require(
-            all(0 <= beta < 1 for beta in self.betas), f"betas = {self.betas} must lie in [0, 1)"
-        )
-        _require(
-            self.batch_size % self.accumulation == 0,
-            f"accumulation = {self.accumulation} must divide batch_size = {self.batch_size}",
-        )
-        _require(
-            self.warmup_steps + self.cooldown_steps <= self.steps,
-            f"warm-up ({self.warmup_steps}) and cooldown ({self.cooldown_steps}) are longer than "
-            f"the run ({self.steps} steps)",
-            hint="shorten cooldown_steps or raise steps; 20 % of the steps is a good cooldown",
-        )
-        _require(
-            self.schedule != "cosine" or self.cooldown_steps == 0,
-            f"cooldown_steps = {self.cooldown_steps} has no meaning with the cosine schedule",
-            hint="set cooldown_steps = 0, or choose schedule = '1-sqrt'",
-        )
-        _require(
-            self.sequence_length <= self.architecture.max_positions,
-            f"sequence_length = {self.sequence_length} exceeds the architecture's max_positions = "
-            f"{self.architecture.max_positions}",
-        )
-        _require(
-            list(self.checkpoint_at)
-            == sorted({step for step in self.checkpoint_at if 0 < step <= self.steps}),
-            f"checkpoint_at = {list(self.checkpoint_at)} must be ascending steps from 1 to "
-            f"{self.steps}",
+        ascending = sorted({step for step in self.checkpoint_at if 0 < step <= self.steps})
+        room = self.steps - self.warmup_steps
+        require(
+            self,
+            learning_rate=(0 < self.learning_rate < 10, "above 0 and below 10"),
+            betas=(all(0 <= beta < 1 for beta in self.betas), "in [0, 1)"),
+            accumulation=(
+                self.batch_size % self.accumulation == 0,
+                f"a divisor of batch_size = {self.batch_size}",
+            ),
+            cooldown_steps=(
+                self.cooldown_steps <= room,
+                f"at most {room}, what the warm-up leaves of {self.steps} steps; 20 % of the "
+                f"steps is a good cooldown",
+            ),
+            schedule=(
+                self.schedule != "cosine" or self.cooldown_steps == 0,
+                "'1-sqrt' or 'linear' with a cooldown, or cooldown_steps must be 0",
+            ),
+            sequence_length=(
+                self.sequence_length <= self.architecture.max_positions,
+                f"at most the architecture's max_positions = {self.architecture.max_positions}",
+            ),
+            checkpoint_at=(
+                list(self.checkpoint_at) == ascending,
+                f"ascending steps from 1 to {self.steps}",
+            ),
         )
 
     @property
@@ -124,11 +115,3 @@ class TrainConfig:
     def micro_batch_size(self) -> int:
         """Sequences in one forward pass."""
         return self.batch_size // self.accumulation
-
-
-def _require(
-    condition: bool, message: str, hint: str = "correct the training configuration"
-) -> None:
-    """Raise a ConfigError with the message unless the condition holds."""
-    if not condition:
-        raise ConfigError(message, hint=hint)

@@ -1,8 +1,6 @@
-"""Held-out loss.
+"""Held-out loss: mean nats per token over windows that are the same for every model and step."""
 
-Mean nats per token over fixed windows, the same for every model and every step.
-"""
-
+import contextlib
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -55,11 +53,8 @@ def evaluate(
     with torch.inference_mode():
         for start in range(0, len(windows), batch_size):
             tokens = torch.from_numpy(windows[start : start + batch_size]).to(device)
-            if precision is None:
+            with (precision or contextlib.nullcontext)():
                 logits = model(tokens[:, :-1])
-            else:
-                with precision():
-                    logits = model(tokens[:, :-1])
             loss = F.cross_entropy(
                 logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="sum"
             )

@@ -59,18 +59,18 @@ class PeakMemory:
             _keep_freed_blocks(True)
 
     def peak_bytes(self) -> int:
-        """Return the memory the run needs at its peak, beyond the baseline, in bytes; never negative."""
+        """Return the bytes the run needs at its peak beyond the baseline; never negative."""
         return self.resident_peak_bytes() if self._needed is None or self._cuda else self._needed
 
     def resident_peak_bytes(self) -> int:
-        """Return the most memory held since the baseline beyond it, freed blocks that were kept included; never negative."""
+        """Return the most bytes held beyond the baseline, kept free blocks included."""
         if self._cuda:
             return max(0, torch.cuda.max_memory_allocated(self._cuda) - self._baseline)
         return max(0, _anonymous_peak() - self._baseline)
 
 
 def warm_libraries(device: str) -> None:
-    """Train a few numbers, so that libraries load their modules, threads and buffers before memory is measured.
+    """Train a few numbers, so that libraries are loaded before memory is measured.
 
     The first optimizer of a process alone imports about 100 MB of modules, which are not the run's.
     """
@@ -99,12 +99,14 @@ def _fields() -> dict[str, int]:
 
 
 def _anonymous_now() -> int:
-    """Return the anonymous resident bytes of this process, or its peak so far where only that is known."""
+    """Return the anonymous resident bytes of this process, or its peak where only that is known."""
     return _fields().get("RssAnon") or _peak_rss_portable()
 
 
 def _anonymous_peak() -> int:
     """Return the peak of anonymous resident bytes since the last reset."""
+    # The kernel keeps a high-water mark of all pages only. The file pages of now are taken off:
+    # they may have been fewer at the peak, so the peak is never overstated by them.
     fields = _fields()
     if "VmHWM" not in fields:
         return _peak_rss_portable()
@@ -112,18 +114,18 @@ def _anonymous_peak() -> int:
 
 
 def _peak_rss_portable() -> int:
-    """Return the peak resident bytes of the process since it began, where the kernel offers nothing better."""
+    """Return the peak resident bytes of the process since it began, for other systems."""
     try:
         import resource
     except ImportError:
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _keep_freed_blocks(keep: bool) -> None:
-    """Tell the GNU C library to keep freed blocks up to the sizes its own heuristic reaches, or none; elsewhere do nothing."""
+    """Tell the GNU C library to keep freed blocks, or none; do nothing elsewhere."""
+    # 32 MiB and twice that are the largest values the library's own heuristic reaches.
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_THRESHOLD, (32 << 20) if keep else (64 << 10))

@@ -10,20 +10,17 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def adamw(model: torch.nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Make the optimizer: decay on matrices (embeddings included), none on vectors, one fused kernel.
+    """Make the optimizer: decay on matrices, embeddings included, and none on vectors.
 
     Source: Loshchilov and Hutter 2019 (arXiv 1711.05101); decay by shape as in Brown et al. 2020
     code that followed.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {
-            "params": [item for item in parameters if item.ndim >= 2],
-            "weight_decay": config.weight_decay,
-        },
-        {"params": [item for item in parameters if item.ndim < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    matrices = [item for item in parameters if item.ndim >= 2]
+    vectors = [item for item in parameters if item.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}]
+    if vectors:  # torch refuses an empty group
+        groups.append({"params": vectors, "weight_decay": 0.0})
     return torch.optim.AdamW(
         groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True
     )
@@ -32,7 +29,7 @@ def adamw(model: torch.nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 def named_state(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, torch.Tensor]:
-    """Return weights and moments under `model.*`, `exp_avg.*` and `exp_avg_sq.*`; tied weights once, no copies."""
+    """Return weights and moments by name, without copies; tied weights stand there once."""
     tensors = {}
     for name, parameter in model.named_parameters():
         tensors[f"model.{name}"] = parameter.detach()
@@ -50,9 +47,9 @@ def load_state(
     """Put named tensors back into a model and its optimizer.
 
     Args:
-        model: of the same architecture as the one saved.
-        optimizer: made by `adamw` for this model.
-        tensors: as `named_state` gave them.
+        model: model of the same architecture as the one saved.
+        optimizer: optimizer that `adamw` made for this model.
+        tensors: what `named_state` returned.
         step: updates the moments have seen.
 
     Raises:

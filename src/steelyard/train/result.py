@@ -1,6 +1,5 @@
-"""What a finished training run gives back; kept as JSON in its folder."""
+"""What a finished training run returns; kept as JSON in its folder."""
 
-import dataclasses
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +47,7 @@ class TrainResult:
 
     Attributes:
         eval_loss: held-out loss at the end, nats per token.
-        bits_per_byte: the same in bits per UTF-8 byte.
+        bits_per_byte: held-out loss in bits per UTF-8 byte.
         losses: training loss of every step from step 0, nats per token.
         eval_losses: (steps done, held-out loss) pairs, the last one at the end.
         steps: optimizer steps.
@@ -59,7 +58,7 @@ class TrainResult:
         total_time_s: wall time of all steps.
         peak_memory_bytes: largest memory the run needed beyond what the process held before the
             model was built.
-        resident_peak_bytes: the same with freed blocks that the C library kept for speed.
+        resident_peak_bytes: the same peak with freed blocks that the C library kept for speed.
         tokens: tokens trained on.
         tokens_run: tokens trained on in this folder.
         flops: model FLOPs of `tokens`.
@@ -95,45 +94,39 @@ class TrainResult:
     def measurements(self, machine: str = "this-machine", time_s: float = 0.0) -> list[Measurement]:
         """Return what was measured under the shared quantity names."""
         rows = {
-            "eval.loss": self.eval_loss,
-            "eval.bits_per_byte": self.bits_per_byte,
-            "train.step_time": self.step_time_s,
-            "train.total_time": self.total_time_s,
-            "train.throughput": self.tokens_per_s,
-            "train.peak_memory": self.peak_memory_bytes,
-            "train.flops": self.flops,
-            "train.tokens": self.tokens,
-            "train.mfu": self.mfu,
+            "eval.loss": (self.eval_loss, 0.0, 1),
+            "eval.bits_per_byte": (self.bits_per_byte, 0.0, 1),
+            "train.step_time": (self.step_time_s, self.step_time_spread_s, self.steps),
+            "train.total_time": (self.total_time_s, 0.0, 1),
+            "train.throughput": (self.tokens_per_s, 0.0, 1),
+            "train.peak_memory": (self.peak_memory_bytes, 0.0, 1),
+            "train.flops": (self.flops, 0.0, 1),
+            "train.tokens": (self.tokens, 0.0, 1),
+            "train.mfu": (self.mfu, 0.0, 1),
         }
-        spreads = {"train.step_time": (self.step_time_spread_s, self.steps)}
-        found = []
-        for name, value in rows.items():
-            if value is not None:
-                spread, count = spreads.get(name, (0.0, 1))
-                found.append(
-                    Measurement(
-                        quantity=name,
-                        value=value,
-                        spread=spread,
-                        count=count,
-                        machine=machine,
-                        time_s=time_s,
-                    )
-                )
-        return found
+        return [
+            Measurement(
+                quantity=name,
+                value=value,
+                spread=spread,
+                count=count,
+                machine=machine,
+                time_s=time_s,
+            )
+            for name, (value, spread, count) in rows.items()
+            if value is not None
+        ]
 
     def to_plain(self) -> dict[str, Any]:
         """Return scalars and lists that JSON can hold; paths become text."""
-        return {
-            field.name: to_plain(getattr(self, field.name)) for field in dataclasses.fields(self)
-        }
+        return to_plain(self)
 
     @classmethod
     def from_plain(cls, value: dict[str, Any]) -> "TrainResult":
         """Rebuild a result.
 
         Args:
-            value: as `to_plain` gave it.
+            value: what `to_plain` returned.
 
         Returns:
             The result.
@@ -152,7 +145,8 @@ class TrainResult:
             ) from error
 
     def store(self, directory: Path) -> None:
-        """Write the result into its run folder; paths are kept relative to it, so the folder may be moved."""
+        """Write the result into its run folder; its paths are relative, so the folder may move."""
+        # Names only: `load` puts the folder before them again, wherever it lies by then.
         plain = self.to_plain()
         plain["checkpoint"] = self.checkpoint.name
         plain["model"] = self.model.name
@@ -185,8 +179,8 @@ class TrainResult:
 
 
 def spread_of(samples: list[float]) -> float:
-    """Estimate the standard deviation from the interquartile range, deaf to outliers; 0 for fewer than 4 samples."""
+    """Estimate the standard deviation from the interquartile range; 0 for fewer than 4 samples."""
     if len(samples) < 4:
         return 0.0
     low, _, high = statistics.quantiles(samples, n=4)
-    return (high - low) / 1.349
+    return (high - low) / 1.349  # interquartile range of a normal distribution of deviation 1

@@ -77,6 +77,7 @@ def trapezoid(
     def multiplier(step: int) -> float:
         if step < start:
             return _warm(step, warmup)
+        # x runs over 1/(c+1) .. c/(c+1): no step has the full rate and none has a rate of 0.
         x = min(1.0, (step - start + 1) / (cooldown + 1))
         return 1 - math.sqrt(x) if shape == "1-sqrt" else 1 - x
 

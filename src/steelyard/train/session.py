@@ -30,9 +30,9 @@ class History:
 
     Attributes:
         losses: training loss by step, nats per token.
-        step_times_s: wall time by step.
-        cold: whether a step was among the first after a start, when caches and allocators still
-            settle.
+        step_times_s: wall time by step, seconds.
+        cold: by step, whether it was among the first after a start, when caches and allocators
+            still settle.
         eval_losses: (steps done, held-out loss).
         peak_memory_bytes: what the run needed, over all processes that worked on it.
         resident_peak_bytes: what a process came to hold, likewise.
@@ -109,7 +109,7 @@ class Session:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this process has trained the steps in which every kind of tensor was made at least once."""
+        """Whether this process has trained the steps in which every kind of tensor was made."""
         return self._steps_here >= _STRICT_STEPS
 
     @property
@@ -155,6 +155,8 @@ class Session:
             group["lr"] = self.rate(index)
         batch = self._source.batch(index, config.batch_size, config.sequence_length, config.seed)
         tokens = torch.from_numpy(batch).to(config.device, non_blocking=True)
+        # Each micro-batch's gradient is added to the last, so its loss counts by its share: the sum
+        # is the gradient of the whole batch's mean.
         losses = []
         for micro in tokens.split(config.micro_batch_size):
             loss = self._loss(micro) / config.accumulation
@@ -168,12 +170,16 @@ class Session:
 
     def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the mean cross-entropy of tokens [B, T + 1]."""
+        # Logits go to float32 first: a log-softmax over a vocabulary in bfloat16 loses what a small
+        # step of the loss consists of.
         with self.precision():
             logits = self.model(tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return everything a checkpoint holds as tensors."""
+        # The random state belongs to it although the data order needs none: a layer that draws,
+        # such as dropout, would otherwise go on differently after a resume.
         state = optimizers.named_state(self.model, self.optimizer)
         return state | self.history.tensors() | {"random.torch": torch.get_rng_state()}
 
@@ -181,7 +187,7 @@ class Session:
         """Continue from a checkpoint.
 
         Args:
-            checkpoint: of a run with the same architecture.
+            checkpoint: checkpoint of a run with the same architecture.
 
         Raises:
             DataError: the checkpoint is of another model.

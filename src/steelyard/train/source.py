@@ -39,7 +39,7 @@ class TokenSource(Protocol):
 
     @property
     def tokenizer(self) -> Path | None:
-        """File of the tokenizer that cut the text, kept beside the trained weights; None when there is none."""
+        """File of the tokenizer that cut the text, to be kept beside the weights, or None."""
         ...
 
     def batch(self, index: int, batch_size: int, sequence_length: int, seed: int, /) -> Any:
@@ -52,7 +52,7 @@ def check_source(config: TrainConfig, source: TokenSource) -> None:
 
     Args:
         config: the run.
-        source: its data.
+        source: data of the run.
 
     Raises:
         ConfigError: the vocabulary of the data is larger than the architecture's.

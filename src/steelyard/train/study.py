@@ -1,6 +1,4 @@
-"""One model size of a scaling study.
-
-A constant-rate trunk, and a cooled-down branch for each training length.
+"""One model size of a scaling study: a constant-rate trunk and a cooled-down branch per length.
 
 A branch of T steps starts from the trunk's checkpoint at T (1 - c), with its weights, moments and
 data position, and decays the rate over the last c T steps. The trunk goes on undisturbed, so k
@@ -29,7 +27,7 @@ class Branch:
 
     Attributes:
         steps: steps of the branch's model, trunk included.
-        start: trunk step it starts from.
+        start: step of the trunk at which the branch begins.
     """
 
     steps: int
@@ -126,33 +124,28 @@ def run_ladder_rung(
     run = launch or _in_process(shards, on_step)
     trunk = directory / "trunk"
     starts = tuple(sorted({branch.start for branch in placed if branch.start}))
+    constant = replace(config, cooldown_steps=0, schedule="1-sqrt")
+    # A branch that starts at 0 is all cooldown and has no part of the trunk.
     if starts:
-        run(
-            replace(
-                config, steps=starts[-1], cooldown_steps=0, schedule="1-sqrt", checkpoint_at=starts
-            ),
-            trunk,
-            None,
-        )
+        run(replace(constant, steps=starts[-1], checkpoint_at=starts), trunk, None)
     results = []
     for branch in placed:
         begin = trunk / f"step-{branch.start:08d}.safetensors" if branch.start else None
         cooled = replace(
-            config,
+            constant,
             steps=branch.steps,
             cooldown_steps=branch.steps - branch.start,
-            schedule="1-sqrt",
             checkpoint_at=(),
             eval_every=0,
         )
-        results.append(
-            run(cooled, directory / f"cooldown-{branch.steps:0{_digits(placed)}d}", begin)
-        )
+        folder = directory / f"cooldown-{branch.steps:0{_digits(placed)}d}"
+        results.append(run(cooled, folder, begin))
     return results
 
 
 def _digits(placed: list[Branch]) -> int:
-    """Return a width that sorts folder names by length; at least 6, so that it does not change with the lengths asked."""
+    """Return a width at which folder names sort by length."""
+    # At least 6, so that a folder keeps its name when another call asks for longer runs.
     return max(6, math.ceil(math.log10(placed[-1].steps + 1)))
 
 

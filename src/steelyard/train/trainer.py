@@ -1,7 +1,7 @@
 """The single-process trainer: one folder per run, exact resume after a kill at any moment.
 
 Data order and learning rate are pure functions of the step, and a checkpoint holds weights, moments
-and history, so a run that was killed and called again gives bit for bit the losses of one that was
+and history, so a run that was killed and called again has bit for bit the losses of one that was
 not (same machine, same number of threads).
 """
 
@@ -13,13 +13,12 @@ from pathlib import Path
 import torch
 
 from steelyard import files
-from steelyard.config import to_plain
+from steelyard.config import flatten, to_plain
 from steelyard.errors import BackendError, ConfigError
 from steelyard.parallel import torch_threads
 from steelyard.train.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from steelyard.train.config import TrainConfig
 from steelyard.train.evaluate import bits_per_byte, evaluate, heldout_windows
-from steelyard.train.lock import exclusive
 from steelyard.train.memory import PeakMemory, warm_libraries
 from steelyard.train.result import Progress, TrainResult, spread_of
 from steelyard.train.session import Session
@@ -42,7 +41,7 @@ def train(
 ) -> TrainResult:
     """Train to the end, or go on where an earlier call was killed.
 
-    A finished folder gives its stored result at once.
+    A finished folder returns its stored result at once.
 
     Args:
         config: the run.
@@ -51,7 +50,7 @@ def train(
         start_from: tensors file of another run's checkpoint to begin with: its weights, moments,
             history and step.
         on_step: called after each step.
-        peak_flops_per_s: peak dense FLOP/s of the dtype on this machine; gives `mfu`.
+        peak_flops_per_s: peak dense FLOP/s of the dtype here, from which `mfu` follows.
 
     Returns:
         Held-out loss, history and measurements.
@@ -67,7 +66,7 @@ def train(
     directory = Path(directory)
     check_source(config, shards)
     _check_device(config.device)
-    with exclusive(directory), torch_threads(config.threads):
+    with files.exclusive(directory), torch_threads(config.threads):
         _claim(directory, config, shards, start_from)
         result = TrainResult.load(directory) or _Trainer(config, shards, directory, start_from).run(
             on_step
@@ -89,6 +88,7 @@ class _Trainer:
         self.source = source
         self.directory = directory
         self.store = CheckpointStore(directory, pinned=config.checkpoint_at)
+        # This run's own checkpoint goes before the one it was to start from: it is further on.
         checkpoint = self.store.latest()
         begin = load_checkpoint(start_from) if checkpoint is None and start_from else None
         warm_libraries(config.device)
@@ -118,8 +118,12 @@ class _Trainer:
                 hint="keep batch_size and sequence_length of the run that made the checkpoint",
             )
         self.session.restore(checkpoint)
-        self.session.history.first_step = checkpoint.step
-        self.session.history.peak_memory_bytes = self.session.history.resident_peak_bytes = 0
+        # Times and losses of the steps before belong to the model, peaks to the process that made
+        # them.
+        history = self.session.history
+        history.first_step = checkpoint.step
+        history.peak_memory_bytes = 0
+        history.resident_peak_bytes = 0
 
     def run(self, on_step: Callable[[Progress], None] | None) -> TrainResult:
         """Train the remaining steps, evaluate, and store the result."""
@@ -177,6 +181,7 @@ class _Trainer:
 
     def _finish(self) -> TrainResult:
         """Write the final model and the result."""
+        # The result is written last: a folder that has one is finished and complete.
         from steelyard.nn import checkpoint
 
         model = self.directory / "model"
@@ -188,7 +193,7 @@ class _Trainer:
         return result
 
     def _result(self, model: Path) -> TrainResult:
-        """Sum the history up."""
+        """Summarize the history."""
         from steelyard.cost import model_flops_per_token
 
         config, history = self.config, self.session.history
@@ -236,6 +241,7 @@ def _claim(
         "num_tokens": source.num_tokens,
         "num_heldout_tokens": len(source.heldout_tokens),
     }
+    # The last two parts of the start's path, so that a study may be moved as a whole.
     claim = {
         "config": to_plain(config),
         "data": data,
@@ -243,31 +249,15 @@ def _claim(
     }
     if not path.exists():
         files.write_json(path, claim)
-        return
-    stored, wanted = _flat(files.read_json(path)), _flat(claim)
-    changed = [
-        name
-        for name in sorted(stored.keys() | wanted.keys())
-        if stored.get(name) != wanted.get(name)
-    ]
-    changed = [name for name in changed if name.rsplit(".", 1)[-1] not in _MAY_CHANGE]
-    if changed:
-        name = changed[0]
-        raise ConfigError(
-            f"{directory} holds another run: its {name} is {stored.get(name)}, now "
-            f"{wanted.get(name)} was asked",
-            hint="choose another folder, or delete this one to train anew",
-        )
-
-
-def _flat(value: object, prefix: str = "") -> dict[str, object]:
-    """Flatten nested dicts to dotted names."""
-    if not isinstance(value, dict):
-        return {prefix: list(value) if isinstance(value, tuple) else value}
-    flat: dict[str, object] = {}
-    for key, inner in value.items():
-        flat |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    return flat
+    stored, wanted = flatten(files.read_json(path)), flatten(claim)
+    for name in sorted(stored.keys() | wanted.keys()):
+        same = stored.get(name) == wanted.get(name)
+        if not same and name.rsplit(".", 1)[-1] not in _MAY_CHANGE:
+            raise ConfigError(
+                f"{directory} holds another run: its {name} is {stored.get(name)}, now "
+                f"{wanted.get(name)} was asked",
+                hint="choose another folder, or delete this one to train anew",
+            )
 
 
 def _check_device(device: str) -> None:

@@ -1,9 +1,8 @@
 """Train in a fresh process, so that memory and threads are the run's alone.
 
-Progress comes back as JSON lines.
-
 `python -m steelyard.train.worker JOB.json` is the child. The parent may be killed at any time: the
-child dies with it, and the next call goes on from the last checkpoint.
+child dies with it, and the next call goes on from the last checkpoint. Progress comes back as JSON
+lines.
 """
 
 import ctypes
@@ -36,7 +35,7 @@ class Job:
         data: folder of token shards.
         directory: the run's folder.
         start_from: tensors file of a checkpoint to begin with, or empty.
-        peak_flops_per_s: for model FLOPs utilization; 0 for none.
+        peak_flops_per_s: peak for model FLOPs utilization; 0 for none.
     """
 
     config: TrainConfig
@@ -63,7 +62,7 @@ def train_in_subprocess(
         directory: the run's folder.
         start_from: tensors file of a checkpoint to begin with.
         on_step: called here after each step.
-        peak_flops_per_s: peak dense FLOP/s of the dtype; gives `mfu`.
+        peak_flops_per_s: peak dense FLOP/s of the dtype, from which `mfu` follows.
 
     Returns:
         The run's result.
@@ -79,6 +78,8 @@ def train_in_subprocess(
         start_from=str(start_from.resolve()) if start_from else "",
         peak_flops_per_s=peak_flops_per_s or 0.0,
     )
+    # Errors go to a file and not to a second pipe, which would fill up and stop the child while
+    # this process reads only the first.
     with (
         tempfile.TemporaryDirectory(prefix="steelyard-train-") as folder,
         tempfile.TemporaryFile("w+") as complaints,
@@ -98,7 +99,7 @@ def train_in_subprocess(
 def launcher(
     data: Path, *, on_step: Callable[[Progress], None] | None = None
 ) -> Callable[[TrainConfig, Path, Path | None], TrainResult]:
-    """Make the `launch` argument of `study.run_ladder_rung` that trains each run in a fresh process."""
+    """Make a `launch` argument of `study.run_ladder_rung` that trains in fresh processes."""
     return lambda config, directory, start_from: train_in_subprocess(
         config, data, directory, start_from=start_from, on_step=on_step
     )
@@ -107,7 +108,7 @@ def launcher(
 def _listen(
     child: "subprocess.Popen[str]", on_step: Callable[[Progress], None] | None, complaints: IO[str]
 ) -> TrainResult:
-    """Read the child's lines until it gives a result or an error."""
+    """Read the child's lines until they hold a result or an error."""
     assert child.stdout is not None
     for line in child.stdout:
         message = json.loads(line)
@@ -134,7 +135,7 @@ def _rebuild(error: dict[str, str]) -> errors.SteelyardError:
 
 
 def main(arguments: list[str]) -> int:
-    """Be the child: train what the job file says and print JSON lines.
+    """Train what the job file says and print JSON lines, as the child process.
 
     Args:
         arguments: the path of the job file.

@@ -15,20 +15,23 @@ _PUBLISHED = "besiroglu2024"
 
 
 def allocation_for(law: Fit, points: Sequence[RungPoint], flops: float) -> Allocation:
-    """Split a budget between size and tokens by the ladder's law, or by a published one far beyond the ladder.
+    """Split a budget between size and tokens.
+
+    The ladder's own law speaks near the ladder, a published one far beyond it.
 
     Args:
-        law: fitted to the ladder.
+        law: law fitted to the ladder.
         points: the ladder's runs.
-        flops: budget.
+        flops: budget, floating-point operations.
 
     Returns:
         The allocation; its `provenance` and `source` say which law spoke.
     """
     largest = max(6.0 * point.parameters * point.tokens for point in points)
-    return allocate(
-        law if flops <= MAX_EXTRAPOLATION * largest else published[_PUBLISHED].fit(), flops
-    )
+    # A few runs leave the exponents uncertain, and what an exponent is wrong by grows with every
+    # decade beyond the ladder.
+    is_near = flops <= MAX_EXTRAPOLATION * largest
+    return allocate(law if is_near else published[_PUBLISHED].fit(), flops)
 
 
 def plan_budget(
@@ -37,9 +40,9 @@ def plan_budget(
     """Plan the compute-optimal run of a budget on a cluster.
 
     Args:
-        law: fitted to the ladder.
+        law: law fitted to the ladder.
         points: the ladder's runs.
-        flops: budget.
+        flops: budget, floating-point operations.
         where: cluster, its accelerator, and the site that sells it power.
 
     Returns:

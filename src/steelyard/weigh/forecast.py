@@ -1,11 +1,11 @@
-"""Forecasts of the larger model's run from the ladder.
+"""Forecasts of the larger model from the ladder: loss by a fitted law, time and memory by cost.
 
-Loss by the fitted law, time and memory by corrected cost models.
+The cost models are corrected on what the ladder's own runs took.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -27,7 +27,7 @@ __all__ = [
 
 
 _LIBRARY_BYTES = 4e6
-"""Assumed; the ladder corrects it."""
+"""What libraries and the allocator hold; assumed, the ladder corrects it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,14 +36,14 @@ class RungPoint:
 
     Attributes:
         hidden_size: width of the model.
-        num_layers: its layers.
-        parameters: all of them, the tied table once.
+        num_layers: layers of the model.
+        parameters: parameters, the tied table counted once.
         steps: optimizer steps.
-        tokens: trained on.
+        tokens: tokens trained on.
         loss: held-out loss at the end, nats per token.
         step_time_s: median wall time of a step.
-        step_time_spread_s: its robust standard deviation.
-        peak_memory_bytes: beyond what the process held before.
+        step_time_spread_s: robust standard deviation of a step's time.
+        peak_memory_bytes: peak memory beyond what the process held before.
     """
 
     hidden_size: int
@@ -69,8 +69,8 @@ def fit_laws(points: Sequence[RungPoint], *, seed: int) -> list[Fit]:
     data, in Chinchilla's sum all gain the same.
 
     Args:
-        points: of at least two sizes and two token counts.
-        seed: of the bootstrap.
+        points: runs of at least two sizes and two token counts.
+        seed: seed of the bootstrap.
 
     Returns:
         The fits with their intervals, the one with the smaller residuals first.
@@ -90,9 +90,9 @@ def loss_forecast(laws: Sequence[Fit], parameters: float, tokens: float) -> Fore
     """Forecast the held-out loss as the geometric mean of what the forms say.
 
     Args:
-        laws: fitted to the same runs.
-        parameters: of the model.
-        tokens: it is trained on.
+        laws: laws fitted to the same runs.
+        parameters: parameters of the model.
+        tokens: tokens it is trained on.
 
     Returns:
         The mean; its interval adds the forms' disagreement to their mean width, in squares.
@@ -102,6 +102,8 @@ def loss_forecast(laws: Sequence[Fit], parameters: float, tokens: float) -> Fore
     value, low, high = (
         np.log([float(getattr(item, end)[0]) for item in said]) for end in ("value", "low", "high")
     )
+    # Each form's interval knows only its own noise. How far the forms lie apart is an error of its
+    # own, independent of that noise, so the two add as the sides of a right angle.
     below, above = (
         float(np.hypot(width.mean(), np.ptp(value) / 2)) for width in (value - low, high - value)
     )
@@ -119,7 +121,7 @@ def loss_forecast(laws: Sequence[Fit], parameters: float, tokens: float) -> Fore
 
 
 def predicted_step_parts_s(shape: tuple[int, int], machine: Machine) -> tuple[float, float]:
-    """Return the uncorrected roofline time of one optimizer step of a rung: matrix products and attention, all else."""
+    """Return the uncorrected roofline time of a step: matrix products and attention, the rest."""
     step = training_step(
         rung_architecture(*shape),
         machine=machine,
@@ -130,7 +132,7 @@ def predicted_step_parts_s(shape: tuple[int, int], machine: Machine) -> tuple[fl
 
 
 def predicted_memory_parts_bytes(shape: tuple[int, int]) -> tuple[float, float]:
-    """Return the uncorrected peak memory of a rung's trainer: its tensors, and what libraries and the allocator hold besides."""
+    """Return the uncorrected peak bytes of a trainer: its tensors, and what libraries hold."""
     account = eager_training_memory(
         rung_architecture(*shape), batch=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH
     )
@@ -138,15 +140,18 @@ def predicted_memory_parts_bytes(shape: tuple[int, int]) -> tuple[float, float]:
 
 
 def _by_shape(points: Sequence[RungPoint]) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return each size's median step time over its runs, and the least peak memory: what the process held before only adds to it."""
-    shapes = sorted({point.shape for point in points})
-    runs = [[point for point in points if point.shape == shape] for shape in shapes]
+    """Return each size's median step time and least peak memory over its runs."""
+    groups: dict[tuple[int, int], list[RungPoint]] = {}
+    for point in points:
+        groups.setdefault(point.shape, []).append(point)
+    # Other work on the machine makes a step slower or faster than the rest, hence the median. What
+    # the process held before can only add to a peak, hence the least.
     return {
         shape: (
             median(run.step_time_s for run in group),
             min(run.peak_memory_bytes for run in group),
         )
-        for shape, group in zip(shapes, runs, strict=True)
+        for shape, group in sorted(groups.items())
     }
 
 
@@ -161,10 +166,10 @@ def training_forecasts(
     """Forecast the larger run before it starts.
 
     Args:
-        laws: fitted to the ladder's losses.
+        laws: laws fitted to the ladder's losses.
         points: the ladder's runs, whose measured times and memory correct the cost models.
         target: (hidden_size, num_layers) of the larger model.
-        steps: its optimizer steps.
+        steps: optimizer steps of the larger model.
         machine: this machine, calibrated.
 
     Returns:
@@ -188,13 +193,12 @@ def training_forecasts(
     return [
         loss_forecast(laws, float(count_parameters(arch).total), float(tokens)),
         step,
-        Forecast(
+        replace(
+            step,
             quantity="train.total_time",
             value=step.value * steps,
             low=step.low * steps,
             high=step.high * steps,
-            provenance=step.provenance,
-            source=step.source,
         ),
         memory.forecast(
             "train.peak_memory",

@@ -1,7 +1,4 @@
-"""The ladder.
-
-Which small models are trained at which token counts, and the larger one they are to forecast.
-"""
+"""The ladder: small models, their token counts, and the larger model that they are to forecast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +33,7 @@ _MIN_STEPS = 120
 
 
 def rung_architecture(hidden_size: int, num_layers: int) -> Architecture:
-    """Return the decoder of one rung: RMSNorm, rotary positions, SwiGLU of 8/3 width, tied embeddings."""
+    """Return the decoder of one rung: RMSNorm, rotary positions, SwiGLU, tied embeddings."""
     return Architecture(
         name=f"rung-{hidden_size}x{num_layers}",
         hidden_size=hidden_size,
@@ -44,6 +41,8 @@ def rung_architecture(hidden_size: int, num_layers: int) -> Architecture:
         num_heads=hidden_size // _HEAD_DIM,
         num_kv_heads=hidden_size // _HEAD_DIM,
         head_dim=_HEAD_DIM,
+        # 8/3 of the width, rounded up to 32: SwiGLU's three matrices then hold as many parameters
+        # as the two of a plain MLP of four times the width.
         intermediate_size=-(-hidden_size * 8 // 3 // 32) * 32,
         vocab_size=VOCAB_SIZE,
         max_positions=4 * SEQUENCE_LENGTH,
@@ -77,7 +76,8 @@ def parameters(shape: tuple[int, int]) -> int:
 
 
 def _rounded(steps: float) -> int:
-    """Round down to two significant digits and a multiple of 20, so that small timing noise gives the same ladder."""
+    """Round steps down to about two significant digits."""
+    # Small noise of the probed times then leads to the same ladder.
     unit = 20 if steps < 400 else 100 if steps < 4000 else 1000
     return max(int(steps) // unit * unit, unit)
 
@@ -97,7 +97,7 @@ def design(
             large.
         budget_s: wall time of the whole quickstart; the ladder may use 35 % of it and the target 30
             %.
-        max_tokens: tokens at hand; the longest branch repeats none.
+        max_tokens: tokens at hand; no branch sees one twice.
 
     Returns:
         The ladder with the largest target that still gets enough steps.
@@ -118,6 +118,8 @@ def design(
     trained = [
         item for item in ladders if item.expected_s <= budget_s * (_LADDER_SHARE + _TARGET_SHARE)
     ]
+    # A model with fewer tokens than parameters would end far from its own optimum, where the law of
+    # the smaller ones says little.
     enough = [
         item
         for item in trained
@@ -133,7 +135,8 @@ def _ladder(
     budget_s: float,
     limit: int,
 ) -> Ladder:
-    """Return neighbouring shapes as many steps as time and text allow, at least the minimum."""
+    """Return a ladder of as many steps as time and text allow, at least the minimum."""
+    # A branch adds only its cooldown to the trunk. The last one is the trunk's own end.
     branches = 1 - COOLDOWN_FRACTION + COOLDOWN_FRACTION * sum(_BRANCH_FRACTIONS)
     rungs_s = sum(step_time_s[shape] for shape in shapes[:-1]) * branches
     target_s = step_time_s[shapes[-1]]
@@ -153,5 +156,5 @@ def _ladder(
 
 
 def probe_shapes(minutes: float) -> tuple[tuple[int, int], ...]:
-    """Return the shapes whose step time is worth probing: the five smallest for a few minutes, more for longer jobs."""
+    """Return the shapes whose step time is worth probing: five, and more for longer jobs."""
     return _SHAPES[: 5 if minutes < 15 else 6 if minutes < 60 else len(_SHAPES)]

@@ -1,6 +1,4 @@
-"""The main job.
-
-Calibrate, read, climb the ladder, forecast, train, check, plan, serve, check, report.
+"""The main job: calibrate, read, climb the ladder, forecast, train, plan, serve, check, report.
 
 Every stage's result is a file under `OUT/stages`; training runs keep checkpoints of their own. A
 killed quickstart goes on where it stopped when it is run again with the same options.
@@ -8,8 +6,7 @@ killed quickstart goes on where it stopped when it is run again with the same op
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from steelyard.catalog import (
     Calibration,
@@ -20,22 +17,25 @@ from steelyard.catalog import (
     store_calibration,
 )
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
-from steelyard.config import convert, to_plain
+from steelyard.config import to_plain
 from steelyard.cost import Machine
 from steelyard.errors import CatalogError
+from steelyard.files import exclusive
 from steelyard.laws import Fit
 from steelyard.plan import Plan
 from steelyard.quantity import Check, Forecast, check
-from steelyard.train.lock import exclusive
 from steelyard.weigh.budget import plan_budget
 from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
-from steelyard.weigh.progress import StageBar, silent_bar
+from steelyard.weigh.progress import Advance, StageBar, silent_bar
 from steelyard.weigh.serving import ServingOutcome, weigh_serving
 from steelyard.weigh.settings import QuickstartConfig
 from steelyard.weigh.stages import Stages
 from steelyard.weigh.table import write_table
 from steelyard.weigh.training import climb, model_directory, probe_step_times, train_target
+
+if TYPE_CHECKING:
+    from steelyard.data.shards import TokenShards
 
 __all__ = ["Quickstart", "TextFacts", "run_quickstart"]
 
@@ -50,11 +50,11 @@ class TextFacts:
     """What the text stage made.
 
     Attributes:
-        directory: of the token shards.
-        documents: kept.
-        duplicate_fraction: of clean documents that were dropped as duplicates.
-        bytes: of text read.
-        tokens: to train on.
+        directory: folder of the token shards.
+        documents: documents kept.
+        duplicate_fraction: share of clean documents that were dropped as duplicates.
+        bytes: bytes of text read.
+        tokens: tokens to train on.
         bytes_per_token: UTF-8 bytes an average token stands for.
     """
 
@@ -72,18 +72,18 @@ class Quickstart:
 
     Attributes:
         config: what the user chose.
-        calibration: of this machine.
+        calibration: calibration of this machine.
         text: what was read.
         ladder: what was trained.
         points: the ladder's cooled-down runs.
-        laws: fitted to them, the one with the smaller residuals first.
+        laws: laws fitted to them, the one with the smaller residuals first.
         checks: every forecast beside its measurement.
         losses: training losses of the larger model by step.
-        plan: for the asked budget and cluster.
-        cluster: the plan's.
-        site: the plan's, with its price of energy and carbon intensity.
-        serving: what was said of the trace and what came.
-        run_id: of the larger run in the run store.
+        plan: plan for the asked budget and cluster.
+        cluster: cluster of the plan.
+        site: site of the plan, with its price of energy and carbon intensity.
+        serving: what was forecast for the trace and what came.
+        run_id: id of the larger run in the run store.
         duration_s: wall time of the stages of this call.
     """
 
@@ -124,18 +124,19 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
     began_s = time.monotonic()
     where, chip, place = _target_of_plan(config)
     with exclusive(config.out, wait_s=1.0):
-        stages = Stages(config.out / "stages")
-        calibration = _calibrate(stages, config, bar)
+        stages = Stages(config.out / "stages", bar)
+        calibration = _calibrate(stages, config)
         machine = Machine.from_calibration(calibration)
         text, shards = _read_text(config, bar)
-        ladder = _design_ladder(stages, config, shards, text, bar)
-        points = _climb(stages, ladder, shards, config, bar)
+        ladder = _design_ladder(stages, config, shards)
+        points = _climb(stages, ladder, shards, config)
         laws = fit_laws(points, seed=config.seed)
+        # Stored before the larger run begins, so that a forecast can never have seen its result.
         forecasts = _forecast(stages, laws, points, ladder, machine, config)
         with bar(f"larger model {ladder.target[0]}x{ladder.target[1]}") as advance:
             result = train_target(ladder, shards, config, advance)
         plan = plan_budget(laws[0], points, config.budget_flops, where=(where, chip, place))
-        serving = _serve(stages, config, bar)
+        serving = _serve(stages, config)
         checks = check(forecasts, result.measurements()) + check(
             serving.forecasts, serving.measurements
         )
@@ -168,20 +169,19 @@ def _target_of_plan(config: QuickstartConfig) -> tuple[Cluster, Accelerator, Sit
     return where, accelerator(where.accelerator), place
 
 
-def _calibrate(stages: Stages, config: QuickstartConfig, bar: StageBar) -> Calibration:
+def _calibrate(stages: Stages, config: QuickstartConfig) -> Calibration:
     """Measure this machine, or take a measurement of the last week with as many threads."""
     from steelyard.catalog.calibrate import calibrate
 
     def work() -> Calibration:
         stored = load_calibration()
-        fresh = (
+        if (
             stored is not None
             and time.time() - stored.time_s < _FRESH_S
             and config.threads in (0, stored.num_threads)
-        )
-        if stored is not None and fresh:
+        ):
             return stored
-        with bar("calibrate") as advance:
+        with stages.bar("calibrate") as advance:
             found = calibrate(
                 quick=True,
                 num_threads=config.threads,
@@ -190,10 +190,10 @@ def _calibrate(stages: Stages, config: QuickstartConfig, bar: StageBar) -> Calib
         store_calibration(found)
         return found
 
-    return convert(stages.run("calibrate", {"threads": config.threads}, work), Calibration)
+    return stages.run("calibrate", {"threads": config.threads}, Calibration, work)
 
 
-def _read_text(config: QuickstartConfig, bar: StageBar) -> tuple[TextFacts, Any]:
+def _read_text(config: QuickstartConfig, bar: StageBar) -> "tuple[TextFacts, TokenShards]":
     """Prepare the token shards; the data room keeps its own finished stages."""
     from steelyard.data.shards import TokenShards
     from steelyard.data.text import default_sources, prepare
@@ -210,53 +210,43 @@ def _read_text(config: QuickstartConfig, bar: StageBar) -> tuple[TextFacts, Any]
             max_bytes=int(_BYTES_PER_MINUTE * config.minutes),
             progress=lambda stage, fraction: advance(fraction, stage),
         )
-    shards = TokenShards(out)
-    return _text_facts(out, manifest, shards), shards
-
-
-def _text_facts(out: Path, manifest: Any, shards: Any) -> TextFacts:
-    """Keep of the manifest what the report shows."""
-    return TextFacts(
+    facts = TextFacts(
         directory=str(out),
         documents=manifest.documents,
         duplicate_fraction=manifest.duplicate_fraction,
         bytes=manifest.text_bytes,
-        tokens=shards.num_tokens,
-        bytes_per_token=shards.bytes_per_token,
+        tokens=manifest.num_tokens,
+        bytes_per_token=manifest.bytes_per_token,
     )
+    return facts, TokenShards(out)
 
 
-def _design_ladder(
-    stages: Stages, config: QuickstartConfig, shards: Any, text: TextFacts, bar: StageBar
-) -> Ladder:
+def _design_ladder(stages: Stages, config: QuickstartConfig, shards: "TokenShards") -> Ladder:
     """Probe step times and choose the ladder; stored, so that a resumed job climbs the same one."""
+    shapes = probe_shapes(config.minutes)
 
-    def work() -> Ladder:
-        shapes = probe_shapes(config.minutes)
-        with bar("probe") as advance:
-            times = probe_step_times(shapes, shards, config, advance)
+    def work(advance: Advance) -> Ladder:
+        times = probe_step_times(shapes, shards, config, advance)
         return design(
             dict(zip(shapes, times, strict=True)),
             budget_s=60 * config.minutes,
-            max_tokens=text.tokens,
+            max_tokens=shards.num_tokens,
         )
 
-    return convert(
-        stages.run("ladder", {"config": _inputs(config), "tokens": text.tokens}, work), Ladder
-    )
+    inputs = {"config": _inputs(config), "tokens": shards.num_tokens}
+    return stages.run_shown("ladder", inputs, Ladder, work, title="probe")
 
 
 def _climb(
-    stages: Stages, ladder: Ladder, shards: Any, config: QuickstartConfig, bar: StageBar
+    stages: Stages, ladder: Ladder, shards: "TokenShards", config: QuickstartConfig
 ) -> list[RungPoint]:
     """Train the rungs."""
-
-    def work() -> list[RungPoint]:
-        with bar("ladder") as advance:
-            return climb(ladder, shards, config, advance)
-
-    points = convert(
-        stages.run("climb", {"ladder": ladder, "seed": config.seed}, work), list[RungPoint]
+    points = stages.run_shown(
+        "climb",
+        {"ladder": ladder, "seed": config.seed},
+        list[RungPoint],
+        lambda advance: climb(ladder, shards, config, advance),
+        title="ladder",
     )
     write_table(points, config.out / "ladder.csv", f"{VOCAB_SIZE} tokens of {config.out.name}")
     return points
@@ -271,33 +261,31 @@ def _forecast(
     config: QuickstartConfig,
 ) -> list[Forecast]:
     """Forecast the larger run; written down before it starts."""
-
-    def work() -> list[Forecast]:
-        return training_forecasts(
-            laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine
-        )
-
-    return convert(
-        stages.run("forecast", {"points": points, "ladder": ladder, "seed": config.seed}, work),
+    return stages.run(
+        "forecast",
+        {"points": points, "ladder": ladder, "seed": config.seed},
         list[Forecast],
+        lambda: training_forecasts(
+            laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine
+        ),
     )
 
 
-def _serve(stages: Stages, config: QuickstartConfig, bar: StageBar) -> ServingOutcome:
+def _serve(stages: Stages, config: QuickstartConfig) -> ServingOutcome:
     """Forecast and replay a trace on the larger model."""
-    seconds = 60 * config.minutes * _SERVING_SHARE
-
-    def work() -> ServingOutcome:
-        with bar("serve") as advance:
-            return weigh_serving(
-                model_directory(config),
-                seconds=seconds,
-                seed=config.seed,
-                threads=config.threads,
-                advance=advance,
-            )
-
-    return convert(stages.run("serve", {"config": _inputs(config)}, work), ServingOutcome)
+    return stages.run_shown(
+        "serve",
+        {"config": _inputs(config)},
+        ServingOutcome,
+        lambda advance: weigh_serving(
+            model_directory(config),
+            seconds=60 * config.minutes * _SERVING_SHARE,
+            seed=config.seed,
+            threads=config.threads,
+            advance=advance,
+        ),
+        title="serve",
+    )
 
 
 def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list[Check]) -> str:
@@ -317,25 +305,26 @@ def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list
             ledger.record(forecaster, kinds, run.id)
         return run.id
 
-    return str(stages.run("keep", {"checks": checks}, work))
+    return stages.run("keep", {"checks": checks}, str, work)
 
 
 def _forecasters(checks: list[Check]) -> dict[str, list[Check]]:
     """Sort checks by who forecast them."""
-    owners = {"eval": "laws.fit", "train": "cost.training_step", "serve": "serve.simulate"}
+    owners = {
+        "train.peak_memory": "cost.eager_training_memory",
+        "eval": "laws.fit",
+        "train": "cost.training_step",
+        "serve": "serve.simulate",
+    }
     sorted_checks: dict[str, list[Check]] = {}
     for item in checks:
         name = item.forecast.quantity
-        owner = (
-            "cost.eager_training_memory"
-            if name == "train.peak_memory"
-            else owners[name.split(".")[0]]
-        )
+        owner = owners.get(name) or owners[name.split(".")[0]]
         sorted_checks.setdefault(owner, []).append(item)
     return sorted_checks
 
 
-def _inputs(config: QuickstartConfig) -> dict[str, Any]:
+def _inputs(config: QuickstartConfig) -> dict[str, object]:
     """Return the choices that change what is trained; budget and cluster only change the plan."""
     plain = to_plain(config)
     return {name: plain[name] for name in ("text", "minutes", "seed", "threads")}

@@ -5,30 +5,23 @@ What was forecast, what was measured, and what a bigger budget would buy.
 
 import platform
 import time
+from typing import Any
 
 import numpy as np
 
-from steelyard.plan import Plan
-from steelyard.runs.charts import bars, law_fit, loss_curves, matmul_rates, predicted_measured
-from steelyard.runs.report import (
-    Cell,
-    Chart,
-    Checks,
-    Column,
-    Facts,
-    Report,
-    Section,
-    Table,
-    Text,
-    fact,
-)
+from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text
+from steelyard.runs.charts import bars, loss_curves, matmul_rates, predicted_measured
+from steelyard.runs.law_chart import law_fit
+from steelyard.runs.report import Cell, fact
 from steelyard.units import pretty
-from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH
+from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
+from steelyard.weigh.plan_section import plan_section
 from steelyard.weigh.quickstart import Quickstart
 
 __all__ = ["build"]
 
 _CURVE_POINTS = 24
+_STEP_TOKENS = BATCH_SIZE * SEQUENCE_LENGTH
 
 
 def build(found: Quickstart) -> Report:
@@ -46,7 +39,13 @@ def build(found: Quickstart) -> Report:
         title="This machine, weighed",
         subtitle=f"{machine.description}, Python {platform.python_version()}, seed "
         f"{found.config.seed}, {date}",
-        sections=[_verdict(found), _law(found), _plan(found), _machine(found), _method(found)],
+        sections=[
+            _verdict(found),
+            _law(found),
+            plan_section(found),
+            _machine(found),
+            _method(found),
+        ],
     )
 
 
@@ -54,7 +53,8 @@ def _verdict(found: Quickstart) -> Section:
     """Lead with the forecasts and what came."""
     covered = sum(item.covered for item in found.checks)
     by_name = {item.forecast.quantity: item for item in found.checks}
-    loss, step = by_name["eval.loss"], by_name["train.step_time"]
+    loss = by_name["eval.loss"]
+    step = by_name["train.step_time"]
     said = (
         f"A ladder of {len(found.ladder.rungs)} small models forecast a larger one before it was "
         f"trained: loss "
@@ -76,179 +76,63 @@ def _verdict(found: Quickstart) -> Section:
 
 def _law(found: Quickstart) -> Section:
     """Show the ladder and the law through it."""
-    points, target = found.points, found.ladder.target_steps * BATCH_SIZE * SEQUENCE_LENGTH
-    loss = next(
-        item.measurement.value for item in found.checks if item.forecast.quantity == "eval.loss"
-    )
-    size = _target_parameters(found)
-    seen = {
-        "parameters": [item.parameters for item in points],
-        "tokens": [item.tokens for item in points],
-        "loss": [item.loss for item in points],
-    }
-    sizes = sorted({item.parameters for item in points} | {size})
-    tokens = np.geomspace(
-        min(seen["tokens"]) * 0.8, max(*seen["tokens"], target) * 1.25, _CURVE_POINTS
-    )
-    grid = {
-        "parameters": np.repeat(sizes, _CURVE_POINTS).astype(float),
-        "tokens": np.tile(tokens, len(sizes)),
-    }
     law = found.laws[0]
-    said = law.predict(grid)
-    curve = grid | {"loss": said.value, "low": said.low, "high": said.high}
-    chart = law_fit(
-        seen,
-        {name: list(column) for name, column in curve.items()},
-        "Loss over tokens, one curve per model size",
-        target={"parameters": [size], "tokens": [target], "loss": [loss]},
-    )
     rows: list[list[Cell]] = [
-        [name, value, *law.interval(name)] for name, value in law.params.items()
+        [name, *(float(f"{number:.4g}") for number in (value, *law.interval(name)))]
+        for name, value in law.params.items()
     ]
     columns = [Column("Parameter"), Column("Fitted"), Column("80 % from"), Column("80 % to")]
     flat = "; ".join(map(str, law.flat_directions))
     caption = (
-        f"L(N, D) = {law.law.formula} on {len(points)} runs. The forecast is the mean of the forms "
-        f"{' and '.join(item.law.name for item in found.laws)}; shown is {law.law.name}, whose "
-        f"residuals are smaller "
-        f"({100 * law.noise:.2f} %). " + (f"Poorly determined: {flat}." if flat else "")
+        f"L(N, D) = {law.law.formula} on {len(found.points)} runs. The forecast is the mean of the "
+        f"forms {' and '.join(item.law.name for item in found.laws)}; shown is {law.law.name}, "
+        f"whose residuals are smaller ({100 * law.noise:.2f} %). "
+        + (f"Poorly determined: {flat}." if flat else "")
     )
-    steps = list(range(1, len(found.losses) + 1))
-    curves = {
-        "larger model": ([step * BATCH_SIZE * SEQUENCE_LENGTH for step in steps], found.losses)
-    }
+    steps = range(1, len(found.losses) + 1)
+    curves = {"larger model": ([step * _STEP_TOKENS for step in steps], found.losses)}
     return Section(
         "The law behind the forecast",
         [
             Chart(
-                chart,
+                _law_chart(found),
                 "Filled: runs the fit saw. Open diamond: the larger model, trained after its "
                 "forecast was written down.",
             ),
-            Table(columns, [[_rounded(cell) for cell in row] for row in rows], caption.strip()),
+            Table(columns, rows, caption.strip()),
             Chart(loss_curves(curves, "Training loss of the larger model")),
         ],
     )
 
 
-def _rounded(cell: Cell) -> Cell:
-    """Return a number four significant digits."""
-    return float(f"{cell:.4g}") if isinstance(cell, float) else cell
-
-
-def _target_parameters(found: Quickstart) -> int:
-    """Count the larger model's parameters."""
-    from steelyard.catalog.parameters import count_parameters
-    from steelyard.weigh.ladder import rung_architecture
-
-    return count_parameters(rung_architecture(*found.ladder.target)).total
-
-
-def _plan(found: Quickstart) -> Section:
-    """Show what the asked budget buys on the asked cluster."""
-    plan, choice = found.plan, found.plan.choice
-    said = (
-        f"**{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**, split "
-        f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and "
-        f"assumed efficiencies, "
-        "not on a measurement there."
-    )
-    labels = {
-        "train.total_time": "Wall time",
-        "run.cost": "Money",
-        "run.energy": "Energy",
-        "run.carbon": "CO2e",
-        "eval.loss": "Loss",
-        "plan.num_accelerators": "Accelerators",
-        "train.mfu": "Model FLOPs utilization",
-        "plan.memory_per_accelerator": "Memory per accelerator",
+def _law_chart(found: Quickstart) -> dict[str, Any]:
+    """Draw the ladder's runs, the law's curves over their range, and the larger model's run."""
+    measured = {item.forecast.quantity: item.measurement.value for item in found.checks}
+    target = {
+        "parameters": [parameters(found.ladder.target)],
+        "tokens": [found.ladder.target_steps * _STEP_TOKENS],
+        "loss": [measured["eval.loss"]],
     }
-    facts = [
-        fact(item, labels[item.quantity]) for item in plan.forecasts if item.quantity in labels
-    ]
-    rows: list[list[Cell]] = [
-        [
-            item.quantity,
-            pretty(item.value, item.unit),
-            f"{pretty(item.low, item.unit)} to {pretty(item.high, item.unit)}",
-            item.provenance,
-            item.source,
-        ]
-        for item in plan.forecasts
-    ]
-    rejected: list[list[Cell]] = [[_layout(item.choice), item.reason] for item in plan.rejected[:6]]
-    columns = [
-        Column("Quantity"),
-        Column("Forecast", align="right"),
-        Column("80 % interval", align="right"),
-        Column("Provenance"),
-        Column("Source"),
-    ]
-    return Section(
-        "What the budget buys",
-        [
-            Text(said),
-            Facts(facts),
-            Table(columns, rows, f"Binding constraint: {plan.binding_constraint}."),
-            Table([Column("Recipe"), Column("Chosen")], _recipe(choice)),
-            Table(
-                [Column("Alternative"), Column("Why it lost")],
-                rejected,
-                "The closest alternatives.",
-            ),
-        ],
+    seen = {
+        name: [getattr(item, name) for item in found.points]
+        for name in ("parameters", "tokens", "loss")
+    }
+    sizes = sorted({*seen["parameters"], *target["parameters"]})
+    # The curves go a little beyond all runs, so that every point lies on one.
+    ends = seen["tokens"] + target["tokens"]
+    tokens = np.geomspace(min(seen["tokens"]) * 0.8, max(ends) * 1.25, _CURVE_POINTS)
+    grid = {
+        "parameters": np.repeat(sizes, _CURVE_POINTS).astype(float),
+        "tokens": np.tile(tokens, len(sizes)),
+    }
+    said = found.laws[0].predict(grid)
+    curve = grid | {"loss": said.value, "low": said.low, "high": said.high}
+    return law_fit(
+        seen,
+        {name: list(column) for name, column in curve.items()},
+        "Loss over tokens, one curve per model size",
+        target=target,
     )
-
-
-def _law_of(plan: Plan) -> str:
-    """Name the law the plan's size and tokens come from."""
-    loss = plan.forecast("eval.loss")
-    return (
-        "the law above"
-        if loss.provenance == "fitted"
-        else f"a published law, as the budget is far beyond the ladder ({loss.source})"
-    )
-
-
-def _layout(choice: dict) -> str:
-    """Print an alternative's layout in a few words."""
-    parts = (
-        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
-        f"{choice['pipeline']} pipeline"
-    )
-    return (
-        f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute "
-        f"{choice['recompute']}"
-    )
-
-
-def _recipe(choice: dict) -> list[list[Cell]]:
-    """Tell the chosen settings in four lines."""
-    arch = choice["architecture"]
-    return [
-        [
-            "Model",
-            f"{pretty(choice['parameters'], 'parameter')}: {arch['num_layers']} layers of width "
-            f"{arch['hidden_size']:,}, "
-            f"{arch['num_heads']} heads ({arch['num_kv_heads']} for keys and values), MLP "
-            f"{arch['intermediate_size']:,}, "
-            f"vocabulary {arch['vocab_size']:,}",
-        ],
-        [
-            "Data",
-            f"{pretty(choice['tokens'], 'token')} in {choice['steps']:,} steps of "
-            f"{choice['global_batch']:,} sequences "
-            f"of {choice['sequence_length']:,} tokens",
-        ],
-        ["Optimizer", f"peak learning rate {choice['learning_rate']:.3g}, {choice['dtype']}"],
-        [
-            "Layout",
-            f"{choice['accelerator']} of {choice['cluster']}: {_layout(choice)}, accumulation "
-            f"{choice['accumulation']}"
-            + (", sequence parallel" if choice["sequence_parallel"] else ""),
-        ],
-    ]
 
 
 def _machine(found: Quickstart) -> Section:

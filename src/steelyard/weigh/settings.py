@@ -1,13 +1,10 @@
-"""What the user may choose about a quickstart.
-
-Everything else is derived from it and shown in the report.
-"""
+"""What the user may choose about a quickstart; the report shows all that is derived from it."""
 
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, require
 
 __all__ = ["QuickstartConfig"]
 
@@ -23,8 +20,8 @@ class QuickstartConfig:
         budget_flops: training budget of the plan, floating-point operations.
         cluster: catalog name of the cluster the plan is for.
         minutes: wall time the job aims at on this machine, all stages together.
-        seed: of data order, weights, bootstrap and trace.
-        threads: of every compute kernel; 0 for all cores.
+        seed: seed of data order, weights, bootstrap and trace.
+        threads: threads of every compute kernel; 0 for all cores.
     """
 
     text: tuple[Path, ...] = ()
@@ -37,20 +34,13 @@ class QuickstartConfig:
 
     def __post_init__(self) -> None:
         """Refuse values no quickstart can work with."""
-        if not (math.isfinite(self.minutes) and 1.0 <= self.minutes <= 600.0):
-            raise ConfigError(
-                f"minutes: {self.minutes} is outside 1..600",
-                hint="the default, 5, suits a first run",
-            )
-        if not (math.isfinite(self.budget_flops) and self.budget_flops > 0):
-            raise ConfigError(
-                f"budget: {self.budget_flops} FLOP is not a positive amount",
-                hint="for example --budget 1e21FLOP",
-            )
-        if self.seed < 0:
-            raise ConfigError(
-                f"seed: {self.seed} is negative", hint="give 0 or a positive whole number"
-            )
+        # NaN fails every comparison, so it is refused with the rest.
+        require(
+            self,
+            minutes=(1.0 <= self.minutes <= 600.0, "in 1..600; the default, 5, suits a first run"),
+            budget_flops=(0 < self.budget_flops < math.inf, "positive, such as 1e21FLOP"),
+            seed=(self.seed >= 0, "0 or a positive whole number"),
+        )
         missing = [str(path) for path in self.text if not path.exists()]
         if missing:
             raise ConfigError(

@@ -9,35 +9,32 @@ from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH
 
 __all__ = ["write_table"]
 
-_HEAD = "hidden_size,num_layers,parameters,tokens,flops,loss,steps,batch_tokens,step_time_s,counts,loss_unit,tokenizer,schedule"
-
 
 def write_table(points: Sequence[RungPoint], path: Path, tokenizer: str) -> None:
-    """Write the cooled-down runs as CSV, one per row, with the conventions that their numbers follow.
+    """Write the cooled-down runs as CSV, one per row, with the conventions of their numbers.
 
     Args:
-        points: of the ladder.
-        path: of the file, replaced as a whole.
-        tokenizer: name of the tokenizer the text was cut with.
+        points: runs of the ladder.
+        path: file to write, replaced as a whole.
+        tokenizer: name of the tokenizer that cut the text.
     """
-    lines = [_HEAD]
-    for point in points:
-        numbers = (
-            point.hidden_size,
-            point.num_layers,
-            point.parameters,
-            point.tokens,
-            6 * point.parameters * point.tokens,
-            point.loss,
-        )
-        rest = (
-            point.steps,
-            BATCH_SIZE * SEQUENCE_LENGTH,
-            point.step_time_s,
-            "total",
-            "nat/token",
-            tokenizer,
-            "finished",
-        )
-        lines.append(",".join(map(str, (*numbers, *rest))))
+    rows = [
+        {
+            "hidden_size": point.hidden_size,
+            "num_layers": point.num_layers,
+            "parameters": point.parameters,
+            "tokens": point.tokens,
+            "flops": 6 * point.parameters * point.tokens,
+            "loss": point.loss,
+            "steps": point.steps,
+            "batch_tokens": BATCH_SIZE * SEQUENCE_LENGTH,
+            "step_time_s": point.step_time_s,
+            "counts": "total",
+            "loss_unit": "nat/token",
+            "tokenizer": tokenizer,
+            "schedule": "finished",
+        }
+        for point in points
+    ]
+    lines = [",".join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))]
     write_bytes(path, ("\n".join(lines) + "\n").encode())

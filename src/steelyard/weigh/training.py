@@ -1,11 +1,11 @@
 """Train what the ladder says: probe the step times, climb the rungs, train the larger model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from steelyard.catalog.parameters import count_parameters
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 from steelyard.weigh.forecast import RungPoint
@@ -14,6 +14,7 @@ from steelyard.weigh.ladder import (
     COOLDOWN_FRACTION,
     SEQUENCE_LENGTH,
     Ladder,
+    parameters,
     rung_architecture,
 )
 from steelyard.weigh.progress import Advance
@@ -41,7 +42,7 @@ def rung_config(
     Args:
         shape: (hidden_size, num_layers).
         steps: optimizer steps.
-        config: seed and threads.
+        config: choices of the user; seed and threads count here.
         cooled: whether the last fifth of the steps cools down.
 
     Returns:
@@ -76,6 +77,7 @@ def probe_step_times(
         advance(index / len(shapes), f"step time of a {shape[0]}-wide model")
         session = Session(rung_config(shape, _PROBE_STEPS, config, cooled=False), shards)
         seconds = [session.step()[1] for _ in range(_PROBE_STEPS)]
+        # The first steps allocate and warm caches.
         times.append(median(seconds[4:]))
     return times
 
@@ -89,19 +91,16 @@ def climb(
     points: list[RungPoint] = []
     lengths = list(ladder.branch_steps)
     configs = [rung_config(shape, lengths[-1], config, cooled=False) for shape in ladder.rungs]
-    costs = [
-        count_parameters(item.architecture).total
-        * ladder_tokens(item, lengths, cooldown_fraction=COOLDOWN_FRACTION)
-        for item in configs
-    ]
+    tokens = [ladder_tokens(item, lengths, cooldown_fraction=COOLDOWN_FRACTION) for item in configs]
+    costs = [parameters(shape) * count for shape, count in zip(ladder.rungs, tokens, strict=True)]
     for index, (shape, recipe) in enumerate(zip(ladder.rungs, configs, strict=True)):
         tally = _Tally(
             advance,
             sum(costs[:index]) / sum(costs),
             costs[index] / sum(costs),
-            ladder_tokens(recipe, lengths) // recipe.tokens_per_step,
+            tokens[index] // recipe.tokens_per_step,
+            f"{shape[0]} wide, {shape[1]} layers",
         )
-        tally.name = f"{shape[0]} wide, {shape[1]} layers"
         directory = config.out / "ladder" / f"{shape[0]}x{shape[1]}"
         results = run_ladder_rung(
             recipe,
@@ -126,19 +125,30 @@ def train_target(
     return train(recipe, shards, config.out / "target", on_step=tally.step)
 
 
+@dataclass
 class _Tally:
-    """Turns the trainer's steps into the fraction of a stage."""
+    """Turns the trainer's steps into the fraction of a stage.
 
-    def __init__(self, advance: Advance, begin: float, share: float, steps: int) -> None:
-        self.advance = advance
-        self.begin = begin
-        self.share = share
-        self.steps = max(steps, 1)
-        self.done = 0
-        self.name = ""
+    Attributes:
+        advance: callback for the stage's progress.
+        begin: fraction of the stage that was done before.
+        share: part of the stage that these steps are.
+        steps: number of steps to come, 1 or more.
+        name: words on what is trained.
+        done: steps done.
+    """
+
+    advance: Advance
+    begin: float
+    share: float
+    steps: int
+    name: str = ""
+    done: int = 0
 
     def step(self, progress: Progress) -> None:
         """Count one optimizer step."""
+        # A resumed run reports only the steps it still does, and a restarted one may repeat some:
+        # the fraction is cut at the stage's end.
         self.done += 1
         words = (
             f"{self.name}  loss {progress.loss:.2f}  {progress.tokens_per_s:,.0f} tokens/s".strip()
