@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def test_interconnect_is_19_percent_of_the_cluster(a100, site):
 
 def test_a_bill_scales_with_time_and_names_its_sources(a100, site):
     one, two = (
-        bill(duration_s=hours * 3600, num_accelerators=8, accelerator=a100, site=site)
+        bill(duration_s=hours * 3600, num_accelerators=8, accelerator=a100, site=site).forecasts
         for hours in (1, 2)
     )
     assert [item.quantity for item in one] == ["run.energy", "run.cost", "run.carbon"]
@@ -47,7 +48,23 @@ def test_a_bill_scales_with_time_and_names_its_sources(a100, site):
     assert one[2].value == pytest.approx(one[0].value / 3.6e6 * 300)
     assert all(item.source and item.low < item.value < item.high for item in one)
     rented = bill(duration_s=3600, num_accelerators=8, accelerator=a100, site=site, rent_usd=2.0)
-    assert rented[1].value == pytest.approx(16.0)
+    assert rented.forecasts[1].value == pytest.approx(16.0) and not rented.unknown
+
+
+def test_what_is_unknown_leaves_only_its_own_line_out(a100, site):
+    run = {"duration_s": 3600, "num_accelerators": 8}
+    unpriced = replace(a100, name="MI250X", price_usd_per_hour=0.0)
+    without = bill(accelerator=unpriced, site=site, **run)
+    assert [item.quantity for item in without.forecasts] == ["run.energy", "run.carbon"]
+    assert without.unknown == {"run.cost": "no price is known for MI250X"}
+    given = bill(accelerator=unpriced, site=site, rent_usd=2.0, **run)
+    assert [item.quantity for item in given.forecasts] == ["run.energy", "run.cost", "run.carbon"]
+    dark = replace(site, carbon_g_per_kwh=0.0, price_usd_per_kwh=0.0)
+    found = bill(accelerator=a100, site=dark, **run)
+    assert [item.quantity for item in found.forecasts] == ["run.energy"]
+    assert "electricity" in found.unknown["run.cost"] and "carbon" in found.unknown["run.carbon"]
+    unrated = bill(accelerator=replace(a100, tdp_w=0.0), site=site, **run)
+    assert unrated.forecasts[0].provenance == "assumed" and not unrated.unknown
 
 
 def test_bad_bills_are_refused(a100, site):
