@@ -153,6 +153,7 @@ def _plan(found: Quickstart) -> Section:
         f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and "
         f"assumed efficiencies, "
         "not on a measurement there."
+        + "".join(f" {name} is left out: {why}." for name, why in plan.unknown.items())
     )
     labels = {
         "train.total_time": "Wall time",

@@ -1,19 +1,20 @@
 """Rate of fused causal attention, forward and backward."""
 
-from steelyard.catalog.probes.timing import Samples, clock_of, repeat
+from steelyard.catalog.probes.timing import Clock, Samples, clock_of, repeat
 
 __all__ = ["attention"]
 
 _SHAPES = {"cpu": (8, 4, 256, 64), "cuda": (8, 16, 2048, 128)}
-"""Sequences, heads, tokens and head size, by device."""
+"""Sequences, heads, tokens and head size, by device: what a small training batch holds."""
 
 
-def attention(*, device: str, quick: bool) -> tuple[Samples, float]:
+def attention(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[Samples, float]:
     """Time one training pass of attention, in fp32 on a CPU and bf16 on CUDA.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
+        clock: times a number of calls; the device's own when not given.
 
     Returns:
         Samples, and the FLOPs of one repetition: the causal half of both products forward, 2.5
@@ -35,7 +36,7 @@ def attention(*, device: str, quick: bool) -> tuple[Samples, float]:
     flops = 3.5 * 4.0 * sequences * heads * tokens * (tokens + 1) / 2 * size
     return repeat(
         work,
-        clock_of(device),
+        clock or clock_of(device),
         repeats=5 if quick else 9,
         least_s=0.01,
         most_s=0.4 if quick else 1.0,

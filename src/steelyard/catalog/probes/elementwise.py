@@ -1,9 +1,6 @@
-"""Rate of elementwise operators, forward and backward.
+"""Rate of activation and softmax, forward and backward, which exponentials bound."""
 
-Activation and softmax, which exponentials bound more than memory.
-"""
-
-from steelyard.catalog.probes.timing import Samples, clock_of, repeat
+from steelyard.catalog.probes.timing import Clock, Samples, clock_of, repeat
 
 __all__ = ["elementwise"]
 
@@ -13,12 +10,13 @@ _PASSES = 10
 reads and one write backward."""
 
 
-def elementwise(*, device: str, quick: bool) -> tuple[Samples, float]:
+def elementwise(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[Samples, float]:
     """Time one training pass of SiLU and log-softmax over fp32 rows.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
+        clock: times a number of calls; the device's own when not given.
 
     Returns:
         Samples, and the bytes one repetition reads and writes.
@@ -26,11 +24,8 @@ def elementwise(*, device: str, quick: bool) -> tuple[Samples, float]:
     import torch
     import torch.nn.functional as F
 
-    values = (
-        torch.randn(_SHAPES[device], generator=torch.Generator().manual_seed(0))
-        .to(device)
-        .requires_grad_()
-    )
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(_SHAPES[device], generator=generator).to(device).requires_grad_()
     above = torch.ones_like(values)
 
     def work() -> None:
@@ -39,7 +34,7 @@ def elementwise(*, device: str, quick: bool) -> tuple[Samples, float]:
     size = float(values.numel() * values.element_size())
     return repeat(
         work,
-        clock_of(device),
+        clock or clock_of(device),
         repeats=5 if quick else 9,
         least_s=0.01,
         most_s=0.4 if quick else 1.0,

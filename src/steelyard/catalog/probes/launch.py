@@ -1,15 +1,15 @@
 """Overhead of dispatching one small tensor operation from Python."""
 
-import time
+from functools import partial
 
-from steelyard.catalog.probes.timing import Samples
+from steelyard.catalog.probes.timing import Clock, Samples, host_clock
 
 __all__ = ["launch"]
 
 _OPERATIONS = 300
 
 
-def launch(*, device: str, quick: bool) -> Samples:
+def launch(*, device: str, quick: bool, clock: Clock = host_clock) -> Samples:
     """Time the dispatch of small additions.
 
     On CUDA the queue is drained between repetitions, not inside them.
@@ -17,20 +17,18 @@ def launch(*, device: str, quick: bool) -> Samples:
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
+        clock: times a number of calls; by the host on every device, as the host dispatches.
 
     Returns:
         Seconds per operation.
     """
     import torch
 
-    left, right = torch.ones(8, device=device), torch.ones(8, device=device)
+    ones = torch.ones(8, device=device)
     seconds: list[float] = []
     with torch.inference_mode():
         for _ in range(11 if quick else 51):
-            start = time.perf_counter()
-            for _ in range(_OPERATIONS):
-                torch.add(left, right)
-            seconds.append((time.perf_counter() - start) / _OPERATIONS)
+            seconds.append(clock(partial(torch.add, ones, ones), _OPERATIONS) / _OPERATIONS)
             if device == "cuda":
                 torch.cuda.synchronize()
-    return Samples(tuple(seconds[1:]))
+    return Samples(tuple(seconds[1:]))  # the first repetition warms up
