@@ -117,8 +117,8 @@ def test_an_unknown_price_leaves_money_out_and_plans_the_rest():
     allocation = SimpleNamespace(parameters=3e9, tokens=6e10, loss=2.2)
     made = plan_training(allocation, cluster=where, accelerator=chip, site=SITE)
     assert {item.quantity for item in made.forecasts} >= FORECAST - {"run.cost"}
-    assert made.unknown == {"run.cost": "no price is known for MI250X-GCD"}
-    assert "run.cost is left out: no price is known for MI250X-GCD" in made.notes
+    assert made.unknown.keys() == {"run.cost"}
+    assert any("run.cost is left out: no price is known for MI250X" in note for note in made.notes)
     with pytest.raises(ConfigError, match="no price is known"):
         made.forecast("run.cost")
     priced = plan_training(allocation, cluster=where, accelerator=chip, site=SITE, rent_usd=2.0)

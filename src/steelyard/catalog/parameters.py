@@ -55,7 +55,7 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     """
     stored, active = (
         _outside_layers(arch)
-        + sum(count * _layer(arch, *kind) for count, *kind in _stacks(arch, experts))
+        + sum(count * _layer(arch, *kind) for count, kind in _stacks(arch, experts))
         for experts in (arch.num_experts, arch.experts_per_token)
     )
     embedding = _embedding(arch)
@@ -70,16 +70,16 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     )
 
 
-def _stacks(arch: Architecture, experts: int) -> list[tuple[int, int | None, bool]]:
+def _stacks(arch: Architecture, experts: int) -> list[tuple[int, tuple[int | None, bool]]]:
     """List the runs of equal layers.
 
     Each is a number of layers, the routed experts that count (None for a dense MLP), and whether
     they have cross-attention.
     """
     if arch.kind == "encoder-decoder":
-        return [(arch.num_layers, None, False), (arch.num_layers, None, True)]
+        return [(arch.num_layers, (None, False)), (arch.num_layers, (None, True))]
     dense = arch.num_dense_layers if arch.num_experts else arch.num_layers
-    return [(dense, None, False), (arch.num_layers - dense, experts, False)]
+    return [(dense, (None, False)), (arch.num_layers - dense, (experts, False))]
 
 
 def _embedding(arch: Architecture) -> int:

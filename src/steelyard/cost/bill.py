@@ -93,7 +93,7 @@ def bill(
         usd = price.total_usd * num_accelerators * duration_s / 3600
         found.append(_cost(usd, price, duration_relative))
     except CatalogError as error:
-        unknown["run.cost"] = str(error)
+        unknown["run.cost"] = f"{error}; {error.hint}"
     try:
         grams = run_carbon_g(energy, site)
         said += f"; {site.carbon_g_per_kwh:g} g/kWh at {site.name}"
@@ -101,7 +101,7 @@ def bill(
             Forecast.about("run.carbon", grams, relative=width + 0.1, provenance=kind, source=said)
         )
     except CatalogError as error:
-        unknown["run.carbon"] = str(error)
+        unknown["run.carbon"] = f"{error}; {error.hint}"
     return Bill(forecasts=found, unknown=unknown)
 
 
