@@ -39,7 +39,7 @@ def quick(tmp_path_factory):
         patch.setattr(probes + "memory.memory_bytes", lambda device: 8 * 2.0**20)
         patch.setattr(probes + "memory.last_level_cache_bytes", lambda device: 2**20)
         patch.setattr(probes + "link._MESSAGE_BYTES", 2**16)
-        patch.setattr(probes + "launch._OPERATIONS", 3)
+        patch.setattr(probes + "kernels._OPERATIONS", 3)
         patch.setattr(probes + "disk.shutil.disk_usage", lambda _: SimpleNamespace(free=20 * 2**22))
         told = []
         threads = torch.get_num_threads()

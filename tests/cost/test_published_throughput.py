@@ -48,7 +48,7 @@ def machine(chip: str) -> Machine | None:
 
 
 def ratio(row: dict[str, str]) -> float | None:
-    """Return predicted over published throughput, None for other than dense runs of known layout."""
+    """Return predicted over published throughput; None unless dense and of known layout."""
     device = machine(row["chip"])
     dense = not row["active_params_b"] or row["active_params_b"] == row["params_b"]
     plain = (

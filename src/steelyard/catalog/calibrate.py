@@ -13,10 +13,8 @@ import numpy as np
 
 from steelyard.catalog.calibration import Calibration, MatmulPoint
 from steelyard.catalog.probes import memory
-from steelyard.catalog.probes.attention import attention
 from steelyard.catalog.probes.disk import disk_rates
-from steelyard.catalog.probes.elementwise import elementwise
-from steelyard.catalog.probes.launch import launch
+from steelyard.catalog.probes.kernels import attention, elementwise, launch
 from steelyard.catalog.probes.link import link_rates
 from steelyard.catalog.probes.matmul import time_matmuls
 from steelyard.catalog.probes.timing import Clock, Samples, host_clock, quietest
@@ -52,21 +50,6 @@ _QUANTITIES = {
     "launch_s": "machine.launch",
 }
 """Fields of a calibration that are quantities as well."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _How:
-    """How the probes measure."""
-
-    device: str
-    quick: bool
-    clock: Clock | None
-    folder: Path
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Arguments that the probes of the device share."""
-        return {"device": self.device, "quick": self.quick, "clock": self.clock}
 
 
 @dataclass(slots=True)
@@ -150,15 +133,16 @@ def calibrate(
     start = time.perf_counter()
     found = _Findings()
     rounds = _ROUNDS[quick]
-    how = _How(device=device, quick=quick, clock=clock, folder=folder or user_dir())
+    how: dict[str, Any] = {"device": device, "quick": quick, "clock": clock}
     with torch_threads(num_threads or default_threads()) as threads:
         for index in range(rounds):
 
             def part(text: str, fraction: float, index: int = index) -> None:
                 tell(f"{text} (round {index + 1} of {rounds})", (index + fraction) / rounds)
 
-            for measure in (_measure_matmul, _measure_memory, _measure_host):
-                measure(found, how, part)
+            _measure_matmul(found, how, part)
+            _measure_memory(found, how, part)
+            _measure_host(found, how, part, folder or user_dir())
     tell("done", 1.0)
     return _conclude(found, device, threads, started_s, time.perf_counter() - start)
 
@@ -233,9 +217,9 @@ def _check_device(device: str, num_threads: int) -> None:
         )
 
 
-def _measure_matmul(found: _Findings, how: _How, tell: Progress) -> None:
+def _measure_matmul(found: _Findings, how: dict[str, Any], tell: Progress) -> None:
     """Time matrix products of every dtype, 0 to 70 % of a round."""
-    budgets = {name: both[not how.quick] for name, both in _BUDGETS_S[how.device].items()}
+    budgets = {name: both[not how["quick"]] for name, both in _BUDGETS_S[how["device"]].items()}
     done = 0.0
     for dtype, budget_s in budgets.items():
         share = 0.7 * budget_s / sum(budgets.values())
@@ -245,41 +229,42 @@ def _measure_matmul(found: _Findings, how: _How, tell: Progress) -> None:
         ) -> None:
             tell(f"matrix products, {dtype}", done + share * fraction)
 
-        timed = time_matmuls(dtype, budget_s=budget_s, step=step, **how.options)
+        timed = time_matmuls(dtype, budget_s=budget_s, step=step, **how)
         for shape, samples in timed.items():
             found.matmul.setdefault((dtype, shape), []).append(samples)
         done += share
 
 
-def _measure_memory(found: _Findings, how: _How, tell: Progress) -> None:
+def _measure_memory(found: _Findings, how: dict[str, Any], tell: Progress) -> None:
     """Time memory, 70 to 83 % of a round."""
     tell("memory streams", 0.7)
-    found.add("stream_bytes_per_s", *memory.stream(**how.options))
-    found.add("cache_bytes_per_s", *memory.cache_stream(**how.options))
+    found.add("stream_bytes_per_s", *memory.stream(**how))
+    found.add("cache_bytes_per_s", *memory.cache_stream(**how))
     tell("random gathers", 0.8)
-    found.add("gather_bytes_per_s", *memory.gather(**how.options))
-    if how.device == "cuda":
-        found.add("host_link_bytes_per_s", *memory.host_copy(quick=how.quick))
+    found.add("gather_bytes_per_s", *memory.gather(**how))
+    if how["device"] == "cuda":
+        found.add("host_link_bytes_per_s", *memory.host_copy(quick=how["quick"]))
 
 
-def _measure_host(found: _Findings, how: _How, tell: Progress) -> None:
+def _measure_host(found: _Findings, how: dict[str, Any], tell: Progress, folder: Path) -> None:
     """Time attention, elementwise operators, dispatch, links and disk, 83 to 100 % of a round."""
-    clock = how.clock or host_clock  # these are the host's work on every device
+    # Dispatch, links and disk are the host's work on every device.
+    on_host: dict[str, Any] = {"quick": how["quick"], "clock": how["clock"] or host_clock}
     tell("attention", 0.83)
-    found.add("attention_flops_per_s", *attention(**how.options))
+    found.add("attention_flops_per_s", *attention(**how))
     tell("elementwise operators", 0.85)
-    found.add("elementwise_bytes_per_s", *elementwise(**how.options))
+    found.add("elementwise_bytes_per_s", *elementwise(**how))
     tell("operation dispatch", 0.86)
-    found.add("launch_s", launch(device=how.device, quick=how.quick, clock=clock))
+    found.add("launch_s", launch(device=how["device"], **on_host))
     tell("links between processes", 0.88)
-    links = link_rates(quick=how.quick, clock=clock)
+    links = link_rates(**on_host)
     found.add("link_latency_s", links.tcp_one_way)
     found.add("link_bytes_per_s", links.tcp_message, links.message_bytes)
     found.add("shared_latency_s", links.pipe_one_way)
     found.add("shared_bytes_per_s", links.shared_message, links.message_bytes)
     tell("disk", 0.94)
-    how.folder.mkdir(parents=True, exist_ok=True)
-    disk = disk_rates(how.folder, quick=how.quick, clock=clock)
+    folder.mkdir(parents=True, exist_ok=True)
+    disk = disk_rates(folder, **on_host)
     if disk.write is not None and disk.read is not None:
         found.disk_direct = disk.direct
         found.add("disk_write_bytes_per_s", disk.write, disk.size_bytes)

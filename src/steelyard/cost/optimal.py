@@ -152,18 +152,21 @@ def _check(
     prompt: float, output: float, devices: int, requests: float, cap: float, phase: str
 ) -> None:
     """Refuse sizes that mean nothing."""
-    if not (prompt >= 0 and 0 < output < math.inf and prompt < math.inf):
-        raise ConfigError(
+    for is_good, problem in (
+        (
+            0 <= prompt < math.inf and 0 < output < math.inf,
             f"prompt_tokens {prompt:g} and output_tokens {output:g}: need a prompt of at least 0 "
-            f"and an output above 0"
-        )
-    if devices < 1 or requests < 0 or not cap > 0:
-        raise ConfigError(
+            f"and an output above 0",
+        ),
+        (
+            devices >= 1 and requests >= 0 and cap > 0,
             f"tensor_parallel {devices}, requests {requests:g}, max_dense_tokens {cap:g}: need at "
-            f"least 1, at least 0, above 0"
-        )
-    if phase not in ("both", "decode"):
-        raise ConfigError(f"phase {phase!r} is not one of both, decode")
+            f"least 1, at least 0, above 0",
+        ),
+        (phase in ("both", "decode"), f"phase {phase!r} is not one of both, decode"),
+    ):
+        if not is_good:
+            raise ConfigError(problem)
 
 
 def _measured_rate(machine: Machine, given: float) -> float:

@@ -4,7 +4,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.cost.longcontext import ServePoint
@@ -110,23 +110,6 @@ class Residents:
         self.inside.discard(user)
 
 
-@dataclass(slots=True)
-class _Moment:
-    """The device, its link and what waits, at one moment."""
-
-    now_s: float = 0.0
-    rounds: dict[int, int] = field(default_factory=dict)
-    waiting: deque[int] = field(default_factory=deque)
-    prefilling: deque[int] = field(default_factory=deque)
-    decoding: dict[int, float] = field(default_factory=dict)
-    events: list[tuple[float, int, Callable[[int], None], int]] = field(default_factory=list)
-    link_free_s: float = 0.0
-    answers: list[float] = field(default_factory=list)
-    busy: dict[str, float] = field(
-        default_factory=lambda: {"prefill": 0.0, "decode": 0.0, "switch": 0.0}
-    )
-
-
 class _Fluid:
     """Answers progress continuously at the rate the device has for all of them.
 
@@ -137,12 +120,19 @@ class _Fluid:
         """Queue every upload."""
         self.point = point
         self.load = load
-        self.state = _Moment()
+        self.now_s = 0.0
+        self.link_free_s = 0.0
+        self.rounds: dict[int, int] = {}
+        self.waiting: deque[int] = deque(range(load.users))
+        self.prefilling: deque[int] = deque()
+        self.decoding: dict[int, float] = {}
+        self.events: list[tuple[float, int, Callable[[int], None], int]] = []
+        self.answers: list[float] = []
+        self.busy = {"prefill": 0.0, "decode": 0.0, "switch": 0.0}
         self.residents = Residents(point.concurrency)
         self.shared_s = point.weights_read_s
         self.own_s = point.decode_s_per_token - point.weights_read_s
         self.count = itertools.count()
-        self.state.waiting.extend(range(load.users))
         self.admit()
 
     def admit(self) -> None:
@@ -150,102 +140,98 @@ class _Fluid:
 
         Caches move over the link; new documents are read after that.
         """
-        state = self.state
-        while state.waiting:
-            user = state.waiting[0]
+        while self.waiting:
+            user = self.waiting[0]
             resident = user in self.residents.inside
             out = self.residents.take(user)
             if out is None:
                 return
-            state.waiting.popleft()
+            self.waiting.popleft()
             # A returning user's cache moves in; a new user's does not exist yet. Each move is half
             # of a switch.
-            moves = 0 if resident else out + (user in state.rounds)
+            moves = 0 if resident else out + (user in self.rounds)
             seconds = moves * self.point.switch_s / 2
-            start_s = state.now_s
+            start_s = self.now_s
             if moves:
-                start_s = max(state.now_s, state.link_free_s)
-                state.link_free_s = start_s + seconds
-            state.busy["switch"] += seconds
+                start_s = max(self.now_s, self.link_free_s)
+                self.link_free_s = start_s + seconds
+            self.busy["switch"] += seconds
             self.later(start_s + seconds, self.ready, user)
 
     def later(self, time_s: float, action: Callable[[int], None], user: int) -> None:
         """Schedule an event; those of the same time run in the order they were scheduled."""
-        heapq.heappush(self.state.events, (time_s, next(self.count), action, user))
+        heapq.heappush(self.events, (time_s, next(self.count), action, user))
 
     def ready(self, user: int) -> None:
         """Start an answer, or queue the document first."""
-        if user in self.state.rounds:
-            self.state.decoding[user] = float(self.load.answer_tokens)
+        if user in self.rounds:
+            self.decoding[user] = float(self.load.answer_tokens)
             return
-        self.state.prefilling.append(user)
-        if len(self.state.prefilling) == 1:
+        self.prefilling.append(user)
+        if len(self.prefilling) == 1:
             self.read_next()
 
     def read_next(self) -> None:
         """Read the first document of the queue; answers stand still meanwhile."""
-        self.state.busy["prefill"] += self.point.prefill_s
-        end_s = self.state.now_s + self.point.prefill_s
-        self.later(end_s, self.read, self.state.prefilling[0])
+        self.busy["prefill"] += self.point.prefill_s
+        end_s = self.now_s + self.point.prefill_s
+        self.later(end_s, self.read, self.prefilling[0])
 
     def read(self, user: int) -> None:
         """End a document and start its first answer."""
-        self.state.prefilling.popleft()
-        self.state.rounds[user] = 0
+        self.prefilling.popleft()
+        self.rounds[user] = 0
         self.ready(user)
-        if self.state.prefilling:
+        if self.prefilling:
             self.read_next()
 
     def answered(self, user: int) -> None:
         """End an answer; the user thinks or leaves."""
-        state = self.state
-        del state.decoding[user]
-        state.answers.append(state.now_s)
-        state.rounds[user] += 1
-        if state.rounds[user] == self.load.rounds:
+        del self.decoding[user]
+        self.answers.append(self.now_s)
+        self.rounds[user] += 1
+        if self.rounds[user] == self.load.rounds:
             self.residents.leave(user)
         else:
             self.residents.rest(user)
-            self.later(state.now_s + self.load.think_s, self.ask, user)
+            self.later(self.now_s + self.load.think_s, self.ask, user)
         self.admit()
 
     def ask(self, user: int) -> None:
         """Ask the next question."""
-        self.state.waiting.append(user)
+        self.waiting.append(user)
         self.admit()
 
     def token_s(self) -> float:
         """Return the seconds of one token of every answer in progress."""
-        return self.shared_s + self.own_s * len(self.state.decoding)
+        return self.shared_s + self.own_s * len(self.decoding)
 
     def run(self) -> None:
         """Go from event to event."""
-        state = self.state
-        while state.events or state.decoding:
-            stalled = bool(state.prefilling)
+        while self.events or self.decoding:
+            stalled = bool(self.prefilling)
             ends_s = float("inf")
-            if state.decoding and not stalled:
-                ends_s = state.now_s + min(state.decoding.values()) * self.token_s()
-            event_s = state.events[0][0] if state.events else float("inf")
+            if self.decoding and not stalled:
+                ends_s = self.now_s + min(self.decoding.values()) * self.token_s()
+            event_s = self.events[0][0] if self.events else float("inf")
             self.advance(min(ends_s, event_s), stalled)
             if ends_s <= event_s:
                 # Tokens are continuous here: a rounding remainder of a token is an end.
-                for user in [user for user, left in state.decoding.items() if left < 1e-6]:
+                for user in [user for user, left in self.decoding.items() if left < 1e-6]:
                     self.answered(user)
             else:
-                _, _, action, user = heapq.heappop(state.events)
+                _, _, action, user = heapq.heappop(self.events)
                 action(user)
 
     def advance(self, time_s: float, stalled: bool) -> None:
         """Let answers progress until a time."""
-        state = self.state
-        if state.decoding and not stalled:
-            spent_s = time_s - state.now_s
+        if self.decoding and not stalled:
+            spent_s = time_s - self.now_s
             done = spent_s / self.token_s()
-            state.busy["decode"] += spent_s
-            for user in state.decoding:
-                state.decoding[user] -= done
-        state.now_s = time_s
+            self.busy["decode"] += spent_s
+            for user in self.decoding:
+                self.decoding[user] -= done
+        self.now_s = time_s
 
 
 def sessions(point: ServePoint, load: SessionLoad) -> SessionOutcome:
@@ -274,10 +260,9 @@ def sessions(point: ServePoint, load: SessionLoad) -> SessionOutcome:
         )
     model = _Fluid(point, load)
     model.run()
-    state = model.state
     return SessionOutcome(
-        total_s=state.now_s,
-        interactions_per_hour=load.users * load.rounds / state.now_s * 3600,
-        busy_s=dict(state.busy),
-        answers_s=tuple(sorted(state.answers)),
+        total_s=model.now_s,
+        interactions_per_hour=load.users * load.rounds / model.now_s * 3600,
+        busy_s=model.busy,
+        answers_s=tuple(sorted(model.answers)),
     )
