@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.cost import bill, fit_correction
@@ -18,6 +18,7 @@ def test_power_and_energy_of_an_a100(a100):
     assert hour == pytest.approx(8 * 609.4 * 3600 * 1.1, rel=1e-3)
 
 
+@settings(deadline=None)
 @given(price=st.floats(1e3, 1e5), years=st.floats(0, 5))
 def test_amortization_over_all_time_gives_the_price_back(price, years, a100, site):
     """The integral of the hourly cost from now on is what the hardware is worth now."""
@@ -104,6 +105,7 @@ def test_correction_tells_parts_apart_where_runs_allow_it():
     assert fit_correction([[1.0, 1.0]], [3.0]).factors == pytest.approx((1.5, 1.5))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_correction_never_gives_negative_factors(count, parts, seed):
     generator = np.random.default_rng(seed)
