@@ -1,9 +1,7 @@
-"""Writes the pages that come from data: papers, benchmarks, quantities and the reference.
+"""The pages made from data: papers, benchmarks, quantities and the reference.
 
-Run by MkDocs or by hand.
-
-`python docs/generate.py` writes them; as a MkDocs hook it also builds the navigation from the pages
-that exist.
+`python docs/generate.py` writes them. As a hook of MkDocs this file also builds the navigation from
+the pages that exist.
 """
 
 import json
@@ -40,7 +38,7 @@ def rooms() -> list[str]:
 
 
 def write(name: str, text: str) -> None:
-    """Write a page when it changed, so that a server that watches the folder rests."""
+    """Write a page if it changed: a server that watches the folder would rebuild the site."""
     path = DOCS / name
     path.parent.mkdir(exist_ok=True)
     if not path.exists() or path.read_text() != text:
@@ -48,18 +46,14 @@ def write(name: str, text: str) -> None:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Write a Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    return (
-        "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
-        + "\n"
-    )
+    cells = ((cell.replace("|", "\\|") for cell in line) for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def papers_page() -> str:
-    """Tell which paper is where and how far it is."""
+    """Return the page of papers: where each is, and how far."""
     found = papers.load()
     counts = ", ".join(
         f"{sum(paper.state == state for paper in found)} {state}"
@@ -84,7 +78,7 @@ def papers_page() -> str:
 
 
 def benchmarks_page() -> str:
-    """Show the stored results of full runs."""
+    """Return the page of stored results of full runs."""
     text = (
         "# Benchmarks\n\nResults of full runs; `python -m benchmarks NAME` repeats one. A "
         "missed bar is shown as it was measured.\n"
@@ -117,7 +111,7 @@ def benchmarks_page() -> str:
 
 
 def quantities_page() -> str:
-    """Define every quantity."""
+    """Return the page that defines every quantity."""
     rows = [
         [f"`{item.name}`", item.unit, item.better, item.definition] for item in QUANTITIES.values()
     ]
@@ -129,7 +123,7 @@ def quantities_page() -> str:
 
 
 def reference_page(module: str, title: str) -> str:
-    """Point the reference at a room, one entry per public module."""
+    """Return a room's page of the reference, with one entry per public module."""
     package = SOURCE / module
     if not package.is_dir():
         return f"# {title}\n\n::: steelyard.{module}\n"
@@ -141,7 +135,10 @@ def reference_page(module: str, title: str) -> str:
 
 
 def room_entry(room: str) -> dict[str, Any]:
-    """Return a room's place in the navigation: its page, and those of its folder under their headings, how it works before the rest."""
+    """Return a room's place in the navigation: its page, then those of its folder by heading.
+
+    "How it works" stands before the rest.
+    """
     pages = sorted(
         (DOCS / "rooms" / room).glob("*.md"),
         key=lambda page: (page.stem != "how-it-works", page.stem),

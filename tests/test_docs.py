@@ -15,7 +15,7 @@ PAGES += [
     for room in ("laws", "serve")
     for page in sorted((ROOT / "docs" / "rooms" / room).glob("*.md"))
 ]
-PAGES += [ROOT / "docs" / "rooms" / "serve.md"]
+PAGES += [ROOT / "docs" / "rooms" / f"{room}.md" for room in ("serve", "catalog", "cost", "plan")]
 LONG = {
     "running.md",
     "sparse.md",

@@ -1,4 +1,4 @@
-"""A small SVG canvas with a light and a dark palette; every picture is drawn once in each."""
+"""A small SVG canvas with a light and a dark palette; each picture is drawn in both."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -12,7 +12,7 @@ MONO = "'JetBrains Mono', 'SF Mono', Consolas, 'DejaVu Sans Mono', monospace"
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours of one theme; each hue is (fill, line, text on the fill)."""
+    """Colors of one theme; each hue is (fill, line, text on the fill)."""
 
     name: str
     text: str
@@ -56,11 +56,14 @@ DARK = Palette(
 
 
 class Canvas:
-    """Collects shapes; sizes are in pixels."""
+    """A picture made of shapes; sizes are in pixels."""
 
     def __init__(self, width: int, height: int, palette: Palette, title: str) -> None:
-        """Start empty; the title is read by screen readers."""
-        self.palette, self.title, self.size, self.parts = palette, title, (width, height), []
+        """Start empty; screen readers read the title."""
+        self.palette = palette
+        self.title = title
+        self.size = (width, height)
+        self.parts: list[str] = []
 
     def box(
         self,
@@ -76,7 +79,7 @@ class Canvas:
         dash: str = "",
         weight: float = 1.3,
     ) -> None:
-        """Draw a rounded box, of a hue or of given colours."""
+        """Draw a rounded box, of a hue or of given colors."""
         fill, line = (
             (self.palette.hues[hue][0], self.palette.hues[hue][1])
             if hue
@@ -101,7 +104,7 @@ class Canvas:
         mono: bool = False,
         italic: bool = False,
     ) -> None:
-        """Write one line; y is its base line."""
+        """Write one line of text; y is its baseline."""
         color = color or self.palette.text
         style = (
             f'font-family="{MONO if mono else FONT}" font-size="{SCALE * size:.4g}" '
@@ -144,7 +147,7 @@ class Canvas:
         dash: str = "",
         weight: float = 1.6,
     ) -> None:
-        """Draw a line with a head; curved goes out and in horizontally between two points."""
+        """Draw a line with a head; a curved one leaves and arrives horizontally."""
         color = color or self.palette.muted
         if curved:
             (x0, y0), (x1, y1) = points
@@ -155,6 +158,7 @@ class Canvas:
             (bx, by), (tx, ty) = points[-2], points[-1]
             length = max(((tx - bx) ** 2 + (ty - by) ** 2) ** 0.5, 1e-9)
             ux, uy = (tx - bx) / length, (ty - by) / length
+            # The line ends inside the head, so that its blunt end does not show at the tip.
             tip, before = (tx, ty), (tx - 8 * ux, ty - 8 * uy)
             path = "M" + " L".join(
                 f"{x:g},{y:g}" for x, y in [*points[:-1], (tx - 6 * ux, ty - 6 * uy)]
@@ -172,7 +176,7 @@ class Canvas:
         self.parts.append(f'<polygon points="{corners}" fill="{color}"/>')
 
     def svg(self) -> str:
-        """Return the file's text."""
+        """Return the text of the SVG file."""
         width, height = self.size
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '

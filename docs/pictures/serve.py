@@ -1,7 +1,4 @@
-"""Draws the pictures of the serve room.
-
-`python docs/pictures/serve.py` writes docs/assets/serve/*.svg.
-"""
+"""Pictures of the serve room; `python docs/pictures/serve.py` writes docs/assets/serve/*.svg."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,26 +40,9 @@ def block_table(palette: Palette) -> Canvas:
         5: (["a", "chair", "", ""], B, "1 user, filling"),
         2: (["Once", "upon", "a", "time"], "gray", "idle, still findable"),
     }
-    order = [3, 7, 1, 5, 2, 6]
-    at = {number: 68 + 66 * index for index, number in enumerate(order)}
-    for (name, hue, top), blocks in rows.items():
-        canvas.text(20, top, name, size=14, bold=True, color=palette.hues[hue][1])
-        for index, (words, number) in enumerate(zip(blocks, places[name], strict=True)):
-            y = top + 12 + 46 * index
-            for column, word in enumerate(words):
-                cell(canvas, 20 + 88 * column, y, 84, 32, word, hue)
-            canvas.arrow([(20 + 88 * 4 + 4, y + 16), (426, y + 16)], color=palette.line)
-            canvas.cell(432, y, 64, 32, f"#{number}", hue, size=14, mono=True)
-            canvas.arrow(
-                [(500, y + 16), (634, at[number] + 24)], color=palette.hues[hue][1], curved=True
-            )
-    for number, y in at.items():
-        words, hue, note = pool.get(number, ([""] * 4, "free", "free"))
-        canvas.text(640, y + 10, f"#{number}", size=12, mono=True, color=palette.muted)
-        canvas.text(940, y + 10, note, size=12, color=palette.muted, anchor="end")
-        for column, word in enumerate(words):
-            shared = A if column < 2 else B
-            cell(canvas, 640 + 76 * column, y + 15, 72, 28, word, hue or shared)
+    at = {number: 68 + 66 * index for index, number in enumerate([3, 7, 1, 5, 2, 6])}
+    block_rows(canvas, rows, places, at)
+    pool_rows(canvas, pool, at)
     canvas.text(
         20,
         482,
@@ -78,6 +58,41 @@ def block_table(palette: Palette) -> Canvas:
         size=13.5,
     )
     return canvas
+
+
+def block_rows(
+    canvas: Canvas,
+    rows: dict[tuple[str, str, int], list[list[str]]],
+    places: dict[str, list[int]],
+    at: dict[int, int],
+) -> None:
+    """Draw the sequences in logical blocks, with an arrow from each table entry to its block."""
+    palette = canvas.palette
+    for (name, hue, top), blocks in rows.items():
+        canvas.text(20, top, name, size=14, bold=True, color=palette.hues[hue][1])
+        for index, (words, number) in enumerate(zip(blocks, places[name], strict=True)):
+            y = top + 12 + 46 * index
+            for column, word in enumerate(words):
+                cell(canvas, 20 + 88 * column, y, 84, 32, word, hue)
+            canvas.arrow([(20 + 88 * 4 + 4, y + 16), (426, y + 16)], color=palette.line)
+            canvas.cell(432, y, 64, 32, f"#{number}", hue, size=14, mono=True)
+            canvas.arrow(
+                [(500, y + 16), (634, at[number] + 24)], color=palette.hues[hue][1], curved=True
+            )
+
+
+def pool_rows(
+    canvas: Canvas, pool: dict[int, tuple[list[str], str, str]], at: dict[int, int]
+) -> None:
+    """Draw the blocks of the pool in the order they lie in memory."""
+    palette = canvas.palette
+    for number, y in at.items():
+        words, hue, note = pool.get(number, ([""] * 4, "free", "free"))
+        canvas.text(640, y + 10, f"#{number}", size=12, mono=True, color=palette.muted)
+        canvas.text(940, y + 10, note, size=12, color=palette.muted, anchor="end")
+        for column, word in enumerate(words):
+            shared = A if column < 2 else B
+            cell(canvas, 640 + 76 * column, y + 15, 72, 28, word, hue or shared)
 
 
 def cell(canvas: Canvas, x: float, y: float, w: float, h: float, word: str, hue: str) -> None:
@@ -99,6 +114,19 @@ def one_step(palette: Palette) -> Canvas:
         "One step: the scheduler fills a token budget, the runner runs all tokens as one batch, "
         "sampled rows give tokens",
     )
+    draw_schedule(canvas)
+    canvas.arrow([(480, 166), (480, 190)])
+    draw_plan(canvas)
+    canvas.arrow([(480, 336), (480, 360)])
+    draw_runner(canvas)
+    canvas.arrow([(480, 522), (480, 546)])
+    draw_completion(canvas)
+    return canvas
+
+
+def draw_schedule(canvas: Canvas) -> None:
+    """Draw the scheduler's choice: what decodes, what prefills and what waits."""
+    palette = canvas.palette
     panel(
         canvas,
         16,
@@ -122,7 +150,11 @@ def one_step(palette: Palette) -> Canvas:
     canvas.text(
         600, 148, "decodes first, then prompts in order; E waits", size=12.5, color=palette.muted
     )
-    canvas.arrow([(480, 166), (480, 190)])
+
+
+def draw_plan(canvas: Canvas) -> None:
+    """Draw the plan of the step: index arrays."""
+    palette = canvas.palette
     panel(canvas, 16, 192, 928, 142, "2  StepPlan", "index arrays only, one column a token")
     labels = ("token", "position", "slot")
     columns = [
@@ -145,7 +177,11 @@ def one_step(palette: Palette) -> Canvas:
     canvas.text(822, 258, "block tables,", size=13, color=palette.muted)
     canvas.text(822, 277, "context lengths,", size=13, color=palette.muted)
     canvas.text(822, 296, "sampled rows", size=13, color=palette.muted)
-    canvas.arrow([(480, 336), (480, 360)])
+
+
+def draw_runner(canvas: Canvas) -> None:
+    """Draw the runner's stages."""
+    palette = canvas.palette
     panel(canvas, 16, 362, 928, 158, "3  Runner", "one flat batch through every layer")
     stage(
         canvas,
@@ -178,7 +214,11 @@ def one_step(palette: Palette) -> Canvas:
     )
     for x in (232, 454, 722):
         canvas.arrow([(x, 457), (x + 28, 457)])
-    canvas.arrow([(480, 522), (480, 546)])
+
+
+def draw_completion(canvas: Canvas) -> None:
+    """Draw what happens to the sampled tokens."""
+    palette = canvas.palette
     panel(
         canvas,
         16,
@@ -205,7 +245,6 @@ def one_step(palette: Palette) -> Canvas:
         color=palette.muted,
         italic=True,
     )
-    return canvas
 
 
 def panel(canvas: Canvas, x: float, y: float, w: float, h: float, name: str, about: str) -> None:

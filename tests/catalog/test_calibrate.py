@@ -1,8 +1,8 @@
-"""Calibration: a quick run for real, its record, and what is refused."""
+"""Calibration: every probe on a clock of the test's own, the record, and what is refused."""
 
 import dataclasses
 import json
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,52 +12,72 @@ from steelyard.catalog.calibrate import calibrate, default_threads
 from steelyard.catalog.probes.disk import disk_rates
 from steelyard.catalog.probes.link import link_rates
 from steelyard.catalog.probes.matmul import matmul_shapes, time_matmuls
-from steelyard.catalog.probes.timing import Samples, host_clock, quietest, repeat
+from steelyard.catalog.probes.timing import Samples, quietest, repeat
 from steelyard.catalog.stored import calibration_path
 from steelyard.errors import BackendError, CalibrationError, ConfigError
 
 torch = pytest.importorskip("torch")
 
 
+SHAPES = [(1, 32, 32), (8, 32, 32), (16, 16, 16), (32, 32, 32)]
+CALL_S = 0.004
+"""Seconds that the fake clock says every call takes, whatever the machine does."""
+
+
+def fake_clock(call, loops):
+    call()
+    return CALL_S * loops
+
+
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    told = []
-    threads = torch.get_num_threads()
-    result = calibrate(
-        quick=True,
-        progress=lambda text, done: told.append((text, done)),
-        folder=tmp_path_factory.mktemp("disk"),
-    )
-    assert torch.get_num_threads() == threads
+    """Run every probe for real, but small and on a clock that does not depend on the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        probes = "steelyard.catalog.probes."
+        patch.setattr(probes + "matmul.matmul_shapes", lambda **_: SHAPES)
+        patch.setattr(probes + "matmul.time.perf_counter", lambda: 0.0)
+        patch.setattr(probes + "memory.memory_bytes", lambda device: 8 * 2.0**20)
+        patch.setattr(probes + "memory.last_level_cache_bytes", lambda device: 2**20)
+        patch.setattr(probes + "link._MESSAGE_BYTES", 2**16)
+        patch.setattr(probes + "kernels._OPERATIONS", 3)
+        patch.setattr(probes + "disk.shutil.disk_usage", lambda _: SimpleNamespace(free=20 * 2**22))
+        told = []
+        threads = torch.get_num_threads()
+        result = calibrate(
+            quick=True,
+            progress=lambda text, done: told.append((text, done)),
+            folder=tmp_path_factory.mktemp("disk"),
+            clock=fake_clock,
+        )
+        assert torch.get_num_threads() == threads
     return result, told
 
 
-def test_quick_run_measures_everything_in_time(quick):
+def test_every_rate_is_work_over_the_clocks_time(quick):
     found, _ = quick
-    assert found.duration_s < 40
-    rates = [
-        name
-        for name in dir(found)
-        if name.endswith(("_per_s", "_latency_s"))
-        and name not in ("host_link_bytes_per_s", "best_flops_per_s")
-    ]
-    for name in rates:
-        assert getattr(found, name) > 0, name
-    assert 1e-8 < found.launch_s < 1e-2
     assert found.num_threads == default_threads()
     assert found.versions.keys() == {"python", "torch", "numpy"}
-    assert found.best_flops_per_s("fp32") > 1e8 and found.best_flops_per_s("fp8") == 0
-    assert 0 <= found.noise < 20
+    assert found.noise == 0.0
+    assert found.launch_s == CALL_S
+    assert found.link_latency_s == found.shared_latency_s == CALL_S / 2
+    assert found.link_bytes_per_s == found.shared_bytes_per_s == 2**16 / CALL_S
+    triad = 12 * (2**20 // 12)
+    assert found.stream_bytes_per_s == triad / CALL_S
+    assert found.cache_bytes_per_s == 12 * (2**20 // 8 // 12) / CALL_S
+    assert found.gather_bytes_per_s == 2**16 * 256 / CALL_S
+    assert found.attention_flops_per_s > 0 and found.elementwise_bytes_per_s > 0
+    assert found.disk_read_bytes_per_s == found.disk_write_bytes_per_s == 2**22 / CALL_S
+    assert found.best_flops_per_s("fp32") == 2 * 32**3 / CALL_S
+    assert found.best_flops_per_s("fp8") == 0
 
 
-def test_quick_run_times_skinny_and_square_products(quick):
-    shapes = {(point.m, point.n, point.k) for point in quick[0].matmul if point.dtype == "fp32"}
-    assert {1, 8, 64, 512} <= {m for m, _, _ in shapes}
-    assert (512, 512, 512) in shapes
-    assert all(point.flops_per_s > 0 and point.spread >= 0 for point in quick[0].matmul)
+def test_products_of_every_dtype_and_shape_are_timed(quick):
+    points = [(point.dtype, (point.m, point.n, point.k)) for point in quick[0].matmul]
+    assert points == [(dtype, shape) for dtype in ("fp32", "bf16", "fp16") for shape in SHAPES]
+    assert all(point.flops_per_s > 0 and point.spread == 0 for point in quick[0].matmul)
 
 
-def test_quick_run_gives_quantities_with_spread_and_count(quick):
+def test_a_calibration_holds_quantities_with_spread_and_count(quick):
     measured = {item.quantity: item for item in quick[0].measurements}
     assert {
         "machine.matmul",
@@ -67,6 +87,7 @@ def test_quick_run_gives_quantities_with_spread_and_count(quick):
         "machine.link_latency",
     } <= measured.keys()
     assert measured["machine.stream"].value == pytest.approx(quick[0].stream_bytes_per_s)
+    assert measured["machine.matmul"].value == pytest.approx(2 * 32**3 / CALL_S)
     assert all(item.count >= 3 for name, item in measured.items() if "disk" not in name)
 
 
@@ -130,11 +151,38 @@ def test_medians_ignore_one_disturbance_and_rounds_keep_the_quiet_one():
     assert merged.measurement("machine.launch").count == 6
 
 
-def test_repeat_keeps_to_its_time():
-    start = time.perf_counter()
-    samples = repeat(lambda: time.sleep(0.01), host_clock, repeats=100, most_s=0.1)
-    assert time.perf_counter() - start < 1.0
-    assert 3 <= len(samples.seconds) < 100 and samples.median_s > 0.009
+def test_repeat_stops_once_its_time_is_spent():
+    spent = []
+
+    def clock(call, loops):
+        spent.append(loops * 0.25)
+        return spent[-1]
+
+    samples = repeat(lambda: None, clock, repeats=100, most_s=2.5)
+    assert len(samples.seconds) == 10 and samples.median_s == 0.25
+    assert len(spent) == 11  # and the one that counts the loops
+    assert len(repeat(lambda: None, clock, repeats=2, most_s=0.0).seconds) == 3
+
+
+def test_repeat_loops_fewer_times_when_the_first_call_was_fast_by_chance():
+    asked = []
+
+    def clock(call, loops):
+        asked.append(loops)
+        return 1e-6 if len(asked) == 1 else loops * 1e-3
+
+    repeat(lambda: None, clock, repeats=5, least_s=0.003)
+    assert asked[1] == 3000 and asked[-1] < 100
+
+
+def test_a_slow_dtype_skips_the_shapes_that_its_budget_does_not_hold(monkeypatch):
+    """On a clock of 1 s a call only the first square is timed once the budget is spent."""
+    now = iter(np.arange(100.0))
+    monkeypatch.setattr("steelyard.catalog.probes.matmul.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("steelyard.catalog.probes.matmul.matmul_shapes", lambda **_: SHAPES)
+    slow = {"device": "cpu", "quick": True, "clock": lambda call, loops: 1.0 * loops}
+    assert list(time_matmuls("fp32", budget_s=0.5, **slow)) == SHAPES[:1]
+    assert list(time_matmuls("fp32", budget_s=1e3, **slow)) == SHAPES
 
 
 def test_shapes_grow_and_a_spent_budget_skips_the_rest():
@@ -142,7 +190,7 @@ def test_shapes_grow_and_a_spent_budget_skips_the_rest():
     work = [m * n * k for m, n, k in shapes]
     assert work == sorted(work) and len(set(shapes)) == len(shapes)
     assert set(matmul_shapes(device="cpu", quick=True)) <= set(shapes)
-    few = time_matmuls("fp32", device="cpu", quick=True, budget_s=0.0)
+    few = time_matmuls("fp32", device="cpu", quick=True, budget_s=0.0, clock=fake_clock)
     assert list(few) == matmul_shapes(device="cpu", quick=True)[:1]
 
 
@@ -158,11 +206,12 @@ def test_disk_probe_keeps_off_a_full_disk(tmp_path, monkeypatch):
     assert disk_rates(tmp_path, quick=True).write is None
 
 
-def test_links_order_as_physics_says():
-    links = link_rates(quick=True)
-    assert 0 < links.tcp_one_way.median_s < 0.1 and 0 < links.pipe_one_way.median_s < 0.1
-    assert links.tcp_message.median_s > links.tcp_one_way.median_s
-    assert links.message_bytes / links.shared_message.median_s > 1e7
+def test_links_are_exchanged_with_a_second_process(monkeypatch):
+    monkeypatch.setattr("steelyard.catalog.probes.link._MESSAGE_BYTES", 2**16)
+    links = link_rates(quick=True, clock=fake_clock)
+    assert links.message_bytes == 2**16
+    assert links.tcp_one_way.median_s == links.pipe_one_way.median_s == CALL_S / 2
+    assert links.tcp_message.median_s == links.shared_message.median_s == CALL_S
 
 
 def test_a_silent_far_end_is_an_error(monkeypatch):
@@ -173,12 +222,23 @@ def test_a_silent_far_end_is_an_error(monkeypatch):
 
 
 @pytest.mark.slow
-def test_full_run_ends_within_two_minutes(tmp_path):
-    found = calibrate(folder=tmp_path)
-    assert found.duration_s < 120
-    widths = {(point.k, point.n) for point in found.matmul if point.dtype == "fp32"}
+def test_a_quick_run_takes_less_than_a_full_one_and_measures_as_much(tmp_path):
+    quick, full = (calibrate(quick=quick, folder=tmp_path) for quick in (True, False))
+    assert quick.duration_s < full.duration_s
+    for found in (quick, full):
+        rates = {name for name in dir(found) if name.endswith(("_per_s", "_latency_s", "launch_s"))}
+        for name in rates - {"host_link_bytes_per_s", "best_flops_per_s"}:
+            assert getattr(found, name) > 0, name
+        assert np.isfinite(found.noise)
+    widths = {(point.k, point.n) for point in full.matmul if point.dtype == "fp32"}
     assert {(256, 512), (512, 1024), (1024, 1024)} <= widths
-    assert np.isfinite(found.noise)
+
+
+@pytest.mark.slow
+def test_large_messages_take_longer_than_small_ones():
+    links = link_rates(quick=True)
+    assert links.tcp_message.median_s > links.tcp_one_way.median_s > 0
+    assert links.shared_message.median_s > links.pipe_one_way.median_s > 0
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.catalog import Architecture, architecture_by_name, count_parameters, names
@@ -112,6 +112,7 @@ def test_experts_counted_by_hand():
     assert count.total - count.active == 2 * expert
 
 
+@settings(deadline=None)
 @given(
     growing=st.sampled_from(
         ["hidden_size", "num_layers", "intermediate_size", "vocab_size", "head_dim"]
@@ -128,6 +129,7 @@ def test_counts_grow_with_every_size(growing, step, kind, gated, tied):
     assert count_parameters(larger).non_embedding >= count_parameters(arch).non_embedding
 
 
+@settings(deadline=None)
 @given(experts=st.integers(2, 64), visited=st.integers(1, 2))
 def test_active_parameters_move_only_by_the_router(experts, visited):
     def count(number: int):

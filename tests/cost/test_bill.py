@@ -1,8 +1,9 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.cost import bill, fit_correction
@@ -17,6 +18,7 @@ def test_power_and_energy_of_an_a100(a100):
     assert hour == pytest.approx(8 * 609.4 * 3600 * 1.1, rel=1e-3)
 
 
+@settings(deadline=None)
 @given(price=st.floats(1e3, 1e5), years=st.floats(0, 5))
 def test_amortization_over_all_time_gives_the_price_back(price, years, a100, site):
     """The integral of the hourly cost from now on is what the hardware is worth now."""
@@ -37,7 +39,7 @@ def test_interconnect_is_19_percent_of_the_cluster(a100, site):
 
 def test_a_bill_scales_with_time_and_names_its_sources(a100, site):
     one, two = (
-        bill(duration_s=hours * 3600, num_accelerators=8, accelerator=a100, site=site)
+        bill(duration_s=hours * 3600, num_accelerators=8, accelerator=a100, site=site).forecasts
         for hours in (1, 2)
     )
     assert [item.quantity for item in one] == ["run.energy", "run.cost", "run.carbon"]
@@ -47,7 +49,24 @@ def test_a_bill_scales_with_time_and_names_its_sources(a100, site):
     assert one[2].value == pytest.approx(one[0].value / 3.6e6 * 300)
     assert all(item.source and item.low < item.value < item.high for item in one)
     rented = bill(duration_s=3600, num_accelerators=8, accelerator=a100, site=site, rent_usd=2.0)
-    assert rented[1].value == pytest.approx(16.0)
+    assert rented.forecasts[1].value == pytest.approx(16.0) and not rented.unknown
+
+
+def test_what_is_unknown_leaves_only_its_own_line_out(a100, site):
+    run = {"duration_s": 3600, "num_accelerators": 8}
+    unpriced = replace(a100, name="MI250X", price_usd_per_hour=0.0)
+    without = bill(accelerator=unpriced, site=site, **run)
+    assert [item.quantity for item in without.forecasts] == ["run.energy", "run.carbon"]
+    assert without.unknown.keys() == {"run.cost"}
+    assert without.unknown["run.cost"].startswith("no price is known for MI250X; give")
+    given = bill(accelerator=unpriced, site=site, rent_usd=2.0, **run)
+    assert [item.quantity for item in given.forecasts] == ["run.energy", "run.cost", "run.carbon"]
+    dark = replace(site, carbon_g_per_kwh=0.0, price_usd_per_kwh=0.0)
+    found = bill(accelerator=a100, site=dark, **run)
+    assert [item.quantity for item in found.forecasts] == ["run.energy"]
+    assert "electricity" in found.unknown["run.cost"] and "carbon" in found.unknown["run.carbon"]
+    unrated = bill(accelerator=replace(a100, tdp_w=0.0), site=site, **run)
+    assert unrated.forecasts[0].provenance == "assumed" and not unrated.unknown
 
 
 def test_bad_bills_are_refused(a100, site):
@@ -86,6 +105,7 @@ def test_correction_tells_parts_apart_where_runs_allow_it():
     assert fit_correction([[1.0, 1.0]], [3.0]).factors == pytest.approx((1.5, 1.5))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_correction_never_gives_negative_factors(count, parts, seed):
     generator = np.random.default_rng(seed)

@@ -108,3 +108,31 @@ def test_long_contexts_side_by_side(capsys):
         )
         == 2
     )
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "names"),
+    [
+        ("train", ("--machine", "H100-SXM5-80GB"), {"train.step_time", "train.peak_memory"}),
+        ("serve", ("--machine", "A100-SXM4-80GB", "--batch", "4"), {"serve.ttft", "serve.tpot"}),
+        ("memory", ("--tensor", "8", "--recompute", "full"), {"plan.memory_per_accelerator"}),
+    ],
+)
+def test_every_verb_takes_the_shared_options(verb, options, names, capsys):
+    assert run("cost", verb, "--model", "llama-3-8b", *options, "--json") == 0
+    blocks = json.loads(capsys.readouterr().out)["sections"][0]["blocks"]
+    assert names <= {row[0] for row in blocks[0]["rows"]}
+    assert run("cost", verb, "--model", "llama-3-8b", *options) == 0
+    assert names <= set(capsys.readouterr().out.split())
+
+
+def test_help_explains_the_shared_options(capsys):
+    assert run("cost", "train", "--help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "catalog name of the architecture" in said
+
+
+def test_an_unknown_policy_is_refused(capsys):
+    for verb in ("train", "memory"):
+        assert run("cost", verb, "--model", "llama-3-8b", "--recompute", "some") == 2
+        assert "--recompute 'some'" in capsys.readouterr().err

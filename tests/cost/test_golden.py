@@ -43,7 +43,9 @@ def test_published_cost(row, architectures):
     "row", rows("long_context.csv"), ids=lambda row: f"{row['quantity']}-{row['context']}"
 )
 def test_long_context_table_in_peak_mode(row, architectures, a100):
-    rounded = 34e9  # the paper's running example: 68 GB of weights; the exact count gives 10.13 s in the 50K decode row
+    # The paper's running example, 68 GB of weights; with the exact count the 50K decode row is
+    # 10.13 s.
+    rounded = 34e9
     point = serve_point(
         architectures["yi-34b"],
         a100,
@@ -88,7 +90,10 @@ def test_training_flops_are_six_per_parameter_plus_attention(architectures):
     ],
 )
 def test_activation_formula_of_korthikanti(layout, share, architectures):
-    """Source: arXiv 2205.05198, figures 1 and 7, Megatron 22B, micro-batch 4: 59.25 GiB without any saving."""
+    """Megatron 22B with micro-batch 4 takes 59.25 GiB without any saving.
+
+    Source: arXiv 2205.05198, figures 1 and 7.
+    """
     options = {"batch": 4, "sequence_length": 2048, "dropout": True, "flash_attention": False}
     got = 48 * activation_bytes_per_layer(architectures["megatron-22b"], layout=layout, **options)
     assert got == pytest.approx(59.25 * 2**30 * share / 100, rel=0.03)
@@ -106,7 +111,7 @@ def test_states_of_megatron_22b(architectures):
 
 @pytest.mark.parametrize("row", rows("training_memory.csv"), ids=lambda row: row["architecture"])
 def test_published_training_memory(row, architectures):
-    """Assumes fp32 weights and AdamW moments, 16-bit saved activations, dropout masks and stored attention scores."""
+    """Weights and AdamW moments are fp32, activations 16-bit; masks and scores are saved."""
     recipe = Precision(weights=4.0, gradients=4.0, optimizer=8.0, activations=2.0)
     options = {"batch": int(row["batch"]), "sequence_length": int(row["sequence_length"])}
     memory = training_memory(

@@ -2,7 +2,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard import catalog
@@ -103,6 +103,7 @@ def test_a_calibrated_machine_brings_its_rate(calibration):
     assert found.gemm_flops_per_s == 90e9
 
 
+@settings(deadline=None)
 @given(st.floats(0, 4096), st.floats(1, 4096), st.integers(1, 16), st.floats(64, 1e5))
 def test_the_answer_never_beats_any_resource(prompt, output, devices, cap):
     options = {

@@ -48,7 +48,7 @@ def machine(chip: str) -> Machine | None:
 
 
 def ratio(row: dict[str, str]) -> float | None:
-    """Predicted over published tokens per second and accelerator, None where the row is not a dense run with a known layout."""
+    """Return predicted over published throughput; None unless dense and of known layout."""
     device = machine(row["chip"])
     dense = not row["active_params_b"] or row["active_params_b"] == row["params_b"]
     plain = (

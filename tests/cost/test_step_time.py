@@ -55,7 +55,7 @@ def test_decoding_one_sequence_reads_the_weights_once(architectures, a100):
 
 
 def test_the_roofline_tells_attention_from_products(architectures, a100):
-    """Pairs of prompt token and attended token cost what attention's operations cost at its rate, not what short prompts leave over."""
+    """Pairs of prompt and attended token cost attention's rate, not what prompts leave over."""
     arch, machine = architectures["yi-34b"], Machine.from_accelerator(a100)
     pairs = ServeStepTime.from_roofline(arch, machine).coefficients[FEATURES.index("prefill_kv")]
     expected = (

@@ -59,5 +59,5 @@ def test_refusals():
         compress_kv(ARCH, A100, context=8000, axes={"depth": [0.5]})
     with pytest.raises(ConfigError, match="target_context"):
         compress_kv(ARCH, A100, context=1000)
-    with pytest.raises(ConfigError, match="KVSpec heads"):
+    with pytest.raises(ConfigError, match="heads is 0"):
         KVSpec(heads=0.0)

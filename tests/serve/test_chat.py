@@ -188,7 +188,7 @@ def test_a_scripted_session(server, talk, screen, tmp_path):
         ("/model", ("* first", "second")),
         ("/model second", ("* second",)),
         ("/model third", ("error: the server has no model 'third'", "it has first, second")),
-        (f"/save {tmp_path / 'chat.json'}", ("kept in",)),
+        (f"/save {tmp_path / 'chat.json'}", ("saved in",)),
         ("/clear", ("forgotten",)),
         (f"/load {tmp_path / 'chat.json'}", ("3 messages",)),
         ("/load /no/such", ("error: no such file",)),

@@ -9,7 +9,15 @@ from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.huggingface import from_huggingface
 from steelyard.catalog.huggingface_export import to_huggingface
 from steelyard.catalog.parameters import ParameterCount, count_parameters
-from steelyard.catalog.records import accelerator, architecture_by_name, cluster, names, site
+from steelyard.catalog.records import (
+    accelerator,
+    architecture_by_name,
+    cluster,
+    names,
+    record,
+    site,
+    site_of,
+)
 from steelyard.catalog.stored import load_calibration, store_calibration
 
 __all__ = [
@@ -27,7 +35,9 @@ __all__ = [
     "from_huggingface",
     "load_calibration",
     "names",
+    "record",
     "site",
+    "site_of",
     "store_calibration",
     "to_huggingface",
 ]

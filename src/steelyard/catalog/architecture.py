@@ -12,7 +12,7 @@ class Architecture:
 
     Attributes:
         name: catalog name.
-        kind: decoder, encoder, or encoder-decoder (`num_layers` of each).
+        kind: decoder, encoder, or encoder-decoder (`num_layers` each).
         hidden_size: width of the residual stream.
         num_layers: transformer layers.
         num_heads: query heads.
@@ -90,3 +90,13 @@ class Architecture:
     published_parameters: float = 0.0
     source: str = ""
     confidence: str = "high"
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the MLP multiplies two projections of its input, and so has three matrices."""
+        return self.mlp in ("swiglu", "geglu")
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a value head: only latent attention has one of its own."""
+        return (self.kv_lora_rank and self.v_head_dim) or self.head_dim

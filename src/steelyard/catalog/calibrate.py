@@ -7,18 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from steelyard.catalog.calibration import Calibration, MatmulPoint
 from steelyard.catalog.probes import memory
-from steelyard.catalog.probes.attention import attention
 from steelyard.catalog.probes.disk import disk_rates
-from steelyard.catalog.probes.elementwise import elementwise
-from steelyard.catalog.probes.launch import launch
+from steelyard.catalog.probes.kernels import attention, elementwise, launch
 from steelyard.catalog.probes.link import link_rates
 from steelyard.catalog.probes.matmul import time_matmuls
-from steelyard.catalog.probes.timing import Samples, quietest
+from steelyard.catalog.probes.timing import Clock, Samples, host_clock, quietest
 from steelyard.errors import BackendError, ConfigError
 from steelyard.files import user_dir
 from steelyard.parallel import torch_threads
@@ -27,11 +26,11 @@ from steelyard.quantity import Measurement
 __all__ = ["Progress", "calibrate", "default_threads"]
 
 Progress = Callable[[str, float], None]
-"""Told what is being measured and the fraction done, 0 to 1."""
+"""Receives what is being measured and the fraction done, 0 to 1."""
 
 _ROUNDS = {True: 2, False: 3}
-"""Rounds of all probes, by quick; apart in time, so that a passing disturbance does not spoil a
-figure."""
+"""Rounds of all probes, by quick. They lie apart in time, so that a passing disturbance does not
+spoil a figure."""
 
 _BUDGETS_S = {
     "cpu": {"fp32": (3.5, 14.0), "bf16": (0.6, 2.5), "fp16": (0.4, 1.5)},
@@ -57,8 +56,8 @@ _QUANTITIES = {
 class _Findings:
     """What the probes found, round by round.
 
-    `matmul` is keyed by (dtype, (m, n, k)); `fields` by the field of the calibration, with the work
-    of one repetition (0 for times).
+    `matmul` is keyed by (dtype, (m, n, k)), `fields` by the field of the calibration; beside its
+    samples stands the work of one repetition (0 for times).
     """
 
     matmul: dict[tuple[str, tuple[int, int, int]], list[Samples]] = field(default_factory=dict)
@@ -66,7 +65,7 @@ class _Findings:
     disk_direct: bool = False
 
     def add(self, name: str, samples: Samples, work: float = 0.0) -> None:
-        """Keep one round of a field."""
+        """Store one round of a field."""
         self.fields.setdefault(name, []).append((samples, work))
 
     def points(self) -> tuple[MatmulPoint, ...]:
@@ -104,19 +103,21 @@ def calibrate(
     num_threads: int = 0,
     progress: Progress | None = None,
     folder: Path | None = None,
+    clock: Clock | None = None,
 ) -> Calibration:
     """Measure the rates of this machine.
 
     All probes run in rounds; a figure is the median of its quietest round, its spread the
     interquartile range over the median of all rounds. Other work on the machine shows in the noise
-    figure. The thread count of torch is set for the time of the measurement and put back.
+    figure. The thread count of torch is set for the measurement and restored after it.
 
     Args:
         quick: about 15 s instead of one to two minutes.
         device: "cpu" or "cuda"; disk and links are measured on the host either way.
         num_threads: threads of CPU products; 0 for all processors this process may use.
-        progress: told what is being measured and the fraction done.
-        folder: where the disk is measured; the user's data folder by default.
+        progress: receives what is being measured and the fraction done.
+        folder: folder on the disk that is measured; the user's data folder by default.
+        clock: times a number of calls; the device's own when not given.
 
     Returns:
         The calibration, not stored yet (see `store_calibration`).
@@ -128,16 +129,20 @@ def calibrate(
     """
     _check_device(device, num_threads)
     tell = progress or (lambda _text, _fraction: None)
-    started_s, start, found, rounds = time.time(), time.perf_counter(), _Findings(), _ROUNDS[quick]
+    started_s = time.time()
+    start = time.perf_counter()
+    found = _Findings()
+    rounds = _ROUNDS[quick]
+    how: dict[str, Any] = {"device": device, "quick": quick, "clock": clock}
     with torch_threads(num_threads or default_threads()) as threads:
         for index in range(rounds):
 
             def part(text: str, fraction: float, index: int = index) -> None:
                 tell(f"{text} (round {index + 1} of {rounds})", (index + fraction) / rounds)
 
-            _measure_matmul(found, device, quick, part)
-            _measure_memory(found, device, quick, part)
-            _measure_host(found, device, quick, part, folder or user_dir())
+            _measure_matmul(found, how, part)
+            _measure_memory(found, how, part)
+            _measure_host(found, how, part, folder or user_dir())
     tell("done", 1.0)
     return _conclude(found, device, threads, started_s, time.perf_counter() - start)
 
@@ -145,12 +150,14 @@ def calibrate(
 def _conclude(
     found: _Findings, device: str, threads: int, started_s: float, duration_s: float
 ) -> Calibration:
-    """Make the record of what was found."""
-    points, best = found.points(), found.best()
+    """Make the record of what the probes found."""
+    points = found.points()
+    best = found.best()
     values = {
         name: samples.rate(work) if work else samples.median_s
         for name, (samples, work) in best.items()
     }
+    # A disk without room or permission was not measured, but is a field of every record.
     values = {"disk_read_bytes_per_s": 0.0, "disk_write_bytes_per_s": 0.0} | values
     spreads = [point.spread for point in points] + [samples.spread for samples, _ in best.values()]
     return Calibration(
@@ -163,8 +170,8 @@ def _conclude(
         measurements=(
             *_square(found, device),
             *(
-                best[name][0].measurement(_QUANTITIES[name], best[name][1])
-                for name in best
+                samples.measurement(_QUANTITIES[name], work)
+                for name, (samples, work) in best.items()
                 if name in _QUANTITIES
             ),
         ),
@@ -210,9 +217,9 @@ def _check_device(device: str, num_threads: int) -> None:
         )
 
 
-def _measure_matmul(found: _Findings, device: str, quick: bool, tell: Progress) -> None:
+def _measure_matmul(found: _Findings, how: dict[str, Any], tell: Progress) -> None:
     """Time matrix products of every dtype, 0 to 70 % of a round."""
-    budgets = {dtype: both[not quick] for dtype, both in _BUDGETS_S[device].items()}
+    budgets = {name: both[not how["quick"]] for name, both in _BUDGETS_S[how["device"]].items()}
     done = 0.0
     for dtype, budget_s in budgets.items():
         share = 0.7 * budget_s / sum(budgets.values())
@@ -222,41 +229,42 @@ def _measure_matmul(found: _Findings, device: str, quick: bool, tell: Progress) 
         ) -> None:
             tell(f"matrix products, {dtype}", done + share * fraction)
 
-        for shape, samples in time_matmuls(
-            dtype, device=device, quick=quick, budget_s=budget_s, step=step
-        ).items():
+        timed = time_matmuls(dtype, budget_s=budget_s, step=step, **how)
+        for shape, samples in timed.items():
             found.matmul.setdefault((dtype, shape), []).append(samples)
         done += share
 
 
-def _measure_memory(found: _Findings, device: str, quick: bool, tell: Progress) -> None:
+def _measure_memory(found: _Findings, how: dict[str, Any], tell: Progress) -> None:
     """Time memory, 70 to 83 % of a round."""
     tell("memory streams", 0.7)
-    found.add("stream_bytes_per_s", *memory.stream(device=device, quick=quick))
-    found.add("cache_bytes_per_s", *memory.cache_stream(device=device, quick=quick))
+    found.add("stream_bytes_per_s", *memory.stream(**how))
+    found.add("cache_bytes_per_s", *memory.cache_stream(**how))
     tell("random gathers", 0.8)
-    found.add("gather_bytes_per_s", *memory.gather(device=device, quick=quick))
-    if device == "cuda":
-        found.add("host_link_bytes_per_s", *memory.host_copy(quick=quick))
+    found.add("gather_bytes_per_s", *memory.gather(**how))
+    if how["device"] == "cuda":
+        found.add("host_link_bytes_per_s", *memory.host_copy(quick=how["quick"]))
 
 
-def _measure_host(found: _Findings, device: str, quick: bool, tell: Progress, folder: Path) -> None:
+def _measure_host(found: _Findings, how: dict[str, Any], tell: Progress, folder: Path) -> None:
     """Time attention, elementwise operators, dispatch, links and disk, 83 to 100 % of a round."""
+    # Dispatch, links and disk are the host's work on every device.
+    on_host: dict[str, Any] = {"quick": how["quick"], "clock": how["clock"] or host_clock}
     tell("attention", 0.83)
-    found.add("attention_flops_per_s", *attention(device=device, quick=quick))
+    found.add("attention_flops_per_s", *attention(**how))
     tell("elementwise operators", 0.85)
-    found.add("elementwise_bytes_per_s", *elementwise(device=device, quick=quick))
+    found.add("elementwise_bytes_per_s", *elementwise(**how))
     tell("operation dispatch", 0.86)
-    found.add("launch_s", launch(device=device, quick=quick))
+    found.add("launch_s", launch(device=how["device"], **on_host))
     tell("links between processes", 0.88)
-    links = link_rates(quick=quick)
+    links = link_rates(**on_host)
     found.add("link_latency_s", links.tcp_one_way)
     found.add("link_bytes_per_s", links.tcp_message, links.message_bytes)
     found.add("shared_latency_s", links.pipe_one_way)
     found.add("shared_bytes_per_s", links.shared_message, links.message_bytes)
     tell("disk", 0.94)
     folder.mkdir(parents=True, exist_ok=True)
-    disk = disk_rates(folder, quick=quick)
+    disk = disk_rates(folder, **on_host)
     if disk.write is not None and disk.read is not None:
         found.disk_direct = disk.direct
         found.add("disk_write_bytes_per_s", disk.write, disk.size_bytes)

@@ -1,4 +1,4 @@
-"""What `steelyard calibrate` measured on one machine: the record cost models read."""
+"""What `steelyard calibrate` measured on one machine: the record that cost models read."""
 
 from dataclasses import dataclass, field
 
@@ -13,9 +13,9 @@ class MatmulPoint:
 
     Attributes:
         dtype: "fp32", "bf16" or "fp16".
-        m: rows.
-        n: columns.
-        k: inner size.
+        m: rows of the product.
+        n: columns of the product.
+        k: inner size of the product.
         flops_per_s: median rate, 2mnk over the time.
         spread: interquartile range over the median.
     """
@@ -33,33 +33,33 @@ class Calibration:
     """Measured facts of one machine.
 
     Attributes:
-        machine: name, "this-machine" by default.
+        machine: name of the record, "this-machine" by default.
         device: "cpu" or "cuda".
         description: processor and its threads, in words.
         num_threads: threads the matrix products used.
         memory_bytes: memory of the device.
         matmul: rates over dtypes and sizes, small to large.
         stream_bytes_per_s: memory bandwidth beyond the caches, reads plus writes.
-        cache_bytes_per_s: the same with a working set inside the last-level cache.
-        gather_bytes_per_s: random row gathers.
-        disk_read_bytes_per_s: sequential, 0 when it could not be measured.
-        disk_write_bytes_per_s: sequential with flush.
-        disk_direct: the disk rates bypassed the page cache.
-        link_latency_s: one way between two processes over loopback TCP.
-        link_bytes_per_s: between two processes over loopback TCP.
-        shared_latency_s: one way between two processes over a pipe, 0 when not measured.
-        shared_bytes_per_s: between two processes through shared memory, 0 when not measured.
-        host_link_bytes_per_s: from the host's memory to a GPU's, 0 on a CPU.
+        cache_bytes_per_s: bandwidth of a working set inside the last-level cache.
+        gather_bytes_per_s: rate of random row gathers.
+        disk_read_bytes_per_s: sequential read rate, 0 when it could not be measured.
+        disk_write_bytes_per_s: sequential write rate with flush, 0 when it could not be measured.
+        disk_direct: whether the disk rates bypassed the page cache.
+        link_latency_s: one-way time between two processes over loopback TCP.
+        link_bytes_per_s: rate between two processes over loopback TCP.
+        shared_latency_s: one-way time between two processes over a pipe, 0 when not measured.
+        shared_bytes_per_s: rate between two processes through shared memory, 0 when not measured.
+        host_link_bytes_per_s: rate from the host's memory to a GPU's, 0 on a CPU.
         launch_s: time to dispatch one small tensor operation.
         noise: median over all probes of interquartile range over median.
-        attention_flops_per_s: fused causal attention, forward and backward, masked pairs not
-            counted; 0 when not measured.
-        elementwise_bytes_per_s: activation and softmax, forward and backward, reads plus writes; 0
-            when not measured.
-        measurements: the same as quantities with spread and count.
-        time_s: seconds since 1970 (UTC).
-        duration_s: how long the calibration took.
-        versions: of Python, torch and numpy.
+        attention_flops_per_s: rate of fused causal attention, forward and backward, masked pairs
+            not counted; 0 when not measured.
+        elementwise_bytes_per_s: rate of activation and softmax, forward and backward, reads plus
+            writes; 0 when not measured.
+        measurements: the same figures as quantities with spread and count.
+        time_s: start of the calibration, seconds since 1970 (UTC).
+        duration_s: time the calibration took.
+        versions: versions of Python, torch and numpy.
     """
 
     machine: str = "this-machine"
@@ -89,7 +89,7 @@ class Calibration:
     versions: dict[str, str] = field(default_factory=dict)
 
     def best_flops_per_s(self, dtype: str = "fp32") -> float:
-        """Largest measured matmul rate of a dtype, 0 when that dtype was not measured."""
+        """Return the largest measured matmul rate of a dtype, 0 when it was not measured."""
         return max(
             (point.flops_per_s for point in self.matmul if point.dtype == dtype), default=0.0
         )

@@ -1,7 +1,7 @@
 """Facts about hardware: accelerators, clusters of them, and the sites they stand in."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 __all__ = ["Accelerator", "Cluster", "Site"]
 
@@ -12,7 +12,7 @@ class Accelerator:
 
     Attributes:
         name: catalog name.
-        vendor: maker.
+        vendor: maker of the chip.
         kind: "gpu", "tpu", "npu", "rdu" or "cpu".
         year: first year of sale.
         peak_flops_per_s: dense peak by dtype ("fp32", "tf32", "bf16", "fp16", "fp8", "int8",
@@ -50,18 +50,18 @@ class Cluster:
 
     Attributes:
         name: catalog name.
-        site: place, free text or a `Site` name.
+        site: name of a `Site`, or free text.
         year: first full operation.
-        num_nodes: nodes.
+        num_nodes: nodes in the cluster.
         accelerator: catalog name of the accelerator.
-        accelerators_per_node: accelerators in a node.
+        accelerators_per_node: accelerators per node.
         node_memory_bytes: host memory of a node, 0 when unknown.
         scale_up_bytes_per_s: one-way bandwidth between accelerators of a node.
         injection_bytes_per_s: one-way network bandwidth of a node.
-        topology: free text.
+        topology: form of the network, free text.
         pue: power usage effectiveness, 0 when unknown.
         confidence: high, medium or unsure.
-        source: list, paper or documentation.
+        source: list, paper or documentation where the facts stand.
     """
 
     name: str
@@ -92,8 +92,8 @@ class Site:
         name: catalog name.
         country: ISO country name.
         pue: facility power over IT power.
-        price_usd_per_kwh: industrial electricity price.
-        carbon_g_per_kwh: grid average, CO2 equivalent.
+        price_usd_per_kwh: industrial electricity price, 0 when unknown.
+        carbon_g_per_kwh: grid average in CO2 equivalent, 0 when unknown.
         confidence: high, medium or unsure.
         source: where the figures stand.
     """
@@ -101,7 +101,7 @@ class Site:
     name: str
     country: str
     pue: float
-    price_usd_per_kwh: float
-    carbon_g_per_kwh: float
+    price_usd_per_kwh: float = 0.0
+    carbon_g_per_kwh: float = 0.0
     confidence: str = "medium"
-    source: str = field(default="")
+    source: str = ""

@@ -62,7 +62,7 @@ class _Config:
         return value
 
     def rope_theta(self, default: float = 10000.0) -> float:
-        """Return the rotary base, warning when the frequencies are also rescaled."""
+        """Return the rotary base; warn when the frequencies are rescaled as well."""
         nested = self.values.get("rope_parameters") or {}
         scaling = self.values.get("rope_scaling") or nested
         kind = (
@@ -71,18 +71,20 @@ class _Config:
             else "default"
         )
         if kind != "default":
-            message = (
-                f"{self.where}: rotary scaling {kind!r} is not part of the record; sizes "
-                f"and costs hold, built positions differ"
+            warnings.warn(
+                f"{self.where}: rotary scaling {kind!r} is not part of the record; sizes and costs "
+                f"hold, built positions differ",
+                SteelyardWarning,
+                stacklevel=6,  # the caller of from_huggingface
             )
-            warnings.warn(message, SteelyardWarning, stacklevel=6)
         holder = nested if isinstance(nested, dict) and "rope_theta" in nested else self.values
         return _Config(holder, self.where).real("rope_theta", default)
 
 
 def _decoder_fields(config: _Config) -> dict[str, Any]:
     """Read what every Llama-like decoder names alike."""
-    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+    hidden = config.number("hidden_size")
+    heads = config.number("num_attention_heads")
     return {
         "hidden_size": hidden,
         "num_layers": config.number("num_hidden_layers"),
@@ -185,8 +187,8 @@ def _gemma3(config: _Config) -> dict[str, Any]:
 def _gpt2(config: _Config) -> dict[str, Any]:
     """Read GPT-2."""
     config.only("activation_function", ("gelu_new", "gelu", "gelu_pytorch_tanh"))
-    hidden, heads = config.number("n_embd"), config.number("n_head")
-    return _old_style(hidden, heads) | {
+    hidden = config.number("n_embd")
+    return _old_style(hidden, config.number("n_head")) | {
         "num_layers": config.number("n_layer"),
         "intermediate_size": config.number("n_inner", default=4 * hidden),
         "vocab_size": config.number("vocab_size"),
@@ -251,7 +253,9 @@ def _old_style(hidden: int, heads: int) -> dict[str, Any]:
 def _t5(config: _Config) -> dict[str, Any]:
     """Read T5 and its gated version 1.1."""
     config.only("relative_attention_num_buckets", (RELATIVE_BUCKETS,))
-    layers, heads = config.number("num_layers"), config.number("num_heads")
+    layers = config.number("num_layers")
+    heads = config.number("num_heads")
+    feed_forward = config.only("feed_forward_proj", ("relu", "gated-gelu"))
     config.only("num_decoder_layers", (layers, None))
     return {
         "kind": "encoder-decoder",
@@ -264,9 +268,7 @@ def _t5(config: _Config) -> dict[str, Any]:
         "vocab_size": config.number("vocab_size"),
         "max_positions": config.number("n_positions", default=512),
         "position": "relative",
-        "mlp": "geglu"
-        if config.only("feed_forward_proj", ("relu", "gated-gelu")) == "gated-gelu"
-        else "relu",
+        "mlp": "relu" if feed_forward == "relu" else "geglu",
         "tied_embeddings": config.flag("tie_word_embeddings", True),
         "norm_eps": config.real("layer_norm_epsilon", 1e-6),
     }
@@ -295,13 +297,13 @@ MODEL_TYPES: tuple[str, ...] = tuple(_READERS)
 
 
 def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
-    """Make an architecture of a Hugging Face `config.json`.
+    """Make an architecture from a Hugging Face `config.json`.
 
     Window sizes of sliding attention and rotary rescaling are not part of the record; rescaling
-    gives a `SteelyardWarning`.
+    raises a `SteelyardWarning`.
 
     Args:
-        config: the parsed file, the file's path, or a folder that holds `config.json`.
+        config: parsed file, path of the file, or folder that holds `config.json`.
 
     Returns:
         The architecture, named after `_name_or_path`, the folder, or the model type.
@@ -329,7 +331,7 @@ def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
 
 
 def _open(config: dict[str, Any] | Path) -> tuple[dict[str, Any], str, str]:
-    """Return the values, where they stand, and a name taken from the folder."""
+    """Return the values, where they stand, and a name after the folder."""
     if isinstance(config, dict):
         return config, "config", ""
     path = Path(config)

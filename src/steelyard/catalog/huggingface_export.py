@@ -12,12 +12,12 @@ __all__ = ["to_huggingface"]
 
 
 def to_huggingface(arch: Architecture) -> dict[str, Any]:
-    """Write an architecture as the `config.json` of the Hugging Face model class that has its shape.
+    """Return the `config.json` of the Hugging Face model class that has an architecture's shape.
 
-    `from_huggingface` gives the same shape back. A plain SwiGLU decoder becomes a Llama.
+    `from_huggingface` reads the same shape back. A plain SwiGLU decoder becomes a Llama.
 
     Args:
-        arch: the architecture.
+        arch: architecture to export.
 
     Returns:
         JSON values with `model_type` and `architectures`.
@@ -34,6 +34,7 @@ def to_huggingface(arch: Architecture) -> dict[str, Any]:
         "vocab_size": arch.vocab_size,
     } | fields
     values["tie_word_embeddings"] = arch.tied_embeddings
+    # Reading the result back finds every trait that this class cannot hold.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
         shape = from_huggingface(values)
@@ -48,7 +49,8 @@ def to_huggingface(arch: Architecture) -> dict[str, Any]:
 
 
 def _differs(arch: Architecture, other: Architecture, name: str) -> bool:
-    """Whether a trait differs; where the record stands, and the base of rotations that are not used, are no traits."""
+    """Return whether a trait differs."""
+    # Where a record stands is no trait, nor is the base of a rotation that is not used.
     if name in ("name", "source", "confidence", "published_parameters") or (
         name == "rope_theta" and arch.position != "rope"
     ):

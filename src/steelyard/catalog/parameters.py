@@ -1,4 +1,4 @@
-"""Exact parameter counts of a transformer, with and without embeddings, all and active per token."""
+"""Exact parameter counts of a transformer: all, without embeddings, and active per token."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ class ParameterCount:
     """How many parameters a model has, by the part they stand in.
 
     Attributes:
-        total: `non_embedding` + `embedding` + `head`.
+        total: sum of `non_embedding`, `embedding` and `head`.
         non_embedding: all layers, the norms outside them, relative position biases and the pooler.
         embedding: token, learned position and token-type tables.
         head: output matrix; 0 when it is the token table again, or when there is none (encoders).
         active: parameters one token visits; equal to `total` in a dense model.
-        active_non_embedding: the same without embedding and head.
+        active_non_embedding: parameters one token visits, without embedding and head.
     """
 
     total: int
@@ -40,7 +40,7 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     DeepSeek-V3 router is one, as in its checkpoint.
 
     Args:
-        arch: any kind of `Architecture`.
+        arch: architecture of any kind.
 
     Returns:
         Exact integers.
@@ -53,16 +53,13 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     Source: shapes of the reference implementations; checked against published counts in
     tests/golden/architecture_parameters.csv.
     """
-    outside = _outside_layers(arch)
-    stored = outside + sum(
-        count * _layer(arch, experts, cross)
-        for count, experts, cross in _stacks(arch, arch.num_experts)
+    stored, active = (
+        _outside_layers(arch)
+        + sum(count * _layer(arch, *kind) for count, kind in _stacks(arch, experts))
+        for experts in (arch.num_experts, arch.experts_per_token)
     )
-    active = outside + sum(
-        count * _layer(arch, experts, cross)
-        for count, experts, cross in _stacks(arch, arch.experts_per_token)
-    )
-    embedding, head = _embedding(arch), _head(arch)
+    embedding = _embedding(arch)
+    head = _head(arch)
     return ParameterCount(
         total=stored + embedding + head,
         non_embedding=stored,
@@ -73,16 +70,16 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     )
 
 
-def _stacks(arch: Architecture, experts: int) -> list[tuple[int, int | None, bool]]:
-    """List (layers, routed experts counted or None when dense, has cross attention) of each run of equal layers."""
+def _stacks(arch: Architecture, experts: int) -> list[tuple[int, tuple[int | None, bool]]]:
+    """List the runs of equal layers.
+
+    Each is a number of layers, the routed experts that count (None for a dense MLP), and whether
+    they have cross-attention.
+    """
     if arch.kind == "encoder-decoder":
-        return [(arch.num_layers, None, False), (arch.num_layers, None, True)]
-    if arch.num_experts == 0:
-        return [(arch.num_layers, None, False)]
-    return [
-        (arch.num_dense_layers, None, False),
-        (arch.num_layers - arch.num_dense_layers, experts, False),
-    ]
+        return [(arch.num_layers, (None, False)), (arch.num_layers, (None, True))]
+    dense = arch.num_dense_layers if arch.num_experts else arch.num_layers
+    return [(dense, (None, False)), (arch.num_layers - dense, (experts, False))]
 
 
 def _embedding(arch: Architecture) -> int:
@@ -95,9 +92,9 @@ def _embedding(arch: Architecture) -> int:
 
 def _head(arch: Architecture) -> int:
     """Count an output matrix of its own."""
-    return (
-        0 if arch.tied_embeddings or arch.kind == "encoder" else arch.vocab_size * arch.hidden_size
-    )
+    if arch.tied_embeddings or arch.kind == "encoder":
+        return 0
+    return arch.vocab_size * arch.hidden_size
 
 
 def _outside_layers(arch: Architecture) -> int:
@@ -114,7 +111,7 @@ def _norm(arch: Architecture, width: int) -> int:
 
 
 def _layer(arch: Architecture, experts: int | None, cross: bool) -> int:
-    """Count one layer with its norms; `experts` is how many routed experts to count, None for a dense MLP."""
+    """Count one layer with its norms and `experts` routed experts, None for a dense MLP."""
     norms = (4 if arch.sandwich_norm else 2) + (1 if cross else 0)
     attention = _attention(arch) * (2 if cross else 1)
     feed_forward = _mlp(arch, arch.intermediate_size) if experts is None else _moe(arch, experts)
@@ -125,18 +122,22 @@ def _attention(arch: Architecture) -> int:
     """Count one attention block: projections, their biases and norms."""
     if arch.kv_lora_rank:
         return _latent_attention(arch)
-    queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    queries = arch.num_heads * arch.head_dim
+    keys = arch.num_kv_heads * arch.head_dim
     weights = arch.hidden_size * (2 * queries + 2 * keys)
-    biases = (queries + 2 * keys if arch.qkv_bias else 0) + (
-        arch.hidden_size if arch.output_bias else 0
-    )
-    return weights + biases + (2 * arch.head_dim if arch.qk_norm else 0)
+    inner = (queries + 2 * keys) * arch.qkv_bias + 2 * arch.head_dim * arch.qk_norm
+    return weights + inner + arch.hidden_size * arch.output_bias
 
 
 def _latent_attention(arch: Architecture) -> int:
-    """Count one multi-head latent attention block. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C."""
-    hidden, heads = arch.hidden_size, arch.num_heads
+    """Count one multi-head latent attention block.
+
+    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
+    """
+    hidden = arch.hidden_size
+    heads = arch.num_heads
     queries = heads * arch.head_dim
+    # The latent query and the latent key each pass a norm: one gain per dimension.
     query = arch.q_lora_rank * (hidden + queries + 1) if arch.q_lora_rank else hidden * queries
     down = hidden * (arch.kv_lora_rank + arch.qk_rope_head_dim) + arch.kv_lora_rank
     up = arch.kv_lora_rank * heads * (arch.head_dim - arch.qk_rope_head_dim + arch.v_head_dim)
@@ -145,9 +146,9 @@ def _latent_attention(arch: Architecture) -> int:
 
 def _mlp(arch: Architecture, width: int) -> int:
     """Count one MLP of the given inner width."""
-    gated = arch.mlp in ("swiglu", "geglu")
-    biases = (2 if gated else 1) * width + arch.hidden_size if arch.mlp_bias else 0
-    return (3 if gated else 2) * arch.hidden_size * width + biases
+    inner = 2 if arch.is_gated else 1
+    biases = inner * width + arch.hidden_size if arch.mlp_bias else 0
+    return (inner + 1) * arch.hidden_size * width + biases
 
 
 def _moe(arch: Architecture, experts: int) -> int:

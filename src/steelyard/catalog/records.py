@@ -10,12 +10,13 @@ import dataclasses
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.calibration import Calibration
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.stored import THIS_MACHINE, accelerator_of, cluster_of, load_calibration
 from steelyard.catalog.validate import validate
@@ -26,13 +27,16 @@ from steelyard.units import parse
 
 __all__ = [
     "KINDS",
+    "WORLD_AVERAGE",
     "Kind",
     "accelerator",
     "architecture_by_name",
     "cluster",
     "names",
     "near_names",
+    "record",
     "site",
+    "site_of",
     "user_folder",
 ]
 
@@ -45,9 +49,18 @@ KINDS: dict[str, type] = {
 }
 """Kinds of record by the name of their table."""
 
+WORLD_AVERAGE = "world-average"
+"""Site with the mean overhead, price and carbon intensity of the world."""
+
 Record = Architecture | Accelerator | Cluster | Site
 R = TypeVar("R", Architecture, Accelerator, Cluster, Site)
 _DATA = Path(__file__).parent / "data"
+_MEASURED: dict[str, Callable[[Calibration], Record]] = {
+    "accelerators": accelerator_of,
+    "clusters": cluster_of,
+}
+"""Makers of the records that a calibration stands for, by kind."""
+
 _UNITS = (
     ("_flops_per_s", "FLOP/s"),
     ("_bytes_per_s", "byte/s"),
@@ -83,91 +96,85 @@ def names(kind: Kind | str) -> list[str]:
         CatalogError: the kind is unknown, or a user file cannot be read.
     """
     found = list(_tables(_known_kind(kind)))
-    if (
-        kind in ("accelerators", "clusters")
-        and THIS_MACHINE not in found
-        and load_calibration() is not None
-    ):
+    if kind in _MEASURED and THIS_MACHINE not in found and load_calibration() is not None:
         found.append(THIS_MACHINE)
     return found
 
 
-def architecture_by_name(name: str) -> Architecture:
-    """Look an architecture up.
+def record(kind: Kind | str, name: str) -> Record:
+    """Look a record of any kind up.
 
     Args:
+        kind: "architectures", "accelerators", "clusters" or "sites".
         name: as `names` lists it; case and punctuation other than dots do not matter.
+            "this-machine" is the stored calibration, as an accelerator and as a cluster of one.
 
     Returns:
-        The architecture's record.
+        The record.
 
     Raises:
-        CatalogError: no record has this name (near names are listed), or the record is broken (file
-            and field are named).
+        CatalogError: no record has this name (near names are listed), the record is broken (file
+            and field are named), or this machine is not calibrated.
     """
-    return _lookup("architectures", name, Architecture)
-
-
-def accelerator(name: str) -> Accelerator:
-    """Look an accelerator up; "this-machine" is the stored calibration.
-
-    Args:
-        name: as `names` lists it; case and punctuation other than dots do not matter.
-
-    Returns:
-        The accelerator's record.
-
-    Raises:
-        CatalogError: no record has this name (near names are listed), the record is broken, or this
-            machine is not calibrated.
-    """
-    if _plain(name) == _plain(THIS_MACHINE) and THIS_MACHINE not in _tables("accelerators"):
-        return accelerator_of(_calibration())
-    return _lookup("accelerators", name, Accelerator)
-
-
-def cluster(name: str) -> Cluster:
-    """Look a cluster up; "this-machine" is a cluster of one.
-
-    Args:
-        name: as `names` lists it; case and punctuation other than dots do not matter.
-
-    Returns:
-        The cluster's record.
-
-    Raises:
-        CatalogError: no record has this name (near names are listed), or the record is broken (file
-            and field are named).
-    """
-    if _plain(name) == _plain(THIS_MACHINE) and THIS_MACHINE not in _tables("clusters"):
-        return cluster_of(_calibration())
-    found = _lookup("clusters", name, Cluster)
-    if _match("accelerators", found.accelerator) is None and found.accelerator != THIS_MACHINE:
+    found = _match(_known_kind(kind), name)
+    if found is None and kind in _MEASURED and _plain(name) == _plain(THIS_MACHINE):
+        return _MEASURED[kind](_calibration())
+    if found is None:
+        raise CatalogError(f"no {kind.removesuffix('s')} named {name!r}", hint=_near(kind, name))
+    made = _build(kind, found, user_folder(), _signature(user_folder()))
+    part = made.accelerator if isinstance(made, Cluster) else THIS_MACHINE
+    if part != THIS_MACHINE and _match("accelerators", part) is None:
         raise CatalogError(
-            f"cluster {found.name}: accelerator {found.accelerator!r} is not in the catalog",
-            hint=_near("accelerators", found.accelerator),
+            f"cluster {made.name}: accelerator {part!r} is not in the catalog",
+            hint=_near("accelerators", part),
         )
+    return made
+
+
+def _typed(kind: Kind, name: str, record_type: type[R]) -> R:
+    """Look a record up whose type the kind decides."""
+    found = record(kind, name)
+    assert isinstance(found, record_type)
     return found
 
 
+def architecture_by_name(name: str) -> Architecture:
+    """Return an architecture, looked up as by `record`."""
+    return _typed("architectures", name, Architecture)
+
+
+def accelerator(name: str) -> Accelerator:
+    """Return an accelerator, looked up as by `record`."""
+    return _typed("accelerators", name, Accelerator)
+
+
+def cluster(name: str) -> Cluster:
+    """Return a cluster, looked up as by `record`."""
+    return _typed("clusters", name, Cluster)
+
+
 def site(name: str) -> Site:
-    """Look a site up.
+    """Return a site, looked up as by `record`."""
+    return _typed("sites", name, Site)
+
+
+def site_of(where: Cluster) -> Site:
+    """Return the site of a cluster; the world's average where the catalog does not know it.
 
     Args:
-        name: as `names` lists it; case and punctuation other than dots do not matter.
+        where: cluster whose `site` may be free text.
 
     Returns:
         The site's record.
 
     Raises:
-        CatalogError: no record has this name (near names are listed), or the record is broken (file
-            and field are named).
+        CatalogError: the site's record is broken.
     """
-    return _lookup("sites", name, Site)
+    return site(where.site if _match("sites", where.site) else WORLD_AVERAGE)
 
 
-def _calibration() -> Any:
-    """Return the stored calibration or say how to make one."""
+def _calibration() -> Calibration:
+    """Return the stored calibration, or say how to make one."""
     calibration = load_calibration()
     if calibration is None:
         raise CatalogError("this-machine is not calibrated yet", hint="run `steelyard calibrate`")
@@ -175,7 +182,7 @@ def _calibration() -> Any:
 
 
 def _known_kind(kind: str) -> str:
-    """Refuse kinds that do not exist."""
+    """Return the kind, and refuse one that does not exist."""
     if kind not in KINDS:
         raise CatalogError(f"unknown kind of record {kind!r}", hint=f"kinds: {', '.join(KINDS)}")
     return kind
@@ -187,7 +194,7 @@ def _plain(name: str) -> str:
 
 
 def _match(kind: str, name: str) -> str | None:
-    """Find the name as the catalog spells it."""
+    """Return the name as the catalog spells it, None when no record has it."""
     tables = _tables(kind)
     if name in tables:
         return name
@@ -199,23 +206,21 @@ def near_names(kind: Kind | str, name: str) -> list[str]:
 
     Args:
         kind: kind of record.
-        name: what was asked for.
+        name: name that was asked for.
 
     Returns:
         Names, the nearest first; may be empty.
     """
     known = {_plain(item): item for item in _tables(_known_kind(kind))}
-    close = difflib.get_close_matches(_plain(name), known, n=4, cutoff=0.5)
-    close += [
-        item
-        for item in known
-        if len(_plain(name)) > 2 and _plain(name) in item and item not in close
-    ]
-    return [known[item] for item in close[:4]]
+    wanted = _plain(name)
+    close = difflib.get_close_matches(wanted, known, n=4, cutoff=0.5)
+    # Two letters are part of nearly every name.
+    inside = [item for item in known if len(wanted) > 2 and wanted in item]
+    return [known[item] for item in dict.fromkeys([*close, *inside])][:4]
 
 
 def _near(kind: str, name: str) -> str:
-    """Say what may have been meant."""
+    """Return a hint at what may have been meant."""
     near = near_names(kind, name)
     if near:
         return f"near names: {', '.join(near)}"
@@ -223,44 +228,30 @@ def _near(kind: str, name: str) -> str:
     return f"that is one of the {other}" if other else f"`steelyard catalog list {kind}` shows all"
 
 
-def _lookup(kind: str, name: str, record_type: type[R]) -> R:
-    """Find and build one record."""
-    found = _match(kind, name)
-    if found is None:
-        raise CatalogError(f"no {kind.removesuffix('s')} named {name!r}", hint=_near(kind, name))
-    record = _build(kind, found, user_folder(), _signature(user_folder()))
-    assert isinstance(record, record_type)
-    return record
-
-
 @lru_cache(maxsize=4096)
 def _build(kind: str, name: str, folder: Path, signature: tuple[Any, ...]) -> Record:
-    """Convert and check one table; kept until a user file changes."""
+    """Convert and check one table.
+
+    The signature is part of the key: a record is kept until a user file changes.
+    """
     table = _merged(kind, folder, signature)[name]
     where = f"{table.file}: [{kind}.{name}]"
-    values = {"name": name} | {
-        field: _in_si(field, value, where) for field, value in table.values.items()
-    }
     try:
-        record = convert(values, KINDS[kind], where=where)
+        values = {field: _in_si(field, value, where) for field, value in table.values.items()}
+        made = convert({"name": name} | values, KINDS[kind], where=where)
     except ConfigError as error:
         raise CatalogError(str(error), hint=error.hint) from error
-    validate(record, where=where)
-    return record
+    validate(made, where=where)
+    return made
 
 
 def _in_si(field: str, value: Any, where: str) -> Any:
     """Read text with a unit where the field's name carries one."""
     unit = next((unit for suffix, unit in _UNITS if field.endswith(suffix)), None)
-    if unit is None:
-        return value
-    if isinstance(value, dict):
+    if unit and isinstance(value, dict):
         return {key: _in_si(field, item, f"{where} {key}") for key, item in value.items()}
-    if isinstance(value, str):
-        try:
-            return parse(value, unit, where=f"{where} field '{field}'")
-        except ConfigError as error:
-            raise CatalogError(str(error), hint=error.hint) from error
+    if unit and isinstance(value, str):
+        return parse(value, unit, where=f"{where} field '{field}'")
     return value
 
 
@@ -270,7 +261,7 @@ def _tables(kind: str) -> dict[str, _Table]:
 
 
 def _signature(folder: Path) -> tuple[Any, ...]:
-    """Describe the user's files so that a change is noticed."""
+    """Return what tells a change of the user's files: their names, times and sizes."""
     if not folder.is_dir():
         return ()
     stats = ((path.name, path.stat()) for path in sorted(folder.glob("*.toml")))
@@ -289,17 +280,13 @@ def _merged(kind: str, folder: Path, signature: tuple[Any, ...]) -> dict[str, _T
 
 
 def _over(old: _Table | None, new: _Table) -> _Table:
-    """Lay one user table over an older one, saying so in its source."""
+    """Lay one user table over an older one; its source says so."""
     if old is None:
-        return _Table(
-            {"source": f"user file {new.file}", "confidence": "medium"} | dict(new.values), new.file
-        )
-    values = dict(old.values) | dict(new.values)
-    if "source" not in new.values:
-        values["source"] = (
-            f"{old.values.get('source', '')}; {', '.join(new.values)} from {new.file}"
-        )
-    return _Table(values, new.file)
+        start = {"source": f"user file {new.file}", "confidence": "medium"}
+    else:
+        source = f"{old.values.get('source', '')}; {', '.join(new.values)} from {new.file}"
+        start = {**old.values, "source": source}
+    return _Table({**start, **new.values}, new.file)
 
 
 def _read(path: Path) -> dict[str, dict[str, _Table]]:
@@ -318,8 +305,8 @@ def _read(path: Path) -> dict[str, dict[str, _Table]]:
                 f"{path}: unknown table [{kind}]",
                 hint=f"tables: {', '.join(f'[{item}.NAME]' for item in KINDS)}",
             )
-        if not isinstance(records, dict) or not all(
-            isinstance(values, dict) for values in records.values()
+        if not isinstance(records, dict) or any(
+            not isinstance(values, dict) for values in records.values()
         ):
             raise CatalogError(
                 f"{path}: [{kind}] must hold tables [{kind}.NAME]",

@@ -31,10 +31,10 @@ def store_calibration(calibration: Calibration) -> Path:
     """Store a calibration as the one of this machine, replacing an older one.
 
     Args:
-        calibration: what `calibrate` measured.
+        calibration: result of `calibrate`.
 
     Returns:
-        The file written.
+        The file that was written.
     """
     path = calibration_path()
     write_json(path, calibration)
@@ -58,7 +58,7 @@ def load_calibration() -> Calibration | None:
     except SteelyardError as error:
         raise CalibrationError(
             f"stored calibration is unusable: {error}",
-            hint="run `steelyard calibrate` to make it anew",
+            hint="run `steelyard calibrate` to measure it again",
         ) from error
 
 
@@ -66,7 +66,7 @@ def accelerator_of(calibration: Calibration) -> Accelerator:
     """Make the accelerator record of a calibrated machine: best measured rates, not peaks.
 
     Args:
-        calibration: what was measured.
+        calibration: measured rates.
 
     Returns:
         A record with confidence "measured"; TDP and price are unknown (0).

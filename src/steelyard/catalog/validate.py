@@ -1,7 +1,6 @@
-"""Checks of single catalog records beyond their types.
+"""Checks of single catalog records; every message names file, record and field."""
 
-Every message names file, record and field.
-"""
+from typing import Any
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
@@ -13,158 +12,123 @@ CONFIDENCES = ("high", "medium", "unsure", "measured")
 """Allowed values of `confidence`."""
 
 
-def _refuse(where: str, field: str, problem: str) -> CatalogError:
-    """Make the error for one field of one record."""
-    return CatalogError(
-        f"{where}: field {field!r} {problem}", hint="correct the field in that file"
-    )
+def _check(record: object, where: str, rules: dict[str, tuple[bool, str]]) -> None:
+    """Refuse the first field that breaks its rule.
+
+    Args:
+        record: record that is checked.
+        where: file and record, for messages.
+        rules: by field, whether its value is good, and what is wrong with it otherwise.
+
+    Raises:
+        CatalogError: names the field, its value and the problem.
+    """
+    for field, (is_good, problem) in rules.items():
+        if not is_good:
+            raise CatalogError(
+                f"{where}: field {field!r} is {getattr(record, field)!r}{problem}",
+                hint="correct the field in that file",
+            )
 
 
-def _positive(record: object, fields: tuple[str, ...], where: str) -> None:
-    """Refuse zero and negative values."""
-    for field in fields:
-        if not getattr(record, field) > 0:
-            raise _refuse(where, field, f"is {getattr(record, field)}, but must be positive")
+def _positive(record: Any, *fields: str) -> dict[str, tuple[bool, str]]:
+    """Make the rules of fields above 0; NaN breaks them too."""
+    return {name: (getattr(record, name) > 0, ", but must be positive") for name in fields}
 
 
-def _not_negative(record: object, fields: tuple[str, ...], where: str) -> None:
-    """Refuse negative values."""
-    for field in fields:
-        if not getattr(record, field) >= 0:
-            raise _refuse(where, field, f"is {getattr(record, field)}, but must not be negative")
+def _not_negative(record: Any, *fields: str) -> dict[str, tuple[bool, str]]:
+    """Make the rules of fields of at least 0; NaN breaks them too."""
+    return {name: (getattr(record, name) >= 0, ", but must not be negative") for name in fields}
 
 
 def validate_architecture(arch: Architecture, *, where: str) -> None:
     """Refuse shapes that no model can have.
 
     Args:
-        arch: the record.
+        arch: record that is checked.
         where: file and record, for messages.
 
     Raises:
         CatalogError: a size is not positive, or sizes contradict each other.
     """
-    sizes = (
-        "hidden_size",
-        "num_layers",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "intermediate_size",
-        "vocab_size",
-        "max_positions",
-    )
-    _positive(arch, sizes, where)
-    _not_negative(
-        arch,
-        (
-            "num_experts",
-            "experts_per_token",
-            "num_shared_experts",
-            "num_dense_layers",
-            "kv_lora_rank",
-            "q_lora_rank",
+    sizes = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
+    sizes += ("intermediate_size", "vocab_size", "max_positions", "rope_theta", "norm_eps")
+    counts = ("num_experts", "experts_per_token", "num_shared_experts", "num_dense_layers")
+    # Sizes come first: the rules below divide by them.
+    _check(arch, where, _positive(arch, *sizes))
+    _check(arch, where, _not_negative(arch, *counts, "kv_lora_rank", "q_lora_rank"))
+    rules = {
+        "num_kv_heads": (
+            arch.num_heads % arch.num_kv_heads == 0,
+            f", which does not divide num_heads = {arch.num_heads}",
         ),
-        where,
-    )
-    _positive(arch, ("rope_theta", "norm_eps"), where)
-    if arch.num_heads % arch.num_kv_heads:
-        raise _refuse(
-            where,
-            "num_kv_heads",
-            f"is {arch.num_kv_heads}, which does not divide num_heads = {arch.num_heads}",
-        )
+        "num_dense_layers": (
+            arch.num_dense_layers <= arch.num_layers,
+            f", more than num_layers = {arch.num_layers}",
+        ),
+    }
     if arch.num_experts:
-        _positive(arch, ("experts_per_token", "moe_intermediate_size"), where)
-        if arch.experts_per_token > arch.num_experts:
-            raise _refuse(
-                where,
-                "experts_per_token",
-                f"is {arch.experts_per_token}, more than num_experts = {arch.num_experts}",
-            )
-    if arch.num_dense_layers > arch.num_layers:
-        raise _refuse(
-            where,
-            "num_dense_layers",
-            f"is {arch.num_dense_layers}, more than num_layers = {arch.num_layers}",
+        rules["experts_per_token"] = (
+            0 < arch.experts_per_token <= arch.num_experts,
+            f", but must lie in [1, num_experts = {arch.num_experts}]",
         )
+        rules |= _positive(arch, "moe_intermediate_size")
     if arch.kv_lora_rank:
-        _positive(arch, ("qk_rope_head_dim", "v_head_dim"), where)
-        if arch.qk_rope_head_dim >= arch.head_dim:
-            raise _refuse(
-                where,
-                "qk_rope_head_dim",
-                f"is {arch.qk_rope_head_dim}, but must be below head_dim = {arch.head_dim}",
-            )
-
-
-def _validate_accelerator(record: Accelerator, where: str) -> None:
-    """Refuse accelerators without memory or a peak."""
-    _positive(record, ("memory_bytes", "memory_bytes_per_s", "year"), where)
-    optional = (
-        "sram_bytes",
-        "scale_up_bytes_per_s",
-        "host_link_bytes_per_s",
-        "tdp_w",
-        "price_usd_per_hour",
-    )
-    _not_negative(record, optional, where)
-    if not record.peak_flops_per_s:
-        raise _refuse(where, "peak_flops_per_s", "is empty; give at least one dtype's dense peak")
-    for dtype, peak in record.peak_flops_per_s.items():
-        if not peak > 0:
-            raise _refuse(
-                where,
-                f"peak_flops_per_s.{dtype}",
-                f"is {peak}, but must be positive; leave unpublished peaks out",
-            )
-
-
-def _validate_cluster(record: Cluster, where: str) -> None:
-    """Refuse clusters without nodes and impossible power usage effectiveness."""
-    _positive(record, ("num_nodes", "accelerators_per_node", "year"), where)
-    _not_negative(
-        record, ("node_memory_bytes", "scale_up_bytes_per_s", "injection_bytes_per_s"), where
-    )
-    if record.pue != 0 and not record.pue >= 1:
-        raise _refuse(
-            where,
-            "pue",
-            f"is {record.pue}, but facility power is at least IT power: 1 or more, or 0 for "
-            f"unknown",
+        rules["qk_rope_head_dim"] = (
+            0 < arch.qk_rope_head_dim < arch.head_dim,
+            f", but must be positive and below head_dim = {arch.head_dim}",
         )
+        rules |= _positive(arch, "v_head_dim")
+    _check(arch, where, rules)
 
 
-def _validate_site(record: Site, where: str) -> None:
-    """Refuse impossible power usage effectiveness and negative prices."""
-    if not record.pue >= 1:
-        raise _refuse(
-            where, "pue", f"is {record.pue}, but facility power is at least IT power: 1 or more"
+def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[bool, str]]:
+    """Make the rules of accelerators, clusters and sites."""
+    at_least_it = "; facility power is at least IT power: 1 or more"
+    if isinstance(record, Site):
+        prices = _not_negative(record, "price_usd_per_kwh", "carbon_g_per_kwh")
+        return prices | {"pue": (record.pue >= 1, at_least_it)}
+    if isinstance(record, Cluster):
+        rates = ("node_memory_bytes", "scale_up_bytes_per_s", "injection_bytes_per_s")
+        return (
+            _positive(record, "num_nodes", "accelerators_per_node", "year")
+            | _not_negative(record, *rates)
+            | {"pue": (record.pue == 0 or record.pue >= 1, f"{at_least_it}, or 0 for unknown")}
         )
-    _not_negative(record, ("price_usd_per_kwh", "carbon_g_per_kwh"), where)
+    links = ("sram_bytes", "scale_up_bytes_per_s", "host_link_bytes_per_s")
+    peaks = record.peak_flops_per_s
+    return (
+        _positive(record, "memory_bytes", "memory_bytes_per_s", "year")
+        | _not_negative(record, *links, "tdp_w", "price_usd_per_hour")
+        | {
+            "peak_flops_per_s": (
+                bool(peaks) and all(peak > 0 for peak in peaks.values()),
+                ", but must hold at least one dtype's dense peak, each positive; leave unpublished "
+                "peaks out",
+            )
+        }
+    )
 
 
 def validate(record: Architecture | Accelerator | Cluster | Site, *, where: str) -> None:
-    """Refuse a record that contradicts itself or says not where it comes from.
+    """Refuse a record that contradicts itself or does not say where it comes from.
 
     Args:
-        record: any catalog record.
+        record: catalog record of any kind.
         where: file and record, for messages.
 
     Raises:
         CatalogError: a field has an impossible value.
     """
-    if record.confidence not in CONFIDENCES:
-        raise _refuse(
-            where, "confidence", f"is {record.confidence!r}, not one of {', '.join(CONFIDENCES)}"
-        )
-    if not record.source:
-        raise _refuse(where, "source", "is empty; say where the facts stand")
+    stated = {
+        "confidence": (
+            record.confidence in CONFIDENCES,
+            f", not one of {', '.join(CONFIDENCES)}",
+        ),
+        "source": (bool(record.source), "; say where the facts stand"),
+    }
+    _check(record, where, stated)
     if isinstance(record, Architecture):
         validate_architecture(record, where=where)
-    elif isinstance(record, Accelerator):
-        _validate_accelerator(record, where)
-    elif isinstance(record, Cluster):
-        _validate_cluster(record, where)
     else:
-        _validate_site(record, where)
+        _check(record, where, _hardware_rules(record))

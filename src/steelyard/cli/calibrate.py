@@ -1,22 +1,21 @@
-"""`steelyard calibrate`.
-
-Measure this machine and keep the result as the catalog record this-machine.
-"""
+"""`steelyard calibrate`: measure this machine, stored as the catalog record this-machine."""
 
 from typing import TYPE_CHECKING
+
+from steelyard.cli.output import Switch
 
 if TYPE_CHECKING:
     from steelyard.catalog import Calibration
 
 
-def calibrate(*, quick: bool = False, device: str = "cpu", json: bool = False) -> None:
+def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = False) -> None:
     """Measure this machine: matrix products, memory, disk, links, dispatch.
 
-    Keep it as the catalog record this-machine.
+    The result is stored as the catalog record this-machine.
 
     Args:
-        quick: about 15 s instead of about a minute and a half.
-        device: cpu or cuda.
+        quick: take about 15 s instead of about a minute and a half.
+        device: device to measure, cpu or cuda.
         json: print the stored record as JSON instead of a table.
     """
     from steelyard.catalog.stored import store_calibration
@@ -49,7 +48,7 @@ def _measure(quick: bool, device: str) -> "Calibration":
 
 
 def _print(calibration: "Calibration", path: str) -> None:
-    """Print the figures, how noisy they are, and where they are kept."""
+    """Print the figures, how noisy they are, and where they are stored."""
     from rich.console import Console
     from rich.table import Table
 
@@ -74,20 +73,40 @@ def _print(calibration: "Calibration", path: str) -> None:
         highlight=False,
     )
     console.print(
-        f"measured in {pretty(calibration.duration_s, 's')}, kept in {path}",
+        f"measured in {pretty(calibration.duration_s, 's')}, stored in {path}",
         style="dim",
         highlight=False,
         soft_wrap=True,
     )
 
 
+_RATES = (
+    ("attention", "attention_flops_per_s", "forward and backward, masked pairs not counted"),
+    ("elementwise", "elementwise_bytes_per_s", "activation and softmax, forward and backward"),
+    ("memory", "memory_bytes", ""),
+    ("memory stream", "stream_bytes_per_s", "beyond the caches"),
+    ("cache stream", "cache_bytes_per_s", "inside the last-level cache"),
+    ("random rows", "gather_bytes_per_s", "256 bytes each"),
+    ("loopback TCP", "link_bytes_per_s", "{link_latency_s} one way"),
+    ("shared memory", "shared_bytes_per_s", "{shared_latency_s} one way over a pipe"),
+    ("operation dispatch", "launch_s", "one small tensor operation"),
+)
+"""Label, field and note of each figure; a field in braces stands for its value."""
+
+_UNITS = (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "byte/s"), ("_bytes", "byte"), ("_s", "s"))
+
+
 def _rows(calibration: "Calibration") -> list[tuple[str, str, str]]:
     """List label, value and note of every figure."""
     from steelyard.units import pretty
 
+    def figure(name: str) -> str:
+        unit = next(unit for suffix, unit in _UNITS if name.endswith(suffix))
+        return pretty(getattr(calibration, name), unit)
+
     best = {}
     for point in calibration.matmul:
-        if point.dtype not in best or point.flops_per_s > best[point.dtype].flops_per_s:
+        if point.flops_per_s > getattr(best.get(point.dtype), "flops_per_s", 0.0):
             best[point.dtype] = point
     rows = [
         (
@@ -97,61 +116,20 @@ def _rows(calibration: "Calibration") -> list[tuple[str, str, str]]:
         )
         for dtype, point in best.items()
     ]
-    disk = (
-        "page cache bypassed"
-        if calibration.disk_direct
-        else "page cache not bypassed: reads may come from memory"
-    )
-    rows += [
-        (
-            "attention",
-            pretty(calibration.attention_flops_per_s, "FLOP/s"),
-            "forward and backward, masked pairs not counted",
-        ),
-        (
-            "elementwise",
-            pretty(calibration.elementwise_bytes_per_s, "byte/s"),
-            "activation and softmax, forward and backward",
-        ),
-        ("memory", pretty(calibration.memory_bytes, "byte"), ""),
-        ("memory stream", pretty(calibration.stream_bytes_per_s, "byte/s"), "beyond the caches"),
-        (
-            "cache stream",
-            pretty(calibration.cache_bytes_per_s, "byte/s"),
-            "inside the last-level cache",
-        ),
-        ("random rows", pretty(calibration.gather_bytes_per_s, "byte/s"), "256 bytes each"),
-        (
-            "loopback TCP",
-            pretty(calibration.link_bytes_per_s, "byte/s"),
-            f"{pretty(calibration.link_latency_s, 's')} one way",
-        ),
-        (
-            "shared memory",
-            pretty(calibration.shared_bytes_per_s, "byte/s"),
-            f"{pretty(calibration.shared_latency_s, 's')} one way over a pipe",
-        ),
-        ("operation dispatch", pretty(calibration.launch_s, "s"), "one small tensor operation"),
-    ]
+    one_way = {name: figure(name) for name in ("link_latency_s", "shared_latency_s")}
+    rows += [(label, figure(name), note.format(**one_way)) for label, name, note in _RATES]
     if calibration.host_link_bytes_per_s:
-        rows.append(
-            ("host to device", pretty(calibration.host_link_bytes_per_s, "byte/s"), "pinned memory")
-        )
+        rows.append(("host to device", figure("host_link_bytes_per_s"), "pinned memory"))
     if not calibration.disk_write_bytes_per_s:
         return [*rows, ("disk", "-", "not measured: no space or no permission")]
-    rows.append(("disk read", pretty(calibration.disk_read_bytes_per_s, "byte/s"), disk))
-    return [
-        *rows,
-        (
-            "disk write",
-            pretty(calibration.disk_write_bytes_per_s, "byte/s"),
-            "flushed to the device",
-        ),
-    ]
+    cached = "page cache not bypassed: reads may come from memory"
+    read = "page cache bypassed" if calibration.disk_direct else cached
+    rows.append(("disk read", figure("disk_read_bytes_per_s"), read))
+    return [*rows, ("disk write", figure("disk_write_bytes_per_s"), "flushed to the device")]
 
 
 def _verdict(noise: float) -> str:
-    """Say in words what a noise figure means."""
+    """Return what a noise figure means, in words."""
     if noise < 0.05:
         return "quiet, the figures can be trusted"
     if noise < 0.2:

@@ -5,6 +5,8 @@ from typing import Any
 
 import cyclopts
 
+from steelyard.cli.output import Switch, print_json
+
 app = cyclopts.App(
     name="catalog", help="Accelerators, clusters, sites and architectures, each with its source."
 )
@@ -67,6 +69,9 @@ _HEADS = {
     "num_kv_heads": "kv heads",
     "vocab_size": "vocabulary",
 }
+_WORDS = ("vendor", "site", "accelerator", "country", "kind", "confidence")
+"""Columns that hold words."""
+
 _UNITS = (
     ("_flops_per_s", "FLOP/s"),
     ("_bytes_per_s", "byte/s"),
@@ -77,74 +82,59 @@ _UNITS = (
 
 
 @app.command(name="list")
-def list_records(kind: str = "", *, json: bool = False) -> None:
+def list_records(kind: str = "", *, json: Switch = False) -> None:
     """List the records of one kind, or how many there are of each.
 
     Args:
         kind: architectures, accelerators, clusters or sites; empty for a count of each.
         json: print JSON instead of tables.
     """
-    from steelyard import catalog
+    from steelyard.catalog import names, record
     from steelyard.catalog.records import KINDS
 
-    if not kind:
-        counts = {name: len(catalog.names(name)) for name in KINDS}
-        _print_json(counts) if json else _print_counts(counts)
-        return
-    records = [_get(kind, name) for name in catalog.names(kind)]
-    if json:
-        _print_json([_plain(record) for record in records])
+    if kind:
+        records = [record(kind, name) for name in names(kind)]
+        _print_records(kind, records) if not json else print_json(list(map(_plain, records)))
     else:
-        _print_records(kind, records)
+        counts = {name: len(names(name)) for name in KINDS}
+        print_json(counts) if json else _print_counts(counts)
 
 
 @app.command
-def show(name: str, *, json: bool = False) -> None:
+def show(name: str, *, json: Switch = False) -> None:
     """Show everything known about one record, of whichever kind it is.
 
     Args:
-        name: such as H100-SXM5-80GB, LEONARDO-Booster, bologna, llama-3-8b, this-machine.
+        name: name of a record, such as H100-SXM5-80GB, LEONARDO-Booster, bologna, llama-3-8b or
+            this-machine.
         json: print JSON instead of a table.
     """
     found = _find(name)
     if json:
-        _print_json([{"record": kind} | _plain(record) for kind, record in found])
+        print_json([{"record": kind} | _plain(record) for kind, record in found])
         return
     for kind, record in found:
         _print_one(kind, record)
 
 
-def _get(kind: str, name: str) -> Any:
-    """Look up a record of a kind."""
-    from steelyard import catalog
-
-    lookups = {"architectures": catalog.architecture_by_name, "accelerators": catalog.accelerator}
-    lookups |= {"clusters": catalog.cluster, "sites": catalog.site}
-    return lookups[kind](name)
-
-
 def _find(name: str) -> list[tuple[str, Any]]:
-    """Find the records of this name among all kinds; refuse a name that none has, listing near names of every kind."""
-    from steelyard.catalog.records import KINDS, near_names
+    """Find the records of this name among all kinds; a name that none has is refused."""
+    from steelyard.catalog.records import KINDS, near_names, record
     from steelyard.errors import CatalogError
 
     found, problems = [], []
     for kind in KINDS:
         try:
-            found.append((kind, _get(kind, name)))
+            found.append((kind, record(kind, name)))
         except CatalogError as error:
             problems.append(error)
     if found:
         return found
-    told = next((error for error in problems if not str(error).startswith("no ")), None)
-    if told is not None:
-        raise told
+    # A broken record of this name says more than that the other kinds do not know it.
+    if told := [error for error in problems if not str(error).startswith("no ")]:
+        raise told[0]
     near = [item for kind in KINDS for item in near_names(kind, name)]
-    hint = (
-        f"near names: {', '.join(near[:6])}"
-        if near
-        else "`steelyard catalog list KIND` shows all of a kind"
-    )
+    hint = f"near names: {', '.join(near[:6])}" if near else "`steelyard catalog list KIND` lists"
     raise CatalogError(f"no record named {name!r}", hint=hint)
 
 
@@ -159,17 +149,8 @@ def _plain(record: Any) -> dict[str, Any]:
     return values
 
 
-def _print_json(value: Any) -> None:
-    """Print indented JSON."""
-    import sys
-
-    import msgspec
-
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
-
-
 def _cell(record: Any, name: str, unit: str) -> str:
-    """Print one value of a record, a dash for what is unknown."""
+    """Return one value of a record as text, a dash for what is unknown."""
     from steelyard.catalog import count_parameters
     from steelyard.units import pretty
 
@@ -185,12 +166,18 @@ def _cell(record: Any, name: str, unit: str) -> str:
     return pretty(value, unit) if unit else str(value)
 
 
-def _print_counts(counts: dict[str, int]) -> None:
-    """Print how many records there are."""
-    from rich.console import Console
+def _table(**options: Any) -> Any:
+    """Start a table without lines."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    return Table(box=None, pad_edge=False, header_style="bold", **options)
+
+
+def _print_counts(counts: dict[str, int]) -> None:
+    """Print how many records there are of each kind."""
+    from rich.console import Console
+
+    table = _table()
     table.add_column("kind")
     table.add_column("records", justify="right")
     for kind, count in counts.items():
@@ -203,49 +190,28 @@ def _print_counts(counts: dict[str, int]) -> None:
 def _print_records(kind: str, records: list[Any]) -> None:
     """Print one line per record."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-        caption=f"{len(records)} {kind}; - is unknown",
-        caption_justify="left",
-    )
+    table = _table(caption=f"{len(records)} {kind}; - is unknown", caption_justify="left")
     table.add_column("name", no_wrap=True)
-    for name, unit in _COLUMNS[kind]:
-        numeric = unit or name not in (
-            "vendor",
-            "site",
-            "accelerator",
-            "country",
-            "kind",
-            "confidence",
-        )
-        table.add_column(
-            _HEADS.get(name, name), justify="right" if numeric else "left", no_wrap=True
-        )
+    for name, _ in _COLUMNS[kind]:
+        side = "left" if name in _WORDS else "right"
+        table.add_column(_HEADS.get(name, name), justify=side, no_wrap=True)
     for record in records:
         table.add_row(record.name, *(_cell(record, name, unit) for name, unit in _COLUMNS[kind]))
     console = Console()
+    # Into a pipe or file whole lines are written, whatever the width of the screen.
     console.print(table, width=None if console.is_terminal else 200)
 
 
 def _print_one(kind: str, record: Any) -> None:
     """Print every known field of one record."""
     from rich.console import Console
-    from rich.table import Table
 
     from steelyard.catalog import Architecture, count_parameters
     from steelyard.units import pretty
 
-    table = Table(
-        box=None,
-        pad_edge=False,
-        show_header=False,
-        title=f"{record.name}  [dim]{kind.removesuffix('s')}[/]",
-        title_justify="left",
-    )
+    title = f"{record.name}  [dim]{kind.removesuffix('s')}[/]"
+    table = _table(show_header=False, title=title, title_justify="left")
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     if isinstance(record, Architecture):
@@ -270,6 +236,8 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
         return [(name.replace("_", " "), "yes" if value else "no")]
     if isinstance(value, dict):
         return [(f"peak, {key}", pretty(item, unit)) for key, item in value.items()]
-    label = name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_w") if unit else name
-    label = label + " bandwidth" if unit == "byte/s" else label
-    return [(label.replace("_", " "), pretty(value, unit) if unit else escape(str(value)))]
+    if not unit:
+        return [(name.replace("_", " "), escape(str(value)))]
+    label = name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_w")
+    label += " bandwidth" if unit == "byte/s" else ""
+    return [(label.replace("_", " "), pretty(value, unit))]

@@ -1,14 +1,15 @@
-"""`steelyard cost`.
+"""`steelyard cost`: time, memory, energy and money of training and serving, before they run."""
 
-Time, memory, energy and money of training and serving a model, before running it.
-"""
-
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cyclopts
 
+from steelyard.cli.output import Switch, forecast_table, print_report
+
 if TYPE_CHECKING:
-    from steelyard.cost.roofline import Machine
+    from steelyard.catalog import Architecture
+    from steelyard.cost import Efficiencies, Machine
     from steelyard.quantity import Forecast
 
 app = cyclopts.App(
@@ -19,357 +20,306 @@ RELATIVE = 0.35
 """Half-width of an interval: the scatter over published runs that did not set the efficiencies."""
 
 
-def _machine(name: str, dtype: str) -> "Machine":
-    """Return the roofline of an accelerator by name; the calibrated one for this-machine."""
-    from steelyard import catalog
-    from steelyard.cost import Machine
-    from steelyard.errors import CalibrationError
+@cyclopts.Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Model and machine that a cost is asked for.
 
-    if name != "this-machine":
-        return Machine.from_accelerator(catalog.accelerator(name), dtype=dtype or "bf16")
-    calibration = catalog.load_calibration()
-    if calibration is None:
-        raise CalibrationError(
-            "this machine has not been calibrated", hint="run `steelyard calibrate` first"
-        )
-    return Machine.from_calibration(calibration, dtype or "fp32")
+    Args:
+        model: catalog name of the architecture.
+        machine: catalog name of the accelerator, or this-machine after `steelyard calibrate`.
+        dtype: number format of the products, weights and cache; bf16 on a published accelerator and
+            fp32 on this machine when empty.
+        json: print JSON.
+    """
+
+    model: str
+    machine: str = "this-machine"
+    dtype: str = ""
+    json: Switch = False
+
+    def architecture(self) -> "Architecture":
+        """Return the model's architecture."""
+        from steelyard import catalog
+
+        return catalog.architecture_by_name(self.model)
+
+    def roofline(self, efficiencies: "Efficiencies | None" = None) -> "Machine":
+        """Return the machine's roofline.
+
+        Args:
+            efficiencies: fractions of published peaks that replace the typical ones; a calibrated
+                machine has measured rates instead.
+
+        Returns:
+            The roofline of the accelerator, or of this machine as it was calibrated.
+
+        Raises:
+            CalibrationError: this machine has not been calibrated.
+        """
+        from steelyard import catalog
+        from steelyard.cost import Machine
+        from steelyard.errors import CalibrationError
+
+        if self.machine != "this-machine":
+            return Machine.from_accelerator(
+                catalog.accelerator(self.machine),
+                dtype=self.dtype or "bf16",
+                efficiencies=efficiencies,
+            )
+        calibration = catalog.load_calibration()
+        if calibration is None:
+            raise CalibrationError(
+                "this machine has not been calibrated", hint="run `steelyard calibrate` first"
+            )
+        return Machine.from_calibration(calibration, self.dtype or "fp32")
+
+
+def _timed(machine: "Machine", values: dict[str, float]) -> "list[Forecast]":
+    """Make the forecasts of quantities that rest on a machine's roofline."""
+    from steelyard.quantity import Forecast
+
+    kind = "derived" if machine.provenance == "measured" else "assumed"
+    return [
+        Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=machine.source)
+        for name, value in values.items()
+    ]
+
+
+def _derived(name: str, value: float, relative: float, source: str) -> "Forecast":
+    """Make a forecast that follows from the shape of the model."""
+    from steelyard.quantity import Forecast
+
+    return Forecast.about(name, value, relative=relative, provenance="derived", source=source)
+
+
+def _parts(record: Any, unit: str, *names: str) -> list[list[Any]]:
+    """Make a row of each named field."""
+    from steelyard.units import pretty
+
+    return [[name, pretty(getattr(record, name), unit)] for name in names]
 
 
 def _print(
-    title: str, subtitle: str, forecasts: list["Forecast"], parts: list[list[Any]], *, json: bool
+    title: str, subtitle: str, forecasts: "list[Forecast]", parts: list[list[Any]], *, json: bool
 ) -> None:
     """Print forecasts with their intervals, and the parts they are made of."""
-    from steelyard.runs.report import Block, Column, Report, Section, Table
-    from steelyard.units import pretty
+    from steelyard.runs.report import Column, Report, Section, Table
 
-    heads = [
-        Column("quantity"),
-        Column("forecast", align="right"),
-        Column("80 % interval", align="right"),
-        Column("provenance"),
-    ]
-    rows: list[list[Any]] = [
-        [
-            item.quantity,
-            pretty(item.value, item.unit),
-            f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
-            item.provenance,
-        ]
-        for item in forecasts
-    ]
-    sources = "; ".join(dict.fromkeys(item.source for item in forecasts))
-    blocks: list[Block] = [Table(columns=heads, rows=rows, caption=sources)] if rows else []
-    blocks += (
-        [Table(columns=[Column("part"), Column("value", align="right")], rows=parts)]
-        if parts
-        else []
-    )
-    report = Report(title, subtitle, [Section("Forecast", blocks)])
-    if json:
-        print(report.to_json())
-    else:
-        report.print()
+    made_of = Table(columns=[Column("part"), Column("value", align="right")], rows=parts)
+    section = Section("Forecast", [forecast_table(forecasts), made_of])
+    print_report(Report(title, subtitle, [section]), json=json)
 
 
 @app.command
 def train(
     *,
-    model: str,
-    machine: str = "this-machine",
+    subject: Subject,
     micro_batch: int = 1,
     sequence_length: int = 2048,
     accumulation: int = 1,
     recompute: str = "none",
-    dtype: str = "",
-    json: bool = False,
 ) -> None:
     """Forecast one optimizer step on one accelerator.
 
     Args:
-        model: catalog name of the architecture.
-        machine: catalog name of the accelerator, or this-machine after `steelyard calibrate`.
+        subject: model and machine.
         micro_batch: sequences per micro-batch.
         sequence_length: tokens per sequence.
         accumulation: micro-batches per step.
-        recompute: none, selective or full.
-        dtype: of the matrix products; bf16 on a published accelerator and fp32 on this machine when
-            empty.
-        json: print JSON.
+        recompute: activations that the backward pass computes again: none, selective or full.
     """
-    from steelyard import catalog
     from steelyard.cost import Layout, training_step
-    from steelyard.cost.layout import RECOMPUTE
-    from steelyard.errors import ConfigError
-    from steelyard.quantity import Forecast
-    from steelyard.units import pretty
 
-    if recompute not in RECOMPUTE:
-        raise ConfigError(f"--recompute {recompute!r} is not one of {', '.join(RECOMPUTE)}")
-    device = _machine(machine, dtype)
-    arch = catalog.architecture_by_name(model)
-    options: dict[str, Any] = {
-        "micro_batch": micro_batch,
-        "sequence_length": sequence_length,
-        "accumulation": accumulation,
-    }
-    step = training_step(arch, machine=device, layout=Layout(recompute=recompute), **options)
-    kind = "derived" if device.provenance == "measured" else "assumed"
-    values = {
-        "train.step_time": step.time_s,
-        "train.throughput": step.tokens / step.time_s,
-        "train.mfu": step.mfu,
-    }
-    forecasts = [
-        Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=device.source)
-        for name, value in values.items()
-    ]
+    _check_recompute(recompute)
+    device = subject.roofline()
+    step = training_step(
+        subject.architecture(),
+        machine=device,
+        micro_batch=micro_batch,
+        sequence_length=sequence_length,
+        accumulation=accumulation,
+        layout=Layout(recompute=recompute),
+    )
+    forecasts = _timed(
+        device,
+        {
+            "train.step_time": step.time_s,
+            "train.throughput": step.tokens / step.time_s,
+            "train.mfu": step.mfu,
+        },
+    )
     said = "weights, optimizer and saved activations"
-    forecasts += [
-        Forecast.about(
-            "train.peak_memory", step.memory.total, relative=0.15, provenance="derived", source=said
-        )
-    ]
-    parts = [[name, pretty(getattr(step, name), "s")] for name in ("compute_s", "update_s")]
-    parts += [["fits in memory", "yes" if step.memory.total <= device.memory_bytes else "no"]]
+    forecasts.append(_derived("train.peak_memory", step.memory.total, 0.15, said))
+    parts = _parts(step, "s", "compute_s", "update_s")
+    parts.append(["fits in memory", "yes" if step.memory.total <= device.memory_bytes else "no"])
     _print(
-        f"Training {model} on {machine}",
+        f"Training {subject.model} on {subject.machine}",
         f"{step.tokens:,.0f} tokens per step",
         forecasts,
         parts,
-        json=json,
+        json=subject.json,
     )
+
+
+def _check_recompute(name: str) -> None:
+    """Refuse a recomputation policy that does not exist."""
+    from steelyard.cost.layout import RECOMPUTE
+    from steelyard.errors import ConfigError
+
+    if name not in RECOMPUTE:
+        raise ConfigError(f"--recompute {name!r} is not one of {', '.join(RECOMPUTE)}")
 
 
 @app.command
-def serve(
-    *,
-    model: str,
-    machine: str = "this-machine",
-    context: int = 2048,
-    batch: int = 1,
-    dtype: str = "",
-    json: bool = False,
-) -> None:
+def serve(*, subject: Subject, context: int = 2048, batch: int = 1) -> None:
     """Forecast prefill and decoding on one accelerator.
 
     Args:
-        model: catalog name of the architecture.
-        machine: catalog name of the accelerator, or this-machine after `steelyard calibrate`.
+        subject: model and machine.
         context: tokens of each user.
-        batch: users decoding together.
-        dtype: of weights and cache; bf16 on a published accelerator and fp32 on this machine when
-            empty.
-        json: print JSON.
+        batch: users that decode together.
     """
-    from steelyard import catalog
     from steelyard.cost import kv_bytes_per_token, operators, roofline_time_s, serving_memory
-    from steelyard.quantity import Forecast
-    from steelyard.units import pretty
 
-    device, arch = _machine(machine, dtype), catalog.architecture_by_name(model)
-    options: dict[str, Any] = {"dtype_bytes": device.dtype_bytes, "fused": device.fused}
-    prefill = float(
-        roofline_time_s(operators(arch, phase="prefill", tokens=context, **options), device)
+    device = subject.roofline()
+    arch = subject.architecture()
+    width = device.dtype_bytes
+
+    def seconds(**shape: Any) -> float:
+        table = operators(arch, dtype_bytes=width, fused=device.fused, **shape)
+        return float(roofline_time_s(table, device))
+
+    decode = seconds(phase="decode", tokens=1, context=context, batch=batch)
+    forecasts = _timed(
+        device,
+        {
+            "serve.ttft": seconds(phase="prefill", tokens=context),
+            "serve.tpot": decode,
+            "serve.throughput": batch / decode,
+        },
     )
-    decode = float(
-        roofline_time_s(
-            operators(arch, phase="decode", tokens=1, context=context, batch=batch, **options),
-            device,
-        )
-    )
+    cache = kv_bytes_per_token(arch, width)
+    forecasts.append(_derived("serve.kv_bytes_per_token", cache, 0.0, "shape of the model"))
     memory = serving_memory(
-        arch,
-        tokens_resident=context * batch,
-        step_tokens=max(batch, 512),
-        dtype_bytes=device.dtype_bytes,
+        arch, tokens_resident=context * batch, step_tokens=max(batch, 512), dtype_bytes=width
     )
-    kind = "derived" if device.provenance == "measured" else "assumed"
-    values = {"serve.ttft": prefill, "serve.tpot": decode, "serve.throughput": batch / decode}
-    forecasts = [
-        Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=device.source)
-        for name, value in values.items()
-    ]
-    cache = kv_bytes_per_token(arch, device.dtype_bytes)
-    forecasts += [
-        Forecast.about(
-            "serve.kv_bytes_per_token",
-            cache,
-            relative=0.0,
-            provenance="derived",
-            source="shape of the model",
-        )
-    ]
     free = device.memory_bytes - memory.weights - memory.activations - memory.workspace
-    parts = [
-        [name, pretty(getattr(memory, name), "byte")] for name in ("weights", "kv_cache", "total")
-    ]
-    parts += [["users that fit", max(0, int(free // (cache * context)))]]
+    parts = _parts(memory, "byte", "weights", "kv_cache", "total")
+    parts.append(["users that fit", max(0, int(free // (cache * context)))])
     _print(
-        f"Serving {model} on {machine}",
+        f"Serving {subject.model} on {subject.machine}",
         f"context {context:,}, batch {batch}",
         forecasts,
         parts,
-        json=json,
+        json=subject.json,
     )
 
 
 @app.command
 def optimal(
     *,
-    model: str,
-    machine: str = "this-machine",
+    subject: Subject,
     prompt: float = 512,
     output: float = 512,
     devices: int = 1,
     gemm: str = "",
     requests: float = 0,
-    dtype: str = "",
-    json: bool = False,
 ) -> None:
-    """Give the most tokens a second that one device can serve, and what binds it.
+    """Find the most tokens per second that one device can serve, and what binds it.
 
     Args:
-        model: catalog name of the architecture.
-        machine: catalog name of the accelerator, or this-machine after `steelyard calibrate`.
+        subject: model and machine.
         prompt: mean prompt length.
         output: mean output length.
         devices: accelerators in tensor parallel.
-        gemm: measured rate of large matrix products, such as "260 TFLOP/s"; this-machine brings its
+        gemm: measured rate of large matrix products, such as "260 TFLOP/s"; this-machine has its
             own.
         requests: resident requests; as many as fit when 0.
-        dtype: of weights and cache; bf16 on a published accelerator and fp32 on this machine when
-            empty.
-        json: print JSON.
     """
-    from steelyard import catalog
-    from steelyard.cost import Efficiencies, Machine, optimal_throughput
-    from steelyard.quantity import Forecast
+    from steelyard.cost import Efficiencies, optimal_throughput
     from steelyard.units import parse, pretty
 
-    peak = Efficiencies.peak()
-    named = machine != "this-machine"
-    device = (
-        Machine.from_accelerator(
-            catalog.accelerator(machine), dtype=dtype or "bf16", efficiencies=peak
-        )
-        if named
-        else _machine(machine, dtype)
-    )
-    options: dict[str, Any] = {
-        "prompt_tokens": prompt,
-        "output_tokens": output,
-        "tensor_parallel": devices,
-        "requests": requests,
-    }
-    rate = parse(gemm, "FLOP/s", where="--gemm") if gemm else 0.0
     found = optimal_throughput(
-        catalog.architecture_by_name(model), device, gemm_flops_per_s=rate, **options
+        subject.architecture(),
+        subject.roofline(Efficiencies.peak()),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        tensor_parallel=devices,
+        gemm_flops_per_s=parse(gemm, "FLOP/s", where="--gemm") if gemm else 0.0,
+        requests=requests,
     )
     said = (
         f"{pretty(found.gemm_flops_per_s, 'FLOP/s')} over 2 x "
         f"{pretty(found.active_parameters, 'parameter')} (arXiv 2408.12757)"
     )
-    best = Forecast.about(
-        "serve.optimal_throughput",
-        found.tokens_per_s_per_device,
-        relative=0.0,
-        provenance="derived",
-        source=said,
-    )
-    parts = [
+    best = _derived("serve.optimal_throughput", found.tokens_per_s_per_device, 0.0, said)
+    parts: list[list[Any]] = [
         ["bottleneck", found.bottleneck],
         ["requests", f"{found.requests:,.0f}"],
         ["tokens per iteration", f"{found.dense_tokens:,.0f}"],
-    ]
-    parts += [
-        [name, pretty(getattr(found, name), "s")] for name in ("memory_s", "compute_s", "network_s")
+        *_parts(found, "s", "memory_s", "compute_s", "network_s"),
     ]
     _print(
-        f"Best serving of {model} on {machine}",
+        f"Best serving of {subject.model} on {subject.machine}",
         f"prompt {prompt:g}, output {output:g}, {devices} devices",
         [best],
         parts,
-        json=json,
+        json=subject.json,
     )
 
 
 @app.command
 def longcontext(
     *,
-    model: str,
-    machine: str,
+    subject: Subject,
     context: tuple[int, ...] = (4096, 50_000),
     batch: int = 1,
     devices: int = 1,
-    dtype: str = "bf16",
-    json: bool = False,
 ) -> None:
-    """Give the four numbers of long contexts.
-
-    Users that fit, prefill, decode and the switch between users.
+    """Show the four numbers of long contexts: users that fit, prefill, decode and switch.
 
     Args:
-        model: catalog name of the architecture.
-        machine: catalog name of the accelerator; its host link must be known.
-        context: tokens of one user; give it once for each.
-        batch: users decoding together.
+        subject: model and machine; the accelerator's host link must be known.
+        context: tokens of one user; give the option once for each context.
+        batch: users that decode together.
         devices: accelerators in tensor parallel.
-        dtype: of weights and cache.
-        json: print JSON.
     """
     from steelyard import catalog
     from steelyard.cost import Efficiencies, serve_point
-    from steelyard.runs.report import Column, Report, Section, Table
-    from steelyard.units import pretty
+    from steelyard.runs.report import Cell, Column, Report, Section, Table
 
-    device, arch = catalog.accelerator(machine), catalog.architecture_by_name(model)
+    device = catalog.accelerator(subject.machine)
+    arch = subject.architecture()
+    dtype = subject.dtype or "bf16"
     typical = Efficiencies.typical(device.peak_flops_per_s.get(dtype, 0.0))
-    rows: list[list[Any]] = []
+    rows: list[list[Cell]] = []
     for tokens in context:
         for name, rates in (("peak", Efficiencies.peak()), ("typical", typical)):
-            options: dict[str, Any] = {
-                "batch": batch,
-                "tensor_parallel": devices,
-                "dtype": dtype,
-                "efficiencies": rates,
-            }
-            point = serve_point(arch, device, context=tokens, **options)
-            times = [
-                pretty(value, "s")
-                for value in (point.prefill_s, point.decode_s_per_token, point.switch_s)
-            ]
-            rows.append(
-                [
-                    f"{tokens:,}",
-                    name,
-                    point.concurrency,
-                    pretty(point.kv_bytes, "byte"),
-                    *times,
-                    point.bounds["decode"],
-                ]
+            point = serve_point(
+                arch,
+                device,
+                context=tokens,
+                batch=batch,
+                tensor_parallel=devices,
+                dtype=dtype,
+                efficiencies=rates,
             )
-    heads = [
-        Column("context", align="right"),
-        Column("rates"),
-        Column("users", align="right"),
-        Column("cache of one", align="right"),
-    ]
-    heads += [
-        Column(name, align="right") for name in ("prefill", "decode, per token", "switch")
-    ] + [Column("decode bound by")]
+            cache = _parts(point, "byte", "kv_bytes")
+            times = _parts(point, "s", "prefill_s", "decode_s_per_token", "switch_s")
+            figures = [text for _, text in cache + times]
+            rows.append([f"{tokens:,}", name, point.concurrency, *figures, point.bounds["decode"]])
+    names = ("users", "cache of one", "prefill", "decode, per token", "switch")
+    heads = [Column("context", align="right"), Column("rates")]
+    heads += [Column(name, align="right") for name in names] + [Column("decode bound by")]
     caption = (
         "peak: datasheet rates, as in arXiv 2405.08944; typical: what well-tuned software "
         "reaches, assumed; causal attention"
     )
-    report = Report(
-        f"Long contexts of {model} on {machine}",
-        f"batch {batch}, {devices} devices",
-        [Section("Four numbers", [Table(columns=heads, rows=rows, caption=caption)])],
-    )
-    if json:
-        print(report.to_json())
-    else:
-        report.print()
+    section = Section("Four numbers", [Table(columns=heads, rows=rows, caption=caption)])
+    title = f"Long contexts of {subject.model} on {subject.machine}"
+    report = Report(title, f"batch {batch}, {devices} devices", [section])
+    print_report(report, json=subject.json)
 
 
 @app.command
@@ -383,7 +333,7 @@ def memory(
     data: int = 1,
     zero_stage: int = 0,
     recompute: str = "none",
-    json: bool = False,
+    json: Switch = False,
 ) -> None:
     """Forecast the memory of the fullest accelerator in mixed-precision training with AdamW.
 
@@ -391,55 +341,41 @@ def memory(
         model: catalog name of the architecture.
         batch: sequences per micro-batch.
         sequence_length: tokens per sequence.
-        tensor: tensor-parallel degree.
-        pipeline: pipeline stages.
+        tensor: accelerators a layer is split over.
+        pipeline: stages the layers are split over.
         data: data-parallel replicas.
-        zero_stage: 0 to 3.
-        recompute: none, selective or full.
+        zero_stage: what the replicas shard: 0 nothing, 1 optimizer states, 2 gradients as well, 3
+            weights as well.
+        recompute: activations that the backward pass computes again: none, selective or full.
         json: print JSON.
     """
     from steelyard import catalog
     from steelyard.cost import Layout, training_memory
-    from steelyard.cost.layout import RECOMPUTE
     from steelyard.errors import ConfigError
-    from steelyard.quantity import Forecast
-    from steelyard.units import pretty
 
-    if (
-        recompute not in RECOMPUTE
-        or zero_stage not in range(4)
-        or min(tensor, pipeline, data, batch, sequence_length) < 1
-    ):
-        raise ConfigError(
-            "--recompute is none, selective or full; --zero-stage 0 to 3; sizes and degrees at "
-            "least 1"
-        )
-    layout = Layout(
-        data=data,
-        tensor=tensor,
-        pipeline=pipeline,
-        zero_stage=zero_stage,
-        recompute=recompute,
-        sequence_parallel=tensor > 1,
+    _check_recompute(recompute)
+    if zero_stage not in range(4) or min(tensor, pipeline, data, batch, sequence_length) < 1:
+        raise ConfigError("--zero-stage is 0 to 3; sizes and degrees are at least 1")
+    found = training_memory(
+        catalog.architecture_by_name(model),
+        layout=Layout(
+            data=data,
+            tensor=tensor,
+            pipeline=pipeline,
+            zero_stage=zero_stage,
+            recompute=recompute,
+            sequence_parallel=tensor > 1,
+        ),
+        batch=batch,
+        sequence_length=sequence_length,
+        accumulation=pipeline,  # enough micro-batches to fill every stage
     )
-    options: dict[str, Any] = {
-        "batch": batch,
-        "sequence_length": sequence_length,
-        "accumulation": pipeline,
-    }
-    found = training_memory(catalog.architecture_by_name(model), layout=layout, **options)
-    parts = [
-        [name, pretty(getattr(found, name), "byte")]
-        for name in ("weights", "gradients", "optimizer", "activations", "workspace")
-    ]
     said = "18 bytes per parameter and saved activations (arXiv 2205.05198)"
-    total = Forecast.about(
-        "plan.memory_per_accelerator", found.total, relative=0.15, provenance="derived", source=said
-    )
+    names = ("weights", "gradients", "optimizer", "activations", "workspace")
     _print(
         f"Memory of training {model}",
         f"micro-batch {batch} x {sequence_length:,} tokens",
-        [total],
-        parts,
+        [_derived("plan.memory_per_accelerator", found.total, 0.15, said)],
+        _parts(found, "byte", *names),
         json=json,
     )

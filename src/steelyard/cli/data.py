@@ -1,16 +1,16 @@
 """`steelyard data`: make token shards of text, and show what a folder of them holds."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import cyclopts
+
+from steelyard.cli.output import Switch, print_report
 
 if TYPE_CHECKING:
     from steelyard.data.manifest import Manifest
 
 app = cyclopts.App(name="data", help="Clean, deduplicate and tokenize text into verified shards.")
-
-Switch = Annotated[bool, cyclopts.Parameter(negative=())]
 
 
 @app.command
@@ -23,16 +23,16 @@ def prepare(
     seed: int = 0,
     json: Switch = False,
 ) -> None:
-    """Make token shards of files and folders; call it again to go on after a kill.
+    """Make token shards from files and folders; run it again to continue after a kill.
 
     Args:
-        *paths: files and folders of text; none for the running Python's own library and
-            documentation.
+        *paths: files and folders of text; the running Python's own library and documentation when
+            none is given.
         out: folder for the shards.
         vocab_size: most tokens of the tokenizer, 257 or more.
-        heldout_fraction: share of the bytes kept for evaluation.
-        max_bytes: stop once this much clean text is kept, such as "24 MB"; empty to read all.
-        seed: chooses the held-out documents.
+        heldout_fraction: share of the bytes held out for evaluation.
+        max_bytes: amount of clean text to stop at, such as "24 MB"; empty to read all.
+        seed: seed that chooses the held-out documents.
         json: print JSON instead of a table.
     """
     from rich.console import Console
@@ -68,7 +68,7 @@ def show(directory: Path, *, json: Switch = False) -> None:
     """Check the hashes of a folder of token shards and show what it holds.
 
     Args:
-        directory: made by `steelyard data prepare`.
+        directory: folder that `steelyard data prepare` made.
         json: print JSON instead of a table.
     """
     from steelyard.data.manifest import read_manifest, verify
@@ -103,21 +103,13 @@ def _show(directory: Path, manifest: "Manifest", json: bool) -> None:
         [shard.name, shard.tokens, shard.sha256[:16]]
         for shard in (*manifest.train, *manifest.heldout)
     ]
+    heads = [Column("file"), Column("tokens", "token"), Column("SHA-256")]
     sections = [
         Section("Text", [Facts(facts)]),
-        Section(
-            "Files",
-            [
-                Table(
-                    [Column("file"), Column("tokens", "token"), Column("SHA-256")],
-                    files,
-                    "All hashes agree.",
-                )
-            ],
-        ),
+        Section("Files", [Table(heads, files, "All hashes agree.")]),
     ]
     if dropped:
         rows = [[reason, count] for reason, count in dropped.items()]
         sections.insert(1, Section("Dropped", [Table([Column("reason"), Column("count")], rows)]))
     report = Report(f"Token shards in {directory}", f"seed {manifest.seed}", sections)
-    print(report.to_json()) if json else report.print()
+    print_report(report, json=json)

@@ -1,6 +1,4 @@
-"""The `steelyard` command.
-
-Picks the room, runs its verb, and turns errors into one line, a hint and an exit code.
+"""The `steelyard` command: runs a room's verb and turns errors into a line and an exit code.
 
 The overview is printed here and only the room that was asked for is imported, so `steelyard --help`
 stays fast.
@@ -22,7 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "calibrate": (
         "calibrate:calibrate",
-        "Measure this machine; kept as the catalog record this-machine.",
+        "Measure this machine; stored as the catalog record this-machine.",
     ),
     "catalog": (
         "catalog:app",
@@ -32,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cost": ("cost:app", "Time, memory, energy and money of training and serving a model."),
     "plan": ("plan:app", "Choose model size, layout and machines for a budget."),
     "data": ("data:app", "Clean, deduplicate, tokenize and pack text."),
-    "train": ("train:app", "Train a model from a recipe; survives being killed."),
+    "train": ("train:app", "Train a model from a recipe; a killed run continues."),
     "serve": ("serve:app", "Serve a model over an OpenAI-compatible API, or replay a trace."),
     "chat": ("chat:chat", "Talk to a model in the terminal."),
     "runs": ("runs:app", "List, compare, check and export what was run."),
@@ -42,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def _overview() -> str:
-    """Write the help of the whole command."""
+    """Return the help of the whole command."""
     rows = "\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())
     return (
         "Usage: steelyard COMMAND [VERB] [OPTIONS]\n\nWeigh big AI work with small means: "
@@ -55,7 +53,7 @@ def _overview() -> str:
 
 
 def _run(words: list[str]) -> int:
-    """Run one command line and give its exit code; an unknown command is refused with the nearest known one."""
+    """Run one command line and return its exit code; an unknown command is refused."""
     if not words or words[0] in ("--help", "-h", "help"):
         sys.stdout.write(_overview())
         return 0
@@ -103,7 +101,8 @@ def _print_error(error: SteelyardError) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
-    0 ok, 1 infeasible or a failed check, 2 bad input, 130 on Ctrl-C.
+    The exit code is 0 when all is well, 1 for an infeasible goal or a failed check, 2 for bad input
+    and 130 after Ctrl-C.
 
     Args:
         arguments: words after `steelyard`; None for the process's own. `--debug` anywhere shows the
@@ -120,9 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_error(error)
         code = error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("stopped; run the same command again to go on\n")
+        sys.stderr.write("stopped; run the same command again to continue\n")
         code = 130
     except BrokenPipeError:
+        # The reader, such as `head`, has enough: without this Python complains while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     raise SystemExit(code)

@@ -1,9 +1,10 @@
 """`steelyard papers`: the papers behind the package and how far each is."""
 
-import sys
 from typing import TYPE_CHECKING
 
 import cyclopts
+
+from steelyard.cli.output import Switch, print_json
 
 if TYPE_CHECKING:
     from steelyard.papers import Paper
@@ -17,23 +18,18 @@ _COLORS = {"works": "green", "partly": "yellow", "planned": "dim"}
 
 
 @app.default
-def papers(*, room: str = "", state: str = "", json: bool = False) -> None:
+def papers(*, room: str = "", state: str = "", json: Switch = False) -> None:
     """List the papers behind the package, what implements each, and how far it is.
 
     Args:
-        room: only this room's papers, such as "serve".
-        state: only papers in this state: works, partly or planned.
+        room: room whose papers to list, such as "serve"; all when empty.
+        state: state of the papers to list: works, partly or planned; all when empty.
         json: print JSON instead of a table.
     """
-    import msgspec
-
     from steelyard.papers import select
 
     chosen = select(room=room, state=state)
-    if json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(chosen), indent=2).decode() + "\n")
-    else:
-        _print_table(chosen)
+    print_json(chosen) if json else _print_table(chosen)
 
 
 def _print_table(chosen: "list[Paper]") -> None:

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import cyclopts
 
+from steelyard.cli.output import Switch, forecast_table, print_json
+
 if TYPE_CHECKING:
     from steelyard.plan.types import Plan
 
@@ -22,19 +24,22 @@ def train(
     deadline: str = "1 year",
     nodes: int = 0,
     price_per_hour: str = "",
-    json: bool = False,
+    json: Switch = False,
 ) -> None:
     """Plan the compute-optimal training run of a budget on a cluster.
 
+    Money or carbon whose price or intensity is unknown are left out with a note, null in JSON.
+
     Args:
-        budget: compute, such as 1e21FLOP.
-        cluster: catalog name.
+        budget: training compute, such as 1e21FLOP.
+        cluster: catalog name of the cluster.
         law: name of a published scaling law.
-        site: catalog name of the place; the cluster's own when empty.
+        site: catalog name of the place; the cluster's own when empty, and the world's average where
+            that is unknown.
         sequence_length: tokens per sequence.
         vocab_size: rows of the token embedding.
         deadline: longest acceptable run, such as "3 weeks".
-        nodes: use at most this many nodes, 0 for all.
+        nodes: most nodes to use, 0 for all.
         price_per_hour: rent of one accelerator, such as "2.5 USD"; amortized or list price when
             empty.
         json: print the plan as JSON.
@@ -54,38 +59,44 @@ def train(
             hint=f"near names: {', '.join(near) or ', '.join(laws.published)}",
         )
     machines = catalog.cluster(cluster)
-    machines = (
-        dataclasses.replace(machines, num_nodes=min(nodes, machines.num_nodes))
-        if nodes > 0
-        else machines
-    )
+    if nodes > 0:
+        machines = dataclasses.replace(machines, num_nodes=min(nodes, machines.num_nodes))
+    place = catalog.site(site) if site else catalog.site_of(machines)
     allocation = laws.allocate(laws.published[law].fit(), parse(budget, "FLOP", where="--budget"))
     made = plan_training(
         allocation,
         cluster=machines,
         accelerator=catalog.accelerator(machines.accelerator),
-        site=catalog.site(site or machines.site),
+        site=place,
         sequence_length=sequence_length,
         vocab_size=vocab_size,
         deadline_s=parse(deadline, "s", where="--deadline"),
         rent_usd=parse(price_per_hour, "USD", where="--price-per-hour") if price_per_hour else None,
     )
-    _print_json(made) if json else _print(made, budget)
+    if json:
+        print_json(_plain_plan(made))
+    else:
+        _print(made, budget)
 
 
-def _print_json(made: "Plan") -> None:
-    """Print a plan as JSON."""
-    import msgspec
+def _plain_plan(made: "Plan") -> dict[str, Any]:
+    """Return a plan as JSON values; quantities without a forecast are null, with the reason."""
+    from steelyard.config import to_plain
 
-    print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
+    values = to_plain(made)
+    values["forecasts"] += [
+        {"quantity": name, "value": None, "low": None, "high": None, "source": reason}
+        for name, reason in made.unknown.items()
+    ]
+    return values
 
 
 def _print(made: "Plan", budget: str) -> None:
     """Print a plan as tables."""
-    from steelyard.runs.report import Column, Report, Section, Table, Text
+    from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 
     choice = {**made.choice, "architecture": made.choice["architecture"]["name"]}
-    rows: list[list[Any]] = [
+    rows: list[list[Cell]] = [
         [name.replace("_", " "), _plain(value)] for name, value in choice.items()
     ]
     chosen = Table(columns=[Column("setting"), Column("value", align="left")], rows=rows)
@@ -93,59 +104,26 @@ def _print(made: "Plan", budget: str) -> None:
         columns=[Column("alternative"), Column("why not")],
         rows=[[_short(item.choice), item.reason] for item in made.rejected],
     )
+    notes = [Text(f"{name} is left out: {why}.") for name, why in made.unknown.items()]
     sections = [
         Section("Choice", [chosen, Text(f"Bound by {made.binding_constraint}.")]),
-        Section("Forecasts", [_forecasts(made)]),
+        Section("Forecasts", [forecast_table(made.forecasts), *notes]),
         Section("Rejected", [rejected]),
     ]
     Report(f"Plan for {budget}", f"on {made.choice['cluster']}", sections).print()
 
 
-def _forecasts(made: "Plan") -> Any:
-    """Make the table of forecasts."""
-    from steelyard.runs.report import Column, Table
-    from steelyard.units import pretty
-
-    rows: list[list[Any]] = [
-        [
-            item.quantity,
-            pretty(item.value, item.unit),
-            f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
-            item.provenance,
-        ]
-        for item in made.forecasts
-    ]
-    heads = [
-        Column("quantity"),
-        Column("forecast", align="right"),
-        Column("80 % interval", align="right"),
-        Column("provenance"),
-    ]
-    return Table(
-        columns=heads,
-        rows=rows,
-        caption="; ".join(dict.fromkeys(item.source for item in made.forecasts)),
-    )
-
-
 def _plain(value: Any) -> str:
-    """Print a setting."""
-    return (
-        f"{value:,}"
-        if isinstance(value, int) and not isinstance(value, bool)
-        else f"{value:,.6g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    """Return a setting as people write it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
 
 
 def _short(choice: dict[str, Any]) -> str:
-    """Print a layout in a few words."""
-    parts = (
-        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
-        f"{choice['pipeline']} pipeline"
-    )
+    """Return a layout in a few words."""
     return (
-        f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute "
-        f"{choice['recompute']}"
+        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
+        f"{choice['pipeline']} pipeline, ZeRO {choice['zero_stage']}, micro-batch "
+        f"{choice['micro_batch']}, recompute {choice['recompute']}"
     )

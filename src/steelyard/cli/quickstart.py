@@ -1,9 +1,8 @@
 """`steelyard quickstart`: the loop end to end on this machine."""
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
+from steelyard.cli.output import Switch
 
 __all__ = ["quickstart"]
 
@@ -17,24 +16,23 @@ def quickstart(
     out: Path = Path("quickstart-out"),
     seed: int = 0,
     threads: int = 0,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Switch = False,
 ) -> None:
-    """Weigh this machine end to end.
+    """Weigh this machine end to end: calibrate, train, forecast, serve, check and report.
 
-    Calibrate, train a ladder, forecast, train, serve, check, report.
-
-    Killed at any moment, it goes on where it was when the same command runs again.
+    A small ladder of models is trained first, and a larger one is forecast from it. After a kill
+    the same command continues where it was.
 
     Args:
-        text: Files or folders to learn from; by default the running Python's own library and
+        text: files or folders to learn from; by default the running Python's own library and
             documentation.
-        budget: Training compute of the plan, such as "1e21FLOP" or "3e23".
-        cluster: Cluster the plan is for; `steelyard catalog list clusters` shows them.
-        minutes: Wall time to aim at on this machine.
-        out: Folder of everything it makes; report.html in it is the result.
-        seed: Of data order, weights, bootstrap and trace.
-        threads: Of every compute kernel; 0 for all cores.
-        json: Print the report as JSON instead of tables.
+        budget: training compute of the plan, such as "1e21FLOP" or "3e23".
+        cluster: cluster the plan is for; `steelyard catalog list clusters` shows them.
+        minutes: wall time to aim at on this machine.
+        out: folder of everything it makes; report.html in it is the result.
+        seed: seed of data order, weights, bootstrap and trace.
+        threads: threads of every compute kernel; 0 for all cores.
+        json: print the report as JSON instead of tables.
     """
     import sys
 

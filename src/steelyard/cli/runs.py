@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
+from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from steelyard.runs.report import Report
     from steelyard.runs.store import RunStore
 
 __all__ = ["app"]
@@ -24,11 +24,10 @@ Store = Annotated[
         help="Folder of the run store, or a postgresql:// URL; the user's own store when left out."
     ),
 ]
-Json = Annotated[bool, cyclopts.Parameter(negative="", help="Print JSON.")]
 
 
 def _open(store: str) -> "RunStore":
-    """Open an existing store; a folder that holds none is refused instead of made."""
+    """Open an existing store; a folder that holds none is refused."""
     from steelyard.runs.store import RunStore
 
     if store and "://" not in store and not (Path(store).expanduser() / "runs.sqlite").is_file():
@@ -39,38 +38,32 @@ def _open(store: str) -> "RunStore":
     return RunStore(store or None)
 
 
-def _show(report: "Report", json: bool) -> None:
-    """Print a report for people or for programs."""
-    if json:
-        sys.stdout.write(report.to_json() + "\n")
-    else:
-        report.print()
-
-
 @app.command(name="list")
-def list_runs(*, kind: str = "", limit: int = 30, store: Store = "", json: Json = False) -> None:
+def list_runs(*, kind: str = "", limit: int = 30, store: Store = "", json: Switch = False) -> None:
     """List runs, newest first.
 
     Args:
-        kind: only runs of this kind, such as "train".
-        limit: at most so many; 0 for all.
-        store: folder or URL.
+        kind: kind of the runs to list, such as "train"; all when empty.
+        limit: most runs to list; 0 for all.
+        store: folder of the run store, or a postgresql:// URL; the user's own when left out.
         json: print JSON.
     """
     from steelyard.runs.views import list_report
 
     opened = _open(store)
-    _show(list_report(opened.list(kind=kind, limit=max(limit, 0)), opened.database.url), json)
+    print_report(
+        list_report(opened.list(kind=kind, limit=max(limit, 0)), opened.database.url), json=json
+    )
 
 
 @app.command
-def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Json = False) -> None:
-    """Show one run whole.
+def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Switch = False) -> None:
+    """Show everything about one run.
 
     Args:
-        run: id, or a unique beginning of it.
-        html: also write the report as one HTML file.
-        store: folder or URL.
+        run: id of the run, or a unique beginning of it.
+        html: HTML file to write the report to as well.
+        store: folder of the run store, or a postgresql:// URL; the user's own when left out.
         json: print JSON.
     """
     from steelyard.runs.views import run_report
@@ -80,16 +73,16 @@ def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Json
     report = run_report(record, opened.check(record.id), opened.columns(record.id))
     if html:
         report.write_html(html)
-    _show(report, json)
+    print_report(report, json=json)
 
 
 @app.command
-def compare(*runs: str, store: Store = "", json: Json = False) -> None:
+def compare(*runs: str, store: Store = "", json: Switch = False) -> None:
     """Put runs side by side: what they measured, and where their recipes differ.
 
     Args:
-        *runs: two or more ids, or unique beginnings.
-        store: folder or URL.
+        *runs: ids of two or more runs, or unique beginnings of them.
+        store: folder of the run store, or a postgresql:// URL; the user's own when left out.
         json: print JSON.
 
     Raises:
@@ -103,7 +96,7 @@ def compare(*runs: str, store: Store = "", json: Json = False) -> None:
             hint="steelyard runs compare ID ID",
         )
     opened = _open(store)
-    _show(compare_report([opened.get(run) for run in runs]), json)
+    print_report(compare_report([opened.get(run) for run in runs]), json=json)
 
 
 @app.command
@@ -114,17 +107,17 @@ def check(
     record: str = "",
     html: Path | None = None,
     store: Store = "",
-    json: Json = False,
+    json: Switch = False,
 ) -> int:
     """Check a run's forecasts against what it measured.
 
     Exits 1 when a measured value lies outside its 80 % interval.
 
     Args:
-        run: id, or a unique beginning of it.
-        record: also write the checks to the ledger, under this forecaster's name.
-        html: also write the report as one HTML file.
-        store: folder or URL.
+        run: id of the run, or a unique beginning of it.
+        record: name of the forecaster to write the checks to the ledger under.
+        html: HTML file to write the report to as well.
+        store: folder of the run store, or a postgresql:// URL; the user's own when left out.
         json: print JSON.
 
     Returns:
@@ -141,7 +134,7 @@ def check(
     report = check_report(found, checks)
     if html:
         report.write_html(html)
-    _show(report, json)
+    print_report(report, json=json)
     return 0 if all(item.covered for item in checks) else 1
 
 
@@ -153,18 +146,18 @@ def export(
     to: Literal["json", "parquet", "tensorboard", "mlflow"] = "json",
     out: str = "",
     store: Store = "",
-    json: Json = False,
+    json: Switch = False,
 ) -> None:
     """Export a run to a file or another tool.
 
     Args:
-        run: id, or a unique beginning of it.
+        run: id of the run, or a unique beginning of it.
         to: json (everything), parquet (logged columns), tensorboard (event files) or mlflow
             (tracking server).
         out: file, log folder, or MLflow tracking address; RUN.json, RUN.parquet, tensorboard/ or
             MLflow's default when left out.
-        store: folder or URL.
-        json: print where it went as JSON.
+        store: folder of the run store, or a postgresql:// URL; the user's own when left out.
+        json: print the place as JSON.
     """
     import msgspec
 
@@ -191,15 +184,15 @@ def export(
 
 
 @app.command
-def ledger(*, store: Store = "", json: Json = False) -> None:
-    """Show how each forecaster has done: bias, median error, and how often its 80 % intervals held.
+def ledger(*, store: Store = "", json: Switch = False) -> None:
+    """Show bias, median error and coverage of 80 % intervals of each forecaster.
 
     Args:
-        store: folder or URL.
+        store: folder of the run store, or a postgresql:// URL; the user's own when left out.
         json: print JSON.
     """
     from steelyard.runs.ledger import Ledger
     from steelyard.runs.views import ledger_report
 
     opened = _open(store)
-    _show(ledger_report(Ledger(opened).summary(), opened.database.url), json)
+    print_report(ledger_report(Ledger(opened).summary(), opened.database.url), json=json)

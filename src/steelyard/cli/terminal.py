@@ -1,9 +1,7 @@
-"""The chat's terminal.
-
-Reads questions and /commands, shows answers as they come and as markdown when they are whole.
-"""
+"""The chat's terminal: reads questions and /commands, and shows answers as they arrive."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,15 +19,15 @@ __all__ = ["Terminal"]
 _HELP = (
     ("/help", "this list"),
     ("/clear", "forget what was said"),
-    ("/system [TEXT]", "tell the model what to be; without text: show it; '-' takes it away"),
+    ("/system [TEXT]", "set the system prompt; without text: show it; '-' removes it"),
     ("/model [NAME]", "choose another model of the server; without a name: list them"),
     (
         "/params [NAME=VALUE ...]",
-        "set fields of the request, such as temperature=0.7; NAME= takes one away",
+        "set fields of the request, such as temperature=0.7; NAME= removes one",
     ),
     ("/retry", "ask the last question again"),
-    ("/save FILE", "keep the conversation"),
-    ("/load FILE", "go on with a kept one"),
+    ("/save FILE", "save the conversation"),
+    ("/load FILE", "continue a saved one"),
     ("/quit", "leave; Ctrl-D does too"),
 )
 _HISTORY = 1000
@@ -39,16 +37,16 @@ class Terminal:
     """A conversation at the terminal.
 
     Attributes:
-        talk: what was said, and the server.
-        console: where answers go.
+        talk: conversation with its server.
+        console: console that shows the answers.
     """
 
     def __init__(self, talk: "Conversation", console: "Console | None" = None) -> None:
-        """Begin.
+        """Start with a conversation.
 
         Args:
-            talk: with a server that answers.
-            console: standard output by default.
+            talk: conversation with its server.
+            console: console for the answers, standard output by default.
         """
         from rich.console import Console
 
@@ -66,7 +64,7 @@ class Terminal:
         }
 
     def run(self) -> None:
-        """Read and answer until the user leaves; history is kept between chats."""
+        """Read and answer until the user leaves; the input history outlives the chat."""
         self.console.print(
             f"[bold]{self.talk.model or 'model'}[/] at {self.talk.endpoint.url}   [dim]/help, "
             f"Ctrl-D to leave[/]"
@@ -77,10 +75,10 @@ class Terminal:
                     return
 
     def take(self, line: str) -> bool:
-        """Do what a line says: a /command, or a question.
+        """Run a line: a /command, or a question.
 
         Args:
-            line: as typed; '//' at the beginning asks a question that begins with '/'.
+            line: line as typed; '//' at its start asks a question that begins with '/'.
 
         Returns:
             False when the user leaves.
@@ -101,7 +99,7 @@ class Terminal:
         return True
 
     def _read(self) -> str | None:
-        """Read a line, and those after it while it ends on a backslash; None at the end."""
+        """Read a line, and those after it while it ends with a backslash; None at the end."""
         lines: list[str] = []
         prompt = "> "
         while True:
@@ -120,7 +118,7 @@ class Terminal:
             prompt = ". "
 
     def _command(self, name: str) -> Callable[[str], None]:
-        """Find a command; an unknown one is refused with the nearest."""
+        """Return a command; an unknown one is refused with the nearest name."""
         if name in self._commands:
             return self._commands[name]
         import difflib
@@ -139,7 +137,7 @@ class Terminal:
             self.console.print(f"[dim]  {escape(error.hint)}[/]")
 
     def _ask(self, question: str) -> None:
-        """Ask, show the end of the answer as it comes, then all of it as markdown."""
+        """Ask; show the end of the answer while it arrives, then all of it as markdown."""
         from rich.live import Live
         from rich.markdown import Markdown
         from rich.text import Text
@@ -151,27 +149,25 @@ class Terminal:
 
             def show(text: str) -> None:
                 pieces.append(text)
+                # A live display taller than the screen would leave copies of itself in the scroll.
                 rows = max(self.console.height - 2, 4)
                 live.update(Text("\n".join("".join(pieces).splitlines()[-rows:])))
 
             reply = self.talk.ask(question, show)
-        self.console.print(
-            Markdown(reply.text) if reply.text.strip() else Text("(no text)", style="dim")
-        )
+        empty = Text("(no text)", style="dim")
+        self.console.print(Markdown(reply.text) if reply.text.strip() else empty)
         self._footer(reply)
 
     def _footer(self, reply: "Reply") -> None:
-        """Say how much came how fast."""
+        """Print the length and speed of an answer."""
         from steelyard.units import pretty_duration
 
         words = f"{reply.output_tokens} tokens"
         words += f" · {reply.tokens_per_s:.1f} tokens/s" if reply.tokens_per_s else ""
-        words += (
-            f" · first after {pretty_duration(reply.ttft_s)}"
-            if reply.ttft_s == reply.ttft_s
-            else ""
-        )
-        self.console.print(f"[dim]{words}{' · stopped' if reply.is_stopped else ''}[/]\n")
+        if not math.isnan(reply.ttft_s):  # NaN when no token arrived
+            words += f" · first after {pretty_duration(reply.ttft_s)}"
+        words += " · stopped" if reply.is_stopped else ""
+        self.console.print(f"[dim]{words}[/]\n")
 
     def _help(self, _: str) -> None:
         """List the commands."""
@@ -180,8 +176,8 @@ class Terminal:
         for name, words in _HELP:
             self.console.print(f"  [bold]{escape(name):<26}[/] {escape(words)}")
         self.console.print(
-            "  [dim]a line that ends on a backslash goes on in the next one; // asks what begins "
-            "with /[/]"
+            "  [dim]a line that ends with a backslash continues in the next one; // starts a "
+            "question that begins with /[/]"
         )
 
     def _clear(self, _: str) -> None:
@@ -190,10 +186,10 @@ class Terminal:
         self.console.print("[dim]forgotten[/]")
 
     def _system(self, text: str) -> None:
-        """Show, set or take away the system's message."""
+        """Show, set or remove the system prompt."""
         if text:
             self.talk.set_system("" if text == "-" else text)
-        self.console.print(self.talk.system or "(no system message)", style="dim", markup=False)
+        self.console.print(self.talk.system or "(no system prompt)", style="dim", markup=False)
 
     def _model(self, name: str) -> None:
         """List the server's models or choose one."""
@@ -219,7 +215,7 @@ class Terminal:
             self.console.print("[dim](the server's own)[/]")
 
     def _retry(self, _: str) -> None:
-        """Ask the last question again; what was said is kept when that fails."""
+        """Ask the last question again; the conversation stays as it was when that fails."""
         before = list(self.talk.messages)
         question = self.talk.take_back()
         try:
@@ -229,19 +225,19 @@ class Terminal:
             raise
 
     def _save(self, text: str) -> None:
-        """Keep the conversation in a file."""
+        """Save the conversation in a file."""
         path = _file(text, "/save")
         self.talk.save(path)
-        self.console.print(f"kept in {path}", style="dim", markup=False)
+        self.console.print(f"saved in {path}", style="dim", markup=False)
 
     def _load(self, text: str) -> None:
-        """Go on with a kept conversation."""
+        """Continue a saved conversation."""
         self.talk.load(_file(text, "/load"))
         self.console.print(f"{len(self.talk.messages)} messages", style="dim")
 
 
 def _file(text: str, command: str) -> Path:
-    """Read a file's name."""
+    """Return the path that a command names."""
     if not text:
         raise ConfigError(f"{command} needs a file", hint=f"{command} chat.json")
     return Path(text).expanduser()

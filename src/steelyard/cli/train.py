@@ -1,15 +1,17 @@
 """`steelyard train`: train a model from a recipe."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import cyclopts
+
+from steelyard.cli.output import Switch, print_json
 
 if TYPE_CHECKING:
     from steelyard.train.config import TrainConfig
     from steelyard.train.result import TrainResult
 
-app = cyclopts.App(name="train", help="Train a transformer; killed runs go on where they were.")
+app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
 
 
 @app.command
@@ -18,16 +20,16 @@ def run(
     *,
     data: Path,
     out: Path,
-    subprocess: bool = False,
-    json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
+    subprocess: Switch = False,
+    json: Switch = False,
 ) -> None:
-    """Train what a recipe says, into a run folder; call it again to go on after a kill.
+    """Train a model from a recipe into a run folder; run it again to continue after a kill.
 
     Args:
         recipe: TOML or JSON file with the training configuration; see recipes/train-tiny.toml.
-        data: folder of token shards, made by `steelyard data prepare`.
-        out: folder of the run; a finished one gives its stored result at once.
-        subprocess: train in a fresh process, for clean memory figures.
+        data: folder of token shards that `steelyard data prepare` made.
+        out: folder of the run; the stored result of a finished run is printed at once.
+        subprocess: train in a new process, which makes the memory figures exact.
         json: print the result as JSON.
     """
     from steelyard import config as configs
@@ -71,7 +73,7 @@ def _train(
 
 
 def _keep(config: "TrainConfig", result: "TrainResult", out: Path) -> str:
-    """Write a finished run into the run store, once, and give its id."""
+    """Write a finished run into the run store, once, and return its id."""
     from steelyard.config import to_plain
     from steelyard.runs.store import RunStore
     from steelyard.weigh.stages import Stages
@@ -96,13 +98,8 @@ def _show(config: "TrainConfig", result: "TrainResult", run_id: str, json: bool)
 
     measurements = result.measurements()
     if json:
-        import json as encoder
-
-        print(
-            encoder.dumps(
-                {"run": run_id, "result": result.to_plain(), "measurements": to_plain(measurements)}
-            )
-        )
+        plain = {"result": result.to_plain(), "measurements": to_plain(measurements)}
+        print_json({"run": run_id} | plain)
         return
     from steelyard.runs.report import Cell, Column, Report, Section, Table
 

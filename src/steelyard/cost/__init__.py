@@ -3,14 +3,19 @@
 FLOPs, bytes, seconds, memory, joules, dollars and grams from one operator list.
 """
 
-from steelyard.cost.bill import bill
+from steelyard.cost.bill import Bill, bill
 from steelyard.cost.correction import Correction, fit_correction
 from steelyard.cost.eager import eager_training_memory
 from steelyard.cost.flops import forward_flops, model_flops_per_token
 from steelyard.cost.layout import Layout
 from steelyard.cost.longcontext import KVSpec, ServePoint, serve_point
-from steelyard.cost.memory import MemoryBreakdown, serving_memory, training_memory
-from steelyard.cost.operators import OperatorTable, kv_bytes_per_token, operators
+from steelyard.cost.memory import (
+    MemoryBreakdown,
+    kv_bytes_per_token,
+    serving_memory,
+    training_memory,
+)
+from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.optimal import OptimalThroughput, optimal_throughput
 from steelyard.cost.roofline import Efficiencies, Machine, roofline_time_s
 from steelyard.cost.sessions import SessionLoad, SessionOutcome, sessions
@@ -19,6 +24,7 @@ from steelyard.cost.step_time import FEATURES, ServeStepTime
 
 __all__ = [
     "FEATURES",
+    "Bill",
     "Correction",
     "Efficiencies",
     "KVSpec",

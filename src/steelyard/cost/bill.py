@@ -1,13 +1,31 @@
 """The bill of a run: energy, money and carbon as forecasts."""
 
+from dataclasses import dataclass
+
 from steelyard.catalog.hardware import Accelerator, Site
-from steelyard.cost.carbon import run_carbon_g
-from steelyard.cost.energy import run_energy_j
+from steelyard.cost.energy import run_carbon_g, run_energy_j
 from steelyard.cost.money import Assumptions, ChipHour, chip_hour, known_purchase_usd
-from steelyard.errors import ConfigError
+from steelyard.errors import CatalogError, ConfigError
 from steelyard.quantity import Forecast, Provenance
 
-__all__ = ["bill"]
+__all__ = ["Bill", "bill"]
+
+_PRICE_WIDTHS = {"rented": 0.4, "amortized": 0.3, "own": 1.0}
+"""Half-width of a price by how it was found: rents differ by vendor and term, amortization by
+purchase price and age."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bill:
+    """What a run uses and costs, as far as the catalog knows.
+
+    Attributes:
+        forecasts: run.energy, and run.cost and run.carbon where they are known.
+        unknown: quantities without a forecast, each with what is missing.
+    """
+
+    forecasts: list[Forecast]
+    unknown: dict[str, str]
 
 
 def bill(
@@ -22,36 +40,38 @@ def bill(
     draw: float | None = None,
     duration_relative: float = 0.0,
     assumptions: Assumptions | None = None,
-) -> list[Forecast]:
+) -> Bill:
     """Forecast what a run uses and costs.
+
+    An unknown price or carbon intensity leaves its own line out and says so; the others stand.
 
     Args:
         duration_s: wall time, positive.
-        num_accelerators: how many run that long.
-        accelerator: power and price.
-        site: facility overhead, electricity price, carbon intensity.
-        pue: overrides the site's where the cluster's own is known, 0 to keep the site's.
-        purchase_usd: server price per accelerator, to amortize; a GPU with neither rent nor price
-            given is amortized when its price is kept, else the catalog's rent is taken.
+        num_accelerators: accelerators that run that long.
+        accelerator: record with power and price.
+        site: place with its facility overhead, electricity price and carbon intensity.
+        pue: overhead that replaces the site's where the cluster's own is known, 0 to keep it.
+        purchase_usd: server price per accelerator, to amortize. An accelerator with neither rent
+            nor price given is amortized when its purchase price is known, else rented by the
+            catalog's list price.
         rent_usd: rent per hour.
         draw: average over rated power.
         duration_relative: half-width of the duration's own 80 % interval, as a fraction.
         assumptions: constants of the amortization.
 
     Returns:
-        run.energy, run.cost and run.carbon, with 80 % intervals. Cost and carbon rest on stated
+        Forecasts with 80 % intervals, and what is unknown. Cost and carbon rest on stated
         assumptions.
 
     Raises:
-        ConfigError: the duration or number is not positive, or no price is known.
+        ConfigError: the duration or number is not positive, or both prices are given.
     """
     if not (duration_s > 0 and num_accelerators > 0):
         raise ConfigError(
-            f"a bill needs a positive duration and number of accelerators, got {duration_s} s and "
-            f"{num_accelerators}"
+            f"duration_s {duration_s} and num_accelerators {num_accelerators} must be positive"
         )
-    known, _ = known_purchase_usd(accelerator)
-    purchase = known if purchase_usd is None and rent_usd is None and known else purchase_usd
+    if purchase_usd is None and rent_usd is None:
+        purchase_usd = known_purchase_usd(accelerator)[0] or None
     overhead = pue or site.pue
     energy = run_energy_j(
         accelerator,
@@ -60,40 +80,43 @@ def bill(
         pue=overhead,
         draw=draw,
     )
-    price = chip_hour(
-        accelerator, site, purchase_usd=purchase, rent_usd=rent_usd, assumptions=assumptions
-    )
-    cost = price.total_usd * num_accelerators * duration_s / 3600
+    kind: Provenance = "derived" if accelerator.tdp_w else "assumed"
+    # Widths multiply: a run that takes longer draws its uncertain power for longer.
+    width = (1.2 if accelerator.tdp_w else 2.0) * (1 + duration_relative) - 1
+    said = _power_source(accelerator, overhead)
+    found = [Forecast.about("run.energy", energy, relative=width, provenance=kind, source=said)]
+    unknown: dict[str, str] = {}
+    try:
+        price = chip_hour(
+            accelerator, site, purchase_usd=purchase_usd, rent_usd=rent_usd, assumptions=assumptions
+        )
+        usd = price.total_usd * num_accelerators * duration_s / 3600
+        found.append(_cost(usd, price, duration_relative))
+    except CatalogError as error:
+        unknown["run.cost"] = f"{error}; {error.hint}"
+    try:
+        grams = run_carbon_g(energy, site)
+        said += f"; {site.carbon_g_per_kwh:g} g/kWh at {site.name}"
+        found.append(
+            Forecast.about("run.carbon", grams, relative=width + 0.1, provenance=kind, source=said)
+        )
+    except CatalogError as error:
+        unknown["run.carbon"] = f"{error}; {error.hint}"
+    return Bill(forecasts=found, unknown=unknown)
+
+
+def _power_source(accelerator: Accelerator, pue: float) -> str:
+    """Say what the energy of a run rests on."""
     power = "rated power" if accelerator.tdp_w else "typical power of its kind (rating unknown)"
-    said = (
-        f"{accelerator.name}: {power} x server x average draw (arXiv 2405.21015), PUE {overhead:g}"
+    return f"{accelerator.name}: {power} x server x average draw (arXiv 2405.21015), PUE {pue:g}"
+
+
+def _cost(usd: float, price: ChipHour, duration_relative: float) -> Forecast:
+    """Forecast the money of a run."""
+    return Forecast.about(
+        "run.cost",
+        usd,
+        relative=(1 + _PRICE_WIDTHS[price.method]) * (1 + duration_relative) - 1,
+        provenance="assumed",
+        source=f"{price.method}: {price.source}",
     )
-    widths = (0.2 if accelerator.tdp_w else 1.0, *_price_widths(price))
-    energy_width, cost_width = (((1 + width) * (1 + duration_relative)) - 1 for width in widths)
-    carbon_source = f"{said}; {site.carbon_g_per_kwh:g} g/kWh at {site.name}"
-    carbon = run_carbon_g(energy, site)
-    provenance: Provenance = "derived" if accelerator.tdp_w else "assumed"
-    return [
-        Forecast.about(
-            "run.energy", energy, relative=energy_width, provenance=provenance, source=said
-        ),
-        Forecast.about(
-            "run.cost",
-            cost,
-            relative=cost_width,
-            provenance="assumed",
-            source=f"{price.method}: {price.source}",
-        ),
-        Forecast.about(
-            "run.carbon",
-            carbon,
-            relative=energy_width + 0.1,
-            provenance=provenance,
-            source=carbon_source,
-        ),
-    ]
-
-
-def _price_widths(price: ChipHour) -> tuple[float]:
-    """Return the half-width of a price: rents differ by vendor and term, amortization by purchase price and age."""
-    return ({"rented": 0.4, "amortized": 0.3, "own": 1.0}[price.method],)

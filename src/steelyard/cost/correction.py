@@ -1,4 +1,4 @@
-"""Scale a model's predictions by what small measured runs showed, and carry their scatter into the interval."""
+"""Correct predictions by small measured runs, and carry their scatter into the interval."""
 
 import math
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from steelyard.quantity import Forecast
 __all__ = ["Correction", "fit_correction"]
 
 SPREAD_FLOOR = 0.03
-"""Relative scatter assumed at least: few pairs agree by luck."""
+"""Least relative scatter that is assumed: a few pairs may agree by luck."""
 
 _PRIOR_SPREAD = 0.7
 """Factors of a prediction's parts are expected within this relative distance of their common
 factor."""
 
 _WIDEST = 7.0
-"""Logarithm of the widest interval; beyond a factor of a thousand nothing was said."""
+"""Logarithm of the widest interval: beyond a factor of a thousand it says nothing more."""
 
 Array = NDArray[np.float64]
 
@@ -29,10 +29,10 @@ class Correction:
     """Factors on the parts of a prediction, with the scatter left.
 
     Attributes:
-        factors: one per part, none negative.
+        factors: factor of each part, none negative.
         relative_spread: standard deviation of measured over corrected, with a floor.
         count: pairs it was fitted on.
-        covariance: of the factors at unit scatter, [parts, parts].
+        covariance: covariance of the factors at unit scatter, [parts, parts].
     """
 
     factors: tuple[float, ...]
@@ -45,12 +45,14 @@ class Correction:
         return float(np.dot(self.factors, np.atleast_1d(np.asarray(predicted, dtype=float))))
 
     def forecast(self, quantity: str, predicted: ArrayLike, source: str) -> Forecast:
-        """Make a forecast whose 80 % interval is Student's t over the scatter, widened for the fitted factors.
+        """Make a forecast from a prediction.
+
+        Its 80 % interval is Student's t over the scatter, widened for the fitted factors.
 
         Args:
             quantity: name of the quantity.
             predicted: uncorrected prediction, positive, or its parts [parts].
-            source: which model was corrected on which runs.
+            source: model that was corrected, and the runs it was corrected on.
 
         Returns:
             A forecast with provenance "fitted".
@@ -73,7 +75,7 @@ def fit_correction(predicted: ArrayLike, measured: ArrayLike) -> Correction:
 
     Args:
         predicted: positive, [n], or their parts, non-negative, [n, parts].
-        measured: of the same n >= 1 runs, positive.
+        measured: measurements of the same n >= 1 runs, positive.
 
     Returns:
         The correction; fewer pairs than parts leave a spread of three floors.
@@ -81,17 +83,12 @@ def fit_correction(predicted: ArrayLike, measured: ArrayLike) -> Correction:
     Raises:
         FitError: no pairs, unequal lengths, or values that are not positive and finite.
     """
-    before, after = (
-        np.asarray(predicted, dtype=float),
-        np.atleast_1d(np.asarray(measured, dtype=float)),
-    )
+    before = np.asarray(predicted, dtype=float)
     before = before.reshape(-1, 1) if before.ndim < 2 else before
-    usable = len(before) == len(after) > 0 and bool(
-        np.isfinite(before).all() and np.isfinite(after).all()
-    )
-    if not (
-        usable and (before >= 0).all() and (before.sum(axis=1) > 0).all() and (after > 0).all()
-    ):
+    after = np.atleast_1d(np.asarray(measured, dtype=float))
+    good = np.isfinite(before).all() and np.isfinite(after).all() and (before >= 0).all()
+    good = good and (before.sum(axis=1) > 0).all() and (after > 0).all()
+    if not (good and len(before) == len(after) > 0):
         raise FitError(
             f"a correction needs equally many positive predictions and measurements, got "
             f"{len(before)} and {after.size}",
@@ -109,10 +106,13 @@ def _fit(before: Array, after: Array) -> Correction:
     prior = (
         SPREAD_FLOOR / _PRIOR_SPREAD / common * np.eye(parts) if parts > 1 else np.empty((0, parts))
     )
+    # Dividing by the measurement makes least squares count relative errors; the prior is one more
+    # row per part, so that parts the runs cannot tell apart share the common factor.
     rows = np.vstack([before / after[:, None], prior])
     goals = np.concatenate([np.ones(count), prior.sum(axis=1) * common])
     factors = nnls(rows, goals)[0]
     free = count - parts
+    # With no degree of freedom left the residuals are 0 whatever the truth: assume a wide spread.
     errors = np.log(before @ factors / after)
     spread = math.sqrt(float((errors**2).sum()) / free) if free > 0 else 3 * SPREAD_FLOOR
     covariance = np.linalg.inv(rows.T @ rows)

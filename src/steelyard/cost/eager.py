@@ -1,7 +1,4 @@
-"""Peak memory of a plain eager PyTorch trainer in fp32 on one device.
-
-What autograd really saves.
-"""
+"""Peak memory of a plain eager PyTorch trainer in fp32: what autograd really saves."""
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.memory import MemoryBreakdown, parameter_count
@@ -10,22 +7,26 @@ __all__ = ["eager_training_memory", "saved_elements_per_token"]
 
 
 def saved_elements_per_token(arch: Architecture) -> float:
-    """Count fp32 elements that autograd keeps per token and layer.
+    """Count the fp32 elements that autograd keeps per token and layer.
 
-    Norm inputs (RMSNorm its normalized value as well) and the projections' inputs; the fused
-    query-key-value projection, which the values keep whole; normalized and rotated copies of
-    queries and keys; attention output and statistics; and every input of the MLP's elementwise
-    steps. A tensor used by several operators is kept once.
+    These are norm inputs (RMSNorm keeps its normalized value as well) and the projections' inputs;
+    the fused query-key-value projection, which the values keep whole; normalized and rotated copies
+    of queries and keys; attention output and statistics; and every input of the MLP's elementwise
+    steps. A tensor that several operators use is kept once.
+
+    Args:
+        arch: architecture that is trained.
+
+    Returns:
+        Elements per token and layer.
     """
-    hidden, query, key = (
-        arch.hidden_size,
-        arch.num_heads * arch.head_dim,
-        arch.num_kv_heads * arch.head_dim,
-    )
+    hidden = arch.hidden_size
+    query = arch.num_heads * arch.head_dim
+    key = arch.num_kv_heads * arch.head_dim
     norms = 2 * (2 * hidden + (hidden if arch.norm == "rmsnorm" else 0))
     copies = (query + key) * ((arch.position == "rope") + arch.qk_norm)
     attention = query + 2 * key + query + arch.num_heads + copies
-    mlp = (4 if arch.mlp in ("swiglu", "geglu") else 2) * arch.intermediate_size
+    mlp = (4 if arch.is_gated else 2) * arch.intermediate_size
     return float(norms + attention + mlp)
 
 
@@ -37,20 +38,20 @@ def eager_training_memory(
     accumulation: int = 1,
     fused_optimizer: bool = True,
 ) -> MemoryBreakdown:
-    """Forecast the peak memory of a plain fp32 trainer with AdamW, beyond what the process held before.
+    """Forecast the peak memory of a plain fp32 trainer with AdamW.
 
-    The peak is the larger of two moments: the start of the backward pass, when all activations, the
-    log-softmax of the logits and the gradients of both live; and the optimizer's, when all
-    gradients live.
+    What the process held before is left out. The peak is the larger of two moments: the start of
+    the backward pass, when all activations, the log-softmax of the logits and the gradients of both
+    live; and the optimizer's, when all gradients live.
 
     Args:
-        arch: a decoder with a language-model head.
+        arch: decoder with a language-model head.
         batch: sequences in a micro-batch.
-        sequence_length: tokens of each.
+        sequence_length: tokens per sequence.
         accumulation: micro-batches per step; above 1 the gradients live through the forward pass as
             well.
-        fused_optimizer: the update makes no temporary copies; else one the size of the largest
-            weight.
+        fused_optimizer: whether the update makes no temporary copies; else it makes some of the
+            size of the largest weight.
 
     Returns:
         Bytes; `total` is the peak, `workspace` what lives around the logits.
@@ -59,6 +60,7 @@ def eager_training_memory(
     outside = arch.hidden_size * (3 if arch.norm == "rmsnorm" else 2)
     weights = 4.0 * sum(parameter_count(arch))
     activations = 4.0 * tokens * (arch.num_layers * saved_elements_per_token(arch) + outside)
+    # Logits, their log-softmax and the gradient of one of them live at once.
     workspace = 3 * 4.0 * tokens * arch.vocab_size
     temporary = 0.0 if fused_optimizer else 3 * 4.0 * arch.vocab_size * arch.hidden_size
     backward = 3 * weights + (weights if accumulation > 1 else 0.0) + activations + workspace

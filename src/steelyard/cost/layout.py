@@ -13,21 +13,21 @@ __all__ = ["RECOMPUTE", "Layout", "Recompute"]
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-"""Recomputation policies in the order of their codes in arrays: nothing, attention scores, whole
-layers."""
+"""What the backward pass computes again, in the order of the codes in arrays: nothing, attention
+scores, whole layers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Degrees of parallelism and memory policies; plain values, or arrays that broadcast together.
+    """Degrees of parallelism and memory policies: plain values, or arrays that broadcast together.
 
     Attributes:
         data: data-parallel replicas.
         tensor: accelerators a layer is split over.
         pipeline: stages the layers are split over.
-        zero_stage: 0 none, 1 optimizer states, 2 and gradients, 3 and weights sharded over the
-            replicas.
-        sequence_parallel: norms and residuals split over the tensor-parallel group.
+        zero_stage: what the replicas shard: 0 nothing, 1 optimizer states, 2 gradients as well, 3
+            weights as well.
+        sequence_parallel: whether norms and residuals are split over the tensor-parallel group.
         recompute: policy, or its index in `RECOMPUTE`.
     """
 

@@ -1,4 +1,4 @@
-"""What training and serving keep in memory, per accelerator, vectorised over layouts."""
+"""What training and serving keep in memory, per accelerator, vectorized over layouts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.parameters import count_parameters
 from steelyard.cost.layout import Layout
-from steelyard.cost.operators import kv_bytes_per_token
 
 __all__ = [
     "MIXED",
@@ -17,7 +16,9 @@ __all__ = [
     "MemoryBreakdown",
     "Precision",
     "activation_bytes_per_layer",
+    "kv_bytes_per_token",
     "parameter_count",
+    "plain_floats",
     "serving_memory",
     "training_memory",
 ]
@@ -30,10 +31,10 @@ class Precision:
     """Bytes per parameter and activation element of a training recipe.
 
     Attributes:
-        weights: of the weights that compute.
-        gradients: of the gradients as kept.
-        optimizer: of optimizer states per parameter, fp32 master weights included.
-        activations: of one activation element.
+        weights: bytes of a weight that computes.
+        gradients: bytes of a gradient as it is kept.
+        optimizer: bytes of optimizer states per parameter, fp32 master weights included.
+        activations: bytes of one activation element.
     """
 
     weights: float = 2.0
@@ -54,12 +55,12 @@ class MemoryBreakdown:
     """Bytes on the fullest accelerator; numbers, or arrays over layouts.
 
     Attributes:
-        weights: of the weights.
-        gradients: of the gradients.
-        optimizer: of the optimizer states.
-        activations: saved for the backward pass, or of the running step when serving.
-        kv_cache: keys and values kept.
-        workspace: logits and temporaries of the largest moment.
+        weights: bytes of the weights.
+        gradients: bytes of the gradients.
+        optimizer: bytes of the optimizer states.
+        activations: bytes saved for the backward pass, or used by the running step when serving.
+        kv_cache: bytes of the keys and values kept.
+        workspace: bytes of logits and temporaries at the largest moment.
         total: most bytes held at one moment; at most the sum of the parts.
     """
 
@@ -73,9 +74,30 @@ class MemoryBreakdown:
 
 
 def parameter_count(arch: Architecture) -> tuple[float, float]:
-    """Count (parameters of the layers, parameters of embeddings and an untied head)."""
+    """Return the parameters of the layers, and those of embeddings and an untied head."""
     count = count_parameters(arch)
     return float(count.non_embedding), float(count.embedding + count.head)
+
+
+def kv_bytes_per_token(arch: Architecture, dtype_bytes: float = 2.0) -> float:
+    """Return the bytes of keys and values that one token leaves in all layers.
+
+    Latent attention keeps its latent and rotary part. OPT-13B in fp16 keeps 2 x 40 layers x 5,120 x
+    2 bytes = 819,200.
+
+    Args:
+        arch: architecture that is served.
+        dtype_bytes: bytes of one cached element.
+
+    Returns:
+        Bytes per token over all layers.
+
+    Source: Kwon et al. 2023 (PagedAttention), section 3; DeepSeek-V2 2024, section 2.1 for latent
+    attention.
+    """
+    if arch.kv_lora_rank:
+        return arch.num_layers * (arch.kv_lora_rank + arch.qk_rope_head_dim) * dtype_bytes
+    return 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * dtype_bytes
 
 
 def activation_bytes_per_layer(
@@ -94,14 +116,14 @@ def activation_bytes_per_layer(
     layer, the published formula.
 
     Args:
-        arch: the architecture; of a mixture of experts the visited ones save.
+        arch: architecture that is trained; of a mixture of experts only the visited ones save.
         batch: sequences in a micro-batch.
-        sequence_length: tokens of each.
+        sequence_length: tokens per sequence.
         layout: tensor and sequence parallelism and recomputation.
-        element_bytes: of one activation element.
-        dropout: byte masks of two residual dropouts, and of the attention's with its output, are
-            saved.
-        flash_attention: no scores are saved, only one fp32 statistic per head and token.
+        element_bytes: bytes of one activation element.
+        dropout: whether the byte masks of two residual dropouts, and of the attention's with its
+            output, are saved.
+        flash_attention: whether no scores are saved, only one fp32 statistic per head and token.
 
     Returns:
         Bytes, broadcast over the layouts.
@@ -109,28 +131,28 @@ def activation_bytes_per_layer(
     Source: Korthikanti et al. 2022, equations 1 to 4 (arXiv 2205.05198).
     """
     axes = layout.arrays()
-    tensor, recompute, split = (
-        axes["tensor"],
-        axes["recompute"],
-        np.where(axes["sequence_parallel"], axes["tensor"], 1),
-    )
-    tokens, heads = np.asarray(batch, dtype=float) * sequence_length, arch.num_heads
+    tensor = axes["tensor"]
+    recompute = axes["recompute"]
+    split = np.where(axes["sequence_parallel"], tensor, 1)
+    tokens = np.asarray(batch, dtype=float) * sequence_length
+    heads = arch.num_heads
     query = heads * arch.head_dim
     value = (heads if arch.kv_lora_rank else arch.num_kv_heads) * arch.head_dim
     shared = element_bytes * 4 * arch.hidden_size + (2.0 * arch.hidden_size if dropout else 0.0)
     sharded = element_bytes * (query + 2 * value + heads * arch.head_dim + _mlp_elements(arch))
-    scores = heads * (
-        4.0
-        if flash_attention
-        else sequence_length * (2 * element_bytes + 1 if dropout else element_bytes)
-    )
+    per_score = 2 * element_bytes + 1 if dropout else element_bytes
+    scores = heads * (4.0 if flash_attention else sequence_length * per_score)
+    # Selective recomputation drops the scores, full recomputation all but the layer's input.
     kept = shared / split + sharded / tensor + np.where(recompute >= 1, 0.0, 1.0) * scores / tensor
     return tokens * np.where(recompute == 2, element_bytes * arch.hidden_size / split, kept)
 
 
 def _mlp_elements(arch: Architecture) -> float:
-    """Count elements an MLP saves per token: gate, up and their product, or its one input and output."""
-    parts = 3 if arch.mlp in ("swiglu", "geglu") else 2
+    """Count the elements that an MLP saves per token.
+
+    A gated one saves gate, up projection and their product, another one its inner input and output.
+    """
+    parts = 3 if arch.is_gated else 2
     if not arch.num_experts:
         return float(parts * arch.intermediate_size)
     visited = arch.experts_per_token + arch.num_shared_experts
@@ -144,18 +166,23 @@ def _states(arch: Architecture, layout: Layout, precision: Precision) -> tuple[A
     """Return bytes of weights, gradients and optimizer states of the fullest stage."""
     axes = layout.arrays()
     layers, tables = parameter_count(arch)
+    # Of several stages the first holds the token table and the last the head: one table each.
     local = (
         layers / axes["pipeline"]
         + np.where(axes["pipeline"] == 1, tables, arch.vocab_size * arch.hidden_size)
     ) / axes["tensor"]
-    stage, data = axes["zero_stage"], axes["data"]
-    shards = [np.where(stage >= least, data, 1) for least in (3, 2, 1)]
-    sizes = (precision.weights, precision.gradients, precision.optimizer)
+    # ZeRO shards optimizer states from stage 1, gradients from 2 and weights from 3.
     weights, gradients, optimizer = (
-        local * size / shard for size, shard in zip(sizes, shards, strict=True)
+        local * size / np.where(axes["zero_stage"] >= least, axes["data"], 1)
+        for size, least in (
+            (precision.weights, 3),
+            (precision.gradients, 2),
+            (precision.optimizer, 1),
+        )
     )
+    # Two layers are whole at a time: the one that computes and the next one, already gathered.
     gathered = 2 * precision.weights * layers / arch.num_layers / axes["tensor"]
-    return weights + np.where(stage >= 3, gathered, 0.0), gradients, optimizer
+    return weights + np.where(axes["zero_stage"] >= 3, gathered, 0.0), gradients, optimizer
 
 
 def training_memory(
@@ -175,14 +202,14 @@ def training_memory(
     (one-forward-one-backward); the last one holds the logits. The larger of the two counts.
 
     Args:
-        arch: the architecture.
+        arch: architecture that is trained.
         batch: sequences in a micro-batch.
-        sequence_length: tokens of each.
+        sequence_length: tokens per sequence.
         layout: parallelism and policies, one accelerator when not given; its fields may be arrays.
         accumulation: micro-batches per step and replica.
         precision: bytes per parameter and element.
-        dropout: dropout masks are saved.
-        flash_attention: attention scores are not saved.
+        dropout: whether dropout masks are saved.
+        flash_attention: whether attention runs without saving its scores.
 
     Returns:
         Bytes per part; arrays when any argument is.
@@ -192,37 +219,38 @@ def training_memory(
     chosen = layout or Layout()
     axes = chosen.arrays()
     weights, gradients, optimizer = _states(arch, chosen, precision)
-    options: dict[str, Any] = {
-        "element_bytes": precision.activations,
-        "dropout": dropout,
-        "flash_attention": flash_attention,
-    }
     per_layer = activation_bytes_per_layer(
-        arch, batch=batch, sequence_length=sequence_length, layout=chosen, **options
+        arch,
+        batch=batch,
+        sequence_length=sequence_length,
+        layout=chosen,
+        element_bytes=precision.activations,
+        dropout=dropout,
+        flash_attention=flash_attention,
     )
-    stacks = {"encoder-decoder": 2.5}.get(arch.kind, 1)
+    # An encoder layer, and one and a half for a decoder layer with its cross-attention.
+    stacks = 2.5 if arch.kind == "encoder-decoder" else 1
     in_flight = np.minimum(axes["pipeline"], np.asarray(accumulation))
     per_stage = per_layer * stacks * arch.num_layers / axes["pipeline"]
     tokens = np.asarray(batch, dtype=float) * sequence_length
-    logits = (
-        0.0
-        if arch.kind == "encoder"
-        else tokens * arch.vocab_size * (precision.activations + 4.0) / axes["tensor"]
+    # Logits in the compute dtype and their fp32 softmax.
+    logits = tokens * arch.vocab_size * (precision.activations + 4.0) / axes["tensor"]
+    logits = 0.0 if arch.kind == "encoder" else logits
+    rebuilt = _rebuilt(arch, tokens, axes["tensor"], precision.activations)
+    first = per_stage * in_flight
+    last_is_fuller = per_stage + logits > first
+    workspace = np.where(last_is_fuller, logits, 0.0) + np.where(
+        axes["recompute"] == 2, rebuilt, 0.0
     )
-    rebuilt = np.where(
-        axes["recompute"] == 2, _rebuilt(arch, tokens, axes["tensor"], precision.activations), 0.0
+    activations = np.where(last_is_fuller, per_stage, first)
+    return _breakdown(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        workspace=workspace,
+        total=weights + gradients + optimizer + activations + workspace,
     )
-    first, last = per_stage * in_flight, per_stage + logits
-    workspace = np.where(last > first, logits, 0.0) + rebuilt
-    activations = np.where(last > first, per_stage, first)
-    total = weights + gradients + optimizer + activations + workspace
-    parts = {
-        "weights": weights,
-        "gradients": gradients,
-        "optimizer": optimizer,
-        "activations": activations,
-    }
-    return _breakdown(**parts, workspace=workspace, total=total)
 
 
 def _rebuilt(arch: Architecture, tokens: Array, tensor: Any, element_bytes: float) -> Any:
@@ -235,11 +263,14 @@ def _rebuilt(arch: Architecture, tokens: Array, tensor: Any, element_bytes: floa
     return tokens * element_bytes * width / tensor
 
 
+def plain_floats(parts: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts, as plain floats where they are no arrays over layouts."""
+    return {name: float(value) if np.ndim(value) == 0 else value for name, value in parts.items()}
+
+
 def _breakdown(**parts: Any) -> MemoryBreakdown:
     """Make a breakdown, with plain floats where nothing was an array."""
-    return MemoryBreakdown(
-        **{name: float(value) if np.ndim(value) == 0 else value for name, value in parts.items()}
-    )
+    return MemoryBreakdown(**plain_floats(parts))
 
 
 def serving_memory(
@@ -253,10 +284,10 @@ def serving_memory(
     """Forecast the memory of serving: weights, cached keys and values, and the running step.
 
     Args:
-        arch: the architecture.
+        arch: architecture that is served.
         tokens_resident: tokens whose keys and values are kept.
         step_tokens: tokens processed in one step.
-        dtype_bytes: of weights, cache and activations.
+        dtype_bytes: bytes of one element of weights, cache and activations.
         tensor_parallel: accelerators the model is split over.
 
     Returns:
@@ -264,6 +295,7 @@ def serving_memory(
     """
     tensor = np.asarray(tensor_parallel, dtype=float)
     weights = sum(parameter_count(arch)) * dtype_bytes / tensor
+    # Beyond one key/value head per accelerator the cache is copied; a latent one always is.
     heads = 1 if arch.kv_lora_rank else arch.num_kv_heads
     cache = (
         np.asarray(tokens_resident, dtype=float)
@@ -273,12 +305,12 @@ def serving_memory(
     step = np.asarray(step_tokens, dtype=float)
     running = step * dtype_bytes * (4 * arch.hidden_size + 2 * _mlp_elements(arch) / tensor)
     logits = step * 4.0 * arch.vocab_size / tensor
-    total = weights + cache + running + logits
-    parts = {
-        "weights": weights,
-        "gradients": 0.0,
-        "optimizer": 0.0,
-        "activations": running,
-        "kv_cache": cache,
-    }
-    return _breakdown(**parts, workspace=logits, total=total)
+    return _breakdown(
+        weights=weights,
+        gradients=0.0,
+        optimizer=0.0,
+        activations=running,
+        kv_cache=cache,
+        workspace=logits,
+        total=weights + cache + running + logits,
+    )

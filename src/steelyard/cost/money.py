@@ -1,15 +1,12 @@
-"""What an accelerator-hour costs.
-
-Rented, or amortized hardware with interconnect and electricity.
-"""
+"""What an accelerator-hour costs: rent, or amortized hardware, interconnect and electricity."""
 
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from steelyard.catalog.hardware import Accelerator, Site
-from steelyard.cost.energy import run_energy_j
-from steelyard.errors import ConfigError
+from steelyard.cost.energy import J_PER_KWH, run_energy_j
+from steelyard.errors import CatalogError, ConfigError
 
 __all__ = ["Assumptions", "ChipHour", "chip_hour", "depreciated_value", "known_purchase_usd"]
 
@@ -18,11 +15,11 @@ HOURS_PER_YEAR = 8766.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assumptions:
-    """Constants of the amortized price; override any.
+    """Constants of the amortized price.
 
     Attributes:
         depreciation: orders of magnitude of value lost per year.
-        interconnect_fraction: network's share of a cluster's hardware cost.
+        interconnect_fraction: share of a cluster's hardware cost that is its network.
         years_in_service: age of the hardware at the start of the run.
 
     Source: Cottier et al. 2024 (arXiv 2405.21015), appendix A.
@@ -47,11 +44,11 @@ class ChipHour(NamedTuple):
     """Price of one accelerator for an hour.
 
     Attributes:
-        hardware_usd: amortized server with its accelerator, or the rent.
-        interconnect_usd: network's share, 0 when rented.
-        electricity_usd: with facility overhead, 0 when rented.
+        hardware_usd: cost of the amortized server with its accelerator, or the rent.
+        interconnect_usd: cost of the network's share, 0 when rented.
+        electricity_usd: cost of electricity, facility overhead included, 0 when rented.
         method: "rented", "amortized" or "own".
-        source: of the price.
+        source: where the price stands.
     """
 
     hardware_usd: float
@@ -67,7 +64,7 @@ class ChipHour(NamedTuple):
 
 
 def known_purchase_usd(accelerator: Accelerator) -> tuple[float, str]:
-    """Return a published server price per accelerator and its source, (0, "") when none is kept."""
+    """Return a published server price per accelerator and its source, (0, "") if none is known."""
     return next(
         ((price, source) for name, price, source in _PURCHASES if name in accelerator.name.upper()),
         (0.0, ""),
@@ -77,12 +74,19 @@ def known_purchase_usd(accelerator: Accelerator) -> tuple[float, str]:
 def depreciated_value(
     purchase_usd: float, years: float, assumptions: Assumptions | None = None
 ) -> float:
-    """Return what hardware is worth after some years: price times 10 to the minus 0.14 per year.
+    """Return what hardware is worth after some years: it loses a factor of 10^0.14 per year.
 
     The hourly cost of `chip_hour` is minus its derivative, so over all time it sums to the price.
+
+    Args:
+        purchase_usd: price when new.
+        years: age of the hardware.
+        assumptions: constants of the amortization.
+
+    Returns:
+        US dollars.
     """
-    chosen = assumptions or Assumptions()
-    return purchase_usd * 10 ** (-chosen.depreciation * years)
+    return purchase_usd * 10 ** (-(assumptions or Assumptions()).depreciation * years)
 
 
 def chip_hour(
@@ -96,10 +100,10 @@ def chip_hour(
     """Price one hour of one accelerator.
 
     Args:
-        accelerator: its own list rent is used when neither price is given; a processor without one
-            costs electricity only.
-        site: electricity price and facility overhead.
-        purchase_usd: server price per accelerator; amortizes instead of renting.
+        accelerator: record whose list rent is used when neither price is given; a processor without
+            one costs electricity only.
+        site: place with its price of electricity and facility overhead.
+        purchase_usd: server price per accelerator, to amortize instead of renting.
         rent_usd: rent per hour, electricity included.
         assumptions: constants of the amortization.
 
@@ -107,47 +111,42 @@ def chip_hour(
         The parts in US dollars.
 
     Raises:
-        ConfigError: both prices are given, one is negative, or nothing is known of a price.
+        CatalogError: no price of the accelerator is known, or none of the electricity it needs.
+        ConfigError: both prices are given, or one is negative.
 
     Source: Cottier et al. 2024, appendix A: value x 0.14 ln(10) / 8766 per hour, interconnect 19 %
         of the cluster.
     """
-    if (purchase_usd is not None and rent_usd is not None) or min(
-        purchase_usd or 0, rent_usd or 0
-    ) < 0:
+    if None not in (purchase_usd, rent_usd) or min(purchase_usd or 0, rent_usd or 0) < 0:
         raise ConfigError(
             "give one of purchase_usd and rent_usd, not negative",
             hint="leave both out for the catalog's list price",
         )
-    electricity = (
-        run_energy_j(accelerator, num_accelerators=1, duration_s=3600, pue=site.pue)
-        / 3.6e6
-        * site.price_usd_per_kwh
-    )
-    if purchase_usd is None and rent_usd is None and accelerator.price_usd_per_hour:
-        return ChipHour(
-            accelerator.price_usd_per_hour, 0.0, 0.0, "rented", f"list price of {accelerator.name}"
-        )
+    # What is given comes first, then the catalog's list rent, then a published purchase price.
     if rent_usd is not None:
         return ChipHour(rent_usd, 0.0, 0.0, "rented", "rent as given")
-    price, source = (
-        (purchase_usd, "purchase price as given")
-        if purchase_usd is not None
-        else known_purchase_usd(accelerator)
-    )
-    if not price and accelerator.kind == "cpu":
-        return ChipHour(0.0, 0.0, electricity, "own", "own machine: electricity only")
-    if not price:
-        raise ConfigError(
+    rent = accelerator.price_usd_per_hour
+    if purchase_usd is None and rent:
+        return ChipHour(rent, 0.0, 0.0, "rented", f"list price of {accelerator.name}")
+    price, source = purchase_usd, "purchase price as given"
+    if price is None:
+        price, source = known_purchase_usd(accelerator)
+    if not price and accelerator.kind != "cpu":
+        raise CatalogError(
             f"no price is known for {accelerator.name}",
             hint="give a purchase price or a rent per hour",
         )
+    if not site.price_usd_per_kwh:
+        raise CatalogError(
+            f"no price of electricity is known for {site.name}",
+            hint="add price_usd_per_kwh to a record in the user catalog, or give a rent per hour",
+        )
+    energy = run_energy_j(accelerator, num_accelerators=1, duration_s=3600, pue=site.pue)
+    electricity = energy / J_PER_KWH * site.price_usd_per_kwh
+    if not price:
+        return ChipHour(0.0, 0.0, electricity, "own", "own machine: electricity only")
     chosen = assumptions or Assumptions()
-    hardware = (
-        depreciated_value(price, chosen.years_in_service, chosen)
-        * chosen.depreciation
-        * math.log(10)
-        / HOURS_PER_YEAR
-    )
+    worth = depreciated_value(price, chosen.years_in_service, chosen)
+    hardware = worth * chosen.depreciation * math.log(10) / HOURS_PER_YEAR
     share = chosen.interconnect_fraction
     return ChipHour(hardware, hardware * share / (1 - share), electricity, "amortized", source)

@@ -1,7 +1,4 @@
-"""The most tokens a second that a serving device can give.
-
-Which of memory, compute and network binds a full iteration.
-"""
+"""The most tokens per second that a serving device can reach, and the resource that binds it."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +6,7 @@ from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.flops import active_matrix_parameters
-from steelyard.cost.memory import parameter_count
-from steelyard.cost.operators import kv_bytes_per_token
+from steelyard.cost.memory import kv_bytes_per_token, parameter_count
 from steelyard.cost.roofline import Machine
 from steelyard.errors import CalibrationError, CapacityError, CatalogError, ConfigError
 
@@ -31,7 +27,7 @@ class OptimalThroughput:
         requests: resident requests, each decoding one token.
         dense_tokens: tokens of the iteration: those decoded and the prompt tokens that keep pace
             with them.
-        tokens_per_s_per_device: prompt and output tokens alike, if the bottleneck is never idle.
+        tokens_per_s_per_device: prompt and output tokens per second, if the bottleneck never idles.
         active_parameters: parameters that multiply each token.
         gemm_flops_per_s: measured rate of one device.
     """
@@ -52,7 +48,7 @@ class OptimalThroughput:
         return max(self.memory_s, self.compute_s, self.network_s)
 
     def fraction(self, tokens_per_s_per_device: float) -> float:
-        """Return what share of the optimum a measured rate is."""
+        """Return a measured rate as a share of the optimum."""
         return tokens_per_s_per_device / self.tokens_per_s_per_device
 
 
@@ -78,20 +74,20 @@ def optimal_throughput(
     experts.
 
     Args:
-        arch: the model; of a mixture of experts the active parameters multiply and all of them are
-            read.
-        machine: one device; memory and link rates are taken as they stand, so `Efficiencies.peak()`
-            gives the published ones.
+        arch: model that is served; of a mixture of experts the active parameters multiply and all
+            of them are read.
+        machine: one device; memory and link rates are taken as they stand, so a machine with
+            `Efficiencies.peak()` has the published ones.
         prompt_tokens: mean prompt length, 0 or more.
         output_tokens: mean output length, positive.
         tensor_parallel: devices that share each layer.
         gemm_flops_per_s: measured rate of large matrix products on one device; a calibrated machine
-            brings its own.
+            has its own.
         requests: resident requests; as many as fit the memory when 0.
         max_dense_tokens: tokens beyond which larger products gain nothing; requests are fewer then.
         phase: "decode" when prompts run elsewhere.
-        parameters: rounded count to use for both weights and products instead of the architecture's
-            exact ones.
+        parameters: rounded count that replaces the architecture's exact ones in both weights and
+            products.
 
     Returns:
         The times of one iteration and the throughput.
@@ -100,19 +96,19 @@ def optimal_throughput(
         CalibrationError: the rate of matrix products was not measured.
         CatalogError: several devices, and the machine lacks `scale_up_bytes_per_s`.
         CapacityError: weights and one request do not fit.
-        ConfigError: a length, count or phase out of range.
+        ConfigError: a length, count or phase is out of range.
 
     Source: Zhu et al. 2024 (NanoFlow, arXiv 2408.12757), section 3: 260 TFLOP/s and 70 billion
-        parameters give 1,857 tokens/s.
+        parameters allow 1,857 tokens/s.
     """
     _check(prompt_tokens, output_tokens, tensor_parallel, requests, max_dense_tokens, phase)
     rate = _measured_rate(machine, gemm_flops_per_s)
     active = parameters or float(active_matrix_parameters(arch))
     weights = (parameters or sum(parameter_count(arch))) * machine.dtype_bytes
+    # Devices beyond the number of key/value heads hold copies of them.
     copies = max(1.0, tensor_parallel / (1 if arch.kv_lora_rank else arch.num_kv_heads))
-    held = (
-        (prompt_tokens + output_tokens / 2) * kv_bytes_per_token(arch, machine.dtype_bytes) * copies
-    )
+    mean_tokens = prompt_tokens + output_tokens / 2
+    held = mean_tokens * kv_bytes_per_token(arch, machine.dtype_bytes) * copies
     fitting = _fitting_requests(
         arch.name, machine, tensor_parallel, weights, held, max(requests, 1)
     )
@@ -145,8 +141,10 @@ def _fitting_requests(
     fitting = (machine.memory_bytes * devices - weights) / held
     if fitting < wanted:
         least = math.ceil((weights + wanted * held) / machine.memory_bytes)
-        message = f"{name} with {wanted:g} requests does not fit {devices} x {machine.name}"
-        raise CapacityError(message, hint=f"it needs at least {least} devices")
+        raise CapacityError(
+            f"{name} with {wanted:g} requests does not fit {devices} x {machine.name}",
+            hint=f"it needs at least {least} devices",
+        )
     return fitting
 
 
@@ -154,18 +152,21 @@ def _check(
     prompt: float, output: float, devices: int, requests: float, cap: float, phase: str
 ) -> None:
     """Refuse sizes that mean nothing."""
-    if not (prompt >= 0 and 0 < output < math.inf and prompt < math.inf):
-        raise ConfigError(
+    for is_good, problem in (
+        (
+            0 <= prompt < math.inf and 0 < output < math.inf,
             f"prompt_tokens {prompt:g} and output_tokens {output:g}: need a prompt of at least 0 "
-            f"and an output above 0"
-        )
-    if devices < 1 or requests < 0 or not cap > 0:
-        raise ConfigError(
+            f"and an output above 0",
+        ),
+        (
+            devices >= 1 and requests >= 0 and cap > 0,
             f"tensor_parallel {devices}, requests {requests:g}, max_dense_tokens {cap:g}: need at "
-            f"least 1, at least 0, above 0"
-        )
-    if phase not in ("both", "decode"):
-        raise ConfigError(f"phase {phase!r} is not one of both, decode")
+            f"least 1, at least 0, above 0",
+        ),
+        (phase in ("both", "decode"), f"phase {phase!r} is not one of both, decode"),
+    ):
+        if not is_good:
+            raise ConfigError(problem)
 
 
 def _measured_rate(machine: Machine, given: float) -> float:
@@ -174,18 +175,16 @@ def _measured_rate(machine: Machine, given: float) -> float:
         raise ConfigError(f"gemm_flops_per_s is {given:g}, but cannot be negative")
     rate = given or (machine.peak_flops_per_s if machine.provenance == "measured" else 0.0)
     if not rate:
-        message = (
-            f"no matrix product was measured on {machine.name}, and a datasheet's peak "
-            f"gives no optimum"
-        )
         raise CalibrationError(
-            message, hint="pass gemm_flops_per_s, or run `steelyard calibrate` and use this-machine"
+            f"no matrix product was measured on {machine.name}, and a datasheet's peak is not an "
+            f"optimum that software reaches",
+            hint="pass gemm_flops_per_s, or run `steelyard calibrate` and use this-machine",
         )
     return rate
 
 
 def _all_reduces_s(arch: Architecture, machine: Machine, tokens: float, devices: int) -> float:
-    """Time two ring all-reduces per layer, each sending 2 (N - 1) / N of the activations from every device."""
+    """Time two ring all-reduces per layer; each sends 2 (N - 1) / N of the activations."""
     if devices == 1:
         return 0.0
     if not machine.scale_up_bytes_per_s:
@@ -194,12 +193,5 @@ def _all_reduces_s(arch: Architecture, machine: Machine, tokens: float, devices:
             hint="add it to a record in the user catalog",
         )
     activations = tokens * arch.hidden_size * machine.dtype_bytes
-    return (
-        2
-        * arch.num_layers
-        * 2
-        * (devices - 1)
-        / devices
-        * activations
-        / machine.scale_up_bytes_per_s
-    )
+    sent = 2 * arch.num_layers * 2 * (devices - 1) / devices * activations
+    return sent / machine.scale_up_bytes_per_s

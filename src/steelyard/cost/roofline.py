@@ -1,7 +1,4 @@
-"""A machine as a roofline.
-
-Rates of matrix products, memory tiers, links and launches, calibrated or published.
-"""
+"""A machine as a roofline: rates of products, memory, links and launches, measured or published."""
 
 from dataclasses import dataclass, field
 
@@ -33,12 +30,13 @@ class Efficiencies:
     """Fractions of published peaks that well-tuned software reaches.
 
     Attributes:
-        matmul: of a large matrix product.
-        attention: of fused attention.
-        memory: of the memory bandwidth.
-        link: of a link's bandwidth under large collectives.
-        tile: matrix sizes lose x / (x + tile) in each dimension; 0 for none.
-        launch_s: time a kernel launch adds.
+        matmul: share of the peak that a large matrix product reaches.
+        attention: share of the peak that fused attention reaches.
+        memory: share of the memory bandwidth that is reached.
+        link: share of a link's bandwidth that large collectives reach.
+        tile: a matrix product reaches x / (x + tile) of its rate for each of its sizes x; 0 for all
+            of it.
+        launch_s: time that a kernel launch adds.
     """
 
     matmul: float = 0.62
@@ -54,16 +52,23 @@ class Efficiencies:
 
     @classmethod
     def typical(cls, peak_flops_per_s: float) -> "Efficiencies":
-        """Return what published training runs reach: chips beyond 500 TFLOP/s are held back by power and use a smaller share.
+        """Return the fractions that published training runs reach.
 
-        Chosen by hand on 144 published A100 and H100 runs and a layout sweep; the blind check is on
+        Chips beyond 500 TFLOP/s are held back by power and use a smaller share. The values were
+        chosen by hand on 144 published A100 and H100 runs and a layout sweep; the blind check is on
         the cost room's page.
+
+        Args:
+            peak_flops_per_s: dense peak of the dtype.
+
+        Returns:
+            The fractions.
         """
         return cls() if peak_flops_per_s < 5e14 else cls(matmul=0.48, attention=0.30)
 
     @classmethod
     def peak(cls) -> "Efficiencies":
-        """Every rate at its published peak and launches free, as back-of-envelope analyses have it."""
+        """Return every rate at its published peak and free launches, as rough analyses assume."""
         return cls(matmul=1.0, attention=1.0, memory=1.0, link=1.0, tile=0.0, launch_s=0.0)
 
 
@@ -80,18 +85,24 @@ class MatmulCurve:
     flops_per_s: Array
 
     def rate(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-        """Interpolate the rate at sizes that broadcast together; beyond the measured sizes it stays at the nearest.
+        """Interpolate the rate over sizes that broadcast together.
 
-        Neighbours are weighted by the inverse fourth power of their distance in log space, so the
-        answer always lies between measured rates and equals them at measured sizes.
+        Neighbors are weighted by the inverse fourth power of their distance in log space, so the
+        answer always lies between measured rates and equals them at measured sizes; beyond the
+        measured sizes it stays near the nearest.
+
+        Args:
+            m: rows of the product.
+            n: columns.
+            k: inner size.
+
+        Returns:
+            FLOP/s.
         """
-        sizes = np.stack(
-            np.broadcast_arrays(
-                *(np.log(np.maximum(np.asarray(item, dtype=float), 1)) for item in (m, n, k))
-            ),
-            axis=-1,
-        )
+        logs = (np.log(np.maximum(np.asarray(item, dtype=float), 1)) for item in (m, n, k))
+        sizes = np.stack(np.broadcast_arrays(*logs), axis=-1)
         square = ((sizes[..., None, :] - self.log_sizes) ** 2).sum(axis=-1)
+        # The constant keeps the weight finite at a measured size, where it outweighs the rest.
         weight = 1 / (square + 1e-6) ** 2
         return np.exp((weight * np.log(self.flops_per_s)).sum(axis=-1) / weight.sum(axis=-1))
 
@@ -101,26 +112,26 @@ class Machine:
     """One accelerator with its place in a cluster, as the roofline sees it.
 
     Attributes:
-        name: of the accelerator.
-        dtype: of the matrix products.
+        name: name of the accelerator.
+        dtype: number format of the matrix products.
         peak_flops_per_s: dense peak of the dtype, the denominator of MFU; the best measured rate
             when calibrated.
-        memory_bytes: capacity.
+        memory_bytes: capacity of the memory.
         memory_bytes_per_s: bandwidth beyond the caches, as reached.
-        cache_bytes: working sets up to this size move at `cache_bytes_per_s`; 0 for no such tier.
+        cache_bytes: largest working set that moves at `cache_bytes_per_s`; 0 for no such tier.
         cache_bytes_per_s: bandwidth within the caches.
-        elementwise_bytes_per_s: traffic that separate norms, activations and softmaxes reach; 0
-            where bandwidth alone binds them.
+        elementwise_bytes_per_s: rate that separate norms, activations and softmaxes reach; 0 where
+            bandwidth alone binds them.
         scale_up_bytes_per_s: one-way bandwidth to a peer in the node, 0 for none.
         injection_bytes_per_s: one-way network bandwidth of a whole node, 0 for none.
-        accelerators_per_node: accelerators that share it.
+        accelerators_per_node: accelerators that share the node's network.
         host_link_bytes_per_s: one-way bandwidth to host memory, 0 when unknown.
         efficiencies: fractions applied to compute and links; memory bandwidths above already carry
             theirs.
         curve: measured matmul rates, None for a published machine.
-        fused: kernels are fused (GPU stacks) or eager (CPU).
+        fused: whether kernels are fused (GPU stacks) or eager (CPU).
         provenance: measured for a calibrated machine, else assumed.
-        source: which record and efficiencies.
+        source: record and efficiencies it was made from.
     """
 
     name: str
@@ -153,10 +164,10 @@ class Machine:
         """Make a machine from published peaks times assumed efficiencies.
 
         Args:
-            accelerator: needs a peak for the dtype; fp16 and bf16 stand in for each other.
-            dtype: of the matrix products.
-            cluster: gives node size and network; a lone accelerator has none.
-            efficiencies: the stated defaults when not given; `Efficiencies.peak()` for none.
+            accelerator: record with a peak for the dtype; fp16 and bf16 stand in for each other.
+            dtype: number format of the matrix products.
+            cluster: node size and network; a lone accelerator has none.
+            efficiencies: fractions of the peaks that are reached; the typical ones when not given.
 
         Returns:
             The machine, with provenance "assumed".
@@ -165,9 +176,8 @@ class Machine:
             CatalogError: no peak for the dtype, or no memory bandwidth.
         """
         peaks = accelerator.peak_flops_per_s
-        peak = peaks.get(dtype) or (
-            peaks.get("fp16") or peaks.get("bf16") if dtype in ("bf16", "fp16") else None
-        )
+        twins = (dtype, "fp16", "bf16") if dtype in ("bf16", "fp16") else (dtype,)
+        peak = next((peaks[name] for name in twins if peaks.get(name)), 0.0)
         if not peak:
             known = ", ".join(sorted(peaks)) or "none"
             raise CatalogError(
@@ -203,7 +213,7 @@ class Machine:
 
         Args:
             calibration: measured rates.
-            dtype: of the matrix products; must have been measured.
+            dtype: number format of the matrix products; must have been measured.
             cache_bytes: size of the last-level cache this process may fill.
 
         Returns:
@@ -223,6 +233,8 @@ class Machine:
         curve = MatmulCurve(sizes, np.array([point.flops_per_s for point in points]))
         best = calibration.best_flops_per_s(dtype)
         attention = calibration.attention_flops_per_s / best or 0.5
+        is_cpu = calibration.device == "cpu"
+        # Efficiencies of links and sizes are 1: the measured rates already are what is reached.
         return cls(
             name=calibration.machine,
             dtype=dtype,
@@ -231,16 +243,14 @@ class Machine:
             memory_bytes_per_s=calibration.stream_bytes_per_s,
             cache_bytes=cache_bytes,
             cache_bytes_per_s=calibration.cache_bytes_per_s,
-            elementwise_bytes_per_s=calibration.elementwise_bytes_per_s
-            if calibration.device == "cpu"
-            else 0.0,
+            elementwise_bytes_per_s=calibration.elementwise_bytes_per_s if is_cpu else 0.0,
             injection_bytes_per_s=calibration.link_bytes_per_s,
             host_link_bytes_per_s=calibration.stream_bytes_per_s,
             efficiencies=Efficiencies(
                 attention=attention, launch_s=calibration.launch_s, tile=0.0, link=1.0
             ),
             curve=curve,
-            fused=calibration.device != "cpu",
+            fused=not is_cpu,
             provenance="measured",
             source=f"calibration of {calibration.machine} ({calibration.description})",
         )
@@ -251,7 +261,7 @@ class Machine:
         return DTYPE_BYTES[self.dtype]
 
     def matmul_rate(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-        """FLOP/s reached by a matrix product of these sizes."""
+        """Return the FLOP/s that a matrix product of these sizes reaches."""
         if self.curve is not None:
             return self.curve.rate(m, n, k)
         tile = self.efficiencies.tile
@@ -260,7 +270,7 @@ class Machine:
         return self.peak_flops_per_s * self.efficiencies.matmul * reached
 
     def bandwidth(self, working_set_bytes: ArrayLike) -> Array:
-        """Bytes per second of traffic over a working set of this size."""
+        """Return the bytes per second of traffic over a working set of this size."""
         size = np.asarray(working_set_bytes, dtype=float)
         if not self.cache_bytes:
             return np.full(size.shape, self.memory_bytes_per_s)
@@ -272,11 +282,18 @@ class Machine:
 
 
 def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
-    """Time each operator, once: the slower of compute and memory traffic, plus launches; [operators, *layouts].
+    """Time each operator once: the slower of compute and memory traffic, plus launches.
 
     Elementwise operators move their data at the rate measured for them, where it was. Weights
     stream from memory when all of a pass's weights exceed the cache, whatever one operator's share.
     Communication is not included; `step` adds what cannot overlap.
+
+    Args:
+        table: operators of a pass.
+        machine: accelerator they run on.
+
+    Returns:
+        Seconds, [operators, *layouts].
 
     Source: Williams et al. 2009 (roofline).
     """
@@ -284,6 +301,8 @@ def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
     rate = machine.matmul_rate(table.m, table.n, table.k)
     rate = np.where(attention, machine.peak_flops_per_s * machine.efficiencies.attention, rate)
     compute = np.where(matmul | attention, table.flops / rate, 0.0)
+    # A weight is read once per pass: by the next pass all others have pushed it out of the cache,
+    # unless they fit together.
     weights_set = np.maximum(table.total("weight_bytes"), table.bytes_moved)
     activations = table.bytes_moved - table.weight_bytes
     reached = machine.bandwidth(activations)

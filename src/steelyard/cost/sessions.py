@@ -1,13 +1,10 @@
-"""Users who upload a document each and then ask about it in rounds.
-
-Interactions per hour on one device.
-"""
+"""Users who each upload a document and ask about it in rounds: interactions per hour."""
 
 import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.cost.longcontext import ServePoint
@@ -18,13 +15,13 @@ __all__ = ["Residents", "SessionLoad", "SessionOutcome", "sessions"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionLoad:
-    """What the users do; all come at time 0.
+    """What the users do; all arrive at time 0.
 
     Attributes:
         users: sessions, at least 1.
-        rounds: questions of each, at least 1.
-        answer_tokens: of each answer, at least 1.
-        think_s: between an answer and the next question, 0 or more.
+        rounds: questions per session, at least 1.
+        answer_tokens: tokens per answer, at least 1.
+        think_s: time between an answer and the next question, 0 or more.
     """
 
     users: int
@@ -45,7 +42,7 @@ class SessionOutcome:
     """What the set of sessions took.
 
     Attributes:
-        total_s: until the last answer.
+        total_s: time until the last answer.
         interactions_per_hour: answers per hour over that time.
         busy_s: seconds of "prefill" and "decode" on the device and of "switch" on the link.
         answers_s: end of each answer, rising.
@@ -58,16 +55,16 @@ class SessionOutcome:
 
     @property
     def bottleneck(self) -> Literal["prefill", "decode", "switch", "users"]:
-        """What is busy longest; "users" when device and link stand idle more than half of the time."""
+        """What is busy longest; "users" when device and link idle more than half of the time."""
         name = max(("prefill", "decode", "switch"), key=lambda item: self.busy_s[item])
         device = self.busy_s["prefill"] + self.busy_s["decode"]
         return "users" if max(device, self.busy_s["switch"]) < self.total_s / 2 else name
 
 
 class Residents:
-    """Policy: whose cache stays on the device. The user who has been thinking longest yields.
+    """Policy: whose cache stays on the device.
 
-    Those at work never do.
+    The user who has been thinking longest yields; those at work never do.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -81,7 +78,14 @@ class Residents:
         self._idle: dict[int, None] = {}
 
     def take(self, user: int) -> int | None:
-        """Bring a user in or keep it in; the caches to move out first, 0 or 1, or None when it has to wait."""
+        """Bring a user in or keep it in.
+
+        Args:
+            user: who is about to work.
+
+        Returns:
+            Caches to move out first, 0 or 1; None when the user has to wait.
+        """
         self._idle.pop(user, None)
         if user in self.inside:
             return 0
@@ -97,31 +101,13 @@ class Residents:
         return 1
 
     def rest(self, user: int) -> None:
-        """Say that a resident user thinks."""
+        """Mark a resident user as thinking."""
         self._idle[user] = None
 
     def leave(self, user: int) -> None:
-        """Give a user's place free."""
+        """Free a user's place."""
         self._idle.pop(user, None)
         self.inside.discard(user)
-
-
-@dataclass(slots=True)
-class _State:
-    """The device, its link and what waits, at one moment."""
-
-    now_s: float = 0.0
-    rounds: dict[int, int] = field(default_factory=dict)
-    waiting: deque[int] = field(default_factory=deque)
-    prefilling: deque[int] = field(default_factory=deque)
-    decoding: dict[int, float] = field(default_factory=dict)
-    events: list[tuple[float, int, Callable[[int], None], int]] = field(default_factory=list)
-    link_free_s: float = 0.0
-    prefill_end_s: float = -1.0
-    answers: list[float] = field(default_factory=list)
-    busy: dict[str, float] = field(
-        default_factory=lambda: {"prefill": 0.0, "decode": 0.0, "switch": 0.0}
-    )
 
 
 class _Fluid:
@@ -132,110 +118,120 @@ class _Fluid:
 
     def __init__(self, point: ServePoint, load: SessionLoad) -> None:
         """Queue every upload."""
-        self.point, self.load, self.state = point, load, _State()
+        self.point = point
+        self.load = load
+        self.now_s = 0.0
+        self.link_free_s = 0.0
+        self.rounds: dict[int, int] = {}
+        self.waiting: deque[int] = deque(range(load.users))
+        self.prefilling: deque[int] = deque()
+        self.decoding: dict[int, float] = {}
+        self.events: list[tuple[float, int, Callable[[int], None], int]] = []
+        self.answers: list[float] = []
+        self.busy = {"prefill": 0.0, "decode": 0.0, "switch": 0.0}
         self.residents = Residents(point.concurrency)
         self.shared_s = point.weights_read_s
         self.own_s = point.decode_s_per_token - point.weights_read_s
         self.count = itertools.count()
-        self.state.waiting.extend(range(load.users))
         self.admit()
 
     def admit(self) -> None:
-        """Give places to those who wait, in order.
+        """Assign places to those who wait, in order.
 
-        Caches move over the link, new documents are then read.
+        Caches move over the link; new documents are read after that.
         """
-        state = self.state
-        while state.waiting:
-            user = state.waiting[0]
+        while self.waiting:
+            user = self.waiting[0]
             resident = user in self.residents.inside
             out = self.residents.take(user)
             if out is None:
                 return
-            state.waiting.popleft()
-            moves = 0 if resident else out + (user in state.rounds)
+            self.waiting.popleft()
+            # A returning user's cache moves in; a new user's does not exist yet. Each move is half
+            # of a switch.
+            moves = 0 if resident else out + (user in self.rounds)
             seconds = moves * self.point.switch_s / 2
-            begin_s = max(state.now_s, state.link_free_s) if moves else state.now_s
-            state.link_free_s = begin_s + seconds if moves else state.link_free_s
-            state.busy["switch"] += seconds
-            self.later(begin_s + seconds, self.ready, user)
+            start_s = self.now_s
+            if moves:
+                start_s = max(self.now_s, self.link_free_s)
+                self.link_free_s = start_s + seconds
+            self.busy["switch"] += seconds
+            self.later(start_s + seconds, self.ready, user)
 
     def later(self, time_s: float, action: Callable[[int], None], user: int) -> None:
-        """Note an event."""
-        heapq.heappush(self.state.events, (time_s, next(self.count), action, user))
+        """Schedule an event; those of the same time run in the order they were scheduled."""
+        heapq.heappush(self.events, (time_s, next(self.count), action, user))
 
     def ready(self, user: int) -> None:
         """Start an answer, or queue the document first."""
-        if user in self.state.rounds:
-            self.state.decoding[user] = float(self.load.answer_tokens)
+        if user in self.rounds:
+            self.decoding[user] = float(self.load.answer_tokens)
             return
-        self.state.prefilling.append(user)
-        if len(self.state.prefilling) == 1:
+        self.prefilling.append(user)
+        if len(self.prefilling) == 1:
             self.read_next()
 
     def read_next(self) -> None:
         """Read the first document of the queue; answers stand still meanwhile."""
-        self.state.prefill_end_s = self.state.now_s + self.point.prefill_s
-        self.state.busy["prefill"] += self.point.prefill_s
-        self.later(self.state.prefill_end_s, self.read, self.state.prefilling[0])
+        self.busy["prefill"] += self.point.prefill_s
+        end_s = self.now_s + self.point.prefill_s
+        self.later(end_s, self.read, self.prefilling[0])
 
     def read(self, user: int) -> None:
         """End a document and start its first answer."""
-        self.state.prefilling.popleft()
-        self.state.rounds[user] = 0
+        self.prefilling.popleft()
+        self.rounds[user] = 0
         self.ready(user)
-        if self.state.prefilling:
+        if self.prefilling:
             self.read_next()
 
     def answered(self, user: int) -> None:
         """End an answer; the user thinks or leaves."""
-        state = self.state
-        del state.decoding[user]
-        state.answers.append(state.now_s)
-        state.rounds[user] += 1
-        if state.rounds[user] == self.load.rounds:
+        del self.decoding[user]
+        self.answers.append(self.now_s)
+        self.rounds[user] += 1
+        if self.rounds[user] == self.load.rounds:
             self.residents.leave(user)
         else:
             self.residents.rest(user)
-            self.later(state.now_s + self.load.think_s, self.ask, user)
+            self.later(self.now_s + self.load.think_s, self.ask, user)
         self.admit()
 
     def ask(self, user: int) -> None:
         """Ask the next question."""
-        self.state.waiting.append(user)
+        self.waiting.append(user)
         self.admit()
 
     def token_s(self) -> float:
-        """Seconds of one token of every answer in progress."""
-        return self.shared_s + self.own_s * len(self.state.decoding)
+        """Return the seconds of one token of every answer in progress."""
+        return self.shared_s + self.own_s * len(self.decoding)
 
     def run(self) -> None:
         """Go from event to event."""
-        state = self.state
-        while state.events or state.decoding:
-            stalled = bool(state.prefilling)
+        while self.events or self.decoding:
+            stalled = bool(self.prefilling)
             ends_s = float("inf")
-            if state.decoding and not stalled:
-                ends_s = state.now_s + min(state.decoding.values()) * self.token_s()
-            event_s = state.events[0][0] if state.events else float("inf")
+            if self.decoding and not stalled:
+                ends_s = self.now_s + min(self.decoding.values()) * self.token_s()
+            event_s = self.events[0][0] if self.events else float("inf")
             self.advance(min(ends_s, event_s), stalled)
             if ends_s <= event_s:
-                for user in [user for user, left in state.decoding.items() if left < 1e-6]:
+                # Tokens are continuous here: a rounding remainder of a token is an end.
+                for user in [user for user, left in self.decoding.items() if left < 1e-6]:
                     self.answered(user)
             else:
-                _, _, action, user = heapq.heappop(state.events)
+                _, _, action, user = heapq.heappop(self.events)
                 action(user)
 
     def advance(self, time_s: float, stalled: bool) -> None:
         """Let answers progress until a time."""
-        state = self.state
-        spent_s = time_s - state.now_s
-        if state.decoding and not stalled:
+        if self.decoding and not stalled:
+            spent_s = time_s - self.now_s
             done = spent_s / self.token_s()
-            state.busy["decode"] += spent_s
-            for user in state.decoding:
-                state.decoding[user] -= done
-        state.now_s = time_s
+            self.busy["decode"] += spent_s
+            for user in self.decoding:
+                self.decoding[user] -= done
+        self.now_s = time_s
 
 
 def sessions(point: ServePoint, load: SessionLoad) -> SessionOutcome:
@@ -246,7 +242,7 @@ def sessions(point: ServePoint, load: SessionLoad) -> SessionOutcome:
     while others go on.
 
     Args:
-        point: the four numbers for one user's context at batch 1.
+        point: four numbers of one user's context at batch 1.
         load: what the users do.
 
     Returns:
@@ -264,11 +260,9 @@ def sessions(point: ServePoint, load: SessionLoad) -> SessionOutcome:
         )
     model = _Fluid(point, load)
     model.run()
-    state = model.state
-    rate = load.users * load.rounds / state.now_s * 3600
     return SessionOutcome(
-        total_s=state.now_s,
-        interactions_per_hour=rate,
-        busy_s=dict(state.busy),
-        answers_s=tuple(sorted(state.answers)),
+        total_s=model.now_s,
+        interactions_per_hour=load.users * load.rounds / model.now_s * 3600,
+        busy_s=model.busy,
+        answers_s=tuple(sorted(model.answers)),
     )

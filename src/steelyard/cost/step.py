@@ -1,10 +1,7 @@
-"""Time one optimizer step.
-
-Compute by the roofline, communication that cannot hide, the pipeline's bubble, the update.
-"""
+"""Time of one optimizer step: kernels, communication that cannot hide, bubble and update."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,17 +15,27 @@ from steelyard.cost.memory import (
     PURE_FP32,
     MemoryBreakdown,
     parameter_count,
+    plain_floats,
     training_memory,
 )
-from steelyard.cost.operators import operators
+from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.errors import ConfigError
 
 __all__ = ["StepCost", "training_step"]
 
 OVERLAP = 0.7
-"""Share of data-parallel traffic that hides behind compute; assumed; the whole step is checked
-against published throughput."""
+"""Share of the compute time that data-parallel traffic may hide behind. It is assumed; the whole
+step is checked against published throughput."""
+
+_EXPOSED = 0.05
+"""Least share of data-parallel traffic that shows: the first and last buckets have nothing to hide
+behind."""
+
+_ADAMW_PASSES = {True: 7.0, False: 12.0}
+"""Reads and writes of fp32 values per parameter in an update, by whether it is fused: weight and
+two moments read and written, gradient read; eager code also writes and reads intermediate
+results."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,18 +44,18 @@ class StepCost:
 
     Attributes:
         time_s: wall time of the step.
-        compute_s: kernels of all micro-batches of the busiest stage, recomputation included.
+        compute_s: time of all micro-batches' kernels on the busiest stage, recomputation included.
         product_s: part of `compute_s` in matrix products and attention.
         tensor_s: exposed tensor-parallel communication.
         bubble_s: idle time while the pipeline fills and drains, and its transfers.
         data_s: exposed data-parallel communication.
-        update_s: the optimizer's pass over its states.
+        update_s: time of the optimizer's pass over its states.
         model_flops: model FLOPs of the step on all accelerators (6N plus attention).
         flops: FLOPs the busiest accelerator executes, recomputation included.
-        bytes: bytes it moves to and from memory.
+        bytes: bytes the busiest accelerator moves to and from memory.
         tokens: tokens of the step on all accelerators.
         mfu: model FLOPs per second over the peak of all accelerators.
-        memory: of the fullest accelerator.
+        memory: memory of the fullest accelerator.
     """
 
     time_s: Any
@@ -81,15 +88,15 @@ def training_step(
     """Predict time, FLOPs and memory of one optimizer step.
 
     Args:
-        arch: the architecture.
-        machine: an accelerator with its links.
+        arch: architecture that is trained.
+        machine: accelerator with its links.
         micro_batch: sequences per micro-batch and replica.
-        sequence_length: tokens of each.
-        accumulation: micro-batches per step and replica; also fills the pipeline.
-        layout: one accelerator when not given; fields may be arrays that broadcast with the
-            arguments.
-        flash_attention: fused attention.
-        overlap: share of data-parallel traffic that hides behind compute.
+        sequence_length: tokens per sequence.
+        accumulation: micro-batches per step and replica; they also fill the pipeline.
+        layout: parallelism, one accelerator when not given; its fields may be arrays that broadcast
+            with the arguments.
+        flash_attention: whether attention is fused.
+        overlap: share of compute that data-parallel traffic may hide behind.
         convention: how attention counts in model FLOPs; execution always runs the causal half.
 
     Returns:
@@ -106,42 +113,48 @@ def training_step(
     batch, steps = (np.asarray(item, dtype=float) for item in (micro_batch, accumulation))
     if sequence_length < 1 or (batch < 1).any() or (steps < 1).any():
         raise ConfigError("micro_batch, accumulation and sequence_length must be at least 1")
-    seconds, work = _micro_batch(arch, machine, axes, batch, sequence_length, flash_attention)
-    kernels_s, product_s, tensor_s = seconds
-    hop_s = _hop_s(arch, machine, axes, batch * sequence_length)
-    bubble_s = (axes["pipeline"] - 1) * (kernels_s + tensor_s + hop_s) + steps * 0.5 * hop_s
-    data_s = _data_s(arch, machine, axes, steps, kernels_s, overlap)
-    update_s = _update_s(arch, machine, axes)
-    total_s = steps * (kernels_s + tensor_s) + bubble_s + data_s + update_s
+    once = _micro_batch(arch, machine, axes, batch, sequence_length, flash_attention)
     tokens = steps * batch * sequence_length * axes["data"]
-    model_flops = tokens * model_flops_per_token(arch, sequence_length, convention=convention)
     parts = {
-        "time_s": total_s,
-        "compute_s": steps * kernels_s,
-        "product_s": steps * product_s,
-        "tensor_s": steps * tensor_s,
-        "bubble_s": bubble_s,
-        "data_s": data_s,
-        "update_s": update_s,
-        "model_flops": model_flops,
-        "flops": steps * work[0],
-        "bytes": steps * work[1],
+        "compute_s": steps * once.kernels_s,
+        "product_s": steps * once.product_s,
+        "tensor_s": steps * once.tensor_s,
+        "bubble_s": _bubble_s(arch, machine, axes, batch * sequence_length, steps, once),
+        "data_s": _data_s(arch, machine, axes, steps, once.kernels_s, overlap),
+        "update_s": _update_s(arch, machine, axes),
+        "flops": steps * once.flops,
+        "bytes": steps * once.bytes,
         "tokens": tokens,
-        "mfu": model_flops / (total_s * chosen.num_accelerators * machine.peak_flops_per_s),
+        "model_flops": tokens * model_flops_per_token(arch, sequence_length, convention=convention),
     }
-    precision = PURE_FP32 if machine.dtype_bytes >= 4 else MIXED
-    options: dict[str, Any] = {
-        "accumulation": steps,
-        "precision": precision,
-        "flash_attention": flash_attention,
-    }
+    parts["time_s"] = (
+        steps * (once.kernels_s + once.tensor_s)
+        + parts["bubble_s"]
+        + parts["data_s"]
+        + parts["update_s"]
+    )
+    most_flops = parts["time_s"] * chosen.num_accelerators * machine.peak_flops_per_s
+    parts["mfu"] = parts["model_flops"] / most_flops
     memory = training_memory(
-        arch, batch=batch, sequence_length=sequence_length, layout=chosen, **options
+        arch,
+        batch=batch,
+        sequence_length=sequence_length,
+        layout=chosen,
+        accumulation=steps,
+        precision=PURE_FP32 if machine.dtype_bytes >= 4 else MIXED,
+        flash_attention=flash_attention,
     )
-    return StepCost(
-        **{name: float(value) if np.ndim(value) == 0 else value for name, value in parts.items()},
-        memory=memory,
-    )
+    return StepCost(memory=memory, **plain_floats(parts))
+
+
+class _MicroBatch(NamedTuple):
+    """One micro-batch on the busiest accelerator."""
+
+    kernels_s: Any
+    product_s: Any
+    tensor_s: Any
+    flops: Any
+    bytes: Any
 
 
 def _micro_batch(
@@ -151,58 +164,71 @@ def _micro_batch(
     batch: Any,
     sequence_length: int,
     flash_attention: bool,
-) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
-    """Give (kernel, product and tensor-parallel seconds), (FLOPs, bytes moved) of one micro-batch on the busiest accelerator."""
-    shape: dict[str, Any] = {
-        "tensor_parallel": axes["tensor"],
-        "pipeline_parallel": axes["pipeline"],
-        "tokens": sequence_length,
-    }
-    shape |= {
-        "batch": batch,
-        "dtype_bytes": machine.dtype_bytes,
-        "fused": machine.fused,
-        "flash_attention": flash_attention,
-    }
-    shape["sequence_parallel"] = axes["sequence_parallel"]
-    train, forward = (operators(arch, phase=phase, **shape) for phase in ("train", "prefill"))
+) -> _MicroBatch:
+    """Time one micro-batch on the busiest accelerator, and count what it computes and moves."""
+    train, forward = (
+        operators(
+            arch,
+            phase=phase,
+            tokens=sequence_length,
+            batch=batch,
+            dtype_bytes=machine.dtype_bytes,
+            tensor_parallel=axes["tensor"],
+            pipeline_parallel=axes["pipeline"],
+            sequence_parallel=axes["sequence_parallel"],
+            fused=machine.fused,
+            flash_attention=flash_attention,
+        )
+        for phase in ("train", "prefill")
+    )
     repeat_s, repeat_flops = _recomputed(forward, machine, axes["recompute"])
+    # Full recomputation repeats the forward pass with its all-reduces.
     passes = 2 + np.where(axes["recompute"] == 2, 1, 0)
-    tensor_s = passes * _tensor_s(arch, machine, batch * sequence_length, axes)
-    moved = train.total("bytes_read") + train.total("bytes_written")
     times = train.count * operator_times_s(train, machine)
     kernels_s = times.sum(axis=0) + repeat_s
-    product_s = kernels_s * times[~train.mask("memory")].sum(axis=0) / times.sum(axis=0)
-    return (kernels_s, product_s, tensor_s), (train.total("flops") + repeat_flops, moved)
+    return _MicroBatch(
+        kernels_s=kernels_s,
+        product_s=kernels_s * times[~train.mask("memory")].sum(axis=0) / times.sum(axis=0),
+        tensor_s=passes * _tensor_s(arch, machine, batch * sequence_length, axes),
+        flops=train.total("flops") + repeat_flops,
+        bytes=train.total("bytes_read") + train.total("bytes_written"),
+    )
 
 
-def _hop_s(arch: Architecture, machine: Machine, axes: dict[str, Any], tokens: Any) -> Any:
-    """Time one micro-batch's activations and gradients to the next stage and back."""
+def _bubble_s(
+    arch: Architecture,
+    machine: Machine,
+    axes: dict[str, Any],
+    tokens: Any,
+    steps: Any,
+    once: _MicroBatch,
+) -> Any:
+    """Time the filling and draining of the pipeline, and the transfers that show afterwards."""
+    # Activations of one micro-batch to the next stage, and their gradients back.
     size = 2 * machine.dtype_bytes * tokens * arch.hidden_size / axes["tensor"]
     rate = group_bandwidth(machine, axes["pipeline"], axes["tensor"] * axes["data"])
-    return np.where(axes["pipeline"] > 1, size / rate, 0.0)
+    hop_s = np.where(axes["pipeline"] > 1, size / rate, 0.0)
+    filling_s = (axes["pipeline"] - 1) * (once.kernels_s + once.tensor_s + hop_s)
+    # While the pipeline is full, about half of each transfer hides behind the next micro-batch.
+    return filling_s + steps * 0.5 * hop_s
 
 
-def _recomputed(forward: Any, machine: Machine, recompute: Any) -> tuple[Any, Any]:
-    """Return seconds and FLOPs that recomputation repeats per micro-batch: attention only, or all layers."""
-    times = forward.count * operator_times_s(forward, machine)
+def _recomputed(forward: OperatorTable, machine: Machine, recompute: Any) -> tuple[Any, Any]:
+    """Return the seconds and FLOPs that recomputation repeats per micro-batch."""
     layers = np.array([name not in ("embedding", "head", "final_norm") for name in forward.names])
     attention = forward.mask("attention")
-    flops = forward.count * forward.flops
-    seconds = np.where(
-        recompute == 2,
-        times[layers].sum(axis=0),
-        np.where(recompute == 1, times[attention].sum(axis=0), 0.0),
-    )
-    return seconds, np.where(
-        recompute == 2,
-        flops[layers].sum(axis=0),
-        np.where(recompute == 1, flops[attention].sum(axis=0), 0.0),
-    )
+
+    def repeated(column: Any) -> Any:
+        whole = np.where(recompute == 2, column[layers].sum(axis=0), 0.0)
+        return np.where(recompute == 1, column[attention].sum(axis=0), whole)
+
+    times = forward.count * operator_times_s(forward, machine)
+    return repeated(times), repeated(forward.count * forward.flops)
 
 
 def _tensor_s(arch: Architecture, machine: Machine, tokens: Any, axes: dict[str, Any]) -> Any:
-    """Time the two all-reduces of each layer of one stage in one pass; as gather and scatter they cost the same."""
+    """Time the two all-reduces per layer of one stage in one pass."""
+    # With sequence parallelism each is a gather and a scatter, which move as much.
     size = machine.dtype_bytes * tokens * arch.hidden_size
     layers = arch.num_layers / axes["pipeline"]
     return np.where(
@@ -218,21 +244,23 @@ def _data_s(
     kernels_s: Any,
     overlap: float,
 ) -> Any:
-    """Time the data-parallel traffic that is not hidden: gradients once per step, or sharded weights every micro-batch."""
+    """Time the data-parallel traffic that does not hide behind compute."""
     layers, tables = parameter_count(arch)
     local = (layers / axes["pipeline"] + tables) / axes["tensor"]
-    once_s = all_reduce_s(machine, machine.dtype_bytes * local, axes["data"], axes["tensor"])
-    gather_s = all_gather_s(machine, machine.dtype_bytes * local, axes["data"], axes["tensor"])
-    hidden_once = overlap * kernels_s * 2 / 3
-    hidden_every = overlap * kernels_s
-    sharded = steps * np.maximum(3 * gather_s - hidden_every, 0.05 * gather_s)
-    plain = np.maximum(once_s - hidden_once, 0.05 * once_s)
+    size = machine.dtype_bytes * local
+    once_s = all_reduce_s(machine, size, axes["data"], axes["tensor"])
+    gather_s = all_gather_s(machine, size, axes["data"], axes["tensor"])
+    # Gradients are reduced once per step, behind the backward pass of the last micro-batch, which
+    # is two thirds of its compute. ZeRO stages 1 and 2 scatter gradients and gather weights: as
+    # much traffic as the all-reduce. Stage 3 gathers the weights for the forward and the backward
+    # pass of every micro-batch and scatters its gradients: three times one gather.
+    plain = np.maximum(once_s - overlap * kernels_s * 2 / 3, _EXPOSED * once_s)
+    sharded = steps * np.maximum(3 * gather_s - overlap * kernels_s, _EXPOSED * gather_s)
     return np.where(axes["data"] > 1, np.where(axes["zero_stage"] >= 3, sharded, plain), 0.0)
 
 
 def _update_s(arch: Architecture, machine: Machine, axes: dict[str, Any]) -> Any:
-    """Time the optimizer: it reads and writes weights and two moments, and reads gradients, in fp32."""
+    """Time the optimizer's pass over the states that one accelerator holds."""
     local = sum(parameter_count(arch)) / axes["pipeline"] / axes["tensor"]
     local = local / np.where(axes["zero_stage"] >= 1, axes["data"], 1)
-    passes = 7.0 if machine.fused else 12.0
-    return 4.0 * passes * local / machine.memory_bytes_per_s
+    return 4.0 * _ADAMW_PASSES[machine.fused] * local / machine.memory_bytes_per_s

@@ -1,10 +1,9 @@
-"""Seconds of one serving step as a non-negative linear model of what the step holds.
+"""Seconds of one serving step as a non-negative linear model of what the step holds."""
 
-Fitted, or made from a roofline.
-"""
-
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +34,7 @@ as products of few rows reach a small part of the processor's rate and cost more
 """
 
 FIRST_TOKENS = 8
+Array = NDArray[np.float64]
 
 
 def step_features(
@@ -71,7 +71,7 @@ class ServeStepTime:
         coefficients: seconds per unit of each of `FEATURES`, none negative.
         relative_spread: root mean square of the fit's relative residuals.
         count: steps it was fitted on.
-        source: how it was made.
+        source: runs or roofline it was made from.
     """
 
     coefficients: tuple[float, ...]
@@ -83,12 +83,14 @@ class ServeStepTime:
     def fit(
         cls, features: ArrayLike, seconds: ArrayLike, *, source: str = "fitted on measured steps"
     ) -> "ServeStepTime":
-        """Fit by non-negative least squares on relative error, then once more without steps slowed by interference.
+        """Fit by non-negative least squares on relative error.
+
+        A second fit leaves out steps that other work on the machine slowed down.
 
         Args:
-            features: in the order of `FEATURES`, [n, 7].
+            features: what each step holds, in the order of `FEATURES`, [n, 7].
             seconds: measured times, positive, [n].
-            source: what the times are from.
+            source: runs the times are from.
 
         Returns:
             The fitted model. Steps whose residual is beyond three times the median absolute one are
@@ -97,19 +99,13 @@ class ServeStepTime:
         Raises:
             FitError: fewer than 7 steps, wrong shapes, or times that are not positive and finite.
         """
-        matrix, times = np.asarray(features, dtype=float), np.asarray(seconds, dtype=float)
-        if (
-            matrix.ndim != 2
-            or matrix.shape[1] != len(FEATURES)
-            or times.shape != matrix.shape[:1]
-            or len(times) < len(FEATURES)
-        ):
-            message = (
-                f"step times need features [n, {len(FEATURES)}] and seconds [n] with n >= "
-                f"{len(FEATURES)}"
-            )
+        matrix = np.asarray(features, dtype=float)
+        times = np.asarray(seconds, dtype=float)
+        width = len(FEATURES)
+        if matrix.shape != (*times.shape, width) or times.ndim != 1 or len(times) < width:
             raise FitError(
-                f"{message}, got {matrix.shape} and {times.shape}",
+                f"step times need features [n, {width}] and seconds [n] with n >= {width}, got "
+                f"{matrix.shape} and {times.shape}",
                 hint="replay more requests before fitting",
             )
         if not (np.isfinite(times).all() and (times > 0).all() and np.isfinite(matrix).all()):
@@ -117,71 +113,57 @@ class ServeStepTime:
                 "step times must be positive and finite", hint="drop steps that were not timed"
             )
         coefficients = _relative_nnls(matrix, times)
-        residual = matrix @ coefficients / times - 1
-        limit = 3 * max(float(np.median(np.abs(residual))), 0.02)
-        kept = np.abs(residual) <= limit
-        if kept.sum() >= len(FEATURES):
+        residual = np.abs(matrix @ coefficients / times - 1)
+        # The floor of 2 % keeps a nearly exact fit from calling its own rounding interference.
+        kept = residual <= 3 * max(float(np.median(residual)), 0.02)
+        if kept.sum() >= width:
             coefficients = _relative_nnls(matrix[kept], times[kept])
-        spread = (
-            float(np.sqrt(np.mean((matrix[kept] @ coefficients / times[kept] - 1) ** 2)))
-            if kept.any()
-            else 1.0
-        )
-        return cls(
-            coefficients=tuple(map(float, coefficients)),
-            relative_spread=spread,
-            count=len(times),
-            source=source,
-        )
+        return cls._fitted(coefficients, matrix[kept], times[kept], len(times), source)
 
     @classmethod
     def from_roofline(
         cls, arch: Architecture, machine: Machine, *, dtype_bytes: float | None = None
     ) -> "ServeStepTime":
-        """Fit the same linear form to roofline times of a grid of prefill, decode and mixed steps.
+        """Fit the same linear form to roofline times of prefill, decode and mixed steps.
 
         Args:
-            arch: the model served.
-            machine: where.
-            dtype_bytes: of weights and cache; the machine's dtype when not given.
+            arch: model that is served.
+            machine: accelerator it is served on.
+            dtype_bytes: bytes of one element of weights and cache; by the machine's dtype when not
+                given.
 
         Returns:
             The model; its spread says how far the roofline is from linear.
         """
-        rows, times = [], []
         limit = max(arch.max_positions, 64)
         contexts = [context for context in (32, 128, 512, 2048, 8192) if context <= limit]
-        for sequences in (0, 1, 4, 16, 64):
-            for prompt in (0, 16, 64, 256, 512, 2048):
-                for context in contexts:
-                    if sequences or prompt:
-                        rows.append(
-                            step_features(
-                                sequences=sequences + (prompt > 0),
-                                prefill_tokens=prompt,
-                                prefill_kv=prompt * (max(context - prompt, 0) + (prompt + 1) / 2),
-                                decode_tokens=sequences,
-                                decode_kv=sequences * context,
-                            )
-                        )
-                        times.append(
-                            _mixed_step_s(
-                                arch, machine, rows[-1], dtype_bytes or machine.dtype_bytes
-                            )
-                        )
-        matrix, seconds = np.array(rows), np.array(times)
-        coefficients = _relative_nnls(matrix, seconds)
-        spread = float(np.sqrt(np.mean((matrix @ coefficients / seconds - 1) ** 2)))
+        steps = itertools.product((0, 1, 4, 16, 64), (0, 16, 64, 256, 512, 2048), contexts)
+        rows = [
+            _features(sequences, context, prompt)
+            for sequences, prompt, context in steps
+            if sequences or prompt
+        ]
+        width = dtype_bytes or machine.dtype_bytes
+        times = np.array([_mixed_step_s(arch, machine, row, width) for row in rows])
+        matrix = np.array(rows)
         source = f"roofline of {arch.name} on {machine.name}"
+        return cls._fitted(_relative_nnls(matrix, times), matrix, times, len(rows), source)
+
+    @classmethod
+    def _fitted(
+        cls, coefficients: Array, matrix: Array, seconds: Array, count: int, source: str
+    ) -> "ServeStepTime":
+        """Make the model of fitted coefficients, with the spread over the steps that it kept."""
+        squares = (matrix @ coefficients / seconds - 1) ** 2
         return cls(
             coefficients=tuple(map(float, coefficients)),
-            relative_spread=spread,
-            count=len(times),
+            relative_spread=float(np.sqrt(np.mean(squares))) if len(squares) else 1.0,
+            count=count,
             source=source,
         )
 
-    def predict(self, features: ArrayLike) -> NDArray[np.float64]:
-        """Return seconds of steps; features [..., 7] in the order of `FEATURES`, answer [...]."""
+    def predict(self, features: ArrayLike) -> Array:
+        """Return the seconds [...] of steps with features [..., 7] in the order of `FEATURES`."""
         return np.asarray(features, dtype=float) @ np.array(self.coefficients)
 
     def scaled(self, factor: float) -> "ServeStepTime":
@@ -194,64 +176,68 @@ class ServeStepTime:
 
     @classmethod
     def load(cls, path: Path) -> "ServeStepTime":
-        """Read a model that `save` wrote, or that of a step-time table; a missing or broken file raises DataError or ConfigError."""
+        """Read a model that `save` wrote, or the one in a step-time table.
+
+        Args:
+            path: JSON file.
+
+        Returns:
+            The model.
+
+        Raises:
+            DataError: the file is missing or not JSON.
+            ConfigError: the file holds no such model.
+        """
         raw = read_json(path)
-        return convert(
-            raw.get("step_time", raw) if isinstance(raw, dict) else raw, cls, where=str(path)
-        )
+        model = raw.get("step_time", raw) if isinstance(raw, dict) else raw
+        return convert(model, cls, where=str(path))
 
 
-def _mixed_step_s(
-    arch: Architecture, machine: Machine, row: NDArray[np.float64], dtype_bytes: float
-) -> float:
-    """Time a step: its tokens share the matrix products, attention adds up over the two kinds, the head runs per sequence."""
+def _features(sequences: int, context: int, prompt: int) -> Array:
+    """Make the features of a step: some sequences decode, one chunk of a prompt is processed.
+
+    All of them attend `context` tokens; the tokens of the chunk itself attend each other causally.
+    """
+    return step_features(
+        sequences=sequences + (prompt > 0),
+        prefill_tokens=prompt,
+        prefill_kv=prompt * (max(context - prompt, 0) + (prompt + 1) / 2),
+        decode_tokens=sequences,
+        decode_kv=sequences * context,
+    )
+
+
+def _mixed_step_s(arch: Architecture, machine: Machine, row: Array, dtype_bytes: float) -> float:
+    """Time a step: its tokens share the products, attention adds up, the head runs per sequence."""
     _, sequences, prompt, pairs, decoding, keys, _ = row.tolist()
-    shared = operators(
-        arch,
-        phase="prefill",
-        tokens=1,
-        context=1,
-        batch=prompt + decoding,
-        dtype_bytes=dtype_bytes,
-        fused=machine.fused,
-    )
-    per_token_head_s = 0.0
-    times_s = float(roofline_time_s(shared, machine))
-    if sequences < prompt + decoding:
-        head = operators(
-            arch,
-            phase="prefill",
-            tokens=prompt + decoding,
-            batch=1,
-            dtype_bytes=dtype_bytes,
-            fused=machine.fused,
-        )
-        attention = head.mask("attention")
-        single_s = float(roofline_time_s(head, machine))
-        spent = (
-            head.count[attention]
-            * head.flops[attention]
-            / (machine.peak_flops_per_s * machine.efficiencies.attention)
-        )
-        times_s = single_s - float(spent.sum())
+    tokens = prompt + decoding
+    attention_rate = machine.peak_flops_per_s * machine.efficiencies.attention
+    shape: dict[str, Any] = {
+        "phase": "prefill",
+        "dtype_bytes": dtype_bytes,
+        "fused": machine.fused,
+    }
+    if sequences < tokens:
+        # One sequence of all tokens runs the head once. Its attention is taken off again, because
+        # it counts pairs between sequences; the step's own pairs are added below.
+        table = operators(arch, tokens=tokens, batch=1, **shape)
+        own = table.mask("attention")
+        spent = table.count[own] * table.flops[own] / attention_rate
+        times_s = float(roofline_time_s(table, machine)) - float(spent.sum())
+    else:
+        table = operators(arch, tokens=1, context=1, batch=tokens, **shape)
+        times_s = float(roofline_time_s(table, machine))
     width = arch.num_heads * arch.head_dim
-    score_s = (
-        4.0
-        * arch.num_layers
-        * width
-        * pairs
-        / (machine.peak_flops_per_s * machine.efficiencies.attention)
-    )
+    score_s = 4.0 * arch.num_layers * width * pairs / attention_rate
     cache = 2.0 * arch.num_layers * arch.num_kv_heads * arch.head_dim * dtype_bytes * keys
-    return max(times_s, 0.0) + per_token_head_s + score_s + cache / float(machine.bandwidth(cache))
+    return max(times_s, 0.0) + score_s + cache / float(machine.bandwidth(cache))
 
 
-def _relative_nnls(
-    matrix: NDArray[np.float64], seconds: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Minimize the sum of squared relative errors with coefficients at least 0; columns are scaled for conditioning."""
+def _relative_nnls(matrix: Array, seconds: Array) -> Array:
+    """Minimize the sum of squared relative errors with coefficients of at least 0."""
     from scipy.optimize import nnls
 
     scaled = matrix / seconds[:, None]
+    # Features differ by many decades; unit columns keep the solver's tolerance meaningful.
     norms = np.maximum(np.linalg.norm(scaled, axis=0), 1e-300)
     return nnls(scaled / norms, np.ones(len(seconds)))[0] / norms

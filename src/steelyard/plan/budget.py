@@ -1,10 +1,6 @@
-"""Plan a training run.
+"""Plan a training run: from a compute budget and a cluster to a model, its layout and its cost."""
 
-From a compute budget and a cluster to a model, its layout, and what it takes.
-"""
-
-from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,63 +12,20 @@ from steelyard.cost.bill import bill
 from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Efficiencies, Machine
 from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.plan.allocation import AllocationLike, interval
+from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.layouts import LayoutSearch, accelerator_counts, search_layouts
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
-from steelyard.plan.types import Plan, Rejected
+from steelyard.plan.types import Plan
 from steelyard.quantity import Forecast, Provenance
 from steelyard.units import pretty
 
-__all__ = ["AllocationLike", "Interval", "plan_training"]
+__all__ = ["plan_training"]
 
 YEAR_S = 365.25 * 86400
 STEP_RELATIVE = 0.35
 """Half-width of the step time's interval on a published machine: 24 of 27 runs that did not set the
-efficiencies lie within."""
-
-
-class Interval(Protocol):
-    """A value with its 80 % interval, such as a Forecast."""
-
-    @property
-    def value(self) -> float:
-        """Central value."""
-        ...
-
-    @property
-    def low(self) -> float:
-        """Lower end."""
-        ...
-
-    @property
-    def high(self) -> float:
-        """Upper end."""
-        ...
-
-
-class AllocationLike(Protocol):
-    """What a scaling law says of a budget: anything with these three."""
-
-    @property
-    def parameters(self) -> Any:
-        """Parameters, embeddings included: a number or an `Interval`."""
-        ...
-
-    @property
-    def tokens(self) -> Any:
-        """Training tokens: a number or an `Interval`."""
-        ...
-
-    @property
-    def loss(self) -> Any:
-        """Loss in nats per token: a number or an `Interval`."""
-        ...
-
-
-def _interval(value: Any) -> tuple[float, float, float]:
-    """Give (value, low, high) of an interval, or of a bare number with no width."""
-    if hasattr(value, "value"):
-        return float(value.value), float(value.low), float(value.high)
-    return float(value), float(value), float(value)
+efficiencies lie within it."""
 
 
 def plan_training(
@@ -100,34 +53,33 @@ def plan_training(
     of the best one's.
 
     Args:
-        allocation: parameters, tokens and loss, as `laws.allocate` gives.
-        cluster: where it runs.
-        accelerator: the cluster's.
-        site: price of energy and carbon.
+        allocation: parameters, tokens and loss, as `laws.allocate` returns them.
+        cluster: cluster the run is for.
+        accelerator: record of the cluster's accelerator.
+        site: place with the price and carbon intensity of its electricity.
         sequence_length: tokens per sequence.
         vocab_size: rows of the token embedding.
-        dtype: of the matrix products.
-        architecture: train this instead of a shape near the allocation's parameters.
+        dtype: number format of the matrix products.
+        architecture: model that replaces a shape near the allocation's parameters.
         deadline_s: longest acceptable run.
         min_efficiency: least throughput per accelerator relative to the best number of
             accelerators.
-        reserve_fraction: memory kept free.
-        efficiencies: override the assumed ones.
-        machine: a calibrated machine to use instead of the accelerator's published peaks.
-        rent_usd: price of an accelerator-hour, instead of the amortized or list one.
+        reserve_fraction: share of memory kept free.
+        efficiencies: fractions of the peaks that replace the assumed ones.
+        machine: calibrated machine that replaces the accelerator's published peaks.
+        rent_usd: price of an accelerator-hour that replaces the amortized or list one.
         loss_source: where the loss comes from; the allocation's own source when empty.
 
     Returns:
-        The plan.
+        The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
 
     Raises:
         ConfigError: an argument is out of range.
         InfeasibleError: memory, batch or time rules every layout out; the message begins with
             which.
     """
-    wanted, tokens = _wanted(
-        allocation, deadline_s, sequence_length, reserve_fraction, min_efficiency
-    )
+    wanted, tokens = (interval(item)[0] for item in (allocation.parameters, allocation.tokens))
+    _check_ranges((wanted, tokens, deadline_s, sequence_length), reserve_fraction, min_efficiency)
     arch = architecture or decoder_near(
         wanted, vocab_size=vocab_size, sequence_length=sequence_length
     )
@@ -136,17 +88,12 @@ def plan_training(
     )
     flops = tokens * model_flops_per_token(arch, sequence_length)
     batch = _global_batch(flops, tokens, sequence_length)
-    counts = accelerator_counts(cluster.num_nodes, cluster.accelerators_per_node)
-    sizes = {"global_batch": batch, "sequence_length": sequence_length}
-    search = search_layouts(arch, device, counts=counts, reserve_fraction=reserve_fraction, **sizes)
-    _refuse_impossible(search, arch, accelerator, cluster, batch)
-    best = _best_per_count(search, counts)
+    search = _search(arch, device, cluster, batch, sequence_length, reserve_fraction)
+    best = _best_per_count(search)
     chosen = _choose_count(search, best, tokens, deadline_s, min_efficiency, cluster)
-    steps = max(1, round(tokens / float(search.cost.tokens[chosen])))
-    choice = _choice(search, chosen, arch, cluster, dtype, sequence_length, steps, flops)
-    forecasts = _forecasts(search, chosen, steps, device, allocation, loss_source)
-    forecasts += bill(
-        duration_s=steps * float(search.cost.time_s[chosen]),
+    choice = _choice(search, chosen, arch, cluster, dtype, sequence_length, tokens, flops)
+    costs = bill(
+        duration_s=choice["steps"] * float(search.cost.time_s[chosen]),
         num_accelerators=choice["num_accelerators"],
         accelerator=accelerator,
         site=site,
@@ -154,75 +101,84 @@ def plan_training(
         rent_usd=rent_usd,
         duration_relative=_relative(device),
     )
-    rejected, binding = (
-        _rejected(search, chosen, best, tokens, deadline_s),
-        _binding(search, chosen, best),
-    )
+    loss = _loss(allocation, loss_source)
     return Plan(
         choice=choice,
-        forecasts=forecasts,
-        rejected=rejected,
-        binding_constraint=binding,
-        notes=[
-            f"step time: {device.source}",
-            f"batch of about {batch} sequences and learning rate: arXiv 2401.02954, equation 1",
-        ],
+        forecasts=[loss, *_forecasts(search, chosen, choice["steps"], device), *costs.forecasts],
+        rejected=rejected(search, chosen, best, tokens, deadline_s),
+        binding_constraint=binding_constraint(search, chosen, best),
+        notes=_notes(device, batch, costs.unknown),
+        unknown=costs.unknown,
     )
 
 
-def _wanted(
-    allocation: AllocationLike,
-    deadline_s: float,
-    sequence_length: int,
-    reserve_fraction: float,
-    min_efficiency: float,
-) -> tuple[float, float]:
-    """Return the allocation's parameters and tokens, and refuse arguments out of range."""
-    wanted, tokens = _interval(allocation.parameters)[0], _interval(allocation.tokens)[0]
-    if (
-        min(wanted, tokens, deadline_s, sequence_length) <= 0
-        or not 0 <= reserve_fraction < 1
-        or not 0 < min_efficiency <= 1
-    ):
+def _notes(machine: Machine, batch: int, unknown: dict[str, str]) -> list[str]:
+    """List what a reader should know of the plan's numbers."""
+    return [
+        f"step time: {machine.source}",
+        f"batch of about {batch} sequences and learning rate: arXiv 2401.02954, equation 1",
+        *(f"{name} is left out: {reason}" for name, reason in unknown.items()),
+    ]
+
+
+def _check_ranges(
+    positive: tuple[float, ...], reserve_fraction: float, min_efficiency: float
+) -> None:
+    """Refuse arguments out of range."""
+    if min(positive) <= 0 or not (0 <= reserve_fraction < 1 and 0 < min_efficiency <= 1):
         raise ConfigError(
             "parameters, tokens, deadline_s and sequence_length must be positive and the "
             "fractions within 0..1"
         )
-    return wanted, tokens
 
 
-def _best_per_count(search: LayoutSearch, counts: Iterable[int]) -> dict[int, int]:
-    """Return the candidate of highest throughput that fits, for each number of accelerators that has one."""
-    found = {
+def _best_per_count(search: LayoutSearch) -> dict[int, int]:
+    """Return the fastest candidate that fits, for each number of accelerators that has one."""
+    counts = sorted({*search.num_accelerators[search.fits].tolist()})
+    return {
         count: search.best(search.fits & (search.num_accelerators == count)) for count in counts
     }
-    return {count: index for count, index in found.items() if index >= 0}
 
 
 def _global_batch(flops: float, tokens: float, sequence_length: int) -> int:
-    """Return sequences per step: the usual tokens for this compute, a power of two, and at least 250 steps."""
+    """Return the sequences per step: a power of two near the usual tokens for this compute."""
+    # A small run would take a few huge steps by that rule: it gets at least 250.
     wanted = min(global_batch_tokens(flops), tokens / 250) / sequence_length
     return 2 ** max(0, round(np.log2(max(wanted, 1.0))))
 
 
-def _refuse_impossible(
-    search: LayoutSearch, arch: Architecture, accelerator: Accelerator, cluster: Cluster, batch: int
-) -> None:
-    """Raise when no layout exists or none fits."""
+def _search(
+    arch: Architecture,
+    machine: Machine,
+    cluster: Cluster,
+    batch: int,
+    sequence_length: int,
+    reserve_fraction: float,
+) -> LayoutSearch:
+    """Evaluate every layout on the cluster; refuse when none exists or none fits."""
+    search = search_layouts(
+        arch,
+        machine,
+        counts=accelerator_counts(cluster.num_nodes, cluster.accelerators_per_node),
+        global_batch=batch,
+        sequence_length=sequence_length,
+        reserve_fraction=reserve_fraction,
+    )
     if not len(search.fits):
-        message = (
+        raise InfeasibleError(
             f"batch: no split of {cluster.num_accelerators} accelerators divides {batch} "
-            f"sequences and {arch.num_layers} layers"
+            f"sequences and {arch.num_layers} layers",
+            hint="use fewer accelerators or a longer training run",
         )
-        raise InfeasibleError(message, hint="use fewer accelerators or a longer training run")
     if not search.fits.any():
         least = float(search.memory_bytes.min())
         raise InfeasibleError(
             f"memory: {arch.name} needs at least {pretty(least, 'byte')} per accelerator on "
-            f"{cluster.name}, "
-            f"and {accelerator.name} offers {pretty(search.limit_bytes, 'byte')} after the reserve",
+            f"{cluster.name}, and {machine.name} offers {pretty(search.limit_bytes, 'byte')} "
+            f"after the reserve",
             hint="choose a larger cluster, a smaller budget, or accelerators with more memory",
         )
+    return search
 
 
 def _choose_count(
@@ -233,14 +189,17 @@ def _choose_count(
     min_efficiency: float,
     cluster: Cluster,
 ) -> int:
-    """Return the candidate of the largest efficient number of accelerators, or of the fewest that meet the deadline."""
+    """Return the candidate of the largest efficient number of accelerators.
+
+    Where that misses the deadline it is the one of the fewest accelerators that meet it.
+    """
     rate = {count: float(search.tokens_per_s[index]) for count, index in best.items()}
     fastest = max(rate, key=lambda count: rate[count])
     if tokens / rate[fastest] > deadline_s:
         raise InfeasibleError(
             f"time: {pretty(tokens, 'token')} take {pretty(tokens / rate[fastest], 's')} on "
-            f"{fastest} accelerators of {cluster.name}, "
-            f"longer than the limit of {pretty(deadline_s, 's')}",
+            f"{fastest} accelerators of {cluster.name}, longer than the limit of "
+            f"{pretty(deadline_s, 's')}",
             hint="lower the budget, choose a larger cluster, or allow more time",
         )
     efficiency = {count: rate[count] / count for count in rate}
@@ -259,10 +218,11 @@ def _choice(
     cluster: Cluster,
     dtype: str,
     sequence_length: int,
-    steps: int,
+    tokens: float,
     flops: float,
 ) -> dict[str, Any]:
     """Collect the chosen settings as plain values."""
+    steps = max(1, round(tokens / float(search.cost.tokens[index])))
     layout = search.choice(index)
     batch = layout["data"] * layout["micro_batch"] * layout["accumulation"]
     return {
@@ -290,47 +250,40 @@ def _forecasts(
     index: int,
     steps: int,
     machine: Machine,
-    allocation: AllocationLike,
-    loss_source: str,
 ) -> list[Forecast]:
-    """Forecast loss, time, utilization, memory and work of the chosen candidate."""
-    provenance: Provenance = "derived" if machine.provenance == "measured" else "assumed"
-    relative, cost, source = _relative(machine), search.cost, machine.source
-    seconds, mfu = float(cost.time_s[index]), float(cost.mfu[index])
-
-    def about(
-        name: str, value: float, width: float, kind: Provenance = provenance, said: str = source
-    ) -> Forecast:
-        return Forecast.about(name, value, relative=width, provenance=kind, source=said)
-
-    count = float(search.num_accelerators[index])
+    """Forecast time, utilization, memory and work of the chosen candidate."""
+    kind: Provenance = "derived" if machine.provenance == "measured" else "assumed"
+    cost = search.cost
+    seconds = float(cost.time_s[index])
+    timed = {
+        "train.step_time": seconds,
+        "train.total_time": seconds * steps,
+        "train.throughput": float(search.tokens_per_s[index]),
+        "train.mfu": float(cost.mfu[index]),
+    }
+    memory = float(search.memory_bytes[index])
+    work = float(cost.model_flops[index]) * steps
+    counted = (
+        ("plan.memory_per_accelerator", memory, 0.15, "weights, optimizer and saved activations"),
+        ("plan.num_accelerators", float(search.num_accelerators[index]), 0.0, "chosen by the plan"),
+        ("train.flops", work, 0.0, "6N plus attention"),
+    )
+    width = _relative(machine)
     return [
-        _loss(allocation, loss_source),
-        about("train.step_time", seconds, relative),
-        about("train.total_time", seconds * steps, relative),
-        about("train.throughput", float(search.tokens_per_s[index]), relative),
-        about("train.mfu", mfu, relative),
-        about(
-            "plan.memory_per_accelerator",
-            float(search.memory_bytes[index]),
-            0.15,
-            "derived",
-            "weights, optimizer and saved activations",
+        *(
+            Forecast.about(name, value, relative=width, provenance=kind, source=machine.source)
+            for name, value in timed.items()
         ),
-        about("plan.num_accelerators", count, 0.0, "derived", "chosen by the plan"),
-        about(
-            "train.flops",
-            float(cost.model_flops[index]) * steps,
-            0.0,
-            "derived",
-            "6N plus attention",
+        *(
+            Forecast.about(name, value, relative=spread, provenance="derived", source=source)
+            for name, value, spread, source in counted
         ),
     ]
 
 
 def _loss(allocation: AllocationLike, source: str) -> Forecast:
     """Forecast the loss; a law without uncertainty gets an assumed width of 5 %."""
-    value, low, high = _interval(allocation.loss)
+    value, low, high = interval(allocation.loss)
     kind: Provenance = getattr(allocation, "provenance", "fitted")
     said = source or str(getattr(allocation, "source", "scaling law"))
     if low == high:
@@ -349,68 +302,3 @@ def _loss(allocation: AllocationLike, source: str) -> Forecast:
         provenance=kind,
         source=said,
     )
-
-
-def _rejected(
-    search: LayoutSearch, chosen: int, best: dict[int, int], tokens: float, deadline_s: float
-) -> list[Rejected]:
-    """List the alternatives worth knowing: faster but too big, other splits of the same number, other numbers."""
-    same = search.num_accelerators == search.num_accelerators[chosen]
-    rate, found = search.tokens_per_s, []
-    bigger = search.best(~search.fits & same & (rate > rate[chosen]))
-    if bigger >= 0:
-        memory = (
-            f"{pretty(float(search.memory_bytes[bigger]), 'byte')} of "
-            f"{pretty(search.limit_bytes, 'byte')}"
-        )
-        gain = f"{100 * (rate[bigger] / rate[chosen] - 1):.0f} % faster"
-        found.append(
-            Rejected(
-                choice=search.choice(bigger), reason=f"{gain}, but needs {memory} per accelerator"
-            )
-        )
-    for name in ("tensor", "pipeline", "zero_stage", "recompute", "micro_batch"):
-        column = getattr(search, name)
-        other = search.best(search.fits & same & (column != column[chosen]))
-        if other >= 0:
-            loss = 100 * (1 - rate[other] / rate[chosen])
-            found.append(
-                Rejected(
-                    choice=search.choice(other),
-                    reason=f"best with another {name}: {loss:.1f} % slower",
-                )
-            )
-    per_accelerator = float(rate[chosen] / search.num_accelerators[chosen])
-    for count in sorted(best, reverse=True):
-        if count == search.num_accelerators[chosen]:
-            continue
-        share, duration = (
-            float(rate[best[count]]) / count / per_accelerator,
-            tokens / float(rate[best[count]]),
-        )
-        late = ", past the deadline" if duration > deadline_s else ""
-        reason = (
-            f"{count} accelerators take {pretty(duration, 's')}{late} at {100 * share:.0f} % "
-            f"of the efficiency"
-        )
-        found.append(Rejected(choice=search.choice(best[count]), reason=reason))
-    return found[:10]
-
-
-def _binding(search: LayoutSearch, chosen: int, best: dict[int, int]) -> str:
-    """Name what keeps the plan from being faster."""
-    same = search.num_accelerators == search.num_accelerators[chosen]
-    free = search.best(same)
-    count = int(search.num_accelerators[chosen])
-    if search.tokens_per_s[free] > 1.02 * search.tokens_per_s[chosen]:
-        return "memory: a layout that does not fit would be faster"
-    if count < max(search.num_accelerators):
-        return "efficiency: more accelerators would finish sooner but idle more"
-    parts = {
-        "compute": search.cost.compute_s,
-        "tensor-parallel links": search.cost.tensor_s,
-        "pipeline bubble": search.cost.bubble_s,
-    }
-    parts |= {"data-parallel network": search.cost.data_s}
-    largest = max(parts, key=lambda name: float(parts[name][chosen]))
-    return f"{largest}: all {count} accelerators are in use" if max(best) == count else largest

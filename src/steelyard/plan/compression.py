@@ -1,4 +1,4 @@
-"""Which compression of the key/value cache makes a long context as cheap to serve as a short one."""
+"""Compressions of the key/value cache that make a long context as cheap as a short one."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator
 from steelyard.cost.longcontext import KVSpec, ServePoint, serve_point
-from steelyard.cost.operators import kv_bytes_per_token
+from steelyard.cost.memory import kv_bytes_per_token
 from steelyard.errors import ConfigError, InfeasibleError
 
 __all__ = ["KV_AXES", "CompressedPoint", "compress_kv"]
@@ -19,8 +19,8 @@ KV_AXES: dict[str, tuple[float, ...]] = {
     "tokens": (1.0, 1 / 2, 1 / 4, 1 / 8),
     "hidden": (1.0, 1 / 2, 1 / 4),
 }
-"""Shares kept that publications report to pass needle-in-a-haystack tests, each on its own;
-assumed, as no combination was tested here."""
+"""Shares of the cache that pass needle-in-a-haystack tests in publications, each axis on its own.
+That combinations pass as well is assumed; none was tested here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +30,9 @@ class CompressedPoint:
     Attributes:
         kv: shares kept along the four axes.
         factor: how many times smaller the cache is.
-        axes: how many axes are used.
-        point: the four numbers with it.
-        plain: the four numbers without.
+        axes: number of axes that are compressed.
+        point: four numbers of serving with the combination.
+        plain: four numbers of serving without it.
     """
 
     kv: KVSpec
@@ -58,8 +58,8 @@ def compress_kv(
     Prefill stays as it is.
 
     Args:
-        arch: the model.
-        accelerator: as for `serve_point`.
+        arch: model that is served.
+        accelerator: record of the accelerator, as for `serve_point`.
         context: tokens of one user.
         target_context: tokens of plain cache that one user may occupy.
         axes: shares that may be kept of "layers", "heads", "tokens" and "hidden"; `KV_AXES` by
@@ -70,17 +70,15 @@ def compress_kv(
         Combinations, fewest axes first, then the smallest factor.
 
     Raises:
-        ConfigError: an unknown axis, a share outside (0, 1], or a context that is below the target.
+        ConfigError: an axis is unknown, a share outside (0, 1], or the context below the target.
         InfeasibleError: no combination reaches the target; the strongest is named.
 
     Source: Fu 2024 (arXiv 2405.08944), section 4.
     """
-    allowed = (
-        dict(KV_AXES) if axes is None else {name: tuple(shares) for name, shares in axes.items()}
-    )
-    if not set(allowed) <= set(KV_AXES):
+    allowed = KV_AXES if axes is None else axes
+    if unknown := sorted(set(allowed) - set(KV_AXES)):
         raise ConfigError(
-            f"unknown axes {', '.join(sorted(set(allowed) - set(KV_AXES)))}",
+            f"unknown axes {', '.join(unknown)}",
             hint=f"axes: {', '.join(KV_AXES)}",
         )
     if not 1 <= target_context <= context:
@@ -91,21 +89,25 @@ def compress_kv(
         KVSpec(**dict(zip(levels, shares, strict=True)))
         for shares in itertools.product(*levels.values())
     ]
+    # The small tolerance lets shares such as 1/3 reach a target that they meet exactly.
     reaching = [kv for kv in found if 1 / kv.kept >= needed * (1 - 1e-9)]
     if not reaching:
-        best = min(found, key=lambda kv: kv.kept)
-        message = (
-            f"{arch.name}: the strongest combination is {1 / best.kept:.3g} times, but "
-            f"{needed:.3g} are needed"
-        )
-        bytes_now = context * kv_bytes_per_token(arch) * best.kept
+        kept = min(kv.kept for kv in found)
+        remaining = context * kv_bytes_per_token(arch) * kept
         raise InfeasibleError(
-            f"{message} ({bytes_now / 2**30:.3g} GiB per user remain)",
+            f"{arch.name}: the strongest combination is {1 / kept:.3g} times, but {needed:.3g} are "
+            f"needed ({remaining / 2**30:.3g} GiB per user remain)",
             hint="allow stronger shares or a larger target",
         )
     plain = serve_point(arch, accelerator, context=context, **options)
     points = [
-        _point(arch, accelerator, kv, plain, context, options)
+        CompressedPoint(
+            kv=kv,
+            factor=1 / kv.kept,
+            axes=sum(getattr(kv, name) < 1 for name in KV_AXES),
+            point=serve_point(arch, accelerator, context=context, kv=kv, **options),
+            plain=plain,
+        )
         for kv in reaching
         if _is_mild(kv, levels, needed)
     ]
@@ -113,23 +115,9 @@ def compress_kv(
 
 
 def _is_mild(kv: KVSpec, levels: Mapping[str, Sequence[float]], needed: float) -> bool:
-    """Tell whether enlarging any one share would miss the target."""
+    """Return whether enlarging any one share would miss the target."""
     for name, shares in levels.items():
         larger = [share for share in shares if share > getattr(kv, name)]
         if larger and min(larger) / getattr(kv, name) * kv.kept <= (1 + 1e-9) / needed:
             return False
     return True
-
-
-def _point(
-    arch: Architecture,
-    accelerator: Accelerator,
-    kv: KVSpec,
-    plain: ServePoint,
-    context: int,
-    options: Mapping[str, Any],
-) -> CompressedPoint:
-    """Return the four numbers of one combination."""
-    used = sum(getattr(kv, name) < 1 for name in KV_AXES)
-    point = serve_point(arch, accelerator, context=context, kv=kv, **options)
-    return CompressedPoint(kv=kv, factor=1 / kv.kept, axes=used, point=point, plain=plain)

@@ -1,4 +1,4 @@
-"""Which layout of replicas serves a number of concurrent requests best."""
+"""Choose the layout of replicas that serves a number of concurrent requests best."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class ServingLayout:
     Attributes:
         name: such as "2 replicas x 1 thread" or "TP 8".
         replicas: engines side by side, at least 1.
-        step_time: seconds of a step of one replica while the others work.
+        step_time: model of one replica's step time while the others work.
         max_sequences: sequences one replica runs at once; further ones wait.
     """
 
@@ -40,9 +40,9 @@ class ConcurrencyMap:
     lowest mean latency, as their product is that number (Little's law).
 
     Attributes:
-        layouts: as given.
+        layouts: layouts compared, in the order given.
         concurrency: requests in flight, int64 [C], rising.
-        output_tokens: of a request.
+        output_tokens: mean output length of a request.
         tokens_per_s: output tokens per second of all replicas, float64 [L, C].
     """
 
@@ -63,13 +63,13 @@ class ConcurrencyMap:
 
     @property
     def break_points(self) -> list[tuple[int, str]]:
-        """Concurrency from which a layout is best, with its name; the first entry is the smallest concurrency."""
+        """Each concurrency from which another layout is best, with its name; the smallest first."""
         names = self.best
-        changes = [
-            0,
-            *(index for index in range(1, len(names)) if names[index] != names[index - 1]),
+        return [
+            (int(count), name)
+            for count, name, before in zip(self.concurrency, names, ["", *names], strict=False)
+            if name != before
         ]
-        return [(int(self.concurrency[index]), names[index]) for index in changes]
 
 
 def concurrency_map(
@@ -86,27 +86,26 @@ def concurrency_map(
     context of the prompt and half the output.
 
     Args:
-        layouts: at least one.
+        layouts: layouts to compare, at least one.
         concurrency: requests in flight, each at least 1.
-        prompt_tokens: mean, at least 1.
-        output_tokens: mean, at least 1.
+        prompt_tokens: mean prompt length, at least 1.
+        output_tokens: mean output length, at least 1.
 
     Returns:
-        The map, concurrency sorted.
+        The map, with the concurrency sorted.
 
     Raises:
-        ConfigError: nothing to choose from, or a number below 1.
+        ConfigError: there is nothing to choose from, or a number is below 1.
 
     Source: the break-point between few wide and many narrow replicas of Yao et al. 2024 (arXiv
         2408.00008), section 4, predicted instead of fixed at 64.
     """
     counts = np.unique(np.asarray(concurrency, dtype=np.int64))
     if not layouts or not len(counts) or counts[0] < 1 or min(prompt_tokens, output_tokens) < 1:
-        hint = "give at least one layout and concurrency, and lengths of at least 1"
         raise ConfigError(
             f"{len(layouts)} layouts at concurrency {list(concurrency)}, {prompt_tokens} and "
             f"{output_tokens} tokens",
-            hint=hint,
+            hint="give at least one layout and concurrency, and lengths of at least 1",
         )
     if wrong := [item.name for item in layouts if item.replicas < 1 or item.max_sequences < 1]:
         raise ConfigError(
@@ -132,13 +131,13 @@ def tensor_parallel_step_time(
     Two all-reduces of the activations per layer are added.
 
     Args:
-        step_time: of one accelerator.
-        arch: the model.
-        machine: with its links.
+        step_time: step time of one accelerator.
+        arch: model that is served.
+        machine: accelerator with its links.
         degree: accelerators in the group, at least 1.
 
     Returns:
-        The group's step time.
+        Step time of the group.
 
     Source: Shoeybi et al. 2019 (arXiv 1909.08053), section 3 (two all-reduces per layer in the
     forward pass).
@@ -146,6 +145,7 @@ def tensor_parallel_step_time(
     if degree == 1:
         return step_time
     calls = 2 * arch.num_layers
+    # An all-reduce has a latency per step and a time per token; each belongs to its own feature.
     fixed_s = float(all_reduce_s(machine, 0.0, degree))
     token_s = float(all_reduce_s(machine, arch.hidden_size * machine.dtype_bytes, degree)) - fixed_s
     added = {
@@ -176,6 +176,7 @@ def _replica_rate(layout: ServingLayout, sequences: int, prompt: float, output: 
     running = min(sequences, layout.max_sequences)
     if running == 0:
         return 0.0
+    # Every sequence is replaced after `output` steps, so this many prompts arrive per step.
     prompts = running / output
     features = step_features(
         sequences=running + prompts,

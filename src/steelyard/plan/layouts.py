@@ -1,8 +1,6 @@
-"""Search training layouts.
+"""Every split of a cluster into data, tensor and pipeline groups, costed in one array pass."""
 
-Every split of a cluster into data, tensor and pipeline groups, evaluated in one array pass.
-"""
-
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +17,17 @@ __all__ = ["LayoutSearch", "accelerator_counts", "search_layouts"]
 MICRO_BATCHES = (1, 2, 4, 8)
 MAX_PIPELINE = 64
 MAX_SHARDED_REPLICAS = 512
-"""Largest ZeRO-3 group tried: published runs agree with the cost model up to it, and at 1,536 and
-2,240 ran four times slower."""
+"""Largest ZeRO-3 group tried: published runs agree with the cost model up to it, and those on 1,536
+and 2,240 replicas were four times slower than it says."""
+_COLUMNS = (
+    "tensor",
+    "pipeline",
+    "data",
+    "micro_batch",
+    "accumulation",
+    "zero_stage",
+    "recompute",
+)
 Array = NDArray[Any]
 
 
@@ -34,9 +41,9 @@ class LayoutSearch:
         pipeline: pipeline stages.
         zero_stage: sharding stage.
         recompute: index into `cost.layout.RECOMPUTE`.
-        micro_batch: sequences.
+        micro_batch: sequences per micro-batch.
         accumulation: micro-batches per step.
-        cost: of each candidate.
+        cost: cost of each candidate.
         fits: whether memory suffices.
         limit_bytes: memory a candidate may use.
     """
@@ -68,30 +75,48 @@ class LayoutSearch:
         return np.asarray(self.cost.memory.total)
 
     def best(self, allowed: Array) -> int:
-        """Return the index of the fastest allowed candidate, -1 when none is; ties go to the smaller memory."""
+        """Return the index of the fastest allowed candidate, -1 when none is allowed.
+
+        Of equally fast ones it is the one of the smallest memory.
+
+        Args:
+            allowed: whether each candidate may be chosen, [candidates].
+
+        Returns:
+            An index.
+        """
         if not allowed.any():
             return -1
         rate = np.where(allowed, self.tokens_per_s, -np.inf)
+        # Candidates that do the same work in another order differ by rounding only.
         close = np.flatnonzero(rate >= rate.max() * (1 - 1e-9))
         return int(close[np.argmin(self.memory_bytes[close])])
 
     def choice(self, index: int) -> dict[str, Any]:
         """Return a candidate as plain values."""
-        names = ("data", "tensor", "pipeline", "zero_stage", "micro_batch", "accumulation")
-        plain: dict[str, Any] = {name: int(getattr(self, name)[index]) for name in names}
-        plain |= {
+        names = ("num_accelerators", "data", "tensor", "pipeline", "zero_stage")
+        names += ("micro_batch", "accumulation")
+        return {name: int(getattr(self, name)[index]) for name in names} | {
             "recompute": RECOMPUTE[int(self.recompute[index])],
             "sequence_parallel": bool(self.tensor[index] > 1),
         }
-        return {"num_accelerators": int(self.num_accelerators[index]), **plain}
 
 
 def accelerator_counts(num_nodes: int, per_node: int) -> list[int]:
-    """List how many accelerators to try: parts of a node, then all nodes, halves of that, and powers of two of nodes."""
+    """List how many accelerators to try.
+
+    These are parts of a node, all nodes with their halves, and powers of two of nodes.
+
+    Args:
+        num_nodes: nodes of the cluster.
+        per_node: accelerators per node.
+
+    Returns:
+        Rising numbers.
+    """
     inside = [count for count in range(1, per_node) if per_node % count == 0]
-    nodes = {num_nodes >> shift for shift in range(num_nodes.bit_length())} | {
-        1 << shift for shift in range(num_nodes.bit_length())
-    }
+    shifts = range(num_nodes.bit_length())
+    nodes = {num_nodes >> shift for shift in shifts} | {1 << shift for shift in shifts}
     return inside + [count * per_node for count in sorted(nodes)]
 
 
@@ -107,69 +132,60 @@ def search_layouts(
     """Evaluate every layout of every number of accelerators.
 
     Args:
-        arch: the model.
-        machine: an accelerator with its links.
+        arch: model that is trained.
+        machine: accelerator with its links.
         counts: numbers of accelerators to try.
-        global_batch: wanted sequences per step; a layout may deviate by at most a quarter to divide
+        global_batch: target sequences per step; a layout may deviate by at most a quarter to divide
             evenly.
         sequence_length: tokens per sequence.
-        reserve_fraction: memory kept for the runtime, buffers and fragmentation.
+        reserve_fraction: share of memory kept for the runtime, buffers and fragmentation.
 
     Returns:
         All candidates; empty arrays when no split divides the model and the batch.
     """
     rows = [row for count in counts for row in _splits(arch, machine, count, global_batch)]
-    tensor, pipeline, data, micro, steps = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-    policies = [(zero, recompute) for zero in (0, 1, 2, 3) for recompute in range(len(RECOMPUTE))]
-    zero, recompute = (np.repeat(column, len(rows)) for column in np.array(policies).T)
-    tensor, pipeline, data, micro, steps = (
-        np.tile(item, len(policies)) for item in (tensor, pipeline, data, micro, steps)
-    )
+    policies = itertools.product(range(4), range(len(RECOMPUTE)))
+    every = [(*row, *policy) for policy in policies for row in rows]
+    columns = dict(zip(_COLUMNS, np.array(every, dtype=np.int64).reshape(-1, 7).T, strict=True))
+    data = columns["data"]
+    zero = columns["zero_stage"]
     sensible = (
+        # One replica shards nothing. Stages 2 and 3 under a pipeline would reduce or gather once
+        # per micro-batch, and fused attention leaves selective recomputation nothing to save.
         ((data > 1) | (zero == 0))
-        & ((pipeline == 1) | (zero < 2))
-        & (recompute != 1)
+        & ((columns["pipeline"] == 1) | (zero < 2))
+        & (columns["recompute"] != 1)
         & ((zero < 3) | (data <= MAX_SHARDED_REPLICAS))
     )
-    columns = (item[sensible] for item in (tensor, pipeline, data, micro, steps, zero, recompute))
-    tensor, pipeline, data, micro, steps, zero, recompute = columns
+    columns = {name: column[sensible] for name, column in columns.items()}
     layout = Layout(
-        data=data,
-        tensor=tensor,
-        pipeline=pipeline,
-        zero_stage=zero,
-        sequence_parallel=tensor > 1,
-        recompute=recompute,
+        data=columns["data"],
+        tensor=columns["tensor"],
+        pipeline=columns["pipeline"],
+        zero_stage=columns["zero_stage"],
+        sequence_parallel=columns["tensor"] > 1,
+        recompute=columns["recompute"],
     )
     cost = training_step(
         arch,
         machine=machine,
-        micro_batch=micro,
+        micro_batch=columns["micro_batch"],
         sequence_length=sequence_length,
-        accumulation=steps,
+        accumulation=columns["accumulation"],
         layout=layout,
     )
     limit = machine.memory_bytes * (1 - reserve_fraction)
-    return LayoutSearch(
-        data=data,
-        tensor=tensor,
-        pipeline=pipeline,
-        zero_stage=zero,
-        recompute=recompute,
-        micro_batch=micro,
-        accumulation=steps,
-        cost=cost,
-        fits=np.asarray(cost.memory.total) <= limit,
-        limit_bytes=limit,
-    )
+    fits = np.asarray(cost.memory.total) <= limit
+    return LayoutSearch(**columns, cost=cost, fits=fits, limit_bytes=limit)
 
 
 def _splits(
     arch: Architecture, machine: Machine, count: int, global_batch: int
 ) -> list[tuple[int, int, int, int, int]]:
-    """List (tensor, pipeline, data, micro-batch, accumulation) of a number of accelerators; tensor groups stay in a node."""
+    """List the first five of `_COLUMNS` for a number of accelerators."""
     rows = []
     for tensor in (1, 2, 4, 8, 16):
+        # Tensor groups stay within a node: their traffic is too much for the network.
         if (
             tensor > machine.accelerators_per_node
             or arch.num_heads % tensor
@@ -186,7 +202,7 @@ def _splits(
 
 
 def _batches(global_batch: int, data: int) -> list[tuple[int, int]]:
-    """List (micro-batch, accumulation) whose product over the replicas is within a quarter of the wanted batch."""
+    """List (micro-batch, accumulation) that come within a quarter of the wanted batch."""
     found = []
     for micro in MICRO_BATCHES:
         steps = round(global_batch / (data * micro))

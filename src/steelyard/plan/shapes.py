@@ -13,14 +13,14 @@ __all__ = ["decoder_near", "global_batch_tokens", "learning_rate"]
 def decoder_near(
     parameters: float, *, vocab_size: int = 32768, sequence_length: int = 2048
 ) -> Architecture:
-    """Choose a Llama-style decoder whose total parameter count is closest to a target at a usual aspect ratio.
+    """Choose a Llama-style decoder near a parameter count, with a usual aspect ratio.
 
     Width over depth grows from 64 for 100 million parameters to 128 for tens of billions, as in
     published families; widths are multiples of 128 (64 below 768), heads are 64 or 128 wide, and
     above a billion parameters eight key/value heads are shared and the head is untied.
 
     Args:
-        parameters: wanted count, embeddings included.
+        parameters: target count, embeddings included.
         vocab_size: rows of the token embedding.
         sequence_length: longest sequence.
 
@@ -32,17 +32,15 @@ def decoder_near(
 
     Source: shapes of GPT-3 (arXiv 2005.14165, table 2.1) and Llama 3 (arXiv 2407.21783, table 3).
     """
-    best, best_score = None, math.inf
+    candidates = []
     for hidden in _widths(parameters):
         base = _shape(hidden, 1, parameters, vocab_size, sequence_length)
+        # Size is linear in depth: two depths tell the slope and what stands outside the layers.
         one, two = (count_parameters(replace(base, num_layers=layers)).total for layers in (1, 2))
         layers = _even((parameters - (2 * one - two)) / (two - one))
-        if layers < 1:
-            continue
-        candidate = replace(base, num_layers=layers)
-        score = _distance(candidate, parameters)
-        if score < best_score:
-            best, best_score = candidate, score
+        if layers >= 1:
+            candidates.append(replace(base, num_layers=layers))
+    best = min(candidates, key=lambda shape: _distance(shape, parameters), default=None)
     if best is None or count_parameters(best).total > 2 * parameters:
         raise InfeasibleError(
             f"budget: {parameters:,.0f} parameters are too few for a transformer with a "
@@ -54,13 +52,13 @@ def decoder_near(
 
 
 def _widths(parameters: float) -> list[int]:
-    """List widths to try: fine steps for small models, coarse ones for large, where heads must divide over eight."""
+    """List the widths to try: fine steps for small models, coarse ones for large models."""
+    # Coarse steps keep the number of heads divisible by eight, for tensor parallelism. The center
+    # is where 12 x width^2 parameters a layer and an aspect ratio near 110 meet the target.
     center = max(64.0, (parameters / 12 * 110) ** (1 / 3))
     step = 64 if center < 768 else 128 if center < 2560 else 512 if center < 6144 else 1024
-    first, last = (
-        max(step, int(0.4 * center) // step * step),
-        int(1.8 * center) // step * step + step,
-    )
+    first = max(step, int(0.4 * center) // step * step)
+    last = int(1.8 * center) // step * step + step
     return list(range(first, last + 1, step))
 
 
@@ -95,6 +93,7 @@ def _even(layers: float) -> int:
 
 def _distance(arch: Architecture, parameters: float) -> float:
     """Score a shape: how far its size and its aspect ratio are from the targets, in logarithms."""
+    # Size weighs six times as much: the law chose it, the aspect ratio is a habit.
     aspect = min(128.0, max(48.0, 64.0 * (parameters / 1e8) ** 0.15))
     size_error = abs(math.log(count_parameters(arch).total / parameters))
     return 6 * size_error + abs(math.log(arch.hidden_size / arch.num_layers / aspect))
@@ -106,7 +105,13 @@ def _size_name(total: float) -> str:
 
 
 def global_batch_tokens(flops: float) -> float:
-    """Return the tokens per step that large runs of this compute use.
+    """Return the tokens per step that large runs use at this compute.
+
+    Args:
+        flops: training compute of the run.
+
+    Returns:
+        Tokens per optimizer step.
 
     Source: DeepSeek LLM 2024 (arXiv 2401.02954), equation 1: 0.2920 C^0.3271.
     """
@@ -114,7 +119,13 @@ def global_batch_tokens(flops: float) -> float:
 
 
 def learning_rate(flops: float) -> float:
-    """Return the peak learning rate that large runs of this compute use.
+    """Return the peak learning rate that large runs use at this compute.
+
+    Args:
+        flops: training compute of the run.
+
+    Returns:
+        Peak learning rate of AdamW.
 
     Source: DeepSeek LLM 2024 (arXiv 2401.02954), equation 1: 0.3118 C^-0.1250.
     """

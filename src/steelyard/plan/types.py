@@ -1,4 +1,4 @@
-"""A plan: what was chosen, what it should give, what lost and why."""
+"""A plan: what was chosen, what is forecast of it, what lost and why."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ class Rejected:
     """An alternative that lost.
 
     Attributes:
-        choice: its settings, the same keys as the plan's.
+        choice: settings of the alternative, under the same keys as the plan's.
         reason: why it lost, one sentence.
     """
 
@@ -28,10 +28,11 @@ class Plan:
 
     Attributes:
         choice: settings, plain values only.
-        forecasts: what it should give.
+        forecasts: quantities it is expected to reach.
         rejected: best alternatives, the closest first.
         binding_constraint: what keeps the plan from being better.
         notes: assumptions a reader should know.
+        unknown: quantities without a forecast, each with what is missing.
     """
 
     choice: dict[str, Any]
@@ -39,15 +40,29 @@ class Plan:
     rejected: list[Rejected] = field(default_factory=list)
     binding_constraint: str = ""
     notes: list[str] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
 
     def forecast(self, quantity: str) -> Forecast:
-        """Return the forecast of a quantity; ConfigError when the plan has none."""
-        for item in self.forecasts:
-            if item.quantity == quantity:
-                return item
-        known = ", ".join(item.quantity for item in self.forecasts)
-        raise ConfigError(f"this plan has no forecast of {quantity!r}", hint=f"it has {known}")
+        """Return the forecast of a quantity.
+
+        Args:
+            quantity: name of the quantity.
+
+        Returns:
+            The plan's forecast.
+
+        Raises:
+            ConfigError: the plan has none; the reason is named where it is known.
+        """
+        found = {item.quantity: item for item in self.forecasts}
+        if quantity not in found:
+            reason = f": {self.unknown[quantity]}" if quantity in self.unknown else ""
+            raise ConfigError(
+                f"this plan has no forecast of {quantity!r}{reason}",
+                hint=f"it has {', '.join(found)}",
+            )
+        return found[quantity]
 
     def recipe(self) -> dict[str, Any]:
-        """Return the settings an engine runs, as plain values that TOML and JSON hold."""
+        """Return the settings that an engine runs, as plain values for TOML and JSON."""
         return dict(self.choice)

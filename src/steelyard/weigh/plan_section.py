@@ -30,6 +30,7 @@ def plan_section(found: Quickstart) -> Section:
         f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and "
         f"assumed efficiencies, not on a measurement there."
     )
+    said += "".join(f" {name} is left out: {why}." for name, why in plan.unknown.items())
     facts = [
         fact(item, _LABELS[item.quantity]) for item in plan.forecasts if item.quantity in _LABELS
     ]

@@ -13,13 +13,12 @@ from steelyard.catalog import (
     accelerator,
     cluster,
     load_calibration,
-    site,
+    site_of,
     store_calibration,
 )
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.config import to_plain
 from steelyard.cost import Machine
-from steelyard.errors import CatalogError
 from steelyard.files import exclusive
 from steelyard.laws import Fit
 from steelyard.plan import Plan
@@ -162,11 +161,7 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
 def _target_of_plan(config: QuickstartConfig) -> tuple[Cluster, Accelerator, Site]:
     """Look up where the plan is for, before any work is done."""
     where = cluster(config.cluster)
-    try:
-        place = site(where.site)
-    except CatalogError:
-        place = site("world-average")
-    return where, accelerator(where.accelerator), place
+    return where, accelerator(where.accelerator), site_of(where)
 
 
 def _calibrate(stages: Stages, config: QuickstartConfig) -> Calibration:

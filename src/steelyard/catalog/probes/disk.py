@@ -1,19 +1,19 @@
-"""Sequential disk rates through a bounded temporary file, past the page cache where the system allows."""
+"""Sequential disk rates of a temporary file, past the page cache where the system allows it."""
 
 import mmap
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from steelyard.catalog.probes.timing import Samples
+from steelyard.catalog.probes.timing import Clock, Samples, host_clock
 
 __all__ = ["DiskRates", "disk_rates"]
 
 _BLOCK_BYTES = 4 * 2**20
+# Memory from mmap is aligned to pages, which direct access requires.
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
@@ -24,8 +24,8 @@ class DiskRates:
     Attributes:
         write: seconds per pass, flush included; None when nothing could be written.
         read: seconds per pass; None when nothing could be written.
-        size_bytes: of the file.
-        direct: both passes bypassed the page cache.
+        size_bytes: size of the file.
+        direct: whether both passes bypassed the page cache.
     """
 
     write: Samples | None
@@ -34,44 +34,43 @@ class DiskRates:
     direct: bool
 
 
-def disk_rates(folder: Path, *, quick: bool) -> DiskRates:
+def disk_rates(folder: Path, *, quick: bool, clock: Clock = host_clock) -> DiskRates:
     """Write and read a temporary file in `folder`, which is removed again.
 
     The file is 32 MiB when quick, else 128 MiB, and at most a twentieth of the free space; with
     less than 4 MiB of that, or without permission to write, nothing is measured.
 
     Args:
-        folder: an existing folder on the disk in question.
+        folder: existing folder on the disk that is measured.
         quick: smaller file, fewer passes.
+        clock: times one pass.
 
     Returns:
         Samples of both directions.
     """
-    blocks = (
-        min((32 if quick else 128) * 2**20, shutil.disk_usage(folder).free // 20) // _BLOCK_BYTES
-    )
+    wanted = (32 if quick else 128) * 2**20
+    blocks = min(wanted, shutil.disk_usage(folder).free // 20) // _BLOCK_BYTES
     if blocks == 0 or not os.access(folder, os.W_OK):
         return DiskRates(None, None, 0, False)
     with (
         tempfile.TemporaryDirectory(prefix=".calibrate-", dir=folder) as temporary,
         mmap.mmap(-1, _BLOCK_BYTES) as block,
     ):
+        # Random bytes: a disk that compresses or deduplicates would store zeros at no cost.
         block.write(os.urandom(_BLOCK_BYTES))
         path = Path(temporary) / "probe"
         flag = _DIRECT if _DIRECT and _accepts_direct(path, block) else 0
         passes, most_s = (3, 1.5) if quick else (5, 5.0)
-        write = _passes(lambda: _write(path, block, blocks, flag), passes, most_s)
-        read = _passes(lambda: _read(path, block, blocks, flag), passes, most_s)
+        write = _passes(lambda: _write(path, block, blocks, flag), clock, passes, most_s)
+        read = _passes(lambda: _read(path, block, blocks, flag), clock, passes, most_s)
     return DiskRates(write, read, blocks * _BLOCK_BYTES, bool(flag))
 
 
-def _passes(run: Callable[[], None], passes: int, most_s: float) -> Samples:
+def _passes(run: Callable[[], None], clock: Clock, passes: int, most_s: float) -> Samples:
     """Time a few passes, at least one, stopping when they take too long."""
     seconds: list[float] = []
     while not seconds or (len(seconds) < passes and sum(seconds) < most_s):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock(run, 1))
     return Samples(tuple(seconds))
 
 
@@ -96,9 +95,10 @@ def _write(path: Path, block: mmap.mmap, blocks: int, flag: int) -> None:
 
 
 def _read(path: Path, block: mmap.mmap, blocks: int, flag: int) -> None:
-    """Read the whole file; without direct access the page cache is asked to forget it first."""
+    """Read the whole file."""
     handle = os.open(path, os.O_RDONLY | flag)
     try:
+        # Without direct access the page cache is asked to forget the file: a request, no promise.
         if not flag and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         for _ in range(blocks):

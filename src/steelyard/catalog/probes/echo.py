@@ -1,11 +1,10 @@
-"""The far end of the link probe: a process of its own that answers messages. Run as a file.
+"""The far end of the link probe: a process of its own that answers messages.
 
-Needs the standard library only.
-
-Arguments: port of a listening socket on this host, path of a file to map, its size.
-Over the socket each message is an 8-byte length and that many bytes, answered by one byte, until
-the socket closes. Then each byte on standard input is answered by one on standard output: "p" at
-once, "c" after copying the mapped file.
+It is run as a file and needs the standard library only. Its arguments are the port of a listening
+socket on this host, the path of a file to map, and the file's size. Over the socket each message is
+an 8-byte length and that many bytes, answered by one byte, until the socket closes. Then each byte
+on standard input is answered by one on standard output: "p" at once, "c" after copying the mapped
+file.
 """
 
 import mmap
@@ -30,7 +29,8 @@ def serve_socket(port: int) -> None:
 def serve_pipe(path: str, size: int) -> None:
     """Answer bytes over the pipes until standard input closes."""
     with Path(path).open("r+b") as file, mmap.mmap(file.fileno(), size) as shared:
-        view, copy = memoryview(shared), memoryview(bytearray(size))
+        view = memoryview(shared)
+        copy = memoryview(bytearray(size))
         while command := os.read(0, 1):
             if command == b"c":
                 copy[:] = view

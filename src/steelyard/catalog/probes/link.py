@@ -1,7 +1,4 @@
-"""Latency and bandwidth between two processes of this machine.
-
-Loopback TCP, pipes, shared memory.
-"""
+"""Latency and bandwidth between two processes: loopback TCP, pipes, shared memory."""
 
 import mmap
 import os
@@ -9,10 +6,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from steelyard.catalog.probes.timing import Samples, host_clock, repeat
+from steelyard.catalog.probes import echo
+from steelyard.catalog.probes.timing import Clock, Samples, host_clock, repeat
 from steelyard.errors import CalibrationError
 
 __all__ = ["LinkRates", "link_rates"]
@@ -26,10 +25,10 @@ class LinkRates:
     """Timed exchanges with a second process.
 
     Attributes:
-        tcp_one_way: half of one byte over loopback TCP and its answer.
-        tcp_message: `message_bytes` over loopback TCP and a one-byte answer.
-        pipe_one_way: half of one byte over a pipe and its answer.
-        shared_message: `message_bytes` copied into shared memory here and out of it there.
+        tcp_one_way: half of the time of one byte over loopback TCP and its answer.
+        tcp_message: time of `message_bytes` over loopback TCP and a one-byte answer.
+        pipe_one_way: half of the time of one byte over a pipe and its answer.
+        shared_message: time to copy `message_bytes` into shared memory here and out of it there.
         message_bytes: size of the large messages.
     """
 
@@ -40,11 +39,12 @@ class LinkRates:
     message_bytes: int
 
 
-def link_rates(*, quick: bool) -> LinkRates:
+def link_rates(*, quick: bool, clock: Clock = host_clock) -> LinkRates:
     """Start a second process and exchange messages with it.
 
     Args:
         quick: fewer repetitions.
+        clock: times a number of exchanges.
 
     Returns:
         Samples of all four exchanges.
@@ -59,33 +59,28 @@ def link_rates(*, quick: bool) -> LinkRates:
         path = Path(folder) / "link"
         path.write_bytes(bytes(_MESSAGE_BYTES))
         try:
-            return _exchange(path, repeats=9 if quick else 31)
+            return _exchange(path, clock, repeats=9 if quick else 31)
         except (OSError, subprocess.SubprocessError) as error:
-            hint = "allow processes of this user to connect over 127.0.0.1"
             raise CalibrationError(
-                f"the second process of the link probe failed: {error}", hint=hint
+                f"the second process of the link probe failed: {error}",
+                hint="allow processes of this user to connect over 127.0.0.1",
             ) from error
 
 
-def _exchange(path: Path, repeats: int) -> LinkRates:
+def _exchange(path: Path, clock: Clock, repeats: int) -> LinkRates:
     """Run the far end and time the exchanges with it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(_TIMEOUT_S)
-        port = server.getsockname()[1]
-        command = [
-            sys.executable,
-            "-I",
-            str(Path(__file__).with_name("echo.py")),
-            str(port),
-            str(path),
-            str(_MESSAGE_BYTES),
-        ]
+        port = str(server.getsockname()[1])
+        # Run as a file, isolated: the far end starts fast and loads nothing of the package.
+        far_end = [sys.executable, "-I", str(echo.__file__)]
+        command = [*far_end, port, str(path), str(_MESSAGE_BYTES)]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         ) as far:
             try:
-                round_trip, message = _over_tcp(server, repeats)
-                pipe, shared = _over_pipes(far, path, repeats)
+                round_trip, message = _over_tcp(server, clock, repeats)
+                pipe, shared = _over_pipes(far, path, clock, repeats)
             except BaseException:
                 far.kill()
                 raise
@@ -97,23 +92,22 @@ def _halved(samples: Samples) -> Samples:
     return Samples(tuple(seconds / 2 for seconds in samples.seconds))
 
 
-def _over_tcp(server: socket.socket, repeats: int) -> tuple[Samples, Samples]:
+def _over_tcp(server: socket.socket, clock: Clock, repeats: int) -> tuple[Samples, Samples]:
     """Time small and large messages over loopback TCP."""
     link, _ = server.accept()
     with link:
         link.settimeout(_TIMEOUT_S)
+        # Without this a small message waits for the answer to the one before it.
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        small, large = _framed(1), _framed(_MESSAGE_BYTES)
+        small = _framed(1)
+        large = _framed(_MESSAGE_BYTES)
 
         def send(message: bytes) -> None:
             link.sendall(message)
             if link.recv(1) != b"k":
                 raise OSError("the link closed")
 
-        round_trip = repeat(lambda: send(small), host_clock, repeats=repeats, least_s=0.01)
-        return round_trip, repeat(
-            lambda: send(large), host_clock, repeats=repeats, least_s=0.01, most_s=2.0
-        )
+        return _both(lambda: send(small), lambda: send(large), clock, repeats)
 
 
 def _framed(size: int) -> bytes:
@@ -121,10 +115,13 @@ def _framed(size: int) -> bytes:
     return size.to_bytes(8, "little") + bytes(size)
 
 
-def _over_pipes(far: subprocess.Popen[bytes], path: Path, repeats: int) -> tuple[Samples, Samples]:
+def _over_pipes(
+    far: subprocess.Popen[bytes], path: Path, clock: Clock, repeats: int
+) -> tuple[Samples, Samples]:
     """Time bytes over pipes, and copies through shared memory signalled by them."""
     assert far.stdin is not None and far.stdout is not None
-    out, back = far.stdin.fileno(), far.stdout.fileno()
+    out = far.stdin.fileno()
+    back = far.stdout.fileno()
 
     def ask(command: bytes) -> None:
         os.write(out, command)
@@ -142,5 +139,14 @@ def _over_pipes(far: subprocess.Popen[bytes], path: Path, repeats: int) -> tuple
             view[:] = message
             ask(b"c")
 
-        round_trip = repeat(lambda: ask(b"p"), host_clock, repeats=repeats, least_s=0.01)
-        return round_trip, repeat(hand_over, host_clock, repeats=repeats, least_s=0.01, most_s=2.0)
+        return _both(lambda: ask(b"p"), hand_over, clock, repeats)
+
+
+def _both(
+    small: Callable[[], None], large: Callable[[], None], clock: Clock, repeats: int
+) -> tuple[Samples, Samples]:
+    """Time a small and a large exchange."""
+    return (
+        repeat(small, clock, repeats=repeats, least_s=0.01),
+        repeat(large, clock, repeats=repeats, least_s=0.01, most_s=2.0),
+    )

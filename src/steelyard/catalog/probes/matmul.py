@@ -8,13 +8,13 @@ from steelyard.catalog.probes.timing import Clock, Samples, clock_of, repeat
 __all__ = ["DTYPES", "matmul_shapes", "time_matmuls"]
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""Our dtype names and torch's."""
+"""Names of the catalog's dtypes and torch's names of them."""
 
 
 def matmul_shapes(*, device: str, quick: bool) -> list[tuple[int, int, int]]:
     """List the shapes (m, n, k) to time, least work first.
 
-    Rows m are tokens at once, from one decoded token to a training batch; n and k are widths of
+    Rows m are tokens at once, from one decoded token to a training batch; n and k are the widths of
     layers.
 
     Args:
@@ -51,25 +51,28 @@ def time_matmuls(
     budget_s: float,
     seed: int = 0,
     step: Callable[[float], None] = lambda _: None,
+    clock: Clock | None = None,
 ) -> dict[tuple[int, int, int], Samples]:
     """Time the matrix products of one dtype.
 
     A shape whose expected time does not fit what is left of the budget is skipped, so that a dtype
-    that the processor emulates costs seconds, not minutes. The smallest square is timed even when
-    slower shapes before it spent the budget.
+    that the processor emulates costs seconds, not minutes. The smallest square has the whole budget
+    to itself: it is timed even when slower shapes before it spent the budget.
 
     Args:
         dtype: "fp32", "bf16" or "fp16".
         device: "cpu" or "cuda".
         quick: fewer shapes and repetitions.
         budget_s: seconds to spend.
-        seed: of the operands.
-        step: told the fraction done, 0 to 1.
+        seed: seed of the operands.
+        step: receives the fraction done, 0 to 1.
+        clock: times a number of calls; the device's own when not given.
 
     Returns:
         Samples by shape (m, n, k), the shapes in the order of `matmul_shapes`.
     """
-    clock, deadline, rate = clock_of(device), time.perf_counter() + budget_s, 0.0
+    deadline = time.perf_counter() + budget_s
+    rate = 0.0
     timed: dict[tuple[int, int, int], Samples] = {}
     shapes = matmul_shapes(device=device, quick=quick)
     first_square = next(shape for shape in shapes if len(set(shape)) == 1)
@@ -77,10 +80,11 @@ def time_matmuls(
         step(index / len(shapes))
         flops = 2.0 * m * n * k
         left_s = budget_s if (m, n, k) == first_square else deadline - time.perf_counter()
+        # A warm-up, an estimate and three repetitions are the least that a shape takes.
         if rate and 5 * flops / rate > left_s:
             continue
         timed[m, n, k] = _time_one(
-            dtype, (m, n, k), clock=clock, device=device, quick=quick, seed=seed
+            dtype, (m, n, k), clock=clock or clock_of(device), device=device, quick=quick, seed=seed
         )
         rate = max(rate, timed[m, n, k].rate(flops))
     return timed

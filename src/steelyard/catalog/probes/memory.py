@@ -1,12 +1,9 @@
-"""Bandwidth of memory.
-
-Streams beyond and inside the caches, random row gathers, and the host link of a GPU.
-"""
+"""Bandwidth of memory: streams beyond and inside the caches, random rows, and a GPU's host link."""
 
 import os
 from pathlib import Path
 
-from steelyard.catalog.probes.timing import Samples, clock_of, host_clock, repeat
+from steelyard.catalog.probes.timing import Clock, Samples, clock_of, host_clock, repeat
 
 __all__ = [
     "cache_stream",
@@ -21,7 +18,7 @@ _ROW_FLOATS = 64
 
 
 def memory_bytes(device: str) -> float:
-    """Return the memory a device lets this process use: installed, or the container's limit when lower."""
+    """Return the memory this process may use: what is installed, or its container's lower limit."""
     if device == "cuda":
         import torch
 
@@ -52,74 +49,86 @@ def last_level_cache_bytes(device: str) -> int:
     )
 
 
-def _triad(floats: int, device: str, repeats: int, most_s: float) -> tuple[Samples, float]:
-    """Time c = a + 2b over `floats` numbers; bytes are two reads and one write of each."""
+def _triad(
+    size_bytes: float, device: str, clock: Clock | None, repeats: int, most_s: float
+) -> tuple[Samples, float]:
+    """Time c = a + 2b over arrays of `size_bytes` together: two are read and one is written."""
     import torch
 
-    first, second = torch.ones(floats, device=device), torch.ones(floats, device=device)
-    out = torch.empty(floats, device=device).zero_()
+    floats = int(size_bytes // 12)
+    # Every page is written before the timing: a page that was never touched is not in memory yet.
+    first, second, out = (torch.ones(floats, device=device) for _ in range(3))
     samples = repeat(
         lambda: torch.add(first, second, alpha=2.0, out=out),
-        clock_of(device),
+        clock or clock_of(device),
         repeats=repeats,
         most_s=most_s,
     )
     return samples, 12.0 * floats
 
 
-def stream(*, device: str, quick: bool) -> tuple[Samples, float]:
+def stream(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[Samples, float]:
     """Time a triad over arrays that together are at least four times the last-level cache.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
+        clock: times a number of calls; the device's own when not given.
 
     Returns:
         Samples, and the bytes read plus written by one pass.
 
     Source: McCalpin 1995 (STREAM).
     """
-    largest = memory_bytes(device) / 8
-    total = min(max(4 * last_level_cache_bytes(device), 192 * 2**20), largest)
-    return _triad(int(total // 12), device, 7 if quick else 15, 0.6 if quick else 2.0)
+    size = _beyond_caches(device, 192 * 2**20)
+    return _triad(size, device, clock, 7 if quick else 15, 0.6 if quick else 2.0)
 
 
-def cache_stream(*, device: str, quick: bool) -> tuple[Samples, float]:
+def _beyond_caches(device: str, least_bytes: float) -> float:
+    """Return the size of a table that no cache holds and that leaves the memory to others."""
+    return min(max(4 * last_level_cache_bytes(device), least_bytes), memory_bytes(device) / 8)
+
+
+def cache_stream(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[Samples, float]:
     """Time a triad over arrays that together fill an eighth of the last-level cache.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
+        clock: times a number of calls; the device's own when not given.
 
     Returns:
         Samples, and the bytes read plus written by one pass.
     """
-    return _triad(
-        last_level_cache_bytes(device) // 8 // 12, device, 9 if quick else 21, 0.3 if quick else 1.0
-    )
+    size = last_level_cache_bytes(device) // 8
+    return _triad(size, device, clock, 9 if quick else 21, 0.3 if quick else 1.0)
 
 
-def gather(*, device: str, quick: bool, seed: int = 0) -> tuple[Samples, float]:
+def gather(
+    *, device: str, quick: bool, seed: int = 0, clock: Clock | None = None
+) -> tuple[Samples, float]:
     """Time the gather of random 256-byte rows from a table beyond the caches.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
-        seed: of the row numbers.
+        seed: seed of the row numbers.
+        clock: times a number of calls; the device's own when not given.
 
     Returns:
         Samples, and the bytes of the rows gathered by one pass.
     """
     import torch
 
-    size = min(max(4 * last_level_cache_bytes(device), 128 * 2**20), memory_bytes(device) / 8)
-    rows = int(size // (4 * _ROW_FLOATS))
+    rows = int(_beyond_caches(device, 128 * 2**20) // (4 * _ROW_FLOATS))
     table = torch.ones(rows, _ROW_FLOATS, device=device)
     picks = torch.randint(rows, (2**16,), generator=torch.Generator().manual_seed(seed)).to(device)
     out = torch.empty(len(picks), _ROW_FLOATS, device=device)
-    call = lambda: torch.index_select(table, 0, picks, out=out)  # noqa: E731
     samples = repeat(
-        call, clock_of(device), repeats=7 if quick else 15, most_s=0.3 if quick else 1.0
+        lambda: torch.index_select(table, 0, picks, out=out),
+        clock or clock_of(device),
+        repeats=7 if quick else 15,
+        most_s=0.3 if quick else 1.0,
     )
     return samples, 4.0 * _ROW_FLOATS * len(picks)
 
@@ -135,6 +144,7 @@ def host_copy(*, quick: bool) -> tuple[Samples, float]:
     """
     import torch
 
+    # Pinned pages: others are copied twice, first into a buffer that the GPU may read.
     source = torch.ones(2**24).pin_memory()
     target = torch.empty(2**24, device="cuda")
 

@@ -13,7 +13,7 @@ from steelyard.quantity import Measurement
 __all__ = ["Clock", "Samples", "clock_of", "host_clock", "quietest", "repeat"]
 
 Clock = Callable[[Callable[[], Any], int], float]
-"""Runs a call a number of times and gives the seconds all of them took."""
+"""Runs a call a number of times and returns the seconds that all of them took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Samples:
     """Seconds of one piece of work, measured several times.
 
     Attributes:
-        seconds: one per repetition, each a mean over its inner loop.
-        disturbed: repetitions of slower rounds, which count for the spread only.
+        seconds: time of each repetition, a mean over its inner loop.
+        disturbed: times of slower rounds, which count for the spread only.
     """
 
     seconds: tuple[float, ...]
@@ -40,14 +40,14 @@ class Samples:
         return float((high - low) / middle)
 
     def rate(self, work: float) -> float:
-        """Give `work` (FLOPs, bytes) per second at the median."""
+        """Return `work` (FLOPs, bytes) per second at the median."""
         return work / self.median_s
 
     def measurement(self, name: str, work: float = 0.0) -> Measurement:
         """Make the measurement of a time, or of a rate when `work` is given.
 
         Args:
-            name: quantity.
+            name: name of the quantity.
             work: FLOPs or bytes of one repetition; 0 for a time.
 
         Returns:
@@ -62,10 +62,10 @@ class Samples:
 
 
 def quietest(rounds: list[Samples]) -> Samples:
-    """Take the round with the least median: other work on the machine only ever slows a round down.
+    """Return the round with the least median: other work only ever slows a round down.
 
     Args:
-        rounds: the same work, measured at different moments; at least one.
+        rounds: samples of the same work, measured at different moments; at least one.
 
     Returns:
         The fastest round's repetitions, the others kept as `disturbed`.
@@ -86,7 +86,7 @@ def host_clock(call: Callable[[], Any], loops: int) -> float:
 
 
 def _cuda_clock(call: Callable[[], Any], loops: int) -> float:
-    """Time `loops` calls by events on the GPU's stream."""
+    """Time `loops` calls by events on the GPU's stream, so that launches are not counted."""
     import torch
 
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -115,23 +115,23 @@ def repeat(
     """Warm a call up, then time it `repeats` times.
 
     Args:
-        call: the work.
-        clock: how to time it.
-        repeats: repetitions wanted.
-        least_s: each repetition loops until it lasts about this long.
-        most_s: no more repetitions once this much time was spent; at least 3 are made.
+        call: work that is timed.
+        clock: times a number of calls.
+        repeats: repetitions to make.
+        least_s: least length of a repetition, which loops until it lasts about this long.
+        most_s: time after which no more repetitions start; at least 3 are made.
 
     Returns:
         Seconds per call of each repetition.
     """
+    # The first call pays for page faults, caches and lazy initialization; it only warms up.
     call()
     once = max(clock(call, 1), 1e-7)
     loops = max(1, math.ceil(least_s / once))
     seconds: list[float] = []
     while len(seconds) < 3 or (len(seconds) < repeats and sum(seconds) * loops < most_s):
         seconds.append(clock(call, loops) / loops)
-        if (
-            seconds[-1] * loops > 8 * least_s
-        ):  # the first call flattered; do not spend the time of many on one
+        if seconds[-1] * loops > 8 * least_s:
+            # The single call above was fast by chance: too many loops would spend all the time.
             loops = max(1, loops // 8)
     return Samples(tuple(seconds))

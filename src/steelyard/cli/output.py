@@ -1,0 +1,57 @@
+"""What verbs print: reports and records, for people or as JSON, and the table of forecasts."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import cyclopts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from steelyard.quantity import Forecast
+    from steelyard.runs.report import Report, Table
+
+__all__ = ["Switch", "forecast_table", "print_json", "print_report"]
+
+Switch = Annotated[bool, cyclopts.Parameter(negative=())]
+"""An option that is on when it is given; there is no form that turns it off."""
+
+
+def print_json(value: Any) -> None:
+    """Print any value as indented JSON."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def print_report(report: "Report", *, json: bool) -> None:
+    """Print a report for people, or as JSON."""
+    if json:
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        report.print()
+
+
+def forecast_table(forecasts: "Iterable[Forecast]") -> "Table":
+    """Make the table of forecasts with their intervals; its caption names each source once."""
+    from steelyard.runs.report import Cell, Column, Table
+    from steelyard.units import pretty
+
+    listed = list(forecasts)
+    rows: list[list[Cell]] = [
+        [
+            item.quantity,
+            pretty(item.value, item.unit),
+            f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
+            item.provenance,
+        ]
+        for item in listed
+    ]
+    heads = [
+        Column("quantity"),
+        Column("forecast", align="right"),
+        Column("80 % interval", align="right"),
+        Column("provenance"),
+    ]
+    sources = dict.fromkeys(item.source for item in listed)
+    return Table(columns=heads, rows=rows, caption="; ".join(sources))
