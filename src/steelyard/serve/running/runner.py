@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.errors import BackendError, CapacityError, ConfigError, DataError
-from steelyard.serve.running.launch import Launch, Launcher
+from steelyard.errors import BackendError, CapacityError, ConfigError
+from steelyard.native import switched_off
+from steelyard.serve.running.launcher import Launch, Launcher
 from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.sampling import Sampler
@@ -150,40 +151,43 @@ class TorchRunner:
         return plan.blank_output() if logits is None else self.sampler.sample(logits, plan)
 
     def _choose(self, native: bool | None) -> tuple[str, str, _Steps]:
-        """Take the best kernels that this machine and model allow."""
-        from steelyard.serve.running.native import build, layout, steps, trial
-
-        threads, note = torch.get_num_threads(), ""
-        if not self.compiled or native is False or (native is None and build.switched_off()):
-            note = "switched off" if self.compiled else "not compiled: the model's own forward runs"
-        elif not layout.fits(self.model):
-            note = "native kernels take widths in multiples of 8"
-        else:
-            try:
-                library = build.compiled_library()
-                note = "" if native else trial.verdict(library, threads).refusal
-                if not note:
-                    rows = self.config.token_budget
-                    return (
-                        "native",
-                        "",
-                        steps.NativeSteps(
-                            self.model, self.pool, library, rows=rows, threads=threads
-                        ),
-                    )
-            except (BackendError, DataError, CapacityError) as error:
-                note = str(error)
+        """Take the best kernels that this machine and model allow, and say why not better ones."""
+        steps, note = self._native_steps(native)
+        if steps is not None:
+            return "native", "", steps
         if native:
             raise BackendError(
                 f"native kernels cannot run: {note}", hint="leave native out to fall back by itself"
             )
-        helpers = threads - 1 if self.compiled else 0
-        pool = ThreadPoolExecutor(helpers, thread_name_prefix="decode") if helpers else None
-        return (
-            ("numba" if self.compiled else "torch"),
-            note,
-            ModelSteps(self.model, self.pool, compiled=self.compiled, helpers=pool),
-        )
+        threads = torch.get_num_threads()
+        helpers = None
+        if self.compiled and threads > 1:
+            helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="decode")
+        steps = ModelSteps(self.model, self.pool, compiled=self.compiled, helpers=helpers)
+        return ("numba" if self.compiled else "torch"), note, steps
+
+    def _native_steps(self, native: bool | None) -> tuple[_Steps | None, str]:
+        """Return the native kernels, or None and the reason."""
+        if not self.compiled:
+            return None, "not compiled: the model's own forward runs"
+        if native is False or (native is None and switched_off()):
+            return None, "switched off"
+        # Imported late: an engine without native kernels has no use for them.
+        from steelyard.serve.running.native import layout, library, steps, trial
+
+        if not layout.fits(self.model):
+            return None, "native kernels take widths in multiples of 8"
+        threads = torch.get_num_threads()
+        try:
+            kernels = library.compiled_library()
+            # Who asks for native kernels by name gets them, whatever the race would say.
+            note = "" if native else trial.refusal(kernels, threads)
+            if note:
+                return None, note
+            rows = self.config.token_budget
+            return steps.NativeSteps(self.model, self.pool, kernels, rows=rows, threads=threads), ""
+        except (BackendError, CapacityError) as error:
+            return None, str(error)
 
 
 def _refuse(

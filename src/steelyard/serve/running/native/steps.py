@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from steelyard.nn.transformer import Transformer
-from steelyard.serve.running.native.build import Team
 from steelyard.serve.running.native.layout import ModelLayout, StepLayout, padded
+from steelyard.serve.running.native.library import Team
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.scheduling.step import StepPlan
 
