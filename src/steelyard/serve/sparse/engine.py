@@ -17,13 +17,13 @@ from steelyard.serve.running.linear import can_pack, packed_model
 from steelyard.serve.sparse.attention import SlabAttention
 from steelyard.serve.sparse.policies import RetentionPolicy, Sinks, TopK
 from steelyard.serve.sparse.renumber import SinkKeys
-from steelyard.serve.sparse.slots import BLOCK_SIZE, SlotTable
+from steelyard.serve.sparse.slots import BLOCK_SIZE, SlotTable, slab_width
 
 if TYPE_CHECKING:
     from steelyard.nn.transformer import Transformer
     from steelyard.serve.sparse.controller import Controller
 
-__all__ = ["SparseDecoder", "SparseStats"]
+__all__ = ["SparseDecoder", "SparseStats", "slab_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class SparseDecoder:
             controller.refuse_other(arch.vocab_size, arch.hidden_size)
         self.model = model.eval()
         self._packed = packed_model(model) if can_pack(next(model.parameters())) else model
-        self.chunk = 1 if isinstance(policy, TopK) else chunk
+        self.chunk = _chunk_of(policy, chunk)
         self.table = SlotTable(policy, num_requests, max_length, chunk=self.chunk)
         self.tokens = np.zeros((num_requests, max_length), dtype=np.int64)
         self.memory = (
@@ -120,14 +120,8 @@ class SparseDecoder:
             else None
         )
         weight = next(model.parameters())
-        shape = (
-            arch.num_layers,
-            2,
-            num_requests,
-            arch.num_kv_heads,
-            self.table.width,
-            arch.head_dim,
-        )
+        width = self.table.width
+        shape = (arch.num_layers, 2, num_requests, arch.num_kv_heads, width, arch.head_dim)
         try:
             self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         except RuntimeError as error:
@@ -266,6 +260,31 @@ class SparseDecoder:
         """Bring every request back to its capacity."""
         signal = self.table.received if scores is None else self.table.of_slots(scores)
         self._released += len(self.table.select_release(signal)[0])
+
+
+def slab_bytes(
+    model: Transformer, policy: RetentionPolicy, max_length: int, chunk: int = BLOCK_SIZE
+) -> int:
+    """Return the bytes of keys and values that one request holds.
+
+    Args:
+        model: a decoder.
+        policy: what is kept.
+        max_length: longest sequence; it counts only for a policy that keeps all.
+        chunk: most tokens of a request in a step.
+
+    Returns:
+        Bytes of one slab.
+    """
+    arch, weight = model.architecture, next(model.parameters())
+    slot = 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * weight.element_size()
+    return slot * slab_width(policy, max_length, _chunk_of(policy, chunk))
+
+
+def _chunk_of(policy: RetentionPolicy, chunk: int) -> int:
+    """Return the tokens of a request that one step may take."""
+    # Each token of the oracle attends to a choice of its own, so a step has one per request.
+    return 1 if isinstance(policy, TopK) else chunk
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
