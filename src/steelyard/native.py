@@ -105,11 +105,15 @@ def switched_off() -> bool:
 
 
 def cache_dir() -> Path:
-    """Return the folder of compiled code: below `$STEELYARD_HOME`, or the XDG cache folder."""
-    home = os.environ.get("STEELYARD_HOME")
-    if home:
-        return Path(home).expanduser() / "native"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "steelyard" / "native"
+    """Return the folder of compiled code: `steelyard` in the user's cache folder.
+
+    It does not follow `STEELYARD_HOME`: compiled code belongs to the machine, not to the runs and
+    catalogs that are kept there, and may be deleted at any time.
+
+    Returns:
+        A folder below `$XDG_CACHE_HOME`, or `~/.cache`; it may not exist yet.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "steelyard"
 
 
 def library_path(code: NativeCode, compiler: str) -> Path:
@@ -132,7 +136,7 @@ def library_path(code: NativeCode, compiler: str) -> Path:
     parts = [source.read_bytes() for source in code.sources]
     parts += [text.encode() for text in (*code.flags, *code.versions, version, _processor())]
     key = hashlib.sha256(bytes(1).join(parts)).hexdigest()[:20]
-    return cache_dir() / f"{code.name}-{key}.so"
+    return cache_dir() / "native" / f"{code.name}-{key}.so"
 
 
 def load(code: NativeCode, compiler: str = "g++") -> ctypes.CDLL:
@@ -164,7 +168,7 @@ def load(code: NativeCode, compiler: str = "g++") -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except (CapacityError, DataError) as error:
         raise BackendError(
-            f"cannot keep {path.name}: {error}", hint="set STEELYARD_HOME to a writable folder"
+            f"cannot keep {path.name}: {error}", hint="set XDG_CACHE_HOME to a writable folder"
         ) from error
     except OSError as error:
         raise BackendError(

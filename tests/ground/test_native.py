@@ -13,13 +13,14 @@ from steelyard import native
 from steelyard.errors import BackendError
 from steelyard.native import NativeCode, Verdict
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+COMPILER = shutil.which("g++") or ""
+needs_compiler = pytest.mark.skipif(not COMPILER, reason="no g++")
 
 
 @pytest.fixture(autouse=True)
-def home(monkeypatch, tmp_path):
-    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "home"))
-    return tmp_path / "home" / "native"
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "steelyard" / "native"
 
 
 @pytest.fixture
@@ -45,29 +46,28 @@ def make_compiler(folder, script):
 
 
 @needs_compiler
-def test_a_library_is_compiled_once(code, home, tmp_path):
+def test_a_library_is_compiled_once(code, folder, tmp_path):
     count = tmp_path / "count"
     compiler = make_compiler(tmp_path, f'echo x >> {count}\nexec g++ "$@"')
     for _ in range(3):
         assert native.load(code, compiler).answer(1) == 42
     assert count.read_text() == "x\n"
-    assert sorted(path.suffix for path in home.iterdir()) == [".sha256", ".so"]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".sha256", ".so"]
 
 
 @needs_compiler
 def test_flags_sources_versions_and_processor_each_make_another_library(code, monkeypatch):
-    compiler = shutil.which("g++")
-    found = {native.library_path(code, compiler)}
+    found = {native.library_path(code, COMPILER)}
     doubled = replace(code, flags=(*code.flags[:-1], "-DSCALE=2"))
-    found.add(native.library_path(doubled, compiler))
+    found.add(native.library_path(doubled, COMPILER))
     assert native.load(code).answer(1) == 42
     assert native.load(doubled).answer(1) == 43
-    found.add(native.library_path(replace(code, versions=("2.13.0",)), compiler))
+    found.add(native.library_path(replace(code, versions=("2.13.0",)), COMPILER))
     code.sources[1].write_text("constexpr int NUMBER = 50;\n")
-    found.add(native.library_path(code, compiler))
+    found.add(native.library_path(code, COMPILER))
     assert native.load(code).answer(1) == 51
     monkeypatch.setattr(native, "_processor", lambda: "another processor")
-    found.add(native.library_path(code, compiler))
+    found.add(native.library_path(code, COMPILER))
     assert len(found) == 5
 
 
@@ -81,7 +81,7 @@ def test_another_version_of_the_compiler_makes_another_library(code, tmp_path):
 
 
 @needs_compiler
-def test_two_processes_at_once_both_get_the_library(code, home, tmp_path):
+def test_two_processes_at_once_both_get_the_library(code, folder, tmp_path):
     # Each waits inside its compiler until both are there, so that both surely compile at once.
     meet = tmp_path / "meet"
     meet.mkdir()
@@ -98,17 +98,16 @@ def test_two_processes_at_once_both_get_the_library(code, home, tmp_path):
         for _ in range(2)
     ]
     assert [process.communicate(timeout=60)[0].strip() for process in running] == ["42", "42"]
-    assert sorted(path.suffix for path in home.iterdir()) == [".sha256", ".so"]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".sha256", ".so"]
 
 
 @needs_compiler
 @pytest.mark.parametrize("damage", ["cut", "empty", "changed", "checksum", "no checksum"])
 def test_a_damaged_library_is_compiled_again(code, tmp_path, damage):
-    compiler = shutil.which("g++")
-    command = [compiler, *code.flags, "-o", str(tmp_path / "good.so"), str(code.sources[0])]
+    command = [COMPILER, *code.flags, "-o", str(tmp_path / "good.so"), str(code.sources[0])]
     subprocess.run(command, check=True)
     good = (tmp_path / "good.so").read_bytes()
-    path = native.library_path(code, compiler)
+    path = native.library_path(code, COMPILER)
     path.parent.mkdir(parents=True)
     damaged = {"cut": good[: len(good) // 2], "empty": b"", "changed": good[:-9] + b"x" * 9}
     path.write_bytes(damaged.get(damage, good))
@@ -125,11 +124,11 @@ def test_without_a_compiler_the_reason_is_told(code, monkeypatch, tmp_path):
         native.load(code)
 
 
-def test_a_compiler_that_fails_leaves_nothing(code, home, tmp_path):
+def test_a_compiler_that_fails_leaves_nothing(code, folder, tmp_path):
     compiler = make_compiler(tmp_path, 'echo "no vector unit" >&2; exit 1')
     with pytest.raises(BackendError, match="no vector unit"):
         native.load(code, compiler)
-    assert list(home.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_a_compiler_that_does_not_run_or_writes_nonsense_is_told(code, tmp_path):
@@ -145,18 +144,17 @@ def test_a_compiler_that_does_not_run_or_writes_nonsense_is_told(code, tmp_path)
 @needs_compiler
 def test_a_cache_folder_that_cannot_be_written_is_told(code, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(BackendError, match="cannot keep"):
         native.load(code)
 
 
-def test_the_cache_follows_the_environment(monkeypatch, tmp_path):
-    monkeypatch.delenv("STEELYARD_HOME")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert native.cache_dir() == tmp_path / "cache" / "steelyard" / "native"
+def test_the_cache_and_the_switch_follow_the_environment(monkeypatch, tmp_path):
+    assert native.cache_dir() == tmp_path / "cache" / "steelyard"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert native.cache_dir() == tmp_path / ".cache" / "steelyard" / "native"
+    assert native.cache_dir() == tmp_path / ".cache" / "steelyard"
+    monkeypatch.delenv("STEELYARD_NATIVE", raising=False)
     assert not native.switched_off()
     monkeypatch.setenv("STEELYARD_NATIVE", "0")
     assert native.switched_off()

@@ -4,7 +4,8 @@ Compiled on first use.
 """
 
 import numpy as np
-from numba import njit
+
+from steelyard.jit import njit
 
 __all__ = ["averaged_risk"]
 

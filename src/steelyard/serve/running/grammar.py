@@ -13,10 +13,10 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-import numba
 import numpy as np
 
 from steelyard.errors import BackendError, ConfigError
+from steelyard.jit import njit
 from steelyard.serve.scheduling.request import Request
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ def _hold_back(mask: np.ndarray, tokens: list[int]) -> None:
         mask[:] = held
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _forbid(logits: np.ndarray, rows: np.ndarray, masks: np.ndarray) -> None:
     """Set the logits whose bit is 0 to minus infinity."""
     for at in range(len(rows)):

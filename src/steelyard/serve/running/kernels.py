@@ -10,8 +10,9 @@ reads float32 and bfloat16 (the upper half of a float32) alike.
 import itertools
 from concurrent.futures import Executor
 
-import numba
 import numpy as np
+
+from steelyard.jit import njit
 
 __all__ = ["paged_decode", "split_pieces"]
 
@@ -95,7 +96,7 @@ def _edges(pieces: np.ndarray, threads: int) -> list[int]:
     return sorted({0, *np.minimum(cuts, len(pieces)).tolist(), len(pieces)})
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def _read(source: np.ndarray, count: int, target: np.ndarray) -> None:
     """Copy the bits of numbers [count, D] into the bits of float32 [B, D]."""
     shift = np.uint32(32 - 8 * source.itemsize)
@@ -104,7 +105,7 @@ def _read(source: np.ndarray, count: int, target: np.ndarray) -> None:
             target[token, column] = np.uint32(source[token, column]) << shift
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def _attend(
     query: np.ndarray,
     keys: np.ndarray,
@@ -166,7 +167,7 @@ def _attend(
                         total[column] += share * state[token, column]
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def _combine(parts: np.ndarray, starts: np.ndarray, out: np.ndarray) -> None:
     """Join the pieces of each row and divide by the denominators."""
     rows, num_heads, width = out.shape

@@ -3,13 +3,14 @@
 One recurrent step, the product with every past token, the best released ones.
 """
 
-import numba
 import numpy as np
+
+from steelyard.jit import njit
 
 __all__ = ["advance", "best_released", "score_past"]
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def score_past(
     keys: np.ndarray,
     rows: np.ndarray,
@@ -53,7 +54,7 @@ def score_past(
             out[row, token] = total * scale + by_distance[length - 1 - token]
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def advance(
     hidden: np.ndarray,
     rows: np.ndarray,
@@ -98,7 +99,7 @@ def advance(
             keys[index, place] = total
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def best_released(
     scores: np.ndarray,
     cached: np.ndarray,

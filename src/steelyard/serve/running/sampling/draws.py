@@ -9,8 +9,9 @@ histograms of the next bits, over this bin's tokens only, say where in the bin. 
 bin in the first histogram.
 """
 
-import numba
 import numpy as np
+
+from steelyard.jit import njit
 
 __all__ = ["draw_tokens", "find_peaks", "likeliest", "philox", "weigh"]
 
@@ -23,7 +24,7 @@ _LOOSE = {"reassoc", "nsz", "contract"}
 """Float rules that let sums and products run in vector registers, with infinities as they are."""
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def philox(seed: np.uint64, position: np.uint64) -> float:
     """Return the draw in [0, 1) of a seed at an output position, a pure function of both: Philox4x32 with ten rounds.
 
@@ -40,7 +41,7 @@ def philox(seed: np.uint64, position: np.uint64) -> float:
     return float(((c0 << half) | c1) >> np.uint64(11)) * 2.0**-53
 
 
-@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
+@njit(fastmath=_LOOSE)
 def weigh(
     logits: np.ndarray, peak: np.number | np.ndarray, temperature: float, weights: np.ndarray
 ) -> float:
@@ -74,7 +75,7 @@ def weigh(
     return total
 
 
-@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
+@njit(fastmath=_LOOSE)
 def _sum(values: np.ndarray) -> float:
     """Add up float32 values."""
     total = np.float32(0.0)
@@ -83,7 +84,7 @@ def _sum(values: np.ndarray) -> float:
     return float(total)
 
 
-@numba.njit(fastmath={"nnan", "nsz"}, cache=True, nogil=True)
+@njit(fastmath={"nnan", "nsz"})
 def find_peaks(logits: np.ndarray, peaks: np.ndarray, first: int, end: int) -> None:
     """Find the largest logit of each row, NaN where a row has a NaN, which is looked for by its bits.
 
@@ -105,7 +106,7 @@ def find_peaks(logits: np.ndarray, peaks: np.ndarray, first: int, end: int) -> N
         peaks[row] = np.nan if broken else peak
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def likeliest(
     logits: np.ndarray,
     peaks: np.ndarray,
@@ -137,7 +138,7 @@ def likeliest(
                 break
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def draw_tokens(
     logits: np.ndarray,
     peaks: np.ndarray,
@@ -190,7 +191,7 @@ def draw_tokens(
         tokens[at] = _draw(weights, value, ties, draw, masses)
 
 
-@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
+@njit(fastmath=_LOOSE)
 def _drop_light(weights: np.ndarray, least: float) -> float:
     """Set weights below `least` to 0; give the sum of the rest."""
     bound, total = np.float32(least), np.float32(0.0)
@@ -200,7 +201,7 @@ def _drop_light(weights: np.ndarray, least: float) -> float:
     return float(total)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _draw_uncut(weights: np.ndarray, total: float, draw: float) -> int:
     """Draw from all tokens, in order of their ids."""
     target, before, chosen = draw * total, 0.0, 0
@@ -221,7 +222,7 @@ def _draw_uncut(weights: np.ndarray, total: float, draw: float) -> int:
     return chosen
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _histogram(weights: np.ndarray, counts: np.ndarray, masses: np.ndarray) -> None:
     """Count and add up the weights in each bin; four tables, as additions to one would wait for each other."""
     bits = weights.view(np.uint32)
@@ -245,7 +246,7 @@ def _histogram(weights: np.ndarray, counts: np.ndarray, masses: np.ndarray) -> N
         )
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _walk(
     counts: np.ndarray, masses: np.ndarray, quota: int, target: float
 ) -> tuple[int, int, float]:
@@ -262,7 +263,7 @@ def _walk(
     return last, above_count, above_mass
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _cut(
     weights: np.ndarray,
     quota: int,
@@ -305,7 +306,7 @@ def _cut(
     return value, ties
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _draw(weights: np.ndarray, value: float, ties: int, draw: float, masses: np.ndarray) -> int:
     """Draw among the tokens heavier than `value` and the first `ties` of just this weight; `masses` is theirs."""
     target, place, before, after = draw * masses.sum(), 0, 0.0, 0.0

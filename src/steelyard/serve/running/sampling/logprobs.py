@@ -1,8 +1,8 @@
 """Log probabilities of chosen and likeliest tokens."""
 
-import numba
 import numpy as np
 
+from steelyard.jit import njit
 from steelyard.serve.running.sampling.draws import weigh
 from steelyard.serve.running.sampling.threads import RowThreads
 from steelyard.serve.scheduling.params import SamplingParams
@@ -102,7 +102,7 @@ def asks_logprobs(params: SamplingParams) -> bool:
     return params.logprobs is not None or params.beam_width > 0 or params.best_of > params.n
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def log_totals(
     logits: np.ndarray,
     peaks: np.ndarray,
@@ -128,7 +128,7 @@ def log_totals(
         )
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def top_logits(
     logits: np.ndarray,
     rows: np.ndarray,
