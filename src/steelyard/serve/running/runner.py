@@ -69,7 +69,7 @@ class TorchRunner:
                 Packing copies the weights once, so later changes of the model's weights do not
                 reach the runner.
             sampler: chooses tokens; one without grammars by default.
-            kv_dtype: of keys and values in the pool; the model's by default. `torch.bfloat16`
+            kv_dtype: type of keys and values in the pool; the model's by default. `torch.bfloat16`
                 halves the bytes that decoding reads.
             native: use the C++ kernels, or with False the numba ones; by default where a compiler
                 is found and the kernels prove at least 1.2 times faster here. `STEELYARD_NATIVE=0`
@@ -81,13 +81,17 @@ class TorchRunner:
                 take the dtype or device.
             CapacityError: the device has no memory for the pool.
         """
-        arch, weight = model.architecture, next(model.parameters())
+        weight = next(model.parameters())
         self.compiled = _refuse(model, config, compiled, kv_dtype)
         self.model = model.eval()
         self.config = config
         self.sampler = sampler or Sampler()
         self.pool = KVPool(
-            arch, config.num_blocks, config.block_size, kv_dtype or weight.dtype, weight.device
+            model.architecture,
+            config.num_blocks,
+            config.block_size,
+            kv_dtype or weight.dtype,
+            weight.device,
         )
         self.kernel, self.kernel_note, self._steps = self._choose(native)
         self._device = weight.device
@@ -95,7 +99,7 @@ class TorchRunner:
 
     @property
     def kv(self) -> Tensor:
-        """Keys and values [L, 2, num_blocks, ...]; consecutive blocks of one layer's keys or values are contiguous."""
+        """Keys and values [L, 2, num_blocks, ...], of which runs of blocks are contiguous."""
         return self.pool.kv
 
     @property
@@ -113,7 +117,7 @@ class TorchRunner:
 
         The pool stays as it was.
         """
-        saved = self.kv[:, :, :1].clone()
+        saved = self.kv[:, :, :1].clone()  # the plans below write to slot 0
         for num_decodes in (0, 1):
             self.execute(_one_token_plan(num_decodes))
         self.kv[:, :, :1] = saved
@@ -145,7 +149,7 @@ class TorchRunner:
     @torch.inference_mode()
     def _run(self, plan: StepPlan, token_ids: np.ndarray) -> StepOutput:
         """Run one step now."""
-        if len(plan.copies):
+        if len(plan.copies):  # first: this very step may write to the source of a copy
             self.pool.copy_blocks(plan.copies)
         logits = self._steps.logits(plan, token_ids)
         return plan.blank_output() if logits is None else self.sampler.sample(logits, plan)
@@ -193,8 +197,9 @@ class TorchRunner:
 def _refuse(
     model: Transformer, config: SchedulerConfig, compiled: bool | None, kv_dtype: torch.dtype | None
 ) -> bool:
-    """Refuse what does not fit together; else give whether compiled kernels run."""
-    arch, weight = model.architecture, next(model.parameters())
+    """Refuse what does not fit together, and return whether compiled kernels run."""
+    arch = model.architecture
+    weight = next(model.parameters())
     if config.max_model_len > arch.max_positions:
         message = (
             f"max_model_len {config.max_model_len} is beyond the {arch.max_positions} "
@@ -217,7 +222,8 @@ def _refuse(
 
 def _one_token_plan(num_decodes: int) -> StepPlan:
     """Make a plan that runs token 0 in slot 0."""
-    zero, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    zero = np.zeros(1, dtype=np.int64)
+    one = np.ones(1, dtype=np.int64)
     return StepPlan(
         request_ids=["warm-up"],
         num_decodes=num_decodes,
