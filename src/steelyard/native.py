@@ -43,7 +43,7 @@ _FLAGS = (
     "-std=c++20",
     "-O3",
     "-march=native",
-    # Neither changes a result; both keep the compiler from vectorizing loops with sqrt or compares.
+    # Without these two, loops with square roots or comparisons do not run in vector registers.
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=fast",

@@ -9,7 +9,6 @@ from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.engine import SparseDecoder
-from steelyard.serve.sparse.generate import generate
 from steelyard.serve.sparse.policies import H2O, Adore, Sinks, TopK, Window
 from steelyard.serve.sparse.serving import CACHES, bounded_engine
 from steelyard.serve.sparse.training import ControllerModule
@@ -64,17 +63,19 @@ def tokens_of(llm, prompts, params):
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_the_engine_returns_what_the_decoder_alone_returns(model, options, controller_path, cache):
-    prompts, params = make_prompts(), SamplingParams(max_tokens=12)
+def test_the_engine_returns_what_the_decoder_alone_returns(
+    model, options, controller_path, complete, cache
+):
     decoder = SparseDecoder(
         model,
         POLICIES[cache],
-        num_requests=2,
+        num_requests=1,
         max_length=70,
         controller=Controller.load(controller_path) if cache == "adaptive" else None,
     )
-    expected = generate(decoder, prompts, params)
-    assert tokens_of(bounded_engine(model, options(cache)), prompts, params) == expected
+    llm = bounded_engine(model, options(cache))
+    found = tokens_of(llm, make_prompts(), SamplingParams(max_tokens=12))
+    assert found == complete(decoder, make_prompts(), 12)
 
 
 @pytest.mark.parametrize("cache", CACHES)

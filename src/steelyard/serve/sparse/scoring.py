@@ -1,7 +1,4 @@
-"""The controller's arithmetic, compiled with numba.
-
-One recurrent step, the product with every past token, the best released ones.
-"""
+"""The controller's arithmetic, compiled with numba."""
 
 import numpy as np
 
@@ -91,6 +88,7 @@ def advance(
                 np.float32(1.0) + np.exp(-(given[width + unit] + back[width + unit]))
             )
             new = np.tanh(given[2 * width + unit] + reset * back[2 * width + unit])
+            # (1 - update) * new + update * old, with one product less.
             state[unit] = new + update * (state[unit] - new)
         for place in range(len(key)):
             total = np.float32(0.0)
@@ -125,6 +123,7 @@ def best_released(
             continue
         for token in range(lengths[row]):
             score = scores[row, token]
+            # Hardly any token gets past this, so the insertion below need not be quick.
             if score <= highest[count - 1] or cached[row, token]:
                 continue
             place = count - 1

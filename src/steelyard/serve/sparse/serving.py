@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
     from steelyard.serve.running.grammar import Grammars
 
-__all__ = ["CACHES", "BoundedOptions", "SparseRunner", "bounded_engine"]
+__all__ = ["CACHES", "BoundedOptions", "SparseRunner", "bounded_engine", "bounded_llm"]
 
 CACHES: dict[str, Callable[[int], RetentionPolicy]] = {
     "window": Window,
@@ -93,7 +93,7 @@ def bounded_engine(
     end_tokens: tuple[int, ...] = (),
     grammars: Grammars | None = None,
 ) -> LLM:
-    """Make an engine whose requests keep a bounded number of tokens.
+    """Make the engine that options describe.
 
     Args:
         model: a decoder.
@@ -102,7 +102,7 @@ def bounded_engine(
         grammars: follows grammars; without it requests with a grammar are refused.
 
     Returns:
-        The engine. It refuses requests for several outputs, since a slab cannot be forked.
+        The engine, as `bounded_llm` makes it.
 
     Raises:
         ConfigError: the cache is unknown or too small, its controller is missing or does not fit
@@ -110,31 +110,77 @@ def bounded_engine(
         CapacityError: `pool_bytes` holds no slab.
         DataError: the controller's file cannot be read.
     """
-    from steelyard.serve.engine import LLM
-
     if options.preemption != "recompute":
         raise ConfigError(
             f"preemption {options.preemption!r} cannot be had with cache {options.cache!r}",
             hint="slabs are never preempted for memory: leave preemption at 'recompute'",
         )
-    policy = _make_policy(options)
-    controller = _load_controller(options)
-    longest = options.max_model_len or model.architecture.max_positions
-    slabs = options.pool_bytes // slab_bytes(model, policy, longest)
+    return bounded_llm(
+        model,
+        _make_policy(options),
+        controller=_load_controller(options),
+        pool_bytes=options.pool_bytes,
+        max_model_len=options.max_model_len,
+        token_budget=options.token_budget,
+        end_tokens=end_tokens,
+        grammars=grammars,
+        asynchronous=options.asynchronous,
+    )
+
+
+def bounded_llm(
+    model: Transformer,
+    policy: RetentionPolicy,
+    *,
+    controller: Controller | None = None,
+    pool_bytes: int = 256 * 2**20,
+    max_model_len: int = 0,
+    token_budget: int = 512,
+    end_tokens: tuple[int, ...] = (),
+    grammars: Grammars | None = None,
+    asynchronous: bool = False,
+) -> LLM:
+    """Make an engine whose requests keep a bounded number of tokens.
+
+    Args:
+        model: a decoder.
+        policy: what is kept.
+        controller: scores tokens; needed by `Adore`.
+        pool_bytes: bytes of all slabs.
+        max_model_len: longest sequence, 0 for the model's positions.
+        token_budget: most tokens a step runs.
+        end_tokens: token ids that end any output unless its request ignores them.
+        grammars: follows grammars; without it requests with a grammar are refused.
+        asynchronous: plan each step while the one before runs; outputs are the same.
+
+    Returns:
+        The engine. It refuses requests for several outputs, since a slab cannot be forked.
+
+    Raises:
+        ConfigError: policy, controller and model do not fit each other.
+        CapacityError: `pool_bytes` holds no slab.
+
+    Example:
+        >>> llm = bounded_llm(model, Window(256))  # doctest: +SKIP
+    """
+    from steelyard.serve.engine import LLM
+
+    longest = max_model_len or model.architecture.max_positions
+    size = slab_bytes(model, policy, longest)
+    slabs = pool_bytes // size
     if not slabs:
         raise CapacityError(
-            f"pool_bytes {options.pool_bytes} hold no slab of "
-            f"{slab_bytes(model, policy, longest)} bytes",
-            hint="raise pool_bytes or lower cache_tokens",
+            f"pool_bytes {pool_bytes} hold no slab of {size} bytes",
+            hint="raise pool_bytes, or keep fewer tokens",
         )
     # The scheduler keeps one block free when it admits a request beside others, hence the spare.
-    running = min(64, options.token_budget, max(slabs - 1, 1))
+    running = min(64, token_budget, max(slabs - 1, 1))
     slabs = min(slabs, running + 1)
     config = SchedulerConfig(
         num_blocks=slabs,
         block_size=1 << (longest - 1).bit_length(),
         max_model_len=longest,
-        token_budget=options.token_budget,
+        token_budget=token_budget,
         max_num_seqs=running,
         watermark_fraction=0.0,
         # What a slab holds depends on the request's own choices, so no other can use it.
@@ -144,9 +190,7 @@ def bounded_engine(
         model, policy, num_requests=slabs, max_length=longest, controller=controller
     )
     runner = SparseRunner(decoder, _OneOutputSampler(grammars))
-    return LLM(
-        model, config, end_tokens=end_tokens, asynchronous=options.asynchronous, runner=runner
-    )
+    return LLM(model, config, end_tokens=end_tokens, asynchronous=asynchronous, runner=runner)
 
 
 def _make_policy(options: BoundedOptions) -> RetentionPolicy:
@@ -180,7 +224,7 @@ class _OneOutputSampler(Sampler):
         if params.num_sequences > 1 or params.beam_width:
             raise ConfigError(
                 "a bounded cache returns one output per request",
-                hint="use n = 1, best_of = 0 or 1 and no beam_width, or serve without cache",
+                hint="use n = 1, best_of = 0 or 1 and no beam_width, or serve without --cache",
             )
         super().check(params, vocab_size)
 
@@ -238,7 +282,7 @@ class SparseRunner:
         last: dict[int, Tensor] = {}
         decodes = plan.num_decodes
         if decodes:
-            # Decoding rows run apart from prompts: beside a chunk each would be padded to its width.
+            # Apart from prompts: beside a chunk each decoding row would be padded to its width.
             order = np.argsort(rows[:decodes])
             chunks = [token_ids[index : index + 1] for index in order]
             logits = self.decoder.feed(rows[order], chunks)

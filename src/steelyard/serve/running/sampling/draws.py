@@ -78,7 +78,7 @@ def weigh(
         given, made = logits[first : first + _BLOCK], weights[first : first + _BLOCK]
         for at in range(len(given)):
             exponent = (given[at] - top) * scale
-            # The smallest exponent whose power of two is still a normal float, after rounding.
+            # At -127 the bits of the power of two below are 0, and so is the weight.
             exponent = exponent if exponent > np.float32(-127.0) else np.float32(-127.0)
             whole = np.floor(exponent + np.float32(0.5))
             x = exponent - whole
@@ -90,7 +90,7 @@ def weigh(
             value = value * x + np.float32(6.9314718e-1)
             made[at] = value * x + np.float32(1.0)
             powers[at] = (np.int32(whole) + np.int32(127)) << np.int32(23)
-        # A loop of its own: reading the integers as floats within the first stops its vectorizing.
+        # In a loop of its own, so that both loops run in vector registers.
         for at in range(len(given)):
             made[at] *= scales[at]
         total += _sum(made)

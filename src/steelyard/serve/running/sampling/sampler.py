@@ -128,7 +128,7 @@ class Sampler:
         report = LogProbs(values, peaks, params, self._threads, changed)
         errors = self._edit(values, changed, plan) if changed else {}
         peaks[changed] = values[changed].max(-1) if changed else 0.0
-        # A bias of minus infinity may leave nothing: the row gets any token and its request ends.
+        # Nothing may be left, as where every token ends an output that must not end yet.
         for row in changed:
             if np.isneginf(peaks[row]):
                 errors.setdefault(row, "no token is left to choose")
