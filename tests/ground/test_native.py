@@ -89,8 +89,8 @@ def test_two_processes_at_once_both_get_the_library(code, folder, tmp_path):
     compiler = make_compiler(tmp_path, f'{wait}exec g++ "$@"')
     program = (
         "import sys; from pathlib import Path; from steelyard.native import NativeCode, load\n"
-        f"code = NativeCode(name='answer', sources=tuple(map(Path, {list(map(str, code.sources))})),"
-        f" flags={code.flags})\n"
+        f"sources = tuple(map(Path, {list(map(str, code.sources))}))\n"
+        f"code = NativeCode(name='answer', sources=sources, flags={code.flags})\n"
         f"print(load(code, {compiler!r}).answer(1))\n"
     )
     running = [

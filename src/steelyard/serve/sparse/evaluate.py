@@ -150,6 +150,8 @@ def evaluate(
         controller=controller,
         chunk=1,
     )
+    # One token a step even where the decoder takes chunks: a chunk's tokens see each other before
+    # anything is released.
     rows = np.arange(len(tokens))
     targets = torch.from_numpy(tokens).to(decoder.kv.device)
     losses, choices = [], []

@@ -117,5 +117,5 @@ def _best(decoder: SparseDecoder, length: int, scores: np.ndarray) -> np.ndarray
     worth = decoder.policy.priority(np.arange(length)[None], np.array([length - 1]), scores[None])[
         0
     ]
-    worth[-1] = np.inf
+    worth[-1] = np.inf  # a controller scores past tokens, and may name the last one lowest
     return np.sort(np.argsort(-worth, kind="stable")[:capacity])
