@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import BackendError
 from steelyard.serve.running.kernels import paged_decode
-from steelyard.serve.running.native.build import Team, compiled_library
+from steelyard.serve.running.native.library import Team, compiled_library
 from steelyard.serve.running.pool import KVPool
 
 __all__ = ["checks"]

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,6 +49,25 @@ def greedy(model):
             for _ in range(count):
                 tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
         return tokens[len(prompt) :]
+
+    return generate
+
+
+@pytest.fixture(scope="session")
+def complete():
+    """Greedy completions of a bounded cache, one prompt after the other, without an engine."""
+
+    def generate(decoder, prompts, count):
+        row, outputs = np.zeros(1, dtype=np.int64), []
+        for prompt in prompts:
+            decoder.free(0)
+            for start in range(0, len(prompt), decoder.chunk):
+                logits = decoder.feed(row, [np.array(prompt[start : start + decoder.chunk])])
+            output = [int(logits[0].argmax())]
+            while len(output) < count:
+                output.append(int(decoder.feed(row, [np.array(output[-1:])])[0].argmax()))
+            outputs.append(output)
+        return outputs
 
     return generate
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from steelyard.serve.running.attention import decode_gathered
 from steelyard.serve.running.kernels import paged_decode, split_pieces
-from steelyard.serve.running.native.build import Team, compiled_library
+from steelyard.serve.running.native.library import Team, compiled_library
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 

@@ -6,14 +6,13 @@ from torch.nn import functional as F
 from steelyard.errors import ConfigError
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.config import SchedulerConfig
-from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.step import StepPlan
 from steelyard.serve.sparse.engine import SparseDecoder
 from steelyard.serve.sparse.evaluate import controller_recall, evaluate, evaluate_full
-from steelyard.serve.sparse.generate import decode_plan, generate
 from steelyard.serve.sparse.policies import H2O, Adore, Full, Sinks, TopK, Window
 from steelyard.serve.sparse.prefill import fill
-from steelyard.serve.sparse.slots import SlotTable
+from steelyard.serve.sparse.slots import BLOCK_SIZE, SlotTable
 from steelyard.serve.sparse.training import ControllerModule
 
 
@@ -88,13 +87,13 @@ def masked_logits(model, tokens, allowed):
     ],
     ids=lambda item: type(item).__name__,
 )
-def test_a_cache_that_holds_everything_equals_full_attention(model, controller, greedy, policy):
+def test_a_cache_that_holds_everything_equals_full_attention(
+    model, controller, greedy, complete, policy
+):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 97, size).tolist() for size in (5, 33, 20)]
     decoder = SparseDecoder(model, policy, num_requests=2, max_length=120, controller=controller)
-    assert generate(decoder, prompts, SamplingParams(max_tokens=12)) == [
-        greedy(prompt, 12) for prompt in prompts
-    ]
+    assert complete(decoder, prompts, 12) == [greedy(prompt, 12) for prompt in prompts]
     assert decoder.stats().released == 0
 
 
@@ -158,11 +157,11 @@ def test_memory_does_not_grow_with_length(model, controller):
     assert len(sizes) == 1
 
 
-def test_chunked_prompts_release_between_chunks(model, controller, tokens):
+def test_chunked_prompts_release_between_chunks(model, controller, complete, tokens):
     decoder = SparseDecoder(
         model, Adore(capacity=16, rebuild=2), num_requests=2, max_length=60, controller=controller
     )
-    out = generate(decoder, tokens[:, :40].tolist(), SamplingParams(max_tokens=10))
+    out = complete(decoder, tokens[:, :40].tolist(), 10)
     assert [len(item) for item in out] == [10, 10]
     assert decoder.stats().released > 40
 
@@ -191,14 +190,34 @@ def test_filling_a_prompt_keeps_exact_states_of_the_best_tokens(model, controlle
         fill(decoder, 1, prompt)
 
 
+def decode_plan(table, rows, tokens):
+    """The latest token of some requests as a step of the engine, with slabs as block tables."""
+    last = table.lengths[rows] - 1
+    slots = (table.positions[rows] == last[:, None]).argmax(1)
+    blocks = table.width // BLOCK_SIZE
+    return StepPlan(
+        request_ids=[str(row) for row in rows],
+        num_decodes=len(rows),
+        token_ids=tokens[rows, last],
+        positions=last,
+        slot_mapping=rows * table.width + slots,
+        query_lengths=np.ones(len(rows), dtype=np.int64),
+        context_lengths=table.live[rows],
+        block_tables=rows[:, None] * blocks + np.arange(blocks),
+        sample_rows=np.arange(len(rows)),
+        sampled=[Request(id=str(row), prompt=[0]) for row in rows],
+        output_positions=last,
+    )
+
+
 def test_the_engines_runner_executes_slabs_as_block_tables(model, tokens):
     table = SlotTable(Window(20), 2, 60)
     runner = TorchRunner(model, SchedulerConfig(num_blocks=4, max_model_len=64, max_num_seqs=2))
     decoder = SparseDecoder(model, Window(20), num_requests=2, max_length=60, chunk=1)
-    rows, requests = np.arange(2), [Request(id=str(row), prompt=[0]) for row in range(2)]
+    rows = np.arange(2)
     for place in range(50):
         table.on_append(rows, np.full(2, place))
-        chosen = runner.execute(decode_plan(table, rows, requests, tokens)).tokens
+        chosen = runner.execute(decode_plan(table, rows, tokens)).tokens
         table.select_release(table.received)
         assert (
             chosen.tolist()
@@ -245,13 +264,5 @@ def test_bad_input_is_refused(model, controller):
     with pytest.raises(ConfigError, match="outgrow"):
         for _ in range(4):
             decoder.feed(np.array([0]), [np.arange(16)])
-    for prompt, params, match in (
-        ([], SamplingParams(), "does not fit"),
-        ([1] * 50, SamplingParams(max_tokens=11), "does not fit"),
-        ([97], SamplingParams(), "token ids"),
-        ([1], SamplingParams(n=2), "one output"),
-    ):
-        with pytest.raises(ConfigError, match=match):
-            generate(decoder, [prompt], params)
     with pytest.raises(ConfigError, match="T >= 2"):
         evaluate(model, Full(), np.zeros((1, 1), dtype=np.int64))

@@ -144,10 +144,3 @@ def test_more_tokens_than_empty_slots_are_refused_and_change_nothing():
     assert (table.positions == before).all()
     table.clear(0)
     assert table.live[0] == table.lengths[0] == 0
-
-
-def test_slots_map_onto_blocks_of_the_pool():
-    table = SlotTable(Window(20), 3, 100)
-    assert table.width == 32
-    assert table.slot_mapping(np.array([0, 2]), np.array([5, 17])).tolist() == [5, 81]
-    assert table.block_tables(np.array([0, 2])).tolist() == [[0, 1], [4, 5]]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from steelyard.nn.transformer import Transformer
     from steelyard.serve.running.sampling import Sampler
+    from steelyard.serve.sparse.serving import SparseRunner
 
 __all__ = ["LLM", "default_config"]
 
@@ -107,6 +108,7 @@ class LLM:
         native: bool | None = None,
         swap_folder: Path | None = None,
         make_policy: Callable[[], OrderPolicy] | None = None,
+        runner: TorchRunner | SparseRunner | None = None,
     ) -> None:
         """Allocate the pool and compile the kernels.
 
@@ -124,6 +126,8 @@ class LLM:
             swap_folder: folder of the file that keeps swapped blocks; they stay in memory by
                 default.
             make_policy: makes the order of requests; that of the config by default.
+            runner: executes the plans; one made of the model, the limits and the options above by
+                default.
 
         Raises:
             BackendError: native kernels are asked for and cannot be had.
@@ -135,7 +139,7 @@ class LLM:
         self.clock: Clock = clock or WallClock()
         self._make_policy = make_policy
         limits = config or default_config(model)
-        self.runner = TorchRunner(
+        self.runner = runner or TorchRunner(
             model, limits, compiled=compiled, sampler=sampler, kv_dtype=kv_dtype, native=native
         )
         self.runner.warm_up()

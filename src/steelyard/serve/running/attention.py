@@ -1,4 +1,8 @@
-"""Attention of one step over the paged cache: decoding sequences together, prompts one by one."""
+"""Attention of one step over the paged cache.
+
+Decoding sequences attend together, prompt chunks one by one: a chunk is a large product by itself,
+and padding chunks to one length would cost more than the calls.
+"""
 
 from __future__ import annotations
 
@@ -71,14 +75,19 @@ class StepAttention:
             compiled: decode with the numba kernel (float32 on the CPU) instead of a gathered batch.
             helpers: threads that share the kernel's rows.
         """
-        device, self.pool = pool.kv.device, pool
+        device = pool.kv.device
         size = pool.kv.shape[4]
-        self.helpers, self.threads, self.compiled = helpers, torch.get_num_threads(), compiled
+        self.pool = pool
+        self.helpers = helpers
+        self.threads = torch.get_num_threads()
+        self.compiled = compiled
         self.blocks = torch.from_numpy(plan.slot_mapping // size).to(device)
         self.offsets = torch.from_numpy(plan.slot_mapping % size).to(device)
         count = self.num_decodes = plan.num_decodes
-        self.tables, self.contexts = plan.block_tables[:count], plan.context_lengths[:count]
+        self.tables = plan.block_tables[:count]
+        self.contexts = plan.context_lengths[:count]
         if count and not compiled:
+            # Only as many blocks as the longest decoding context has: prompts may have more.
             width = -(-int(self.contexts.max()) // size)
             self.device_tables = torch.from_numpy(np.ascontiguousarray(self.tables[:, :width])).to(
                 device
@@ -100,24 +109,15 @@ class StepAttention:
         return _Chunk(starts[row], starts[row + 1], context, table)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend in one layer.
-
-        Args:
-            layer: its index.
-            query: [T, H, D].
-            key: [T, KV, D].
-            value: [T, KV, D].
-
-        Returns:
-            [T, H, D].
-        """
+        """Attend in one layer, as `nn.layer.Attend` describes."""
         self.pool.write(layer, self.blocks, self.offsets, key, value)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if self.num_decodes:
             self._decode(layer, query[: self.num_decodes], out)
         for chunk in self.chunks:
             if chunk.table is None:
-                k, v = key[chunk.rows].transpose(0, 1), value[chunk.rows].transpose(0, 1)
+                # The whole context is in this step: no need to read it back from the pool.
+                k, v = (part[chunk.rows].transpose(0, 1) for part in (key, value))
             else:
                 k, v = (
                     part[:, : chunk.context]

@@ -60,6 +60,7 @@ def embed(
                 hint="encode it with this model's tokenizer",
             )
     out = np.empty((len(prompts), arch.hidden_size), dtype=np.float32)
+    # By length, so that prompts of equal length stand together and share a call.
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     with torch.inference_mode():
         for batch in _batches([len(prompts[index]) for index in order], token_budget):
@@ -73,11 +74,12 @@ def embed(
 
 def _batches(lengths: list[int], budget: int) -> Iterator[slice]:
     """Cut prompts into runs of at most `budget` tokens, or of one prompt."""
-    first, used = 0, 0
+    first = used = 0
     for index, length in enumerate(lengths):
         if used and used + length > budget:
             yield slice(first, index)
-            first, used = index, 0
+            first = index
+            used = 0
         used += length
     if lengths:
         yield slice(first, len(lengths))
@@ -97,6 +99,7 @@ def _pool(model: Transformer, prompts: list[Sequence[int]], pooling: str) -> Ten
     hidden = model.run(tokens, positions, _GroupedAttention(groups))
     if pooling == "last":
         return hidden[lengths.to(device).cumsum(0) - 1]
+    # Summed in float32: means over thousands of bfloat16 states would lose their last bits.
     parts = hidden.float().split([length * count for length, count in groups])
     return torch.cat(
         [

@@ -20,7 +20,17 @@ _PROCESSORS_INTERPRETED = 8
 
 
 def gpu_kernel_fits(pool: KVPool) -> bool:
-    """Whether the Triton kernel can serve a pool: it lies on a GPU, Triton is installed, and heads are 16 to 256 wide by powers of two."""
+    """Whether the Triton kernel can serve a pool.
+
+    It can where the pool lies on a GPU, Triton is installed, and heads are 16 to 256 wide by powers
+    of two.
+
+    Args:
+        pool: keys and values.
+
+    Returns:
+        Whether it can.
+    """
     width = pool.kv.shape[-1]
     powers = 16 <= width <= 256 and width & (width - 1) == 0
     return pool.kv.is_cuda and powers and importlib.util.find_spec("triton") is not None
@@ -43,8 +53,11 @@ class GPUStepAttention:
         """
         from steelyard.serve.running.triton_attention import num_splits, query_tiles
 
-        device, size, count = pool.kv.device, pool.kv.shape[4], plan.num_decodes
+        device = pool.kv.device
+        size = pool.kv.shape[4]
+        count = plan.num_decodes
         self.pool = pool
+        # Every copy to the device is a round trip, so arrays travel together.
         slots = torch.from_numpy(
             np.stack([plan.slot_mapping // size, plan.slot_mapping % size])
         ).to(device)
@@ -57,6 +70,7 @@ class GPUStepAttention:
             if device.type == "cuda"
             else _PROCESSORS_INTERPRETED
         )
+        # Decoding rows are few and prompt tiles many, so each launch has its own number of splits.
         self.launches = []
         for first, stop in ((0, count), (count, len(plan.request_ids))):
             queries, contexts = plan.query_lengths[first:stop], plan.context_lengths[first:stop]
@@ -74,17 +88,7 @@ class GPUStepAttention:
                 self.launches.append((self.tables[first:stop], tiles, splits))
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend in one layer.
-
-        Args:
-            layer: its index.
-            query: [T, H, D].
-            key: [T, KV, D].
-            value: [T, KV, D].
-
-        Returns:
-            [T, H, D].
-        """
+        """Attend in one layer, as `nn.layer.Attend` describes."""
         from steelyard.serve.running.triton_attention import paged_attention
 
         self.pool.write(layer, self.blocks, self.offsets, key, value)

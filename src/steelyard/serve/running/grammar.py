@@ -1,6 +1,4 @@
-"""Outputs that must follow a grammar.
-
-JSON schemas, regular expressions, choices and Lark grammars, through `llguidance`.
+"""Outputs that must follow a JSON schema, a regular expression, choices or a Lark grammar.
 
 `SamplingParams.grammar` spells a grammar as its kind, a colon and its text: "json_schema:{...}",
 "regex:[a-z]+", 'choice:["yes", "no"]' or "lark:start: ...". "json_object" alone is any JSON object.
@@ -13,10 +11,11 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-import numba
 import numpy as np
 
 from steelyard.errors import BackendError, ConfigError
+from steelyard.jit import njit
+from steelyard.serve.running.states import RequestStates
 from steelyard.serve.scheduling.request import Request
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ Kind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
 
 _MOST_CHARACTERS = 100_000
 _MOST_COMPILED = 64
-_MOST_STATES = 1024
 _MOST_CHOICES = 1000
 
 
@@ -37,7 +35,7 @@ def spell(kind: Kind, text: str | dict[str, Any] | list[str] = "") -> str:
     """Write a grammar as `SamplingParams.grammar` takes it.
 
     Args:
-        kind: of the grammar.
+        kind: kind of the grammar.
         text: schema (text or parsed), pattern, choices (text of a JSON list or a list) or Lark
             source; nothing for "json_object".
 
@@ -65,8 +63,8 @@ class Grammars:
         """Read the tokenizer's vocabulary.
 
         Args:
-            tokenizer: of the model.
-            vocab_size: of the model; at least the tokenizer's.
+            tokenizer: tokenizer of the model.
+            vocab_size: tokens of the model; at least as many as the tokenizer has.
             end_tokens: ids that end an output; a grammar that is complete allows nothing else.
 
         Raises:
@@ -101,6 +99,7 @@ class Grammars:
                 hint="leave grammars out of requests",
             ) from error
         self._limits = llguidance.LLParserLimits(
+            # Work, not time: what is accepted once is accepted on a busy machine too.
             initial_lexer_fuel=1_000_000,
             step_lexer_fuel=200_000,
             step_max_items=50_000,
@@ -109,7 +108,7 @@ class Grammars:
         )
         self._lock = threading.Lock()
         self._compiled: dict[str, LLMatcher] = {}
-        self._states: dict[str, GrammarState] = {}
+        self._states = RequestStates(self._start)
 
     def check(self, grammar: str) -> None:
         """Refuse a grammar that cannot be followed; what can is compiled and kept.
@@ -142,8 +141,7 @@ class Grammars:
         masks = np.zeros((len(rows), -(-self.vocab_size // 32)), dtype=np.int32)
         errors = {}
         for mask, row, request, position in zip(masks, rows, requests, positions, strict=True):
-            state = self._state(request)
-            reason = state.fill(mask, position)
+            reason = self._states.get(request).fill(mask, position)
             if reason:
                 errors[row] = reason
             elif position < request.params.min_tokens:
@@ -151,26 +149,14 @@ class Grammars:
         _forbid(logits, np.array(rows, dtype=np.int64), masks)
         return errors
 
-    def _state(self, request: Request) -> GrammarState:
-        """Return the state that follows a request, made anew when it is not known."""
-        state = self._states.get(request.id)
-        if state is None or state.request is not request:
-            if len(self._states) >= _MOST_STATES:
-                self._states = {
-                    key: item
-                    for key, item in self._states.items()
-                    if item.request.finish_reason is None
-                }
-            if len(self._states) >= _MOST_STATES:
-                self._states = {}
-            state = self._states[request.id] = GrammarState(
-                request, self._matcher(request.params.grammar).deep_copy(), self.end_tokens
-            )
-        return state
+    def _start(self, request: Request) -> GrammarState:
+        """Return the state of a request at its start."""
+        matcher = self._matcher(request.params.grammar).deep_copy()
+        return GrammarState(request, matcher, self.end_tokens)
 
     def _matcher(self, grammar: str) -> LLMatcher:
-        """Return the compiled grammar at its start; the least recently asked for is dropped when too many are kept."""
-        with self._lock:
+        """Return the compiled grammar at its start; the least recently used one makes room."""
+        with self._lock:  # requests are checked on another thread than steps run
             found = self._compiled.pop(grammar, None) or self._compile(grammar)
             self._compiled[grammar] = found
             if len(self._compiled) > _MOST_COMPILED:
@@ -231,8 +217,8 @@ class GrammarState:
 
         Args:
             request: with a grammar.
-            matcher: of its own, at the start.
-            end_tokens: allowed when the grammar is complete.
+            matcher: matcher of this request alone, at the start.
+            end_tokens: token ids allowed when the grammar is complete.
         """
         self.request = request
         self._matcher = matcher
@@ -255,6 +241,7 @@ class GrammarState:
         if not reason and not self._matcher.is_stopped():
             self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
             reason = self._matcher.get_error() if self._matcher.is_error() else ""
+        # Complete, or beyond its limits: only an end token is left.
         if reason or not mask.any():
             mask[:] = 0
             for token in self._end_tokens:
@@ -262,8 +249,9 @@ class GrammarState:
         return " ".join(reason.split())[:300]
 
     def _follow(self, output: list[int]) -> str:
-        """Go to the state after `output`; give why that is not possible."""
+        """Go to the state after `output`; return why that is not possible."""
         done = len(self._taken)
+        # A fork starts from another output, and preemption may cut one short.
         if output[:done] != self._taken:
             pairs = zip(self._taken, output, strict=False)
             done = next(
@@ -282,7 +270,7 @@ class GrammarState:
             self._end_tokens if self._matcher.is_stopped() else ()
         ):
             return self._matcher.get_error() or "the output does not follow the grammar"
-        self._taken = output
+        self._taken = output  # `fill` made this list for this call alone
         return ""
 
 
@@ -324,14 +312,14 @@ def _hold_back(mask: np.ndarray, tokens: list[int]) -> None:
         mask[:] = held
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _forbid(logits: np.ndarray, rows: np.ndarray, masks: np.ndarray) -> None:
     """Set the logits whose bit is 0 to minus infinity."""
     for at in range(len(rows)):
         row = logits[rows[at]]
         for word in range(masks.shape[1]):
             bits = masks[at, word]
-            if bits != -1:
+            if bits != -1:  # most words of a loose grammar allow all 32 tokens
                 for token in range(word * 32, min(word * 32 + 32, len(row))):
                     if not (bits >> (token & 31)) & 1:
                         row[token] = -np.inf

@@ -10,8 +10,9 @@ reads float32 and bfloat16 (the upper half of a float32) alike.
 import itertools
 from concurrent.futures import Executor
 
-import numba
 import numpy as np
+
+from steelyard.jit import njit
 
 __all__ = ["paged_decode", "split_pieces"]
 
@@ -52,9 +53,7 @@ def paged_decode(
     helpers: Executor | None = None,
     threads: int = 1,
 ) -> None:
-    """Attend from one query per sequence to its paged context.
-
-    Softmax is kept running from block to block.
+    """Attend from one query per sequence to its paged context, with a running softmax.
 
     Args:
         query: float32 [S, H, D], not yet scaled.
@@ -89,13 +88,13 @@ def paged_decode(
 
 
 def _edges(pieces: np.ndarray, threads: int) -> list[int]:
-    """Cut pieces into runs of about equal tokens."""
+    """Cut pieces into runs of about equal tokens, since contexts differ a hundredfold."""
     total = np.cumsum(pieces[:, 2] - pieces[:, 1])
     cuts = np.searchsorted(total, total[-1] * np.arange(1, threads) / threads, side="left") + 1
     return sorted({0, *np.minimum(cuts, len(pieces)).tolist(), len(pieces)})
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def _read(source: np.ndarray, count: int, target: np.ndarray) -> None:
     """Copy the bits of numbers [count, D] into the bits of float32 [B, D]."""
     shift = np.uint32(32 - 8 * source.itemsize)
@@ -104,7 +103,7 @@ def _read(source: np.ndarray, count: int, target: np.ndarray) -> None:
             target[token, column] = np.uint32(source[token, column]) << shift
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def _attend(
     query: np.ndarray,
     keys: np.ndarray,
@@ -115,7 +114,18 @@ def _attend(
     first_piece: int,
     end_piece: int,
 ) -> None:
-    """Do pieces [first_piece, end_piece): leaves numerators [H, D], peak and denominator of each in `parts`."""
+    """Attend to pieces of contexts.
+
+    Args:
+        query: float32 [S, H, D].
+        keys: bits of numbers [num_blocks, KV, B, D].
+        values: bits of the same type and shape.
+        tables: int64 [S, M].
+        pieces: int64 [P, 3] from `split_pieces`.
+        parts: float32 [P, H, D + 2]; numerator, peak and denominator of each piece and head.
+        first_piece: first piece to do.
+        end_piece: piece after the last.
+    """
     _, num_heads, width = query.shape
     _, num_kv, block_size, _ = keys.shape
     group = num_heads // num_kv
@@ -129,12 +139,14 @@ def _attend(
         row = pieces[piece, 0]
         totals = parts[piece, head * group : (head + 1) * group]
         totals[:, :width] = np.float32(0.0)
+        # Finite, so that the first shrink is exp(-huge) = 0 and never infinity less infinity.
         totals[:, width] = np.float32(-3.0e38)
         totals[:, width + 1] = np.float32(0.0)
         shares = np.empty((group, block_size), np.float32)
         for first in range(pieces[piece, 1], pieces[piece, 2], block_size):
             block = tables[row, first // block_size]
             count = min(block_size, pieces[piece, 2] - first)
+            # Read once for all heads of the group: memory is what decoding waits for.
             _read(keys[block, head], count, bits)
             for member in range(group):
                 q = query[row, head * group + member]
@@ -149,7 +161,7 @@ def _attend(
                 shrink = np.exp(totals[member, width] - highest)
                 totals[member, width] = highest
                 weight = totals[member, width + 1] * shrink
-                if shrink != np.float32(1.0):
+                if shrink != np.float32(1.0):  # most blocks do not raise the peak
                     for column in range(width):
                         totals[member, column] *= shrink
                 for token in range(count):
@@ -166,7 +178,7 @@ def _attend(
                         total[column] += share * state[token, column]
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def _combine(parts: np.ndarray, starts: np.ndarray, out: np.ndarray) -> None:
     """Join the pieces of each row and divide by the denominators."""
     rows, num_heads, width = out.shape

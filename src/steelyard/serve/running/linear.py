@@ -1,7 +1,4 @@
-"""Linear layers for few rows.
-
-The runner's own copy of the weights, laid out as oneDNN's kernels read them.
-"""
+"""Linear layers for few rows: a copy of the weights laid out as oneDNN's kernels read them."""
 
 import copy
 from typing import cast
@@ -36,6 +33,7 @@ def can_pack(weight: Tensor) -> bool:
 
 
 def _pack(weight: Tensor) -> Tensor:
+    """Lay a weight out; the operators are PyTorch's own and may go, hence the trial above."""
     return torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
 
@@ -61,7 +59,7 @@ class PackedLinear(nn.Module):
         self.bias = None if bias is None else bias.detach()
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Give [..., N] of rows [..., K]."""
+        """Return [..., N] of rows [..., K]."""
         return torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
 
 

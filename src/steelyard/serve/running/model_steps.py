@@ -1,6 +1,6 @@
 """Runs steps through the model's own forward, on any device.
 
-The reference, and with packed weights the path without a compiler.
+This is the reference, and with packed weights and the numba kernel the path without a compiler.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class ModelSteps:
                 changes of weights are not seen.
             helpers: threads that share the numba kernel's rows.
         """
-        self._pool, self._compiled, self._helpers = pool, compiled, helpers
-        self._on_gpu, self._group = (
-            gpu_kernel_fits(pool),
-            model.architecture.num_heads // model.architecture.num_kv_heads,
-        )
+        self._pool = pool
+        self._compiled = compiled
+        self._helpers = helpers
+        self._on_gpu = gpu_kernel_fits(pool)
+        self._group = model.architecture.num_heads // model.architecture.num_kv_heads
         weight = model.embedding.weight
         packs = compiled and can_pack(weight)
         self._model = packed_model(model) if packs else model
@@ -79,8 +79,7 @@ class ModelSteps:
         else:
             attend = StepAttention(plan, self._pool, compiled=self._compiled, helpers=self._helpers)
         tokens, positions = (
-            torch.from_numpy(token_ids).to(device),
-            torch.from_numpy(plan.positions).to(device),
+            torch.from_numpy(item).to(device) for item in (token_ids, plan.positions)
         )
         hidden = self._model.run(tokens, positions, attend)
         if not len(plan.sample_rows):

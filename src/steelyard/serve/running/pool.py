@@ -34,10 +34,10 @@ class KVPool:
         """Allocate zeros.
 
         Args:
-            arch: of the model.
-            num_blocks: blocks.
+            arch: architecture of the model.
+            num_blocks: number of blocks.
             block_size: tokens per block.
-            dtype: of keys and values.
+            dtype: type of keys and values.
             device: where they stand.
 
         Raises:
@@ -63,7 +63,16 @@ class KVPool:
         return self.kv.numel() * self.kv.element_size()
 
     def arrays(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return keys and values of a layer as the bits of their numbers: uint32 or uint16 [num_blocks, KV, B, D]; CPU only."""
+        """Return keys and values of a layer as the bits of their numbers.
+
+        numpy has no bfloat16, so kernels that read both types take integers.
+
+        Args:
+            layer: its index.
+
+        Returns:
+            uint32 or uint16 [num_blocks, KV, B, D] of each; on the CPU only.
+        """
         bits = (
             self.kv[layer]
             .view(torch.uint32 if self.kv.element_size() == 4 else torch.uint16)
@@ -92,7 +101,7 @@ class KVPool:
         Args:
             layer: its index.
             tables: int64 [..., M].
-            dtype: of the result.
+            dtype: type of the result.
 
         Returns:
             Keys and values, each [..., KV, M * B, D].
@@ -111,7 +120,17 @@ class KVPool:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Make zeros in huge pages where the system has them: blocks lie scattered, and each in a small page of its own costs a table walk."""
+    """Make zeros, in huge pages where the system has them.
+
+    Blocks lie scattered; each in a small page of its own would cost a walk of the page table.
+
+    Args:
+        shape: shape of the tensor.
+        dtype: type of its numbers.
+
+    Returns:
+        The tensor; its memory is taken when it is first written.
+    """
     count = math.prod(shape)
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype)

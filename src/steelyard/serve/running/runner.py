@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.errors import BackendError, CapacityError, ConfigError, DataError
-from steelyard.serve.running.launch import Launch, Launcher
+from steelyard.errors import BackendError, CapacityError, ConfigError
+from steelyard.native import switched_off
+from steelyard.serve.running.launcher import Launch, Launcher
 from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.sampling import Sampler
@@ -68,7 +69,7 @@ class TorchRunner:
                 Packing copies the weights once, so later changes of the model's weights do not
                 reach the runner.
             sampler: chooses tokens; one without grammars by default.
-            kv_dtype: of keys and values in the pool; the model's by default. `torch.bfloat16`
+            kv_dtype: type of keys and values in the pool; the model's by default. `torch.bfloat16`
                 halves the bytes that decoding reads.
             native: use the C++ kernels, or with False the numba ones; by default where a compiler
                 is found and the kernels prove at least 1.2 times faster here. `STEELYARD_NATIVE=0`
@@ -80,13 +81,17 @@ class TorchRunner:
                 take the dtype or device.
             CapacityError: the device has no memory for the pool.
         """
-        arch, weight = model.architecture, next(model.parameters())
+        weight = next(model.parameters())
         self.compiled = _refuse(model, config, compiled, kv_dtype)
         self.model = model.eval()
         self.config = config
         self.sampler = sampler or Sampler()
         self.pool = KVPool(
-            arch, config.num_blocks, config.block_size, kv_dtype or weight.dtype, weight.device
+            model.architecture,
+            config.num_blocks,
+            config.block_size,
+            kv_dtype or weight.dtype,
+            weight.device,
         )
         self.kernel, self.kernel_note, self._steps = self._choose(native)
         self._device = weight.device
@@ -94,7 +99,7 @@ class TorchRunner:
 
     @property
     def kv(self) -> Tensor:
-        """Keys and values [L, 2, num_blocks, ...]; consecutive blocks of one layer's keys or values are contiguous."""
+        """Keys and values [L, 2, num_blocks, ...], of which runs of blocks are contiguous."""
         return self.pool.kv
 
     @property
@@ -112,7 +117,7 @@ class TorchRunner:
 
         The pool stays as it was.
         """
-        saved = self.kv[:, :, :1].clone()
+        saved = self.kv[:, :, :1].clone()  # the plans below write to slot 0
         for num_decodes in (0, 1):
             self.execute(_one_token_plan(num_decodes))
         self.kv[:, :, :1] = saved
@@ -144,53 +149,57 @@ class TorchRunner:
     @torch.inference_mode()
     def _run(self, plan: StepPlan, token_ids: np.ndarray) -> StepOutput:
         """Run one step now."""
-        if len(plan.copies):
+        if len(plan.copies):  # first: this very step may write to the source of a copy
             self.pool.copy_blocks(plan.copies)
         logits = self._steps.logits(plan, token_ids)
         return plan.blank_output() if logits is None else self.sampler.sample(logits, plan)
 
     def _choose(self, native: bool | None) -> tuple[str, str, _Steps]:
-        """Take the best kernels that this machine and model allow."""
-        from steelyard.serve.running.native import build, layout, steps, trial
-
-        threads, note = torch.get_num_threads(), ""
-        if not self.compiled or native is False or (native is None and build.switched_off()):
-            note = "switched off" if self.compiled else "not compiled: the model's own forward runs"
-        elif not layout.fits(self.model):
-            note = "native kernels take widths in multiples of 8"
-        else:
-            try:
-                library = build.compiled_library()
-                note = "" if native else trial.verdict(library, threads).refusal
-                if not note:
-                    rows = self.config.token_budget
-                    return (
-                        "native",
-                        "",
-                        steps.NativeSteps(
-                            self.model, self.pool, library, rows=rows, threads=threads
-                        ),
-                    )
-            except (BackendError, DataError, CapacityError) as error:
-                note = str(error)
+        """Take the best kernels that this machine and model allow, and say why not better ones."""
+        steps, note = self._native_steps(native)
+        if steps is not None:
+            return "native", "", steps
         if native:
             raise BackendError(
                 f"native kernels cannot run: {note}", hint="leave native out to fall back by itself"
             )
-        helpers = threads - 1 if self.compiled else 0
-        pool = ThreadPoolExecutor(helpers, thread_name_prefix="decode") if helpers else None
-        return (
-            ("numba" if self.compiled else "torch"),
-            note,
-            ModelSteps(self.model, self.pool, compiled=self.compiled, helpers=pool),
-        )
+        threads = torch.get_num_threads()
+        helpers = None
+        if self.compiled and threads > 1:
+            helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="decode")
+        steps = ModelSteps(self.model, self.pool, compiled=self.compiled, helpers=helpers)
+        return ("numba" if self.compiled else "torch"), note, steps
+
+    def _native_steps(self, native: bool | None) -> tuple[_Steps | None, str]:
+        """Return the native kernels, or None and the reason."""
+        if not self.compiled:
+            return None, "not compiled: the model's own forward runs"
+        if native is False or (native is None and switched_off()):
+            return None, "switched off"
+        # Imported late: an engine without native kernels has no use for them.
+        from steelyard.serve.running.native import layout, library, steps, trial
+
+        if not layout.fits(self.model):
+            return None, "native kernels take widths in multiples of 8"
+        threads = torch.get_num_threads()
+        try:
+            kernels = library.compiled_library()
+            # Who asks for native kernels by name gets them, whatever the race would say.
+            note = "" if native else trial.refusal(kernels, threads)
+            if note:
+                return None, note
+            rows = self.config.token_budget
+            return steps.NativeSteps(self.model, self.pool, kernels, rows=rows, threads=threads), ""
+        except (BackendError, CapacityError) as error:
+            return None, str(error)
 
 
 def _refuse(
     model: Transformer, config: SchedulerConfig, compiled: bool | None, kv_dtype: torch.dtype | None
 ) -> bool:
-    """Refuse what does not fit together; else give whether compiled kernels run."""
-    arch, weight = model.architecture, next(model.parameters())
+    """Refuse what does not fit together, and return whether compiled kernels run."""
+    arch = model.architecture
+    weight = next(model.parameters())
     if config.max_model_len > arch.max_positions:
         message = (
             f"max_model_len {config.max_model_len} is beyond the {arch.max_positions} "
@@ -213,7 +222,8 @@ def _refuse(
 
 def _one_token_plan(num_decodes: int) -> StepPlan:
     """Make a plan that runs token 0 in slot 0."""
-    zero, one = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    zero = np.zeros(1, dtype=np.int64)
+    one = np.ones(1, dtype=np.int64)
     return StepPlan(
         request_ids=["warm-up"],
         num_decodes=num_decodes,

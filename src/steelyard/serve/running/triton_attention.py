@@ -1,6 +1,4 @@
-"""Attention over the block table on a GPU.
-
-One Triton kernel for decoding sequences and prompt chunks alike.
+"""Attention over the block table on a GPU: one kernel for decoding sequences and prompt chunks.
 
 This module needs Triton, which comes with PyTorch's CUDA builds; it is imported only for models on
 a GPU. With `TRITON_INTERPRET=1` in the environment the kernel runs on the CPU, slowly, for tests.
@@ -53,12 +51,13 @@ def query_tiles(
         query_lengths: int64 [S] rows of each sequence in this step.
         context_lengths: int64 [S] tokens in the pool after this step.
         group: query heads per key head.
-        device: of the kernel.
+        device: device of the kernel.
         first_row: where the first sequence begins in the flat batch.
 
     Returns:
         The tiles, sequence by sequence.
     """
+    # A tile's lines are rows times the heads of a group, which read the same keys.
     rows = max(_TILE_ROWS // group, 1)
     tiles = -(-query_lengths // rows)
     sequence = np.repeat(np.arange(len(query_lengths)), tiles)
@@ -84,6 +83,7 @@ def num_splits(num_tiles: int, num_kv_heads: int, longest_context: int, num_proc
     Source: split over the context as in flash decoding (Dao et al. 2023, "Flash-Decoding for
     long-context inference").
     """
+    # Twice the processors, so that no processor idles while another finishes its last piece.
     wanted = 2 * num_processors // max(num_tiles * num_kv_heads, 1)
     allowed = longest_context // 256
     return 1 << max(min(wanted, allowed, 32).bit_length() - 1, 0)
@@ -99,7 +99,7 @@ def paged_attention(
     *,
     splits: int = 1,
 ) -> None:
-    """Attend from every row of the tiles to its sequence, causally, reading keys and values through the block table.
+    """Attend from every row of the tiles to its sequence, causally, through the block table.
 
     Args:
         query: [T, H, D], not yet scaled.
@@ -118,7 +118,7 @@ def paged_attention(
         Gimelshein 2018 (arXiv 1805.02867).
     """
     num_heads, width = query.shape[1:]
-    num_kv, block_size = keys.shape[2], keys.shape[1]
+    _, block_size, num_kv, _ = keys.shape
     if width & (width - 1) or not 16 <= width <= 256:
         raise ConfigError(
             f"head_dim is {width}, but the GPU kernel takes powers of two in [16, 256]",
@@ -127,33 +127,25 @@ def paged_attention(
     group = num_heads // num_kv
     count = len(tiles.sequence)
     rows = max(_TILE_ROWS // group, 1) * group
+    # Tensor cores multiply at least 16 rows, and Triton's ranges are powers of two.
     tile = max(16, 1 << (rows - 1).bit_length())
-    partial = torch.empty(
-        (count, num_kv, splits, tile, width), dtype=torch.float32, device=query.device
-    )
-    sums = torch.empty((count, num_kv, splits, tile, 2), dtype=torch.float32, device=query.device)
+    lines = (count, num_kv, splits, tile)
+    partial = torch.empty((*lines, width), dtype=torch.float32, device=query.device)
+    sums = torch.empty((*lines, 2), dtype=torch.float32, device=query.device)
+    shape = {"group": group, "num_kv": num_kv, "width": width, "tile": tile, "splits": splits}
+    tensors = (query, keys, values, tables)
+    places = (tiles.sequence, tiles.first, tiles.count, tiles.position)
+    strides = (*query.stride()[:2], *keys.stride()[:3], tables.stride(0))
     _attend[(count, num_kv, splits)](  # pyright: ignore[reportIndexIssue]
-        query,
-        keys,
-        values,
-        tables,
-        tiles.sequence,
-        tiles.first,
-        tiles.count,
-        tiles.position,
+        *tensors,
+        *places,
         partial,
         sums,
         width**-0.5,
-        *query.stride()[:2],
-        *keys.stride()[:3],
-        tables.stride(0),
-        group=group,
-        num_kv=num_kv,
+        *strides,
         block_size=block_size,
-        width=width,
-        tile=tile,
         tokens=_TILE_TOKENS,
-        splits=splits,
+        **shape,
     )
     _combine[(count, num_kv)](  # pyright: ignore[reportIndexIssue]
         partial,
@@ -162,11 +154,7 @@ def paged_attention(
         tiles.count,
         out,
         *out.stride()[:2],
-        group=group,
-        num_kv=num_kv,
-        width=width,
-        tile=tile,
-        splits=splits,
+        **shape,
     )
 
 
@@ -197,7 +185,10 @@ def _attend(
     tokens: tl.constexpr,
     splits: tl.constexpr,
 ):
-    """Attend from one tile and key head to one piece of the context; leaves numerators, peaks and denominators."""
+    """Attend from one tile and key head to one piece of the context.
+
+    Numerators, peaks and denominators stay in float32 for `_combine`.
+    """
     index = tl.program_id(0)
     head = tl.program_id(1)
     piece = tl.program_id(2)
@@ -222,6 +213,7 @@ def _attend(
     length = (context + splits - 1) // splits
     start = piece * length
     stop = tl.minimum(start + length, context)
+    # Finite stand-ins for minus infinity: a line that sees nothing must not make NaN.
     peak = tl.full((tile,), -1.0e30, tl.float32)
     weight = tl.zeros((tile,), tl.float32)
     total = tl.zeros((tile, width), tl.float32)
@@ -235,10 +227,12 @@ def _attend(
         k = tl.load(keys + place[None, :] + column[:, None], mask=there[None, :], other=0.0).to(
             q.dtype
         )
+        # "ieee": the default would round float32 inputs to 10 bits of fraction.
         score = tl.dot(q, k, input_precision="ieee") * scale
         seen = there[None, :] & (token[None, :] <= limit[:, None]) & used[:, None]
         score = tl.where(seen, score, -1.0e30)
         higher = tl.maximum(peak, tl.max(score, 1))
+        # Masked twice: where all of a line is hidden, its peak is the stand-in and exp gives 1.
         share = tl.where(seen, tl.exp(score - higher[:, None]), 0.0)
         shrink = tl.exp(peak - higher)
         weight = weight * shrink + tl.sum(share, 1)

@@ -1,7 +1,4 @@
-"""Attention of one step over slabs.
-
-All requests in one dense batch, masked by original positions.
-"""
+"""Attention of one step over slabs: one dense batch, masked by original positions."""
 
 import numpy as np
 import torch
@@ -45,18 +42,19 @@ class SlabAttention:
                 empty.
             count_mass: add up attention per slot, which costs the fused kernel.
         """
-        self.kv, self.count_mass = kv, count_mass
+        self.kv = kv
+        self.count_mass = count_mass
         device = kv.device
         self.num_active = int(rows.max()) + 1
         counts = np.bincount(rows, minlength=self.num_active)
         ranks = np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
         self.width = int(counts.max())
         self.is_dense = bool((counts == self.width).all())
-        self.rows, self.slots = (
-            torch.from_numpy(rows).to(device),
-            torch.from_numpy(slots).to(device),
+        self.rows, self.slots, self.ranks = (
+            torch.from_numpy(item).to(device) for item in (rows, slots, ranks)
         )
-        self.ranks = torch.from_numpy(ranks).to(device)
+        # A place without a row keeps the highest limit, so that it sees every token: a softmax over
+        # nothing would be NaN.
         limits = np.full((self.num_active, self.width), np.iinfo(np.int64).max)
         limits[rows, ranks] = positions
         active = held[: self.num_active]
@@ -77,18 +75,8 @@ class SlabAttention:
         self.mask = self.mask.masked_fill(hidden, -torch.inf)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend in one layer.
-
-        Args:
-            layer: its index.
-            query: [N, H, D].
-            key: [N, KV, D].
-            value: [N, KV, D].
-
-        Returns:
-            [N, H, D].
-        """
-        keys, values = self.kv[layer, 0, : self.num_active], self.kv[layer, 1, : self.num_active]
+        """Attend in one layer, as `nn.layer.Attend` describes."""
+        keys, values = self.kv[layer, :, : self.num_active]
         keys[self.rows, :, self.slots] = key.to(keys.dtype)
         values[self.rows, :, self.slots] = value.to(values.dtype)
         q = self._spread(query).transpose(1, 2)
@@ -112,7 +100,7 @@ class SlabAttention:
     def _counted(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend with explicit weights and add them up per slot."""
         groups = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        key, value = (item.repeat_interleave(groups, 1) for item in (key, value))
         weights = torch.softmax(
             query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5 + self.mask, dim=-1
         )
@@ -122,4 +110,5 @@ class SlabAttention:
         self.mass[: self.num_active] += (
             torch.where(used[..., None] > 0, weights, 0).sum((1, 2)) * share
         )
+        # A row of the slab without a request has no token at all and is NaN; nobody reads it.
         return weights.nan_to_num() @ value

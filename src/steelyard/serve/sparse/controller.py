@@ -1,7 +1,4 @@
-"""The controller at work: one recurrent step per token, one product per past token.
-
-No tensors library needed.
-"""
+"""The controller at work: one recurrent step per token, one product per past token."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ def model_key(vocab_size: int, hidden_size: int) -> str:
 
 
 def distance_buckets(count: int) -> np.ndarray:
-    """Return the bucket of distances 0 to count - 1: half powers of two, int64 [count], below `NUM_BUCKETS`."""
+    """Return the bucket of each distance below `count`, int64 [count]: half powers of two."""
     return np.minimum(np.floor(2 * np.log2(1.0 + np.arange(count))), NUM_BUCKETS - 1).astype(
         np.int64
     )
@@ -65,7 +62,7 @@ class Controller:
     model: str
 
     def save(self, path: Path | str) -> None:
-        """Write a safetensors file, beside and renamed."""
+        """Write a safetensors file; a file of that name is replaced as a whole."""
         tensors = {
             field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"
         }
@@ -79,7 +76,7 @@ class Controller:
         """Read what `save` wrote.
 
         Args:
-            path: of the file.
+            path: file of the controller.
 
         Returns:
             The controller.
@@ -108,8 +105,8 @@ class Controller:
         """Refuse a language model of another vocabulary or width.
 
         Args:
-            vocab_size: of the language model.
-            hidden_size: of the language model.
+            vocab_size: tokens of the language model.
+            hidden_size: width of the language model.
 
         Raises:
             ConfigError: the controller was trained for another model.
@@ -153,7 +150,8 @@ class ControllerStates:
 
     def clear(self, row: int) -> None:
         """Forget a request."""
-        self._hidden[row], self.lengths[row] = 0.0, 0
+        self._hidden[row] = 0.0
+        self.lengths[row] = 0  # keys beyond it are never read
 
     def append(self, rows: np.ndarray, tokens: np.ndarray) -> None:
         """Read the next token of some requests.
@@ -164,10 +162,8 @@ class ControllerStates:
         """
         from steelyard.serve.sparse.scoring import advance
 
-        weights, keys = (
-            self._controller,
-            np.empty((len(rows), self.keys.shape[2]), dtype=np.float32),
-        )
+        weights = self._controller
+        keys = np.empty((len(rows), self.keys.shape[2]), dtype=np.float32)
         advance(
             self._hidden,
             rows,

@@ -1,7 +1,4 @@
-"""A batched decoder over bounded caches.
-
-Every request owns a slab of constant size, whatever its length.
-"""
+"""A batched decoder over bounded caches: every request owns a slab of constant size."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from steelyard.serve.running.linear import can_pack, packed_model
 from steelyard.serve.sparse.attention import SlabAttention
 from steelyard.serve.sparse.policies import RetentionPolicy, Sinks, TopK
 from steelyard.serve.sparse.renumber import SinkKeys
-from steelyard.serve.sparse.slots import BLOCK_SIZE, SlotTable
+from steelyard.serve.sparse.slots import BLOCK_SIZE, SlotTable, slab_width
 
 if TYPE_CHECKING:
     from steelyard.nn.transformer import Transformer
     from steelyard.serve.sparse.controller import Controller
 
-__all__ = ["SparseDecoder", "SparseStats"]
+__all__ = ["SparseDecoder", "SparseStats", "slab_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +92,11 @@ class SparseDecoder:
                 was trained for another model.
             CapacityError: there is no memory for the slabs.
         """
+        _refuse(model, policy, max_length, controller)
         arch = model.architecture
-        if max_length > arch.max_positions:
-            message = (
-                f"max_length {max_length} is beyond the {arch.max_positions} positions of "
-                f"{arch.name}"
-            )
-            raise ConfigError(message, hint="lower max_length")
-        if policy.signal == "controller" and controller is None:
-            raise ConfigError(
-                f"{type(policy).__name__} needs a controller",
-                hint="train one with sparse.training.train_controller",
-            )
-        if controller is not None:
-            controller.refuse_other(arch.vocab_size, arch.hidden_size)
         self.model = model.eval()
         self._packed = packed_model(model) if can_pack(next(model.parameters())) else model
-        self.chunk = 1 if isinstance(policy, TopK) else chunk
+        self.chunk = _chunk_of(policy, chunk)
         self.table = SlotTable(policy, num_requests, max_length, chunk=self.chunk)
         self.tokens = np.zeros((num_requests, max_length), dtype=np.int64)
         self.memory = (
@@ -120,14 +105,8 @@ class SparseDecoder:
             else None
         )
         weight = next(model.parameters())
-        shape = (
-            arch.num_layers,
-            2,
-            num_requests,
-            arch.num_kv_heads,
-            self.table.width,
-            arch.head_dim,
-        )
+        width = self.table.width
+        shape = (arch.num_layers, 2, num_requests, arch.num_kv_heads, width, arch.head_dim)
         try:
             self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         except RuntimeError as error:
@@ -188,10 +167,13 @@ class SparseDecoder:
             if scores is not None
             else (new_rows[:0], new_rows[:0])
         )
+        # Rebuilt and new tokens are one batch, sorted, so that the last row of a request is its
+        # latest token. A rebuilt token sees what is cached now, not what it once saw.
         flat_rows = np.concatenate([again_rows, new_rows])
         flat_positions = np.concatenate([again_positions, new_positions])
         order = np.lexsort((flat_positions, flat_rows))
-        flat_rows, flat_positions = flat_rows[order], flat_positions[order]
+        flat_rows = flat_rows[order]
+        flat_positions = flat_positions[order]
         last = np.searchsorted(flat_rows, rows, side="right") - 1
         hidden = self._forward(flat_rows, flat_positions, last)
         self._release(scores)
@@ -203,7 +185,7 @@ class SparseDecoder:
     def _remember(
         self, rows: np.ndarray, chunks: list[np.ndarray], counts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Check and store new tokens; give row and position of each."""
+        """Check and store new tokens; return row and position of each."""
         starts = self.table.lengths[rows]
         if counts.min() < 1 or counts.max() > self.chunk:
             raise ConfigError(
@@ -226,23 +208,27 @@ class SparseDecoder:
         return flat_rows, positions
 
     def _score(self, rows: np.ndarray, chunks: list[np.ndarray]) -> np.ndarray | None:
-        """Let the controller read the new tokens and score all seen ones for the latest, [B, T]; None without one."""
+        """Let the controller read the new tokens and score all, [B, T]; None without one."""
         if self.memory is None:
             return None
+        # Its unit is recurrent: tokens of one request go one after the other, requests together.
         for index in range(max(map(len, chunks))):
             some = [place for place, chunk in enumerate(chunks) if len(chunk) > index]
             self.memory.append(rows[some], np.array([chunks[place][index] for place in some]))
         return self.memory.scores(rows)
 
     def _forward(self, rows: np.ndarray, positions: np.ndarray, last: np.ndarray) -> Tensor:
-        """Run rows of the flat batch; give the last hidden states of some."""
-        table, policy = self.table, self.policy
+        """Run rows of the flat batch; return the last hidden states of some."""
+        table = self.table
+        policy = self.policy
         slots = table.on_append(rows, positions)
         if self._sinks is not None:
             self._sinks.turn(table)
         device = self.kv.device
-        tokens = torch.from_numpy(self.tokens[rows, positions]).to(device)
-        places, wanted = torch.from_numpy(positions).to(device), torch.from_numpy(last).to(device)
+        tokens, places, wanted = (
+            torch.from_numpy(item).to(device)
+            for item in (self.tokens[rows, positions], positions, last)
+        )
         attend = SlabAttention(
             self.kv,
             rows,
@@ -254,6 +240,7 @@ class SparseDecoder:
         hidden = self._packed.run(tokens, places, attend, wanted)
         mass = attend.mass.numpy(force=True)
         if isinstance(policy, TopK):
+            # The first pass ranked all tokens; this one attends to the best and to the latest.
             again = SlabAttention(self.kv, rows, slots, positions, table.positions)
             again.restrict(
                 _largest(mass, policy.attended) | (table.positions == table.lengths[:, None] - 1)
@@ -264,8 +251,53 @@ class SparseDecoder:
 
     def _release(self, scores: np.ndarray | None) -> None:
         """Bring every request back to its capacity."""
+        # After the step, so that its own tokens compete with those that were kept.
         signal = self.table.received if scores is None else self.table.of_slots(scores)
         self._released += len(self.table.select_release(signal)[0])
+
+
+def _refuse(
+    model: Transformer, policy: RetentionPolicy, max_length: int, controller: Controller | None
+) -> None:
+    """Refuse what does not fit together."""
+    arch = model.architecture
+    if max_length > arch.max_positions:
+        raise ConfigError(
+            f"max_length {max_length} is beyond the {arch.max_positions} positions of {arch.name}",
+            hint="lower max_length",
+        )
+    if policy.signal == "controller" and controller is None:
+        raise ConfigError(
+            f"{type(policy).__name__} needs a controller",
+            hint="train one with sparse.training.train_controller",
+        )
+    if controller is not None:
+        controller.refuse_other(arch.vocab_size, arch.hidden_size)
+
+
+def slab_bytes(
+    model: Transformer, policy: RetentionPolicy, max_length: int, chunk: int = BLOCK_SIZE
+) -> int:
+    """Return the bytes of keys and values that one request holds.
+
+    Args:
+        model: a decoder.
+        policy: what is kept.
+        max_length: longest sequence; it counts only for a policy that keeps all.
+        chunk: most tokens of a request in a step.
+
+    Returns:
+        Bytes of one slab.
+    """
+    arch, weight = model.architecture, next(model.parameters())
+    slot = 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * weight.element_size()
+    return slot * slab_width(policy, max_length, _chunk_of(policy, chunk))
+
+
+def _chunk_of(policy: RetentionPolicy, chunk: int) -> int:
+    """Return the tokens of a request that one step may take."""
+    # Each token of the oracle attends to a choice of its own, so a step has one per request.
+    return 1 if isinstance(policy, TopK) else chunk
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """What a bounded cache costs in quality.
 
-Token by token, as in decoding, never with a full prefill that hides releases.
+Sequences are fed token by token, as in decoding: a full prefill would hide what releases cost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Evaluation:
         tokens: int64 [B, T] the sequences.
         losses: float32 [B, T - 1] cross-entropy of each next token, nats.
         choices: int64 [B, T - 1] likeliest next token.
-        seconds: of decoding, model and policy.
+        seconds: seconds of decoding, model and policy together.
         kv_bytes_per_request: bytes of keys and values a request held at most.
         rebuilt_per_token: released tokens computed again, per token fed.
     """
@@ -58,7 +58,7 @@ class Evaluation:
         return self.losses.size / self.seconds
 
     def agreement(self, other: Evaluation) -> float:
-        """Return the share of places at which two evaluations of the same sequences name the same likeliest token."""
+        """Return the share of places at which two evaluations name the same likeliest token."""
         return float((self.choices == other.choices).mean())
 
     def recall_accuracy(self, spans: list[list[tuple[int, int]]]) -> float:
@@ -81,7 +81,9 @@ class Evaluation:
 
 @torch.inference_mode()
 def evaluate_full(model: Transformer, tokens: np.ndarray) -> Evaluation:
-    """Evaluate full attention in one forward per sequence, which gives what step-by-step decoding with every token cached gives.
+    """Evaluate full attention, in one forward per sequence.
+
+    It equals decoding step by step with every token cached.
 
     Args:
         model: a decoder.
@@ -90,7 +92,9 @@ def evaluate_full(model: Transformer, tokens: np.ndarray) -> Evaluation:
     Returns:
         The evaluation; its seconds are those of the parallel forward.
     """
-    arch, start, parts = model.architecture, time.perf_counter(), []
+    arch = model.architecture
+    parts = []
+    start = time.perf_counter()
     for row in torch.from_numpy(tokens).to(model.embedding.weight.device):
         parts.append(_told(model(row[None, :-1])[0], row[1:]))
     seconds = time.perf_counter() - start
@@ -146,6 +150,8 @@ def evaluate(
         controller=controller,
         chunk=1,
     )
+    # One token a step even where the decoder takes chunks: a chunk's tokens see each other before
+    # anything is released.
     rows = np.arange(len(tokens))
     targets = torch.from_numpy(tokens).to(decoder.kv.device)
     losses, choices = [], []
@@ -158,7 +164,8 @@ def evaluate(
         choices.append(choice)
         if progress is not None:
             progress(place + 1)
-    seconds, stats = time.perf_counter() - start, decoder.stats()
+    seconds = time.perf_counter() - start
+    stats = decoder.stats()
     return Evaluation(
         tokens=tokens,
         losses=np.stack(losses, 1),
@@ -179,18 +186,18 @@ def controller_recall(
     num_sinks: int = 4,
     aggregation: Aggregation = "mean",
 ) -> float:
-    """Measure how much attention the controller's best past tokens hold, over what the truly most attended ones hold.
+    """Measure how much attention the controller's best past tokens hold.
 
-    Sinks are left out of both.
+    It is set in relation to what the most attended tokens hold; sinks are left out of both.
 
     Args:
         model: a decoder.
-        controller: trained for it.
+        controller: controller trained for the model.
         tokens: int64 [B, T].
         rows: int64 [Q] positions to measure at, rising.
         top: tokens each may name, K.
         num_sinks: first tokens left out.
-        aggregation: of attention over layers.
+        aggregation: how attention is combined over layers.
 
     Returns:
         A fraction of the oracle's attention mass, 1 at best.
@@ -199,7 +206,8 @@ def controller_recall(
     weights = attention_rows(model, torch.from_numpy(tokens), queries, aggregation=aggregation)
     best, _ = top_labels(weights, queries, top, num_sinks=num_sinks)
     states = controller.states(len(tokens), tokens.shape[1])
-    every, scores = np.arange(len(tokens)), np.full(weights.shape, -np.inf, dtype=np.float32)
+    every = np.arange(len(tokens))
+    scores = np.full(weights.shape, -np.inf, dtype=np.float32)
     wanted = {int(row): index for index, row in enumerate(rows)}
     for place in range(int(rows.max()) + 1):
         states.append(every, tokens[:, place])

@@ -21,13 +21,13 @@ Aggregation = Literal["mean", "max"]
 def attention_rows(
     model: Transformer, tokens: Tensor, queries: Tensor, *, aggregation: Aggregation = "mean"
 ) -> Tensor:
-    """Run full attention and give some rows of its weights, averaged over heads and aggregated over layers.
+    """Run full attention and return some rows of its weights, averaged over heads.
 
     Args:
         model: a decoder.
         tokens: int64 [B, T].
         queries: int64 [Q] positions whose rows are wanted.
-        aggregation: over layers: their mean, or the largest.
+        aggregation: how layers are combined: by their mean, or by the largest.
 
     Returns:
         float32 [B, Q, T]; zero right of the diagonal; with "mean", rows sum to 1.

@@ -1,6 +1,4 @@
-"""Retention policies.
-
-How much each cached token is worth to a request, so that the least worthy one is released.
+"""Retention policies: how much each cached token is worth, so that the least is released.
 
 A policy decides per token, never per layer: a token is in the cache of all layers or of none, so a
 released one can be computed again. Tokens keep their original positions.
@@ -57,18 +55,24 @@ class RetentionPolicy(Protocol):
         ...
 
 
+class _KeepAll:
+    """What policies without releases share."""
+
+    __slots__ = ()
+
+    def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Rank all alike, infinitely: nothing is released."""
+        del now, scores
+        return np.full(positions.shape, np.inf, dtype=np.float32)
+
+
 @dataclass(frozen=True, slots=True)
-class Full:
+class Full(_KeepAll):
     """Keep every token."""
 
     capacity: int = 0
     rebuild: int = 0
     signal: Signal = "none"
-
-    def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Rank all alike, infinitely."""
-        del now, scores
-        return np.full(positions.shape, np.inf, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +153,18 @@ class H2O:
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank by attention received, the latest above all."""
+        # New tokens have received little attention so far: ranked by it, they would leave at once.
         latest = positions > (now - max(1, round(self.recent * self.capacity)))[:, None]
         return np.where(latest, np.inf, scores).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class TopK:
+class TopK(_KeepAll):
     """Keep every token and attend only to those with most attention.
 
-    What bounded caches try to reach, at more than full cost.
-
-    A first pass over all tokens ranks them by attention averaged over heads and layers; a second
-    attends to the best.
+    This is what bounded caches try to reach, at more than the cost of full attention: a first pass
+    over all tokens ranks them by attention averaged over heads and layers, a second attends to the
+    best.
 
     Attributes:
         attended: tokens attended besides the current one, K.
@@ -178,15 +182,12 @@ class TopK:
         if self.attended < 1:
             raise ConfigError(f"attended is {self.attended}, but must be at least 1", hint="use 96")
 
-    def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Rank all alike, infinitely: nothing is released."""
-        del now, scores
-        return np.full(positions.shape, np.inf, dtype=np.float32)
-
 
 @dataclass(frozen=True, slots=True)
 class Adore:
-    """Keep the tokens a trained controller scores highest, and compute released ones again when it scores them higher than cached ones.
+    """Keep the tokens that a trained controller scores highest.
+
+    Released tokens are computed again when it scores them higher than cached ones.
 
     Attributes:
         capacity: tokens kept, m.
@@ -220,6 +221,7 @@ class Adore:
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank by score, the first and the latest tokens above all."""
+        # Sinks take no part in the controller's training, so its scores of them mean nothing.
         kept = (positions < self.num_sinks) | (
             positions > (now - round(self.recent * self.capacity))[:, None]
         )

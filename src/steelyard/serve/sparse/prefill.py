@@ -1,7 +1,4 @@
-"""Prompts with full attention first.
-
-Exact states of the best tokens, for memory that grows with the prompt.
-"""
+"""Prompts with full attention first: exact states of the best tokens, for more memory."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ _ROWS = 256
 
 @torch.inference_mode()
 def fill(decoder: SparseDecoder, row: int, prompt: np.ndarray) -> Tensor:
-    """Run a whole prompt with full attention, then keep the tokens the policy values most at its end.
+    """Run a whole prompt with full attention, then keep the tokens of most worth at its end.
 
     It takes memory for the keys and values of the whole prompt while it runs. Feeding the prompt in
     chunks does not, but each chunk then sees only what earlier releases left.
 
     Args:
         decoder: with an empty slab for the request.
-        row: of the request.
+        row: row of the request.
         prompt: token ids [P], at least one.
 
     Returns:
@@ -38,7 +35,8 @@ def fill(decoder: SparseDecoder, row: int, prompt: np.ndarray) -> Tensor:
         ConfigError: the prompt is empty or longer than `max_length`, or the request has tokens
             already.
     """
-    table, policy = decoder.table, decoder.policy
+    table = decoder.table
+    policy = decoder.policy
     if not 1 <= len(prompt) <= decoder.tokens.shape[1] or table.lengths[row]:
         message = (
             f"a prompt of {len(prompt)} tokens for a request with {table.lengths[row]} "
@@ -71,7 +69,7 @@ def fill(decoder: SparseDecoder, row: int, prompt: np.ndarray) -> Tensor:
 
 
 class _Capture:
-    """Causal attention that keeps keys and values, and adds up attention per token when asked to."""
+    """Causal attention that keeps keys and values, and adds up attention per token if asked."""
 
     def __init__(self, *, count_mass: bool) -> None:
         """Start empty."""
@@ -89,7 +87,17 @@ class _Capture:
 
 
 def _column_sums(query: Tensor, key: Tensor) -> Tensor:
-    """Add up causal attention weights [H, T, T] over queries and average over heads, some rows at a time; gives [T]."""
+    """Add up causal attention weights over queries and average them over heads, [T].
+
+    Some rows at a time: all weights [H, T, T] would not fit for long prompts.
+
+    Args:
+        query: [H, T, D].
+        key: [KV, T, D].
+
+    Returns:
+        [T].
+    """
     length = query.shape[1]
     key = key.repeat_interleave(query.shape[0] // key.shape[0], 0)
     total = torch.zeros(length, device=query.device)
@@ -109,5 +117,5 @@ def _best(decoder: SparseDecoder, length: int, scores: np.ndarray) -> np.ndarray
     worth = decoder.policy.priority(np.arange(length)[None], np.array([length - 1]), scores[None])[
         0
     ]
-    worth[-1] = np.inf
+    worth[-1] = np.inf  # a controller scores past tokens, and may name the last one lowest
     return np.sort(np.argsort(-worth, kind="stable")[:capacity])

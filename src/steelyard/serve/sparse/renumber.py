@@ -19,7 +19,7 @@ __all__ = ["SinkKeys"]
 
 
 class SinkKeys:
-    """Keeps the sinks' keys as first computed and turns copies to the position right before the window.
+    """Keeps the sinks' keys as first computed, and turns copies to right before the window.
 
     Only distances count with rotary positions, so numbering tokens by their place in the cache is
     the same as moving the sinks.
@@ -31,8 +31,8 @@ class SinkKeys:
         """Start with no sink seen.
 
         Args:
-            model: with rotary positions.
-            policy: which tokens are sinks.
+            model: a decoder with rotary positions.
+            policy: names the sinks.
             kv: [L, 2, B, KV, S, D] slabs; keys of sinks are overwritten there.
 
         Raises:
@@ -42,7 +42,9 @@ class SinkKeys:
             raise ConfigError(
                 "sinks can be renumbered with rotary positions only", hint="renumber=False"
             )
-        self._model, self._policy, self._kv = model, policy, kv
+        self._model = model
+        self._policy = policy
+        self._kv = kv
         self._raw: dict[int, Tensor] = {}
 
     def turn(self, table: SlotTable) -> None:
@@ -56,6 +58,7 @@ class SinkKeys:
             if shift <= 0 or not count:
                 self._raw.pop(row, None)
                 continue
+            # Turned from the first keys each time: errors of repeated turns would add up.
             if row not in self._raw:
                 self._raw[row] = self._kv[:, 0, row, :, :count].clone()
             angles = torch.tensor([shift], device=self._kv.device)

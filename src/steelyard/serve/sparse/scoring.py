@@ -1,15 +1,13 @@
-"""The controller's arithmetic, compiled with numba.
+"""The controller's arithmetic, compiled with numba."""
 
-One recurrent step, the product with every past token, the best released ones.
-"""
-
-import numba
 import numpy as np
+
+from steelyard.jit import njit
 
 __all__ = ["advance", "best_released", "score_past"]
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def score_past(
     keys: np.ndarray,
     rows: np.ndarray,
@@ -53,7 +51,7 @@ def score_past(
             out[row, token] = total * scale + by_distance[length - 1 - token]
 
 
-@numba.njit(fastmath=True, cache=True, nogil=True)
+@njit(fastmath=True)
 def advance(
     hidden: np.ndarray,
     rows: np.ndarray,
@@ -90,6 +88,7 @@ def advance(
                 np.float32(1.0) + np.exp(-(given[width + unit] + back[width + unit]))
             )
             new = np.tanh(given[2 * width + unit] + reset * back[2 * width + unit])
+            # (1 - update) * new + update * old, with one product less.
             state[unit] = new + update * (state[unit] - new)
         for place in range(len(key)):
             total = np.float32(0.0)
@@ -98,7 +97,7 @@ def advance(
             keys[index, place] = total
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def best_released(
     scores: np.ndarray,
     cached: np.ndarray,
@@ -124,6 +123,7 @@ def best_released(
             continue
         for token in range(lengths[row]):
             score = scores[row, token]
+            # Hardly any token gets past this, so the insertion below need not be quick.
             if score <= highest[count - 1] or cached[row, token]:
                 continue
             place = count - 1

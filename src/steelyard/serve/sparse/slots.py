@@ -1,7 +1,4 @@
-"""The slots of bounded caches.
-
-Each request owns a fixed slab that is overwritten in place, never compacted.
-"""
+"""The slots of bounded caches: a fixed slab per request, overwritten in place."""
 
 import numpy as np
 
@@ -34,7 +31,7 @@ def slab_width(policy: RetentionPolicy, max_length: int, chunk: int) -> int:
 class SlotTable:
     """Which token stands in which slot, for B requests side by side.
 
-    Slabs lie behind each other in the engine's pool: slot s of request b is pool slot b * S + s.
+    A slab is a run of whole blocks of the engine's pool: slot s of request b is its slot b * S + s.
     The order of slots means nothing, because keys are turned by their position before they are
     stored.
 
@@ -85,12 +82,10 @@ class SlotTable:
 
     def clear(self, row: int) -> None:
         """Empty a slab."""
-        self.positions[row], self.received[row], self.cached[row], self.lengths[row] = (
-            -1,
-            0.0,
-            False,
-            0,
-        )
+        self.positions[row] = -1
+        self.received[row] = 0.0
+        self.cached[row] = False
+        self.lengths[row] = 0
 
     def on_append(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return each token an empty slot of its request.
@@ -105,6 +100,8 @@ class SlotTable:
         Raises:
             CapacityError: a request has fewer empty slots than tokens; nothing changes.
         """
+        # Empty slots first, in order: while tokens come one at a time, each takes the slot that the
+        # last release emptied, and the live slots stay the first of the slab.
         order = np.argsort(self.positions >= 0, axis=1, kind="stable")
         counts = np.bincount(rows, minlength=len(self.positions))
         if (counts > self.width - self.live).any():
@@ -153,12 +150,14 @@ class SlotTable:
             Rows and positions, each int64 [N], sorted by row, then position; at most
             `policy.rebuild` of a request.
         """
+        # Before a cache is full nothing was released for want of room.
         full = wanting & (self.live >= self.policy.capacity)
         if not self.policy.rebuild or not self.policy.capacity or not full.any():
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         from steelyard.serve.sparse.scoring import best_released
 
         worth = self.policy.priority(self.positions, self.lengths - 1, self.of_slots(scores))
+        # A rebuilt token has to beat the least of the cached ones, or it would be released again.
         floors = np.where(full, np.where(self.positions < 0, np.inf, worth).min(1), np.inf).astype(
             np.float32
         )
@@ -171,12 +170,3 @@ class SlotTable:
     def of_slots(self, scores: np.ndarray) -> np.ndarray:
         """Take the scores [B, S] of the slots' tokens out of those of all positions [B, T]."""
         return np.take_along_axis(scores, np.maximum(self.positions, 0), axis=1)
-
-    def slot_mapping(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Return the pool slots of slots of slabs, int64 [N]."""
-        return rows * self.width + slots
-
-    def block_tables(self, rows: np.ndarray) -> np.ndarray:
-        """Return the pool blocks of requests, int64 [len(rows), S / 16]."""
-        blocks = self.width // BLOCK_SIZE
-        return rows[:, None] * blocks + np.arange(blocks)

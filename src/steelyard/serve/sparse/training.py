@@ -23,9 +23,7 @@ Objective = Literal["labels", "mass"]
 
 
 class ControllerModule(nn.Module):
-    """The controller as it is trained.
-
-    A gated recurrent unit over the model's frozen embeddings, a dot-product head, a recency term.
+    """The controller as it is trained, over the model's frozen embeddings.
 
     Attributes:
         unit: gated recurrent unit.
@@ -41,10 +39,11 @@ class ControllerModule(nn.Module):
 
         Args:
             embedding: [V, C] of the language model.
-            width: of the hidden state, h.
-            projection: of keys and queries, P.
+            width: width of the hidden state, h.
+            projection: width of keys and queries, P.
         """
         super().__init__()
+        # Scaled to deviation 1, so that training does not depend on the model's own scale.
         frozen = embedding.detach().float()
         self.register_buffer("embedding", frozen / frozen.std(), persistent=False)
         self.unit = nn.GRU(embedding.shape[1], width, batch_first=True)
@@ -75,7 +74,7 @@ class ControllerModule(nn.Module):
         """Return the weights for decoding.
 
         Args:
-            hidden_size: of the language model.
+            hidden_size: width of the language model.
 
         Returns:
             The controller.
@@ -113,10 +112,10 @@ def balanced_loss(scores: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
 
 
 def mass_loss(scores: Tensor, weights: Tensor, valid: Tensor) -> Tensor:
-    """Return the cross-entropy between the attention on past tokens and the softmax of their scores, averaged over rows.
+    """Return the cross-entropy between attention on past tokens and the softmax of their scores.
 
-    It teaches the order of magnitude of each token's attention where labels only tell the first
-    from the rest.
+    It is averaged over rows, and teaches the order of magnitude of each token's attention where
+    labels only tell the first from the rest.
 
     Args:
         scores: [B, Q, T].
@@ -156,18 +155,18 @@ def train_controller(
     Args:
         model: a decoder; it is put in evaluation mode.
         batches: int64 [B, T] token ids, one array per update; T at most the model's positions.
-        width: of the controller's hidden state.
-        projection: of keys and queries; a token leaves 2 bytes per value behind.
+        width: width of the controller's hidden state.
+        projection: width of keys and queries; a token leaves 2 bytes per value behind.
         top: tokens to mark per row, K; "labels" only.
         objective: "labels": tell the most attended past tokens from the rest, by balanced binary
             cross-entropy; "mass": tell how the row's attention is spread, by cross-entropy with the
             softmax of the scores.
-        aggregation: of attention over layers.
+        aggregation: how attention is combined over layers.
         num_sinks: first tokens left out of the ranking.
         rows_per_sequence: rows of attention sampled per update.
         learning_rate: highest rate; it falls linearly to a twentieth when `num_updates` is known.
         num_updates: updates planned, 0 when unknown.
-        seed: of weights and samples.
+        seed: seed of weights and samples.
         progress: called with the update and its loss.
 
     Returns:
@@ -180,32 +179,28 @@ def train_controller(
         distillation (Cao et al. 2007, ListNet).
     """
     model.eval()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
         torch.manual_seed(seed)
         module = ControllerModule(model.embedding.weight, width, projection).to(
             model.embedding.weight.device
         )
     optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate, betas=(0.9, 0.98))
-    rng, update = np.random.default_rng(seed), -1
+    rng = np.random.default_rng(seed)
+    update = -1
     for update, batch in enumerate(batches):
         if num_updates:
             optimizer.param_groups[0]["lr"] = learning_rate * _rate_at(update, num_updates)
         tokens = torch.from_numpy(batch).to(model.embedding.weight.device)
         queries = _sample_rows(rng, tokens.shape[1], rows_per_sequence, num_sinks).to(tokens.device)
-        weights, scores = (
-            attention_rows(model, tokens, queries, aggregation=aggregation),
-            module(tokens, queries),
-        )
+        weights = attention_rows(model, tokens, queries, aggregation=aggregation)
         labels, valid = top_labels(weights, queries, top, num_sinks=num_sinks)
+        scores = module(tokens, queries)
         loss = (
             mass_loss(scores, weights, valid)
             if objective == "mass"
             else balanced_loss(scores, labels, valid)
         )
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        optimizer.step()
+        _improve(module, optimizer, loss)
         if progress is not None:
             progress(update, float(loss.detach()))
     if update < 0:
@@ -216,8 +211,16 @@ def train_controller(
     return module.export(model.architecture.hidden_size)
 
 
+def _improve(module: ControllerModule, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Take one step down the loss."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    optimizer.step()
+
+
 def _rate_at(update: int, num_updates: int) -> float:
-    """Return the share of the highest learning rate: ten updates of warm-up, then down to a twentieth."""
+    """Return the share of the highest learning rate: ten updates of rise, then a linear fall."""
     return min(1.0, (update + 1) / 10, max(0.05, 1.1 * (1 - update / num_updates)))
 
 

@@ -3,8 +3,9 @@
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from steelyard.jit import njit
 
 __all__ = ["log_growth"]
 

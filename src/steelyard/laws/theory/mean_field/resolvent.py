@@ -4,9 +4,9 @@ Imported by the functions that need it, because numba takes a second to load.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from steelyard.jit import njit
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["follow", "pair_sums"]

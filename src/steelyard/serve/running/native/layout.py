@@ -13,7 +13,7 @@ from steelyard.serve.running.pool import KVPool
 __all__ = ["PANEL", "LinearMap", "ModelLayout", "StepLayout", "fits", "padded"]
 
 PANEL = 16
-"""Columns of a packed panel; rows of buffers are padded to it."""
+"""Columns of a packed panel, as in products.h; rows of buffers are padded to it."""
 
 
 def padded(width: int) -> int:
@@ -23,7 +23,8 @@ def padded(width: int) -> int:
 
 def fits(model: Transformer) -> bool:
     """Whether the kernels take a model: float32 on a CPU, widths in multiples of 8."""
-    arch, weight = model.architecture, model.embedding.weight
+    arch = model.architecture
+    weight = model.embedding.weight
     widths = (arch.hidden_size, arch.head_dim, arch.intermediate_size)
     return (
         weight.device.type == "cpu"
@@ -115,7 +116,7 @@ class ModelLayout:
         arch = model.architecture
         self.packed_bytes = 0
         self._library = library
-        self._kept: list[Tensor] = []
+        self._kept: list[Tensor] = []  # the structures hold addresses only
         self._layers = (_Layer * arch.num_layers)(
             *[self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
         )
@@ -133,6 +134,7 @@ class ModelLayout:
         epsilon = arch.norm_eps
         learned = None if model.position_embedding is None else model.position_embedding.weight
         tables = (None, None) if learned is not None else (model.rotary_cosines, model.rotary_sines)
+        # Tied embeddings are packed once more for the head, which reads them by columns.
         head = self._linear(
             (model.embedding if model.output is None else model.output).weight, None
         )
@@ -157,7 +159,8 @@ class ModelLayout:
     def _linear(self, weight: Tensor, bias: Tensor | None) -> LinearMap:
         """Pack a weight [N, K] and pad its bias."""
         outputs, inputs = weight.shape
-        source, packed = weight.detach().contiguous(), torch.empty(padded(outputs) * inputs)
+        source = weight.detach().contiguous()
+        packed = torch.empty(padded(outputs) * inputs)
         self._library.steelyard_pack(source.data_ptr(), outputs, inputs, packed.data_ptr())
         self.packed_bytes += packed.nbytes
         wide = (

@@ -7,13 +7,15 @@ struct Layer {
 };
 
 struct Model {
-    int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocab, block_size, num_blocks, position_offset;
+    int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocab, block_size, num_blocks,
+        position_offset;
     int64_t gated, rectified, narrow;  // narrow: keys and values in bfloat16
     float epsilon, head_epsilon;
     const Layer* layers;
     Norm norm;
     Linear head;
-    const float *embedding, *positions, *cosines, *sines;  // positions, or cosines and sines, are null
+    // positions, or cosines and sines, are null
+    const float *embedding, *positions, *cosines, *sines;
     void* kv;
 };
 
@@ -39,18 +41,23 @@ INLINE void rotate(float* head, const float* cosines, const float* sines, long h
 
 // Norms and turns queries and keys of one row, and stores keys and values in the pool.
 template <class T>
-static void place(const Model& m, const Layer& layer, long index, const Step& s, long row, float* qkv) {
+static void place(const Model& m, const Layer& layer, long index, const Step& s, long row,
+    float* qkv) {
     const long width = m.head_dim, half = width / 2, position = s.positions[row];
     for (long head = 0; head < m.heads + m.kv_heads; head++) {
         const Norm& norm = head < m.heads ? layer.query_norm : layer.key_norm;
-        if (norm.gain) normalize(qkv + head * width, norm, width, m.head_epsilon, qkv + head * width);
-        if (m.cosines) rotate(qkv + head * width, m.cosines + position * half, m.sines + position * half, half);
+        if (norm.gain)
+            normalize(qkv + head * width, norm, width, m.head_epsilon, qkv + head * width);
+        if (m.cosines)
+            rotate(qkv + head * width, m.cosines + position * half, m.sines + position * half,
+                half);
     }
     const long block = s.slots[row] / m.block_size, offset = s.slots[row] % m.block_size;
     for (long which = 0; which < 2; which++)
         for (long head = 0; head < m.kv_heads; head++) {
             const float* from = qkv + (m.heads + which * m.kv_heads + head) * width;
-            T* to = side<T>(m, index, which) + ((block * m.kv_heads + head) * m.block_size + offset) * width;
+            T* to = side<T>(m, index, which)
+                + ((block * m.kv_heads + head) * m.block_size + offset) * width;
             for (long i = 0; i < width; i++) put(to + i, from[i]);
         }
 }
@@ -72,9 +79,12 @@ static void activate(Team& team, const Model& m, long rows, float* up, long up_r
     });
 }
 
-static void normalize_rows(Team& team, const float* x, long rows, const Norm& norm, long width, float epsilon, float* out) {
+static void normalize_rows(Team& team, const float* x, long rows, const Norm& norm, long width,
+    float epsilon, float* out) {
     const long stride = padded(width);
-    team.loop(rows, 8, [&](long row) { normalize(x + row * stride, norm, width, epsilon, out + row * stride); });
+    team.loop(rows, 8, [&](long row) {
+        normalize(x + row * stride, norm, width, epsilon, out + row * stride);
+    });
 }
 
 // Keeps only the picked rows (rising, distinct) of hidden and attended, moved to the front.
@@ -83,24 +93,30 @@ static void keep(Team& team, const Model& m, const Step& s) {
     team.loop(1, 1, [&](long) {
         for (long i = 0; i < s.picked; i++) {
             memmove(s.hidden + i * hidden, s.hidden + s.picks[i] * hidden, sizeof(float) * hidden);
-            memmove(s.attended + i * attended, s.attended + s.picks[i] * attended, sizeof(float) * attended);
+            memmove(s.attended + i * attended, s.attended + s.picks[i] * attended,
+                sizeof(float) * attended);
         }
     });
 }
 
 template <class T>
-static void run_layer(Team& team, const Model& m, long index, const Step& s, const Work& work, float* parts) {
+static void run_layer(Team& team, const Model& m, long index, const Step& s, const Work& work,
+    float* parts) {
     const Layer& layer = m.layers[index];
-    const long width = m.head_dim, hidden = padded(m.hidden), qkv = padded((m.heads + 2 * m.kv_heads) * width);
+    const long width = m.head_dim, hidden = padded(m.hidden);
+    const long qkv = padded((m.heads + 2 * m.kv_heads) * width);
     const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated ? 2 : 1));
     normalize_rows(team, s.hidden, s.rows, layer.attention_norm, m.hidden, m.epsilon, s.normed);
     product(team, s.normed, hidden, s.rows, layer.qkv, s.qkv, qkv, false);
     team.loop(s.rows, 8, [&](long row) { place<T>(m, layer, index, s, row, s.qkv + row * qkv); });
     long rows = s.rows;
     const bool last = index + 1 == m.num_layers;
-    if (last && s.picked == 0) return;
-    const Paged<T> paged = {side<T>(m, index, 0), side<T>(m, index, 1), m.kv_heads, m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row};
+    if (last && s.picked == 0) return;  // keys and values are stored, and nobody reads the rest
+    const Paged<T> paged = {side<T>(m, index, 0), side<T>(m, index, 1), m.kv_heads,
+        m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row};
     attend(team, paged, work, {s.starts, s.contexts}, s.qkv, qkv, s.attended, attended, parts);
+    // After the last attention rows no longer depend on each other: those without a token are
+    // dropped.
     if (last) keep(team, m, s), rows = s.picked;
     product(team, s.attended, attended, rows, layer.out, s.hidden, hidden, true);
     normalize_rows(team, s.hidden, rows, layer.mlp_norm, m.hidden, m.epsilon, s.normed);
@@ -119,10 +135,15 @@ static void run_model(Team& team, const Model& m, const Step& s) {
     float* parts = memory.data();
     team.run([&] {
         team.loop(s.rows, 8, [&](long row) {
-            const float* table = m.positions ? m.positions + (s.positions[row] + m.position_offset) * m.hidden : nullptr;
-            for (long i = 0; i < m.hidden; i++) s.hidden[row * hidden + i] = m.embedding[s.tokens[row] * m.hidden + i] + (table ? table[i] : 0.0f);
+            const float* table = m.positions
+                ? m.positions + (s.positions[row] + m.position_offset) * m.hidden
+                : nullptr;
+            for (long i = 0; i < m.hidden; i++)
+                s.hidden[row * hidden + i] = m.embedding[s.tokens[row] * m.hidden + i]
+                    + (table ? table[i] : 0.0f);
         });
-        for (long index = 0; index < m.num_layers; index++) run_layer<T>(team, m, index, s, work, parts);
+        for (long index = 0; index < m.num_layers; index++)
+            run_layer<T>(team, m, index, s, work, parts);
         if (s.picked) {
             normalize_rows(team, s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
             product(team, s.normed, hidden, s.picked, m.head, s.logits, padded(m.vocab), false);
@@ -131,12 +152,17 @@ static void run_model(Team& team, const Model& m, const Step& s) {
 }
 
 template <class T>
-static void decode_pool(Team& team, const float* query, const T* keys, const T* values, const int64_t* tables, const int64_t* contexts, long rows, long heads,
-                        long kv_heads, long width, long block_size, long table_row, float* out) {
+static void decode_pool(Team& team, const float* query, const T* keys, const T* values,
+    const int64_t* tables, const int64_t* contexts, long rows, long heads, long kv_heads,
+    long width, long block_size, long table_row, float* out) {
     const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts);
-    const Paged<T> paged = {keys, values, kv_heads, heads / kv_heads, width, block_size, tables, table_row};
+    const Paged<T> paged = {keys, values, kv_heads, heads / kv_heads, width, block_size, tables,
+        table_row};
     std::vector<float> parts(work.num_parts * heads * (width + 2));
-    team.run([&] { attend(team, paged, work, {nullptr, contexts}, query, heads * width, out, heads * width, parts.data()); });
+    const long row = heads * width;
+    team.run([&] {
+        attend(team, paged, work, {nullptr, contexts}, query, row, out, row, parts.data());
+    });
 }
 
 extern "C" {
@@ -144,14 +170,19 @@ extern "C" {
 // Floats that `steelyard_pack` writes.
 int64_t steelyard_packed_size(int64_t outputs, int64_t inputs) { return padded(outputs) * inputs; }
 
-// Lays a weight [outputs, inputs] out as the products read it: by depth, by panel, by inner index, 16 columns side by side.
+// Lays a weight [outputs, inputs] out as the products read it: by depth, by panel, by inner index,
+// 16 columns side by side.
 void steelyard_pack(const float* weight, int64_t outputs, int64_t inputs, float* packed) {
     const long panels = padded(outputs) / PANEL;
     for (long panel = 0; panel < panels; panel++)
         for (long p = 0; p < inputs; p++) {
             const long start = p / DEPTH * DEPTH, depth = std::min(DEPTH, (long)inputs - start);
-            float* to = packed + start * panels * PANEL + panel * depth * PANEL + (p - start) * PANEL;
-            for (long i = 0; i < PANEL; i++) to[i] = panel * PANEL + i < outputs ? weight[(panel * PANEL + i) * inputs + p] : 0.0f;
+            float* to = packed + start * panels * PANEL + panel * depth * PANEL
+                + (p - start) * PANEL;
+            for (long i = 0; i < PANEL; i++)
+                to[i] = panel * PANEL + i < outputs
+                    ? weight[(panel * PANEL + i) * inputs + p]
+                    : 0.0f;
         }
 }
 
@@ -159,15 +190,19 @@ void steelyard_pack(const float* weight, int64_t outputs, int64_t inputs, float*
 void* steelyard_team(int64_t threads) { return new Team((int)threads); }
 void steelyard_disband(void* team) { delete (Team*)team; }
 
-void steelyard_linear(void* team, const float* x, int64_t x_row, int64_t rows, const Linear* map, float* out, int64_t out_row, int64_t add) {
-    ((Team*)team)->run([&] { product(*(Team*)team, x, x_row, rows, *map, out, out_row, add != 0); });
+void steelyard_linear(void* team, const float* x, int64_t x_row, int64_t rows, const Linear* map,
+    float* out, int64_t out_row, int64_t add) {
+    ((Team*)team)->run([&] {
+        product(*(Team*)team, x, x_row, rows, *map, out, out_row, add != 0);
+    });
 }
 
-void steelyard_decode(void* team, const float* query, const void* keys, const void* values, int64_t narrow, const int64_t* tables,
-                      const int64_t* contexts, int64_t rows, int64_t heads, int64_t kv_heads, int64_t width, int64_t block_size,
-                      int64_t table_row, float* out) {
+void steelyard_decode(void* team, const float* query, const void* keys, const void* values,
+    int64_t narrow, const int64_t* tables, const int64_t* contexts, int64_t rows, int64_t heads,
+    int64_t kv_heads, int64_t width, int64_t block_size, int64_t table_row, float* out) {
     const auto decode = [&](auto k, auto v) {
-        decode_pool(*(Team*)team, query, k, v, tables, contexts, rows, heads, kv_heads, width, block_size, table_row, out);
+        decode_pool(*(Team*)team, query, k, v, tables, contexts, rows, heads, kv_heads, width,
+            block_size, table_row, out);
     };
     if (narrow) decode((const bf16*)keys, (const bf16*)values);
     else decode((const float*)keys, (const float*)values);

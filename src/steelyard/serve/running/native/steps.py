@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from steelyard.nn.transformer import Transformer
-from steelyard.serve.running.native.build import Team
 from steelyard.serve.running.native.layout import ModelLayout, StepLayout, padded
+from steelyard.serve.running.native.library import Team
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.scheduling.step import StepPlan
 
@@ -35,13 +35,14 @@ class NativeSteps:
             pool: keys and values.
             library: the kernels.
             rows: tokens of the largest step expected.
-            threads: that share a step.
+            threads: number of threads that share a step.
         """
         arch = model.architecture
         self._library = library
         self._layout = ModelLayout(model, pool, library)
         self.packed_bytes = self._layout.packed_bytes
-        self._vocab, self._team = arch.vocab_size, Team(library, threads)
+        self._vocab = arch.vocab_size
+        self._team = Team(library, threads)
         heads = arch.num_heads * arch.head_dim
         inner = arch.intermediate_size * (2 if arch.mlp == "swiglu" else 1)
         self._widths = (
@@ -68,6 +69,7 @@ class NativeSteps:
         Returns:
             Logits [R, V] of the sampled rows, valid until the next step; None when there are none.
         """
+        # The kernels move picked rows to the front in place, so each is picked once, in order.
         picks, places = np.unique(plan.sample_rows, return_inverse=True)
         if len(token_ids) > len(self._buffers[0]):
             self._buffers = self._rows_of(len(token_ids))
@@ -82,6 +84,7 @@ class NativeSteps:
             plan.block_tables,
             picks,
         )
+        # Held until the call returns: the structure has only their addresses.
         kept = [np.ascontiguousarray(item, dtype=np.int64) for item in indices]
         sizes = (
             len(token_ids),

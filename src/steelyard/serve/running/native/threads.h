@@ -1,7 +1,7 @@
 // A few threads that run one function together and meet at barriers.
 //
-// They spin for a moment and then sleep, so that a machine that is busy with other work loses little; OpenMP's runtime spins for long,
-// and PyTorch's threads would share its settings.
+// They spin for a moment and then sleep, so that a machine that is busy with other work loses
+// little; OpenMP's runtime spins for long, and PyTorch's threads would share its settings.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,8 @@ class Team {
         whole();
     }
 
-    // Within a job: shares the numbers [0, count) among the threads, `grain` at a time, and waits until all are done.
+    // Within a job: shares the numbers [0, count) among the threads, `grain` at a time, and waits
+    // until all are done.
     template <class Body>
     void loop(long count, long grain, const Body& body) {
         std::atomic<long>& next = next_[phase_.load() % 2];
@@ -56,6 +57,7 @@ class Team {
     int size() const { return size_; }
 
    private:
+    // About ten microseconds: the gap between two loops of a step, not that between two steps.
     static constexpr int SPINS = 2000;
 
     // Waits until a counter leaves a value, and gives the new one.
@@ -78,7 +80,8 @@ class Team {
             return;
         }
         arrived_ = 0;
-        next_[phase % 2] = 0;  // the loop after the next one counts here
+        // The next loop counts on the other counter; this one is for the loop after it.
+        next_[phase % 2] = 0;
         phase_.fetch_add(1);
         phase_.notify_all();
     }

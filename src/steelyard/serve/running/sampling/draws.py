@@ -1,6 +1,6 @@
 """Draws from cut distributions, compiled with numba.
 
-No sort of the vocabulary, no temporary of the batch's size.
+They need no sort of the vocabulary and no temporary of the batch's size.
 
 Weights are exp((logit - largest) / temperature) in float32, so the likeliest token has weight 1.
 What the cuts keep is a prefix of the tokens in descending order (equal ones by rising id). A
@@ -9,8 +9,9 @@ histograms of the next bits, over this bin's tokens only, say where in the bin. 
 bin in the first histogram.
 """
 
-import numba
 import numpy as np
+
+from steelyard.jit import njit
 
 __all__ = ["draw_tokens", "find_peaks", "likeliest", "philox", "weigh"]
 
@@ -23,9 +24,18 @@ _LOOSE = {"reassoc", "nsz", "contract"}
 """Float rules that let sums and products run in vector registers, with infinities as they are."""
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def philox(seed: np.uint64, position: np.uint64) -> float:
-    """Return the draw in [0, 1) of a seed at an output position, a pure function of both: Philox4x32 with ten rounds.
+    """Return the draw in [0, 1) of a seed at an output position: Philox4x32 with ten rounds.
+
+    Being a pure function of both, it makes a request's tokens independent of its batch.
+
+    Args:
+        seed: seed of the request.
+        position: output tokens that the request already has.
+
+    Returns:
+        The draw.
 
     Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (SC11), section 3.
     """
@@ -37,19 +47,30 @@ def philox(seed: np.uint64, position: np.uint64) -> float:
         low, high = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
         c0, c1, c2, c3 = (high >> half) ^ c1 ^ k0, high & mask, (low >> half) ^ c3 ^ k1, low & mask
         k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
+    # The 53 leading bits, as many as a double holds: all draws are below 1.
     return float(((c0 << half) | c1) >> np.uint64(11)) * 2.0**-53
 
 
-@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
+@njit(fastmath=_LOOSE)
 def weigh(
     logits: np.ndarray, peak: np.number | np.ndarray, temperature: float, weights: np.ndarray
 ) -> float:
-    """Fill float32 `weights` [V] with exp((logits - peak) / temperature), 0 below e**-87, and give their sum.
+    """Fill `weights` with exp((logits - peak) / temperature), 0 below e**-87, and add them up.
 
     The exponential is 2**n times a polynomial of degree 6, off by at most 1e-6 of its value where
     it matters; written out, it runs in vector registers.
+
+    Args:
+        logits: float32 [V].
+        peak: largest of them.
+        temperature: temperature, above 0.
+        weights: float32 [V], overwritten.
+
+    Returns:
+        Their sum.
     """
-    scale, top = np.float32(1.4426950408889634 / temperature), np.float32(peak)
+    scale = np.float32(1.4426950408889634 / temperature)  # 1 / ln 2: powers of two from here on
+    top = np.float32(peak)
     powers = np.empty(_BLOCK, np.int32)
     scales = powers.view(np.float32)
     total = 0.0
@@ -57,6 +78,7 @@ def weigh(
         given, made = logits[first : first + _BLOCK], weights[first : first + _BLOCK]
         for at in range(len(given)):
             exponent = (given[at] - top) * scale
+            # At -127 the bits of the power of two below are 0, and so is the weight.
             exponent = exponent if exponent > np.float32(-127.0) else np.float32(-127.0)
             whole = np.floor(exponent + np.float32(0.5))
             x = exponent - whole
@@ -68,13 +90,14 @@ def weigh(
             value = value * x + np.float32(6.9314718e-1)
             made[at] = value * x + np.float32(1.0)
             powers[at] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+        # In a loop of its own, so that both loops run in vector registers.
         for at in range(len(given)):
             made[at] *= scales[at]
         total += _sum(made)
     return total
 
 
-@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
+@njit(fastmath=_LOOSE)
 def _sum(values: np.ndarray) -> float:
     """Add up float32 values."""
     total = np.float32(0.0)
@@ -83,51 +106,45 @@ def _sum(values: np.ndarray) -> float:
     return float(total)
 
 
-@numba.njit(fastmath={"nnan", "nsz"}, cache=True, nogil=True)
-def find_peaks(logits: np.ndarray, peaks: np.ndarray, first: int, end: int) -> None:
-    """Find the largest logit of each row, NaN where a row has a NaN, which is looked for by its bits.
+@njit(fastmath={"nnan", "nsz"})
+def find_peaks(logits: np.ndarray, peaks: np.ndarray) -> None:
+    """Find the largest logit of each row, NaN where a row has a NaN.
 
     Args:
         logits: float32 [R, V].
-        peaks: float32 [R], overwritten from `first` to `end`.
-        first: of the rows to do.
-        end: after the last.
+        peaks: float32 [R], overwritten.
     """
-    for row in range(first, end):
-        values, bits = logits[row], logits[row].view(np.uint32)
-        peak, broken = np.float32(-np.inf), False
+    for row in range(len(logits)):
+        values = logits[row]
+        bits = values.view(np.uint32)
+        peak = np.float32(-np.inf)
+        broken = False
         for start in range(0, len(values), _BLOCK):
             stop = min(start + _BLOCK, len(values))
             for at in range(start, stop):
                 peak = values[at] if values[at] > peak else peak
+            # By its bits: a comparison with a NaN is false, and the "nnan" rule may drop it.
             for at in range(start, stop):
                 broken |= bits[at] & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
         peaks[row] = np.nan if broken else peak
 
 
-@numba.njit(cache=True, nogil=True)
-def likeliest(
-    logits: np.ndarray,
-    peaks: np.ndarray,
-    rows: np.ndarray,
-    tokens: np.ndarray,
-    first: int,
-    end: int,
-) -> None:
+@njit()
+def likeliest(logits: np.ndarray, peaks: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> None:
     """Find the first token that has its row's largest logit.
 
     Args:
         logits: float32 [R, V].
         peaks: float32 [R], largest logit of each row.
         rows: int64 [N] rows to look at.
-        tokens: int64 [N], overwritten from `first` to `end`.
-        first: of the `rows` to do.
-        end: after the last.
+        tokens: int64 [N], overwritten.
     """
-    for at in range(first, end):
+    for at in range(len(rows)):
         row = rows[at]
         for start in range(0, logits.shape[1], _BLOCK):
-            stop, hit = min(start + _BLOCK, logits.shape[1]), False
+            stop = min(start + _BLOCK, logits.shape[1])
+            # Without a branch per token the search runs in vector registers.
+            hit = False
             for token in range(start, stop):
                 hit |= logits[row, token] == peaks[row]
             if hit:
@@ -137,7 +154,7 @@ def likeliest(
                 break
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def draw_tokens(
     logits: np.ndarray,
     peaks: np.ndarray,
@@ -149,8 +166,6 @@ def draw_tokens(
     seeds: np.ndarray,
     positions: np.ndarray,
     tokens: np.ndarray,
-    first: int,
-    end: int,
 ) -> None:
     """Draw one token per row: temperature, then min_p, then top_k, then top_p.
 
@@ -164,17 +179,16 @@ def draw_tokens(
         top_p: float64 [N], in (0, 1]; 1 for no cut.
         seeds: uint64 [N].
         positions: uint64 [N].
-        tokens: int64 [N], overwritten from `first` to `end`.
-        first: of the `rows` to do.
-        end: after the last.
+        tokens: int64 [N], overwritten.
     """
     size = logits.shape[1]
     weights, found = np.empty(size, np.float32), np.empty(size, np.uint32)
     counts, masses = np.empty(_BINS, np.int64), np.empty(_BINS, np.float64)
-    for at in range(first, end):
+    for at in range(len(rows)):
         draw = philox(seeds[at], positions[at])
         total = weigh(logits[rows[at]], peaks[rows[at]], temperature[at], weights)
         if min_p[at] > 0:
+            # The likeliest token has weight 1, so its share is the bound itself.
             total = _drop_light(weights, min_p[at])
         if top_k[at] >= size and top_p[at] >= 1.0:
             tokens[at] = _draw_uncut(weights, total, draw)
@@ -183,6 +197,7 @@ def draw_tokens(
         value, ties = 0.0, size
         if top_k[at] < size:
             value, ties = _cut(weights, top_k[at], np.inf, counts, masses, found)
+        # After the first cut `masses` holds what is kept, so that top_p counts among that.
         if top_p[at] < 1.0:
             value, ties = _cut(
                 weights, min(top_k[at], size), top_p[at] * masses.sum(), counts, masses, found
@@ -190,9 +205,9 @@ def draw_tokens(
         tokens[at] = _draw(weights, value, ties, draw, masses)
 
 
-@numba.njit(fastmath=_LOOSE, cache=True, nogil=True)
+@njit(fastmath=_LOOSE)
 def _drop_light(weights: np.ndarray, least: float) -> float:
-    """Set weights below `least` to 0; give the sum of the rest."""
+    """Set weights below `least` to 0 and return the sum of the rest."""
     bound, total = np.float32(least), np.float32(0.0)
     for at in range(len(weights)):
         weights[at] = weights[at] if weights[at] >= bound else np.float32(0.0)
@@ -200,7 +215,7 @@ def _drop_light(weights: np.ndarray, least: float) -> float:
     return float(total)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _draw_uncut(weights: np.ndarray, total: float, draw: float) -> int:
     """Draw from all tokens, in order of their ids."""
     target, before, chosen = draw * total, 0.0, 0
@@ -216,15 +231,18 @@ def _draw_uncut(weights: np.ndarray, total: float, draw: float) -> int:
                 before += part[at]
                 if before > target:
                     return chosen
+    # Rounding let the target reach the sum of all: the last token of weight, or, when every block
+    # before the last was passed over as a whole and the last holds none, the first.
     while weights[chosen] == 0:
         chosen += 1
     return chosen
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _histogram(weights: np.ndarray, counts: np.ndarray, masses: np.ndarray) -> None:
-    """Count and add up the weights in each bin; four tables, as additions to one would wait for each other."""
+    """Count and add up the weights in each bin."""
     bits = weights.view(np.uint32)
+    # Neighbours often fall into one bin; in four tables their additions do not wait for each other.
     tables = np.zeros((4, _BINS, 2), np.float64)
     even = len(weights) // 4 * 4
     for token in range(0, even, 4):
@@ -245,11 +263,21 @@ def _histogram(weights: np.ndarray, counts: np.ndarray, masses: np.ndarray) -> N
         )
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _walk(
     counts: np.ndarray, masses: np.ndarray, quota: int, target: float
 ) -> tuple[int, int, float]:
-    """Go down the bins until `quota` tokens or `target` mass are reached; give that bin, or the last one, and what is above it."""
+    """Go down the bins until `quota` tokens or `target` mass are reached.
+
+    Args:
+        counts: int64 [_BINS] tokens in each bin.
+        masses: float64 [_BINS] their weights.
+        quota: tokens to reach.
+        target: mass to reach.
+
+    Returns:
+        The bin, or the last one with tokens, and the tokens and mass above it.
+    """
     last, count, mass = 0, 0, 0.0
     above_count, above_mass = 0, 0.0
     for place in range(_BINS - 1, -1, -1):
@@ -262,7 +290,7 @@ def _walk(
     return last, above_count, above_mass
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _cut(
     weights: np.ndarray,
     quota: int,
@@ -271,19 +299,35 @@ def _cut(
     masses: np.ndarray,
     found: np.ndarray,
 ) -> tuple[float, int]:
-    """Find the shortest run of heaviest tokens that has `quota` tokens or `target` mass, and cut the histogram to it.
+    """Find the shortest run of heaviest tokens that has `quota` tokens or `target` mass.
 
-    What comes back is the lightest kept weight, and how many tokens of just this weight are kept.
+    The histogram is cut to it.
+
+    Args:
+        weights: float32 [V].
+        quota: tokens to reach.
+        target: mass to reach.
+        counts: int64 [_BINS] tokens in each bin, cut.
+        masses: float64 [_BINS] their weights, cut.
+        found: uint32 [V] scratch.
+
+    Returns:
+        The lightest kept weight, and how many tokens of just this weight are kept.
     """
     first, count, mass = _walk(counts, masses, quota, target)
-    outside, filled = mass, 0
+    outside = mass
+    filled = 0
     bits = weights.view(np.uint32)
     for token in range(len(weights)):
         if bits[token] >> _SHIFT == first:
             found[filled] = bits[token]
             filled += 1
-    values, prefix, place = found.view(np.float32), first, 0
+    values = found.view(np.float32)
+    prefix = first
+    place = 0
     fine_counts, fine_masses = np.empty(_BINS, np.int64), np.empty(_BINS, np.float64)
+    # Ten further bits at a time, over the tokens of one bin only: after both, all 30 bits that a
+    # float in [0, 1] uses are known, and with them the weight itself.
     for shift in (10, 0):
         fine_counts[:] = 0
         fine_masses[:] = 0.0
@@ -297,7 +341,9 @@ def _cut(
         )
         count, mass, prefix = count + above_count, mass + above_mass, prefix << 10 | place
     found[0] = prefix
-    value, ties = float(values[0]), min(fine_counts[place], quota - count)
+    value = float(values[0])
+    ties = min(fine_counts[place], quota - count)
+    # Equal weights are kept one by one, by rising token, until the target is met.
     if mass + ties * value > target:
         ties = max(1, int(np.ceil((target - mass) / value)))
     counts[:first], masses[:first] = 0, 0.0
@@ -305,17 +351,31 @@ def _cut(
     return value, ties
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _draw(weights: np.ndarray, value: float, ties: int, draw: float, masses: np.ndarray) -> int:
-    """Draw among the tokens heavier than `value` and the first `ties` of just this weight; `masses` is theirs."""
-    target, place, before, after = draw * masses.sum(), 0, 0.0, 0.0
+    """Draw among the tokens heavier than `value` and the first `ties` of just this weight.
+
+    Args:
+        weights: float32 [V].
+        value: lightest kept weight.
+        ties: tokens of just this weight that are kept.
+        draw: number in [0, 1).
+        masses: float64 [_BINS] weights of the kept tokens.
+
+    Returns:
+        The token.
+    """
+    target = draw * masses.sum()
+    place, before, after = 0, 0.0, 0.0
     for candidate in range(_BINS - 1, -1, -1):
         if masses[candidate] > 0:
             place, before = candidate, after
             after += masses[candidate]
             if after > target:
                 break
-    bits, lightest, chosen = weights.view(np.uint32), np.float32(value), 0
+    bits = weights.view(np.uint32)
+    lightest = np.float32(value)
+    chosen = 0  # stays the last candidate should rounding let the target reach the sum
     for token in range(len(weights)):
         if bits[token] >> _SHIFT == place and weights[token] >= lightest:
             if weights[token] == lightest:

@@ -1,16 +1,11 @@
-"""Changes to the logits of single requests.
-
-End tokens held back, biases, and penalties for tokens that came before.
-"""
+"""Changes to the logits of single requests: held-back end tokens, biases and penalties."""
 
 import numpy as np
 
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 
-__all__ = ["Histories", "History", "add_bias", "forbid_end", "has_penalty"]
-
-_MOST_HISTORIES = 1024
+__all__ = ["TokenHistory", "add_bias", "forbid_end", "has_penalty"]
 
 
 def has_penalty(params: SamplingParams) -> bool:
@@ -39,37 +34,11 @@ def add_bias(logits: np.ndarray, params: SamplingParams) -> None:
         np.add.at(logits, list(tokens), np.array(addends, dtype=np.float32))
 
 
-class Histories:
-    """What is remembered of requests with penalties.
+class TokenHistory:
+    """Distinct tokens of one request, and how often each is in its output.
 
-    Forgotten entries are made again from the requests' outputs.
-    """
-
-    def __init__(self) -> None:
-        """Remember nothing."""
-        self._known: dict[str, History] = {}
-
-    def get(self, request: Request, length: int) -> "History":
-        """Return a request's history with its first `length` output tokens counted."""
-        history = self._known.get(request.id)
-        if history is None or history.request is not request:
-            if len(self._known) >= _MOST_HISTORIES:
-                self._known = {
-                    key: item
-                    for key, item in self._known.items()
-                    if item.request.finish_reason is None
-                }
-            if len(self._known) >= _MOST_HISTORIES:
-                self._known = {}
-            history = self._known[request.id] = History(request)
-        history.update(length)
-        return history
-
-
-class History:
-    """Distinct tokens of one request and how often each is in its output, counted once as they come.
-
-    A request whose output was replaced, as beams do, is counted anew.
+    Tokens are counted once, as they come; a request whose output was replaced, as beams do, is
+    counted anew.
 
     Attributes:
         request: whose tokens they are.
@@ -92,7 +61,9 @@ class History:
 
     def update(self, length: int) -> None:
         """Count what is new among the first `length` output tokens."""
-        output, done = self.request.output, len(self._taken)
+        output = self.request.output
+        done = len(self._taken)
+        # Only beams replace tokens; comparing the outputs of all others would cost their length.
         replaced = self.request.params.beam_width and self._taken != output[:done]
         if replaced or done > length:
             self._start()

@@ -16,8 +16,14 @@ from torch import Tensor
 from steelyard.errors import BackendError, ConfigError
 from steelyard.serve.running.sampling.draws import draw_tokens, find_peaks, likeliest
 from steelyard.serve.running.sampling.logprobs import LogProbs, asks_logprobs
-from steelyard.serve.running.sampling.penalties import Histories, add_bias, forbid_end, has_penalty
+from steelyard.serve.running.sampling.penalties import (
+    TokenHistory,
+    add_bias,
+    forbid_end,
+    has_penalty,
+)
 from steelyard.serve.running.sampling.threads import RowThreads
+from steelyard.serve.running.states import RequestStates
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
@@ -50,7 +56,7 @@ class Sampler:
             grammars: of the model's tokenizer; without it requests with a grammar are refused.
         """
         self.grammars = grammars
-        self._histories = Histories()
+        self._histories = RequestStates(TokenHistory)
         self._threads = RowThreads()
 
     def check(self, params: SamplingParams, vocab_size: int) -> None:
@@ -84,8 +90,9 @@ class Sampler:
         Args:
             vocab_size: of the model.
         """
-        logits, peaks = np.zeros((1, vocab_size), dtype=np.float32), np.zeros(1, dtype=np.float32)
-        find_peaks(logits, peaks, 0, 1)
+        logits = np.zeros((1, vocab_size), dtype=np.float32)
+        peaks = np.zeros(1, dtype=np.float32)
+        find_peaks(logits, peaks)
         for params in (
             SamplingParams(),
             SamplingParams(temperature=1.0, top_k=1, top_p=0.5, min_p=0.1, logprobs=1),
@@ -113,7 +120,7 @@ class Sampler:
             return _take_likeliest(logits, plan)
         values = logits.float().contiguous().numpy(force=True)
         peaks = np.empty(len(values), dtype=np.float32)
-        self._threads.run(find_peaks, *values.shape, values, peaks)
+        self._threads.run(find_peaks, values.shape[1], (), values, peaks)
         _refuse_broken(peaks, plan)
         params = [request.params for request in plan.sampled]
         positions = plan.output_positions
@@ -121,6 +128,7 @@ class Sampler:
         report = LogProbs(values, peaks, params, self._threads, changed)
         errors = self._edit(values, changed, plan) if changed else {}
         peaks[changed] = values[changed].max(-1) if changed else 0.0
+        # Nothing may be left, as where every token ends an output that must not end yet.
         for row in changed:
             if np.isneginf(peaks[row]):
                 errors.setdefault(row, "no token is left to choose")
@@ -129,17 +137,30 @@ class Sampler:
         return StepOutput(tokens=tokens, errors=errors, **report.finish(tokens))
 
     def _edit(self, values: np.ndarray, changed: list[int], plan: StepPlan) -> dict[int, str]:
-        """Apply grammars, `min_tokens`, biases and penalties in place; give why rows could not be, by row."""
-        requests, positions = plan.sampled, plan.output_positions.tolist()
+        """Apply grammars, `min_tokens`, biases and penalties in place.
+
+        Args:
+            values: float32 [R, V], changed in place.
+            changed: rows to edit.
+            plan: plan of the step.
+
+        Returns:
+            Why rows could not be edited, by row.
+        """
+        requests = plan.sampled
+        positions = plan.output_positions.tolist()
         held = [row for row in changed if requests[row].params.grammar]
         errors = self._constrain(values, held, requests, positions) if held else {}
         for row in changed:
             request = requests[row]
+            # A grammar has held the end tokens back itself, unless it allows nothing else.
             if not request.params.grammar:
                 forbid_end(values[row], request.params, positions[row])
             add_bias(values[row], request.params)
             if has_penalty(request.params):
-                self._histories.get(request, positions[row]).penalize(values[row])
+                history = self._histories.get(request)
+                history.update(positions[row])
+                history.penalize(values[row])
         return errors
 
     def _constrain(
@@ -169,13 +190,13 @@ class Sampler:
         cold, hot = np.flatnonzero(~drawn), np.flatnonzero(drawn)
         if len(cold):
             found = np.empty(len(cold), dtype=np.int64)
-            self._threads.run(likeliest, len(cold), size, values, peaks, cold, found)
+            self._threads.run(likeliest, size, (values, peaks), cold, found)
             tokens[cold] = found
         if len(hot):
             chosen = [params[row] for row in hot]
             found = np.empty(len(hot), dtype=np.int64)
             columns = _columns(chosen, size, positions[hot])
-            self._threads.run(draw_tokens, len(hot), size, values, peaks, hot, *columns, found)
+            self._threads.run(draw_tokens, size, (values, peaks), hot, *columns, found)
             tokens[hot] = found
         return tokens
 
@@ -197,7 +218,7 @@ def _take_likeliest(logits: Tensor, plan: StepPlan) -> StepOutput:
 def _columns(
     params: list[SamplingParams], size: int, positions: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Return temperature, min_p, top_k, top_p, seed and position of the rows to draw, as `draw_tokens` takes them."""
+    """Return the parameters of the rows to draw in the order in which `draw_tokens` takes them."""
     return (
         np.array([item.temperature for item in params]),
         np.array([item.min_p for item in params]),
@@ -216,7 +237,7 @@ def _is_changed(params: SamplingParams, position: int) -> bool:
 
 
 def _refuse_broken(peaks: np.ndarray, plan: StepPlan) -> None:
-    """Refuse logits among which no largest one is finite: a NaN or positive infinity is always the largest."""
+    """Refuse logits whose largest one is not finite; a NaN counts as the largest."""
     broken = [plan.sampled[row].id for row in np.flatnonzero(~np.isfinite(peaks))]
     if broken:
         shown = ", ".join(broken[:5]) + (f" and {len(broken) - 5} more" if len(broken) > 5 else "")

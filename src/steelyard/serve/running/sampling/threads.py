@@ -1,9 +1,11 @@
 """Threads that share the rows of a compiled kernel."""
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 
 __all__ = ["RowThreads"]
@@ -13,37 +15,40 @@ _SMALL = 1 << 18
 
 
 class RowThreads:
-    """Runs kernels that hold no lock over parts of their rows, with as many threads as PyTorch uses."""
+    """Runs kernels that hold no lock on parts of their rows, with as many threads as PyTorch."""
 
     def __init__(self) -> None:
         """Start no thread yet."""
         self._pool: ThreadPoolExecutor | None = None
         self._size = 0
 
-    def run(self, kernel: Callable[..., None], count: int, width: int, *arrays: Any) -> None:
-        """Call `kernel(*arrays, first, end)` for runs that cover [0, count).
+    def run(
+        self, kernel: Callable[..., None], width: int, shared: tuple[Any, ...], *rows: np.ndarray
+    ) -> None:
+        """Call `kernel(*shared, *part)` for parts that together cover all rows.
 
         Args:
             kernel: compiled, without the interpreter's lock.
-            count: rows.
-            width: values per row.
-            *arrays: of the kernel.
+            width: values that the kernel looks at per row.
+            shared: first arguments, the same for every part.
+            *rows: arrays of one length, of which a part takes a run.
         """
+        count = len(rows[0])
         parts = min(torch.get_num_threads(), count)
         if parts <= 1 or count * width < _SMALL:
-            kernel(*arrays, 0, count)
+            kernel(*shared, *rows)
             return
         edges = [count * part // parts for part in range(parts + 1)]
+        runs = [[item[first:end] for item in rows] for first, end in itertools.pairwise(edges)]
         pool = self._helpers(parts - 1)
-        rest = [
-            pool.submit(kernel, *arrays, edges[part], edges[part + 1]) for part in range(1, parts)
-        ]
-        kernel(*arrays, 0, edges[1])
+        rest = [pool.submit(kernel, *shared, *run) for run in runs[1:]]
+        kernel(*shared, *runs[0])  # the calling thread does its share
         for part in rest:
             part.result()
 
     def _helpers(self, size: int) -> ThreadPoolExecutor:
         """Return a pool of at least `size` threads."""
         if self._pool is None or self._size < size:
-            self._pool, self._size = ThreadPoolExecutor(size, thread_name_prefix="sampling"), size
+            self._pool = ThreadPoolExecutor(size, thread_name_prefix="sampling")
+            self._size = size
         return self._pool

@@ -1,0 +1,60 @@
+"""The library of the engine's C++ kernels and the threads they run on."""
+
+import ctypes
+import weakref
+from pathlib import Path
+
+from steelyard.native import NativeCode, load
+
+__all__ = ["Team", "compiled_library"]
+
+_FOLDER = Path(__file__).parent
+_CODE = NativeCode(
+    name="kernels",
+    sources=tuple(
+        _FOLDER / name
+        for name in ("step.cpp", "attention.h", "products.h", "threads.h", "vectors.h")
+    ),
+)
+_SIZE = ctypes.c_int64
+_PLACE = ctypes.c_void_p
+_SIGNATURES = {
+    "steelyard_team": (_SIZE,),
+    "steelyard_disband": (_PLACE,),
+    "steelyard_pack": (_PLACE, _SIZE, _SIZE, _PLACE),
+    "steelyard_linear": (_PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _PLACE, _SIZE, _SIZE),
+    "steelyard_decode": (*[_PLACE] * 4, _SIZE, _PLACE, _PLACE, *[_SIZE] * 6, _PLACE),
+    "steelyard_run": (_PLACE, _PLACE, _PLACE),
+}
+
+
+class Team:
+    """Threads that the kernels run on; they sleep between calls and end with this object.
+
+    Attributes:
+        address: first argument of the kernels.
+        size: number of threads, with that of the caller.
+    """
+
+    def __init__(self, library: ctypes.CDLL, size: int) -> None:
+        """Start `size` - 1 threads."""
+        self.size = size
+        self.address: int = library.steelyard_team(size)
+        weakref.finalize(self, library.steelyard_disband, self.address)
+
+
+def compiled_library() -> ctypes.CDLL:
+    """Load the kernels, compiling them if this machine has not done so yet (about ten seconds).
+
+    Returns:
+        The library, its functions typed; `_name` is its path.
+
+    Raises:
+        BackendError: there is no compiler, it failed, or the library does not load.
+    """
+    library = load(_CODE)
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = _PLACE if name == "steelyard_team" else None
+    return library
