@@ -291,7 +291,11 @@ def test_a_failed_transfer_costs_what_it_carried_and_no_more():
     bench.swapper.start_out(fresh)
     bench.start()
     bench.fail(4)
-    assert (fresh.state, fresh.num_computed, bench.swapper.host.pool.num_in_use) == ("waiting", 0, 0)
+    assert (fresh.state, fresh.num_computed, bench.swapper.host.pool.num_in_use) == (
+        "waiting",
+        0,
+        0,
+    )
 
 
 def test_a_host_tier_without_room_refuses():

@@ -144,30 +144,28 @@ class Owners(Generic[Kind]):
         self.users: dict[str, Kind] = {}
         self._make = make
 
-    def arrive(self, request: Request) -> None:
+    def arrive(self, payer: str, user: str) -> None:
         """Count a request."""
-        payer = payer_of(request)
         self.payers.arrive(payer)
         if payer not in self.users:
             self.users[payer] = self._make()
-        self.users[payer].arrive(request.user)
+        self.users[payer].arrive(user)
 
-    def charge(self, request: Request, paid: float, used: float) -> None:
+    def charge(self, payer: str, user: str, *, paid: float, used: float) -> None:
         """Charge for a request.
 
         Args:
-            request: a request in flight.
+            payer: payer of a request in flight.
+            user: user of the request.
             paid: service the payer is charged for.
             used: service the user is charged for.
         """
-        payer = payer_of(request)
         self.payers.charge(payer, paid)
-        self.users[payer].charge(request.user, used)
+        self.users[payer].charge(user, used)
 
-    def leave(self, request: Request) -> None:
+    def leave(self, payer: str, user: str) -> None:
         """Count that a request ended."""
-        payer = payer_of(request)
-        self.users[payer].leave(request.user)
+        self.users[payer].leave(user)
         self.payers.leave(payer)
         if payer not in self.payers.active:
             del self.users[payer]
