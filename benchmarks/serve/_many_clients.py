@@ -74,7 +74,7 @@ def _grow(policy: Literal["vtc", "dlpm"], count: int, *, is_one_payer: bool) -> 
     seconds: list[float] = []
     sizes: list[int] = []
     for block in range(count // _BLOCK):
-        start = time.perf_counter()
+        start = time.process_time()
         for number in range(block * _BLOCK, (block + 1) * _BLOCK):
             name = f"c{number}"
             client, user = ("owner", name) if is_one_payer else (name, "")
@@ -85,9 +85,10 @@ def _grow(policy: Literal["vtc", "dlpm"], count: int, *, is_one_payer: bool) -> 
                 plan = scheduler.schedule(0.0)
                 assert plan is not None
                 scheduler.complete(plan, plan.blank_output(), 0.0)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
         sizes.append(entries(scheduler.policy))
-    # The first block warms up. Of some neighbours the quickest counts, as the machine may be busy.
+    # Processor time, and of some neighbours the quickest, as the machine may be busy. The first block
+    # warms up.
     return _Growth(min(seconds[-3:]) / min(seconds[1:4]), max(sizes[-3:]) / sizes[0])
 
 

@@ -100,7 +100,7 @@ class Standings:
         due = service + self._offset.pop(name)
         if service > self.level and due > self._share:
             self.idle[name] = (service, due)
-        # Swept when as many came as were left by the last sweep, so that each costs one look or two.
+        # Swept when as many came as the last sweep left, so that each costs one look or two.
         if len(self.idle) > self._sweep_at:
             self.idle = {party: row for party, row in self.idle.items() if row[1] > self._share}
             self._sweep_at = 2 * len(self.idle) + _SLACK
