@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.common import Check
+from benchmarks.common import Check, ratio
 
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
 
@@ -12,6 +12,7 @@ __all__ = ["entries", "many_client_checks"]
 
 _BLOCK = 1000
 """Requests that are timed together."""
+_ROUNDS = 9
 _FLYING = 32
 """Requests in flight: twice as many as run at once, so that the order decides."""
 
@@ -39,56 +40,71 @@ def entries(thing: object, seen: set[int] | None = None) -> int:
 
 @dataclass(frozen=True)
 class _Growth:
-    """What clients that are gone cost.
+    """Cost of clients that are gone.
 
     Attributes:
-        seconds: time of a block of requests late in the run over that of an early one.
-        entries: entries that the order holds at the end over those after a thousand clients.
+        seconds: time of a request after many clients over that after a thousand.
+        entries: entries that the order holds after many clients over those after a thousand.
     """
 
     seconds: float
     entries: float
 
 
-def _grow(policy: Literal["vtc", "dlpm"], count: int, *, is_one_payer: bool) -> _Growth:
-    """Serve clients that come one after the other.
+class _Stream:
+    """Clients that come one after the other to a scheduler of their own."""
 
-    Args:
-        policy: the order.
-        count: clients, a multiple of a thousand.
-        is_one_payer: whether all are users of one client.
+    def __init__(self, policy: Literal["vtc", "dlpm"], *, is_one_payer: bool) -> None:
+        """Start without a client.
 
-    Returns:
-        How time and memory grew.
-    """
-    config = SchedulerConfig(
-        num_blocks=128,
-        token_budget=64,
-        max_num_seqs=_FLYING // 2,
-        max_model_len=32,
-        prefix_caching=False,
-        policy=policy,
-    )
-    scheduler = Scheduler(config)
-    params = SamplingParams(max_tokens=2, ignore_end=True)
-    seconds: list[float] = []
-    sizes: list[int] = []
-    for block in range(count // _BLOCK):
-        start = time.perf_counter()
-        for number in range(block * _BLOCK, (block + 1) * _BLOCK):
-            name = f"c{number}"
-            client, user = ("owner", name) if is_one_payer else (name, "")
-            scheduler.add(
-                Request(id=name, prompt=[1] * 8, params=params, client=client, user=user), 0.0
-            )
-            while scheduler.num_requests >= _FLYING:
-                plan = scheduler.schedule(0.0)
+        Args:
+            policy: the order.
+            is_one_payer: whether all are users of one client.
+        """
+        config = SchedulerConfig(
+            num_blocks=128,
+            token_budget=64,
+            max_num_seqs=_FLYING // 2,
+            max_model_len=32,
+            prefix_caching=False,
+            policy=policy,
+        )
+        self.scheduler = Scheduler(config)
+        self._is_one_payer = is_one_payer
+        self._count = 0
+
+    def serve(self, count: int) -> float:
+        """Serve more clients; return the seconds of processor time."""
+        params = SamplingParams(max_tokens=2, ignore_end=True)
+        start = time.process_time()
+        for _ in range(count):
+            self._count += 1
+            name = f"c{self._count}"
+            client, user = ("owner", name) if self._is_one_payer else (name, "")
+            request = Request(id=name, prompt=[1] * 8, params=params, client=client, user=user)
+            self.scheduler.add(request, 0.0)
+            while self.scheduler.num_requests >= _FLYING:
+                plan = self.scheduler.schedule(0.0)
                 assert plan is not None
-                scheduler.complete(plan, plan.blank_output(), 0.0)
-        seconds.append(time.perf_counter() - start)
-        sizes.append(entries(scheduler.policy))
-    # The first block warms up. Of some neighbours the quickest counts, as the machine may be busy.
-    return _Growth(min(seconds[-3:]) / min(seconds[1:4]), max(sizes[-3:]) / sizes[0])
+                self.scheduler.complete(plan, plan.blank_output(), 0.0)
+        return time.process_time() - start
+
+
+def _grow(policy: Literal["vtc", "dlpm"], count: int, *, is_one_payer: bool) -> _Growth:
+    """Compare an order that has seen many clients with one that has seen a thousand, in turn."""
+    old = _Stream(policy, is_one_payer=is_one_payer)
+    old.serve(count)
+    seconds: list[tuple[float, float]] = []
+    sizes: list[tuple[float, float]] = []
+    for _ in range(_ROUNDS):
+        young = _Stream(policy, is_one_payer=is_one_payer)
+        young.serve(_BLOCK)
+        seconds.append((old.serve(_BLOCK), young.serve(_BLOCK)))
+        sizes.append((entries(old.scheduler.policy), entries(young.scheduler.policy)))
+    return _Growth(
+        ratio([late for late, _ in seconds], [early for _, early in seconds]).median,
+        ratio([late for late, _ in sizes], [early for _, early in sizes]).median,
+    )
 
 
 def many_client_checks(quick: bool) -> list[Check]:

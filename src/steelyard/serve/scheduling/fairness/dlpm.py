@@ -95,19 +95,22 @@ class DLPM(OrderPolicy):
 
     def arrive(self, request: Request, now_s: float) -> None:
         """Open a client or user that had nothing in flight: a quantum, less what it still owes."""
-        self._owners.arrive(request)
-        self._refill(payer_of(request))
+        payer = payer_of(request)
+        self._owners.arrive(payer, request.user)
+        self._refill(payer)
 
     def served(self, request: Request, prefill_tokens: int, decode_tokens: int) -> None:
         """Charge the client and its user, and refill when nobody has anything left."""
         cost = self.w_in * prefill_tokens + self.w_out * decode_tokens
-        self._owners.charge(request, cost, cost)
-        self._refill(payer_of(request))
+        payer = payer_of(request)
+        self._owners.charge(payer, request.user, paid=cost, used=cost)
+        self._refill(payer)
 
     def leave(self, request: Request) -> None:
         """Count a request that ended, and refill when nobody who stays has anything left."""
-        self._owners.leave(request)
-        self._refill(payer_of(request))
+        payer = payer_of(request)
+        self._owners.leave(payer, request.user)
+        self._refill(payer)
 
     def key(self, request: Request, now_s: float) -> tuple[float, ...]:
         """Return the rank of a request.

@@ -100,7 +100,7 @@ class Standings:
         due = service + self._offset.pop(name)
         if service > self.level and due > self._share:
             self.idle[name] = (service, due)
-        # Swept when as many came as were left by the last sweep, so that each costs one look or two.
+        # Swept when as many came as the last sweep left, so that each costs one look or two.
         if len(self.idle) > self._sweep_at:
             self.idle = {party: row for party, row in self.idle.items() if row[1] > self._share}
             self._sweep_at = 2 * len(self.idle) + _SLACK
@@ -144,30 +144,28 @@ class Owners(Generic[Kind]):
         self.users: dict[str, Kind] = {}
         self._make = make
 
-    def arrive(self, request: Request) -> None:
+    def arrive(self, payer: str, user: str) -> None:
         """Count a request."""
-        payer = payer_of(request)
         self.payers.arrive(payer)
         if payer not in self.users:
             self.users[payer] = self._make()
-        self.users[payer].arrive(request.user)
+        self.users[payer].arrive(user)
 
-    def charge(self, request: Request, paid: float, used: float) -> None:
+    def charge(self, payer: str, user: str, *, paid: float, used: float) -> None:
         """Charge for a request.
 
         Args:
-            request: a request in flight.
+            payer: payer of a request in flight.
+            user: user of the request.
             paid: service the payer is charged for.
             used: service the user is charged for.
         """
-        payer = payer_of(request)
         self.payers.charge(payer, paid)
-        self.users[payer].charge(request.user, used)
+        self.users[payer].charge(user, used)
 
-    def leave(self, request: Request) -> None:
+    def leave(self, payer: str, user: str) -> None:
         """Count that a request ended."""
-        payer = payer_of(request)
-        self.users[payer].leave(request.user)
+        self.users[payer].leave(user)
         self.payers.leave(payer)
         if payer not in self.payers.active:
             del self.users[payer]

@@ -71,7 +71,7 @@ class VTC(OrderPolicy):
         """Place a request behind its user's earlier ones; lift who had none in flight."""
         payer = payer_of(request)
         line = (payer, request.user)
-        self._owners.arrive(request)
+        self._owners.arrive(*line)
         self._requests.setdefault(payer, {})[request.id] = request
         self._ended.setdefault(line, 0.0)
         self._stands_at[request.id] = self._queued.setdefault(line, 0.0)
@@ -82,8 +82,10 @@ class VTC(OrderPolicy):
         """Charge the client and its user."""
         payer = payer_of(request)
         cost = self.w_in * prefill_tokens + self.w_out * decode_tokens
-        self._owners.charge(request, cost / self._weights.get(payer, 1.0), cost)
-        self._ahead.pop(payer, None)
+        paid = cost / self._weights.get(payer, 1.0)
+        self._owners.charge(payer, request.user, paid=paid, used=cost)
+        if self._ahead:
+            self._ahead.pop(payer, None)
 
     def leave(self, request: Request) -> None:
         """Move the later requests of the same user up."""
@@ -93,7 +95,7 @@ class VTC(OrderPolicy):
         del self._stands_at[request.id]
         del self._requests[payer][request.id]
         self._ahead.pop(payer, None)
-        self._owners.leave(request)
+        self._owners.leave(*line)
         if payer not in self._owners.users:
             del self._requests[payer]
         if payer not in self._owners.users or request.user not in self._owners.users[payer].active:
