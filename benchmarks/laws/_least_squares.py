@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.jit import njit
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.theory.spectrum import Spectrum
 
@@ -242,7 +242,7 @@ def _first_below(steps: Array, risk: Array, target: float) -> float:
     return float(steps[row - 1] * (steps[row] / steps[row - 1]) ** share)
 
 
-@njit(cache=True)
+@njit()
 def averaged_risk(values, counts, squares, noise_variance, batch, learning_rate, at_steps, risk):
     """Fill `risk` [n] with the excess risk of the average of all iterates at steps `at_steps` [n].
 

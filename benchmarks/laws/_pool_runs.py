@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from steelyard.jit import njit
 
 __all__ = ["FLOOR", "Pool", "draw_pools", "train"]
 
@@ -79,7 +80,7 @@ def train(pools: list[tuple[Array, Array]], marks: Array, seed: int) -> Array:
     )
 
 
-@njit(cache=True)
+@njit()
 def _descend(inputs, labels, order, spectrum, teacher, marks):
     """Return the excess error at each mark, of the weights averaged over its second half."""
     size = inputs.shape[1]

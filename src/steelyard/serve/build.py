@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steelyard.errors import ConfigError
-
 if TYPE_CHECKING:
     from steelyard.nn.transformer import Transformer
     from steelyard.serve.engine import LLM
@@ -48,10 +46,11 @@ def make_engine(
     from steelyard.serve.engine import LLM
     from steelyard.serve.running.sampling import Sampler
     from steelyard.serve.scheduling.fairness import VTC
+    from steelyard.serve.sparse.serving import bounded_engine
 
     decoder = checkpoint.load(model) if isinstance(model, Path) else model
     if options.cache != "full":
-        return _bounded(decoder, options, end_tokens, grammars)
+        return bounded_engine(decoder, options, end_tokens=end_tokens, grammars=grammars)
     weights = options.client_weights
     return LLM(
         decoder,
@@ -64,22 +63,6 @@ def make_engine(
         swap_folder=options.swap_folder,
         make_policy=(lambda: VTC(weights=weights)) if weights else None,
     )
-
-
-def _bounded(
-    model: Transformer,
-    options: EngineOptions,
-    end_tokens: tuple[int, ...],
-    grammars: Grammars | None,
-) -> LLM:
-    """Make an engine whose sequences keep a bounded number of keys and values."""
-    try:
-        from steelyard.serve.sparse.serving import bounded_engine  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ConfigError(
-            f"this engine has no --cache {options.cache}", hint="use --cache full"
-        ) from error
-    return bounded_engine(model, options, end_tokens=end_tokens, grammars=grammars)
 
 
 def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig:

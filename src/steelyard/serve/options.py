@@ -43,7 +43,7 @@ class EngineOptions:
         cache: Which keys and values of a sequence are kept: all, or a bounded number chosen by a
             sliding window, attention sinks and a window, heavy hitters, the highest scores, or a
             trained controller.
-        cache_tokens: Tokens kept of each sequence when the cache is bounded.
+        cache_tokens: Tokens kept of each sequence when the cache is bounded; 0 keeps 256.
         cache_controller: File of the trained controller for "adaptive".
         threads: Threads of the engine's tensor library, 0 for its own choice.
         cores: Processor cores of the engine's process, all when left out.
@@ -106,7 +106,6 @@ class EngineOptions:
                 "--allocator block-group",
             ),
             ("--cache-tokens", self.cache_tokens, bounded, "--cache other than full"),
-            (f"--cache {self.cache}", bounded, self.cache_tokens, "--cache-tokens"),
             # A sequence of a bounded cache owns one slab of fixed size from its beginning to its
             # end, which can be neither split into blocks nor shared.
             ("--preemption", swaps, not bounded, "--cache full"),

@@ -8,8 +8,7 @@ and planning ahead work as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,9 +27,10 @@ from steelyard.serve.sparse.policies import H2O, Adore, RetentionPolicy, Sinks, 
 if TYPE_CHECKING:
     from steelyard.nn.transformer import Transformer
     from steelyard.serve.engine import LLM
+    from steelyard.serve.options import EngineOptions
     from steelyard.serve.running.grammar import Grammars
 
-__all__ = ["CACHES", "BoundedOptions", "SparseRunner", "bounded_engine", "bounded_llm"]
+__all__ = ["CACHES", "SparseRunner", "bounded_engine", "bounded_llm"]
 
 CACHES: dict[str, Callable[[int], RetentionPolicy]] = {
     "window": Window,
@@ -40,55 +40,12 @@ CACHES: dict[str, Callable[[int], RetentionPolicy]] = {
     "adaptive": Adore,
 }
 """Policies by the names that the command line takes, each made of the number of tokens it keeps."""
-
-
-class BoundedOptions(Protocol):
-    """What is read of an engine's options."""
-
-    @property
-    def cache(self) -> str:
-        """Name of the policy, one of `CACHES`."""
-        ...
-
-    @property
-    def cache_tokens(self) -> int:
-        """Tokens that a request keeps; with "topk", tokens that it attends."""
-        ...
-
-    @property
-    def cache_controller(self) -> Path | None:
-        """File of a trained controller, which "adaptive" needs."""
-        ...
-
-    @property
-    def pool_bytes(self) -> int:
-        """Bytes of all slabs."""
-        ...
-
-    @property
-    def max_model_len(self) -> int:
-        """Longest sequence, 0 for the model's positions."""
-        ...
-
-    @property
-    def token_budget(self) -> int:
-        """Most tokens a step runs."""
-        ...
-
-    @property
-    def preemption(self) -> str:
-        """What happens to the cache of a request that has to yield."""
-        ...
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether steps are planned ahead."""
-        ...
+_TOKENS = 256
 
 
 def bounded_engine(
     model: Transformer,
-    options: BoundedOptions,
+    options: EngineOptions,
     *,
     end_tokens: tuple[int, ...] = (),
     grammars: Grammars | None = None,
@@ -110,11 +67,6 @@ def bounded_engine(
         CapacityError: `pool_bytes` holds no slab.
         DataError: the controller's file cannot be read.
     """
-    if options.preemption != "recompute":
-        raise ConfigError(
-            f"preemption {options.preemption!r} cannot be had with cache {options.cache!r}",
-            hint="slabs are never preempted for memory: leave preemption at 'recompute'",
-        )
     return bounded_llm(
         model,
         _make_policy(options),
@@ -193,26 +145,14 @@ def bounded_llm(
     return LLM(model, config, end_tokens=end_tokens, asynchronous=asynchronous, runner=runner)
 
 
-def _make_policy(options: BoundedOptions) -> RetentionPolicy:
+def _make_policy(options: EngineOptions) -> RetentionPolicy:
     """Make the policy that the options name."""
-    if options.cache not in CACHES:
-        raise ConfigError(
-            f"cache is {options.cache!r}, but must be one of {', '.join(CACHES)}",
-            hint="leave cache out to keep every token",
-        )
-    return CACHES[options.cache](options.cache_tokens)
+    return CACHES[options.cache](options.cache_tokens or _TOKENS)
 
 
-def _load_controller(options: BoundedOptions) -> Controller | None:
+def _load_controller(options: EngineOptions) -> Controller | None:
     """Read the controller, which one cache needs and no other takes."""
     path = options.cache_controller
-    if (path is not None) != (options.cache == "adaptive"):
-        raise ConfigError(
-            f"cache {options.cache!r} "
-            + ("needs a cache_controller" if path is None else "takes no cache_controller"),
-            hint="a controller goes with cache 'adaptive'; train one with "
-            "serve.sparse.training.train_controller",
-        )
     return None if path is None else Controller.load(path)
 
 
