@@ -1,11 +1,11 @@
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.serve.options import EngineOptions
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.engine import SparseDecoder
@@ -23,16 +23,7 @@ POLICIES = {
 SIZES = (5, 33, 20, 1, 47, 31)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    cache: str = "window"
-    cache_tokens: int = 20
-    cache_controller: Path | None = None
-    pool_bytes: int = 2**20
-    max_model_len: int = 70
-    token_budget: int = 512
-    preemption: str = "recompute"
-    asynchronous: bool = False
+OPTIONS = EngineOptions(cache="window", cache_tokens=20, pool_bytes=2**20, max_model_len=70)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +39,7 @@ def controller_path(model, tmp_path_factory):
 def options(controller_path):
     def make(cache, **changes):
         path = controller_path if cache == "adaptive" else None
-        return replace(Options(cache=cache, cache_controller=path), **changes)
+        return replace(OPTIONS, cache=cache, cache_controller=path, **changes)
 
     return make
 
@@ -134,14 +125,14 @@ def test_what_a_bounded_cache_cannot_do_is_refused(model, options, controller_pa
         with pytest.raises(ConfigError, match="one output per request"):
             llm.generate([[1]], params)
     for changes, match in (
-        ({"cache": "all"}, "must be one of window, sinks"),
-        ({"cache_tokens": 0}, "at least 1"),
-        ({"preemption": "swap"}, "preemption 'swap'"),
-        ({"cache_controller": controller_path}, "takes no cache_controller"),
-        ({"cache": "adaptive"}, "needs a cache_controller"),
+        ({"cache": "all"}, "must be full, window, sinks"),
+        ({"cache_tokens": -1}, "at least 0"),
+        ({"preemption": "swap"}, "--preemption needs --cache full"),
+        ({"cache_controller": controller_path}, "--cache-controller needs --cache adaptive"),
+        ({"cache": "adaptive"}, "--cache adaptive needs --cache-controller"),
         ({"max_model_len": 10_000}, "positions"),
     ):
         with pytest.raises(ConfigError, match=match):
-            bounded_engine(model, replace(Options(), **changes))
+            bounded_engine(model, replace(OPTIONS, **changes))
     with pytest.raises(CapacityError, match="hold no slab"):
         bounded_engine(model, options("window", pool_bytes=100))

@@ -9,7 +9,8 @@ from steelyard.errors import ConfigError, DataError
 from steelyard.nn.transformer import build
 from steelyard.serve import SamplingParams, SchedulerConfig
 from steelyard.serve.engine import LLM
-from steelyard.serve.profile import StepSamples, profile, read_table, write_table
+from steelyard.serve.profile import profile, read_table, write_table
+from steelyard.serve.step_samples import StepSamples
 
 
 def config(**changes):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from steelyard.errors import ConfigError
-from steelyard.serve.driver import Clock, Driver, NoTiers, Tiers, WallClock
+from steelyard.serve.driver import Clock, Driver, NoTiers, Runner, Tiers, WallClock
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
 from steelyard.serve.running.runner import TorchRunner
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from steelyard.nn.transformer import Transformer
     from steelyard.serve.running.sampling import Sampler
-    from steelyard.serve.sparse.serving import SparseRunner
 
 __all__ = ["LLM", "default_config"]
 
@@ -76,6 +75,22 @@ def default_config(
     )
 
 
+class EngineRunner(Runner, Protocol):
+    """A runner that holds keys and values, and chooses tokens."""
+
+    kernel: str
+    sampler: Sampler
+
+    @property
+    def kv(self) -> torch.Tensor:
+        """Keys and values of all blocks."""
+        ...
+
+    def warm_up(self) -> None:
+        """Compile kernels, so that no timed step pays for it."""
+        ...
+
+
 class LLM:
     """A model behind a scheduler.
 
@@ -108,7 +123,7 @@ class LLM:
         native: bool | None = None,
         swap_folder: Path | None = None,
         make_policy: Callable[[], OrderPolicy] | None = None,
-        runner: TorchRunner | SparseRunner | None = None,
+        runner: EngineRunner | None = None,
     ) -> None:
         """Allocate the pool and compile the kernels.
 
@@ -139,7 +154,7 @@ class LLM:
         self.clock: Clock = clock or WallClock()
         self._make_policy = make_policy
         limits = config or default_config(model)
-        self.runner = runner or TorchRunner(
+        self.runner: EngineRunner = runner or TorchRunner(
             model, limits, compiled=compiled, sampler=sampler, kv_dtype=kv_dtype, native=native
         )
         self.runner.warm_up()

@@ -12,19 +12,16 @@ import numpy as np
 
 from steelyard.errors import ConfigError
 from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.step_samples import StepSamples
 
 if TYPE_CHECKING:
-    from steelyard.cost.step_time import ServeStepTime
     from steelyard.serve.engine import LLM
     from steelyard.serve.step_table import StepTable
 
-__all__ = ["StepSamples", "profile", "read_table", "write_table"]
+__all__ = ["profile", "read_table", "write_table"]
 
 _DECODES = 4
 """Decoding steps that are timed after each batch of prompts."""
-_HICCUP = 4.0
-"""Most that a single step counts for, as a multiple of its prediction: one that waited for another
-program would else move the scale of the whole table."""
 _CHUNKS = 3
 """Steps of a long prompt that are run: the last computes all layers, those before may leave out
 what only logits need."""
@@ -32,43 +29,6 @@ _FIRST = 4
 """Cases that are run whatever time they take, so that there is something to fit."""
 _TESTS = 24
 """Steps of the mixed case that are run, about."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepSamples:
-    """Measured steps.
-
-    Attributes:
-        features: [n, F] features in the order of `steelyard.cost.step_time.FEATURES`.
-        round_seconds: [n, rounds] seconds of each step in each round.
-    """
-
-    features: np.ndarray
-    round_seconds: np.ndarray
-
-    @property
-    def seconds(self) -> np.ndarray:
-        """Median of each step over the rounds, [n]."""
-        return np.median(self.round_seconds, axis=1)
-
-    @property
-    def relative_spread(self) -> np.ndarray:
-        """(Largest - smallest) / median of each step over the rounds, [n]."""
-        return np.ptp(self.round_seconds, axis=1) / self.seconds
-
-    def fit(self) -> ServeStepTime:
-        """Fit a step-time model to the medians, then scale it to the mean of all rounds.
-
-        A median leaves out what other work on the machine costs now and then, but a trace of
-        thousands of steps pays it on average. A single step counts for at most `_HICCUP` times its
-        prediction.
-        """
-        from steelyard.cost.step_time import ServeStepTime
-
-        shape = ServeStepTime.fit(self.features, self.seconds)
-        predicted = shape.predict(self.features)[:, None]
-        scale = float(np.minimum(self.round_seconds / predicted, _HICCUP).mean())
-        return shape.scaled(scale)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from steelyard.serve.scheduling.families.beam import best_hypotheses
+from steelyard.serve.scheduling.beam import best_hypotheses
 
 if TYPE_CHECKING:
     from steelyard.serve.scheduling.request import Request

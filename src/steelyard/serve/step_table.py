@@ -19,7 +19,7 @@ from steelyard.serve.scheduling.config import SchedulerConfig
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
-    from steelyard.serve.profile import StepSamples
+    from steelyard.serve.step_samples import StepSamples
 
 __all__ = ["StepTable", "TableMachine"]
 

@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from steelyard.serve.scheduling.families.beam import advance_beams, best_hypotheses
+from steelyard.serve.scheduling.beam import advance_beams, best_hypotheses
 
 if TYPE_CHECKING:
-    from steelyard.serve.scheduling.families.family import Family
     from steelyard.serve.scheduling.memory import KVMemory
     from steelyard.serve.scheduling.planner import Chunk
-    from steelyard.serve.scheduling.request import Request
+    from steelyard.serve.scheduling.request import Family, Request
     from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["Flight", "take_tokens"]

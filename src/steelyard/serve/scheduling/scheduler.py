@@ -7,14 +7,13 @@ from steelyard.errors import ConfigError
 from steelyard.serve.kv.blocks import Pool
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import FCFS, OrderPolicy
-from steelyard.serve.scheduling.families.family import Family
 from steelyard.serve.scheduling.flight import Flight, take_tokens
 from steelyard.serve.scheduling.memory import KVMemory
 from steelyard.serve.scheduling.planner import Chunk, lay_out
 from steelyard.serve.scheduling.policies import make_policy, make_swapper
 from steelyard.serve.scheduling.queues import Queues
 from steelyard.serve.scheduling.ready import decodable, num_prefill
-from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.request import Family, Request
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.scheduling.usage import KVUsage, measure_usage
 

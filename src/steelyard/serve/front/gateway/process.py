@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from steelyard.serve.front.launch import ServeOptions
+    from steelyard.serve.options import ServeOptions
 
 __all__ = ["run_gateway"]
 

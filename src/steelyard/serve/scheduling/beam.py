@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from steelyard.serve.scheduling.hypothesis import Hypothesis
 from steelyard.serve.scheduling.step import StepOutput
 
 if TYPE_CHECKING:
-    from steelyard.serve.scheduling.families.family import Family
-    from steelyard.serve.scheduling.request import Request
+    from steelyard.serve.scheduling.request import Family, Request
 
-__all__ = ["Hypothesis", "advance_beams", "best_hypotheses"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hypothesis:
-    """A finished beam.
-
-    Attributes:
-        tokens: output token ids, without the end token.
-        logprobs: log probability of each.
-        cumulative_logprob: log probability of the output and its end token.
-        score: cumulative log probability over the number of tokens, with the end token, to the
-            power of the length penalty.
-        finish_reason: "stop" or "length".
-    """
-
-    tokens: list[int]
-    logprobs: list[float]
-    cumulative_logprob: float
-    score: float
-    finish_reason: str
+__all__ = ["advance_beams", "best_hypotheses"]
 
 
 def best_hypotheses(family: Family) -> list[Hypothesis]:

@@ -1,1 +1,0 @@
-"""Requests of several sequences: outputs side by side, and beams."""
