@@ -26,7 +26,7 @@ __all__ = ["checks", "llama", "make_trace"]
 
 
 def llama(name: str) -> Architecture:
-    """Return the shape of a benchmark model: 9M, 50M or 130M parameters, or that of Qwen2.5-0.5B."""
+    """Return the shape of a model: 9M, 50M or 130M parameters, or that of Qwen2.5-0.5B."""
     if name == "0.5B":
         return dataclasses.replace(catalog.architecture_by_name("qwen2.5-0.5b"), max_positions=2048)
     width, depth, heads, inner = {
@@ -93,10 +93,8 @@ class _Race:
                         rates[side.name].append(tokens / seconds)
             for name, samples in rates.items():
                 spread = median_spread(samples)
-                print(
-                    f"{label:24s} {name + ' ' + ' '.join(options.values()) if name == peer.name else name:46s}",
-                    end="",
-                )
+                chosen = [name, *options.values()] if name == peer.name else [name]
+                print(f"{label:24s} {' '.join(chosen):46s}", end="")
                 print(
                     f"{spread.median:8.1f} output tokens/s [{spread.low:.1f}, {spread.high:.1f}]",
                     flush=True,

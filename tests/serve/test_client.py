@@ -746,7 +746,6 @@ def test_the_server_starts_with_the_options_given(tmp_path, monkeypatch):
         ("--host-tier 1GiB", "--host-tier needs --preemption swap or auto"),
         ("--group-blocks 4", "--group-blocks needs --allocator block-group"),
         ("--client-weights.a 2", "--client-weights needs --policy vtc"),
-        ("--cache window", "--cache window needs --cache-tokens"),
         ("--cache-tokens 64", "--cache-tokens needs --cache other than full"),
         ("--cache adaptive --cache-tokens 64", "--cache adaptive needs --cache-controller"),
         ("--cache h2o --cache-tokens 64 --preemption swap", "--preemption needs --cache full"),

@@ -11,7 +11,7 @@ from steelyard.serve.driver import Driver, NoTiers
 from steelyard.serve.kv.tiers import TieredKV, make_store
 from steelyard.serve.replay import drive_replay
 from steelyard.serve.running.runner import TorchRunner
-from steelyard.serve.scheduling.fairness.order import Unaffected
+from steelyard.serve.scheduling.fairness.order import OrderPolicy
 from steelyard.serve.scheduling.step import Transfer
 from steelyard.serve.simulate import ModelRunner, ModelTiers, VirtualClock, simulate
 
@@ -119,7 +119,7 @@ class TimedTiers(ModelTiers):
         self.real.close()
 
 
-class Shuffled(Unaffected):
+class Shuffled(OrderPolicy):
     """Ranks that change with every round, so that running requests lose their places."""
 
     round = 0

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from steelyard.serve import Scheduler, SchedulerConfig, make_request, synthetic_rows
-from steelyard.serve.scheduling.fairness.order import Unaffected
+from steelyard.serve.scheduling.fairness.order import OrderPolicy
 from steelyard.serve.simulate import simulate
 from steelyard.serve.traces import TraceRequest
 
@@ -46,7 +46,7 @@ CASES = {
 }
 
 
-class Shuffled(Unaffected):
+class Shuffled(OrderPolicy):
     """Ranks that change with every round."""
 
     round = 0

@@ -1,4 +1,4 @@
-"""The choices of one engine and of its server, as they travel from the command line to the processes."""
+"""Options of one engine and of its server, from the command line to the processes."""
 
 from __future__ import annotations
 
