@@ -22,8 +22,8 @@ from steelyard.serve import SamplingParams, SchedulerConfig, TraceRequest
 from steelyard.serve.engine import LLM
 from steelyard.serve.forecast import simulate_replay
 from steelyard.serve.kv.tiers import TieredKV, make_store
+from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.profile import profile
-from steelyard.serve.scheduling.step import Transfer
 
 _BLOCK = 16
 _DECODES = 8

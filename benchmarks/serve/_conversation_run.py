@@ -9,7 +9,7 @@ from benchmarks.serve._conversations import Conversation, ConversationLoad
 
 from steelyard.serve.engine import LLM
 from steelyard.serve.kv.tiers import TieredKV
-from steelyard.serve.scheduling.step import Transfer
+from steelyard.serve.kv.transfer import Transfer
 
 __all__ = ["BlockwiseTiers", "GroupTiers", "Run", "run_conversations"]
 

@@ -12,7 +12,7 @@ from benchmarks.serve._drawn_order import RandomPriorities
 
 from steelyard.serve import Scheduler, SchedulerConfig
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.serve.scheduling.step import Transfer
+from steelyard.serve.kv.transfer import Transfer
 
 __all__ = ["bandwidth_shares", "reuse_share"]
 

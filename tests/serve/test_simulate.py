@@ -9,10 +9,10 @@ from steelyard.errors import CapacityError, TraceError
 from steelyard.serve import Scheduler, SchedulerConfig, TraceRequest, make_request
 from steelyard.serve.driver import Driver, NoTiers
 from steelyard.serve.kv.tiers import TieredKV, make_store
+from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.replay import drive_replay
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.fairness.order import OrderPolicy
-from steelyard.serve.scheduling.step import Transfer
 from steelyard.serve.simulate import ModelRunner, ModelTiers, VirtualClock, simulate
 
 

@@ -9,7 +9,7 @@ import torch
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.kv.stores import FileStore, MemoryStore
 from steelyard.serve.kv.tiers import LinkModel, TieredKV, make_store
-from steelyard.serve.scheduling.step import Transfer
+from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.scheduling.swaps.pacing import SwapPacing
 
 NUM_BLOCKS = 24

@@ -11,8 +11,9 @@ from steelyard.serve.results import FinishedStep
 from steelyard.serve.scheduling.swaps.pacing import SwapPacing
 
 if TYPE_CHECKING:
+    from steelyard.serve.kv.transfer import Transfer
     from steelyard.serve.scheduling.scheduler import Scheduler
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan, Transfer
+    from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["Clock", "Driver", "NoTiers", "Runner", "Tiers", "WallClock"]
 

@@ -14,9 +14,10 @@ from steelyard.serve.traces import make_request as forced_request
 from steelyard.sim.loop import EventLoop
 
 if TYPE_CHECKING:
+    from steelyard.serve.kv.transfer import Transfer
     from steelyard.serve.scheduling.request import Request
     from steelyard.serve.scheduling.scheduler import Scheduler
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan, Transfer
+    from steelyard.serve.scheduling.step import StepOutput, StepPlan
     from steelyard.sim.timeline import Timeline
 
 __all__ = ["ModelRunner", "ModelTiers", "SimulatedReplay", "VirtualClock", "simulate"]

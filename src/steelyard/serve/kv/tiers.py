@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from steelyard.serve.scheduling.step import Transfer
+    from steelyard.serve.kv.transfer import Transfer
 
 __all__ = ["LinkModel", "TieredKV", "TransferStats", "make_store", "pool_bytes"]
 

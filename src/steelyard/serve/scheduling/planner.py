@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.serve.scheduling.step import StepPlan, Transfer
+from steelyard.serve.kv.transfer import Transfer
+from steelyard.serve.scheduling.step import StepPlan
 
 if TYPE_CHECKING:
     from steelyard.serve.scheduling.request import Request

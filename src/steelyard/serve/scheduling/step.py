@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from steelyard.cost.step_time import step_features
+from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.scheduling.request import Request
 
-__all__ = ["StepOutput", "StepPlan", "Transfer"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Transfer:
-    """Blocks of one request to copy between the pool and the host tier.
-
-    Attributes:
-        id: name of the transfer when it has landed.
-        request_id: owner of the blocks.
-        direction: "out" of the pool or "in" to it.
-        runs: int64 [N, 3] (first device block, first host block, count) of runs that are
-            consecutive on both sides.
-    """
-
-    id: int
-    request_id: str
-    direction: Literal["out", "in"]
-    runs: np.ndarray
+__all__ = ["StepOutput", "StepPlan"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from steelyard.serve.front.gateway.calls import Sequence, TokenReport
+    from steelyard.serve.front.sequence import Sequence, TokenReport
     from steelyard.serve.front.text import TextCodec
 
 __all__ = ["ChatShape", "CompletionShape", "Shape", "usage"]

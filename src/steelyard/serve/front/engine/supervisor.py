@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from steelyard.errors import BackendError, DataError
 from steelyard.frames import MessageCodec
@@ -25,8 +25,6 @@ from steelyard.serve.front.engine.wire import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.serve.front.gateway.dispatch import Dispatcher
-
 __all__ = ["EngineSupervisor"]
 
 _MODULE = "steelyard.serve.front.engine.process"
@@ -34,6 +32,27 @@ _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 30.0
 _STEADY_S = 60.0
 _STOP_TIMEOUT_S = 5.0
+
+
+class EngineUser(Protocol):
+    """Who sends an engine its work: it learns of every engine that comes and goes."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the engine owes an answer."""
+        ...
+
+    def connect(self, send: Callable[[ToEngine], None], ready: Ready) -> None:
+        """Take an engine, the function that sends it a message, and what it reported of itself."""
+        ...
+
+    def disconnect(self, reason: str, *, retry: bool = True) -> None:
+        """Learn that the engine is gone, why, and whether another one comes."""
+        ...
+
+    def receive(self, message: ToGateway) -> None:
+        """Take a message of the engine."""
+        ...
 
 
 class _Link(asyncio.Protocol):
@@ -86,7 +105,7 @@ class EngineSupervisor:
     def __init__(
         self,
         start: Start,
-        dispatcher: Dispatcher,
+        dispatcher: EngineUser,
         count_restart: Callable[[], None] = lambda: None,
         *,
         stall_timeout_s: float = 600.0,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from steelyard.serve.scheduling.step import Transfer
+from steelyard.serve.kv.transfer import Transfer
 
 if TYPE_CHECKING:
     from steelyard.serve.scheduling.request import Request

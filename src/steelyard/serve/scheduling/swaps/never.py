@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.scheduling.request import Request
-from steelyard.serve.scheduling.step import Transfer
 
 __all__ = ["NoSwapper"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.host import HostCopy, HostSpace
+from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.scheduling.request import Request
-from steelyard.serve.scheduling.step import Transfer
 from steelyard.serve.scheduling.swaps.moves import Move, Moves
 
 __all__ = ["Swapper"]
