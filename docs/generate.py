@@ -28,7 +28,18 @@ FLOORS = (
     "weigh",
     "cli",
 )
-GROUND = ("errors", "units", "quantity", "files", "config", "parallel", "papers")
+GROUND = (
+    "errors",
+    "units",
+    "quantity",
+    "config",
+    "files",
+    "frames",
+    "parallel",
+    "native",
+    "jit",
+    "papers",
+)
 
 
 def rooms() -> list[str]:

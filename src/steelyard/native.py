@@ -203,7 +203,7 @@ def race(rival: Callable[[], Any], native: Callable[[], Any], *, turns: int = 7)
 
 
 def verdict(library: ctypes.CDLL, label: str, hold: Callable[[], Verdict]) -> Verdict:
-    """Return what an earlier race on this machine found, or hold one and keep it.
+    """Return what an earlier race on this machine found, or hold one; a win is kept.
 
     Args:
         library: from `load`; the verdict is kept beside it, so a new library is judged anew.
@@ -214,13 +214,15 @@ def verdict(library: ctypes.CDLL, label: str, hold: Callable[[], Verdict]) -> Ve
         The verdict.
     """
     path = Path(library._name).with_suffix(f".{label}.json")
-    try:
+    with contextlib.suppress(DataError, msgspec.ValidationError):
         return msgspec.convert(read_json(path), Verdict)
-    except (DataError, msgspec.ValidationError):
-        found = hold()
-        with contextlib.suppress(CapacityError, DataError):  # judged again the next time
+    found = hold()
+    # A machine that is busy during the race makes the side with more threads look slow, and would
+    # stay on the slow path for good: a loss is judged again the next time.
+    if found.speedup >= MIN_SPEEDUP:
+        with contextlib.suppress(CapacityError, DataError):
             write_json(path, msgspec.to_builtins(found))
-        return found
+    return found
 
 
 def _compile(code: NativeCode, compiler: str, path: Path) -> None:
