@@ -21,7 +21,7 @@ EXPERTS = np.tile([1.0, 2, 4, 8, 16, 64, 256, 512], 6)
 
 
 def by_hand(n, e, p):
-    """Give log10 of the loss as the paper writes it."""
+    """Return log10 of the loss as the paper writes it."""
     spread = 1 / (1 / (e - 1 + (1 / p["E_start"] - 1 / p["E_max"]) ** -1) + 1 / p["E_max"])
     return (
         p["a"] * np.log10(n)

@@ -38,7 +38,7 @@ class _Case:
     Attributes:
         requests: (step at which it comes, prompt tokens, output tokens), by step.
         skip: tokens that are scheduled but not run before the first timed step.
-        every: of the steps after, one in so many is run and timed.
+        every: one in so many of the later steps is run and timed.
         decodes: timed steps without a prompt after which the case ends; 0 runs it to its end.
         work: tokens that are run; the cases are sorted by it.
     """

@@ -58,7 +58,7 @@ def paged_decode(
     Args:
         query: float32 [S, H, D], not yet scaled.
         keys: uint32 (the bits of float32) or uint16 (of bfloat16) [num_blocks, KV, B, D].
-        values: of the same type and shape.
+        values: array of the same type and shape.
         tables: int64 [S, M] block ids.
         contexts: int64 [S] tokens to attend, at least 1.
         out: float32 [S, H, D], overwritten.

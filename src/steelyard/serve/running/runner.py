@@ -127,7 +127,7 @@ class TorchRunner:
         """Run one step, after all that were launched.
 
         Args:
-            plan: from a scheduler of the same config.
+            plan: plan of a scheduler of the same config.
 
         Returns:
             The tokens of the sampled rows.
@@ -138,7 +138,7 @@ class TorchRunner:
         """Run a step in the runner's thread, after all launched before it.
 
         Args:
-            plan: from a scheduler of the same config; tokens that the previous step has yet to give
+            plan: plan of a scheduler of the same config; tokens that the previous step has yet to give
                 stand in `feedback`.
 
         Returns:

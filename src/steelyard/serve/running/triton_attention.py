@@ -105,7 +105,7 @@ def paged_attention(
         query: [T, H, D], not yet scaled.
         keys: [num_blocks, block_size, KV, D] of any strides with contiguous D; D a power of two, 16
             to 256.
-        values: of the same shape and strides.
+        values: tensor of the same shape and strides.
         tables: int32 or int64 [S, M] block ids.
         tiles: from `query_tiles`.
         out: [T, H, D], rows of the tiles are overwritten.

@@ -20,7 +20,7 @@ def forbid_end(logits: np.ndarray, params: SamplingParams, position: int) -> Non
 
     Args:
         logits: float32 [V], changed in place.
-        params: of the request.
+        params: parameters of the request.
         position: output tokens it already has.
     """
     if position < params.min_tokens and not params.ignore_end:

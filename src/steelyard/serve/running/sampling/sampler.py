@@ -53,7 +53,7 @@ class Sampler:
         """Start with nothing remembered.
 
         Args:
-            grammars: of the model's tokenizer; without it requests with a grammar are refused.
+            grammars: grammars of the model's tokenizer; without it requests with a grammar are refused.
         """
         self.grammars = grammars
         self._histories = RequestStates(TokenHistory)
@@ -63,8 +63,8 @@ class Sampler:
         """Refuse parameters that this model cannot honor.
 
         Args:
-            params: of a request.
-            vocab_size: of the model.
+            params: parameters of a request.
+            vocab_size: vocabulary of the model.
 
         Raises:
             ConfigError: a bias names a token outside the vocabulary or is not finite, or the
@@ -88,7 +88,7 @@ class Sampler:
         """Compile the kernels, so that no timed step pays for it.
 
         Args:
-            vocab_size: of the model.
+            vocab_size: vocabulary of the model.
         """
         logits = np.zeros((1, vocab_size), dtype=np.float32)
         peaks = np.zeros(1, dtype=np.float32)
@@ -105,7 +105,7 @@ class Sampler:
 
         Args:
             logits: [R, V], one row per sampled row of the plan; may be overwritten.
-            plan: of the step.
+            plan: plan of the step.
 
         Returns:
             Tokens, and log probabilities when a request asks for them, has beams, or has outputs to
