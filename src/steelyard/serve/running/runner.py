@@ -138,8 +138,8 @@ class TorchRunner:
         """Run a step in the runner's thread, after all launched before it.
 
         Args:
-            plan: plan of a scheduler of the same config; tokens that the previous step has yet to give
-                stand in `feedback`.
+            plan: plan of a scheduler of the same config; tokens that the previous step has yet to
+                give stand in `feedback`.
 
         Returns:
             Its `result()` waits for the output.

@@ -53,7 +53,7 @@ class Sampler:
         """Start with nothing remembered.
 
         Args:
-            grammars: grammars of the model's tokenizer; without it requests with a grammar are refused.
+            grammars: grammars of the tokenizer; without it requests with a grammar are refused.
         """
         self.grammars = grammars
         self._histories = RequestStates(TokenHistory)
