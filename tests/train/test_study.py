@@ -50,7 +50,7 @@ def test_interrupted_rung_goes_on(config, source, tmp_path):
     def stop(progress) -> None:
         nonlocal seen
         seen += 1
-        if seen % 7 == 0:
+        if seen % 11 == 0:
             raise InterruptedError
 
     for _ in range(20):
