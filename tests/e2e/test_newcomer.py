@@ -42,7 +42,7 @@ def make(clone, *words):
     run = subprocess.run(
         ["make", *words], cwd=clone, env=environment, capture_output=True, text=True, check=False
     )
-    assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
+    assert run.returncode == 0, run.stderr[-1000:] + run.stdout[-4000:]
     return run.stdout
 
 
