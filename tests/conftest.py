@@ -5,6 +5,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores: with a thread pool each they would wait for one another, and
     # PyTorch's idle threads spin. Set before anything imports a library that reads it.
@@ -19,6 +21,12 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         "PYTHONPYCACHEPREFIX", str(cache / "steelyard" / "bytecode")
     )
     sys.dont_write_bytecode = False
+
+# Deadlines per example and the check for slow examples fail on a busy machine, not on a defect.
+settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any-machine")
 
 ROOM_BUDGET_S = 75.0
 _seconds = defaultdict(float)
