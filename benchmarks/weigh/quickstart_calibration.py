@@ -105,13 +105,13 @@ def _of(laws: list[Fit], target: RungPoint) -> Forecast:
 
 
 def _largest(ladders: list[LadderRun]) -> _Score:
-    """Score the rule without a law; it has no interval, so nothing is held."""
+    """Score the rule without a law; it has no interval."""
     errors = [
         max(item.points, key=lambda point: (point.parameters, point.tokens)).loss / item.target.loss
         - 1
         for item in ladders
     ]
-    return _Score(errors, [0.0] * len(errors), [False] * len(errors))
+    return _Score(errors, [], [])
 
 
 def _print(scores: dict[str, _Score], ladders: list[LadderRun]) -> None:
@@ -119,10 +119,10 @@ def _print(scores: dict[str, _Score], ladders: list[LadderRun]) -> None:
     print(f"{len(ladders)} ladders\n{'forecaster':20s} {'error':>7s} {'bias':>7s}", end=" ")
     print(f"{'half-width':>10s} {'held':>6s}")
     for name, score in scores.items():
-        print(
-            f"{name:20s} {score.error:7.2%} {score.bias:+7.2%} {score.half_width:10.2%} "
-            f"{score.coverage:6.0%}"
-        )
+        line = f"{name:20s} {score.error:7.2%} {score.bias:+7.2%}"
+        if score.half_widths:
+            line += f" {score.half_width:10.2%} {score.coverage:6.0%}"
+        print(line)
     for text in sorted({item.text for item in ladders}):
         errors = [
             error

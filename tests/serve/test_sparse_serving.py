@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.serve.build import make_engine
 from steelyard.serve.options import EngineOptions
+from steelyard.serve.scheduling.fairness import VTC
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.engine import SparseDecoder
@@ -136,3 +138,13 @@ def test_what_a_bounded_cache_cannot_do_is_refused(model, options, controller_pa
             bounded_engine(model, replace(OPTIONS, **changes))
     with pytest.raises(CapacityError, match="hold no slab"):
         bounded_engine(model, options("window", pool_bytes=100))
+
+
+def test_the_order_of_the_options_holds_for_a_bounded_cache(model, options):
+    chosen = options("window", policy="vtc", client_weights={"a": 2.0}, max_num_seqs=1)
+    llm = make_engine(model, chosen)
+    assert isinstance(llm.scheduler.policy, VTC)
+    assert llm.config.max_num_seqs == 1
+    plain = bounded_engine(model, options("window"))
+    params = SamplingParams(max_tokens=6)
+    assert tokens_of(llm, make_prompts(), params) == tokens_of(plain, make_prompts(), params)

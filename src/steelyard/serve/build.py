@@ -49,9 +49,12 @@ def make_engine(
     from steelyard.serve.sparse.serving import bounded_engine
 
     decoder = checkpoint.load(model) if isinstance(model, Path) else model
-    if options.cache != "full":
-        return bounded_engine(decoder, options, end_tokens=end_tokens, grammars=grammars)
     weights = options.client_weights
+    make_policy = (lambda: VTC(weights=weights)) if weights else None
+    if options.cache != "full":
+        return bounded_engine(
+            decoder, options, end_tokens=end_tokens, grammars=grammars, make_policy=make_policy
+        )
     return LLM(
         decoder,
         engine_config(decoder, options),
@@ -61,7 +64,7 @@ def make_engine(
         kv_dtype=None if options.kv_dtype == "model" else getattr(torch, options.kv_dtype),
         native=options.native,
         swap_folder=options.swap_folder,
-        make_policy=(lambda: VTC(weights=weights)) if weights else None,
+        make_policy=make_policy,
     )
 
 

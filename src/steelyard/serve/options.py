@@ -10,6 +10,7 @@ from steelyard.errors import ConfigError, require
 
 __all__ = ["EngineOptions", "ServeOptions"]
 
+PolicyName = Literal["fcfs", "priority", "vtc", "dlpm", "sjf"]
 CacheName = Literal["full", "window", "sinks", "h2o", "topk", "adaptive"]
 
 
@@ -55,7 +56,7 @@ class EngineOptions:
     max_model_len: int = 0
     token_budget: int = 512
     max_num_seqs: int = 64
-    policy: Literal["fcfs", "priority", "vtc", "dlpm", "sjf"] = "fcfs"
+    policy: PolicyName = "fcfs"
     client_weights: dict[str, float] = field(default_factory=dict)
     update_every: int = 0
     prefix_caching: bool = True

@@ -27,8 +27,9 @@ from steelyard.serve.sparse.policies import H2O, Adore, RetentionPolicy, Sinks, 
 if TYPE_CHECKING:
     from steelyard.nn.transformer import Transformer
     from steelyard.serve.engine import LLM
-    from steelyard.serve.options import EngineOptions
+    from steelyard.serve.options import EngineOptions, PolicyName
     from steelyard.serve.running.grammar import Grammars
+    from steelyard.serve.scheduling.fairness import OrderPolicy
 
 __all__ = ["CACHES", "SparseRunner", "bounded_engine", "bounded_llm"]
 
@@ -49,6 +50,7 @@ def bounded_engine(
     *,
     end_tokens: tuple[int, ...] = (),
     grammars: Grammars | None = None,
+    make_policy: Callable[[], OrderPolicy] | None = None,
 ) -> LLM:
     """Make the engine that options describe.
 
@@ -57,6 +59,7 @@ def bounded_engine(
         options: name and size of the cache, and the limits of the engine.
         end_tokens: token ids that end any output unless its request ignores them.
         grammars: follows grammars; without it requests with a grammar are refused.
+        make_policy: makes the order of requests; that of the options by default.
 
     Returns:
         The engine, as `bounded_llm` makes it.
@@ -77,6 +80,10 @@ def bounded_engine(
         end_tokens=end_tokens,
         grammars=grammars,
         asynchronous=options.asynchronous,
+        max_num_seqs=options.max_num_seqs,
+        order=options.policy,
+        update_every=options.update_every,
+        make_policy=make_policy,
     )
 
 
@@ -91,6 +98,10 @@ def bounded_llm(
     end_tokens: tuple[int, ...] = (),
     grammars: Grammars | None = None,
     asynchronous: bool = False,
+    max_num_seqs: int = 64,
+    order: PolicyName = "fcfs",
+    update_every: int = 0,
+    make_policy: Callable[[], OrderPolicy] | None = None,
 ) -> LLM:
     """Make an engine whose requests keep a bounded number of tokens.
 
@@ -104,6 +115,10 @@ def bounded_llm(
         end_tokens: token ids that end any output unless its request ignores them.
         grammars: follows grammars; without it requests with a grammar are refused.
         asynchronous: plan each step while the one before runs; outputs are the same.
+        max_num_seqs: most requests that run at once, as far as there are slabs.
+        order: order in which requests are served.
+        update_every: steps between two updates of the order, 0 for none.
+        make_policy: makes the order of requests; `order` by default.
 
     Returns:
         The engine. It refuses requests for several outputs, since a slab cannot be forked.
@@ -126,7 +141,7 @@ def bounded_llm(
             hint="raise pool_bytes, or keep fewer tokens",
         )
     # The scheduler keeps one block free when it admits a request beside others, hence the spare.
-    running = min(64, token_budget, max(slabs - 1, 1))
+    running = min(max_num_seqs, token_budget, max(slabs - 1, 1))
     slabs = min(slabs, running + 1)
     config = SchedulerConfig(
         num_blocks=slabs,
@@ -135,6 +150,8 @@ def bounded_llm(
         token_budget=token_budget,
         max_num_seqs=running,
         watermark_fraction=0.0,
+        policy=order,
+        update_every=update_every,
         # What a slab holds depends on the request's own choices, so no other can use it.
         prefix_caching=False,
     )
@@ -142,7 +159,14 @@ def bounded_llm(
         model, policy, num_requests=slabs, max_length=longest, controller=controller
     )
     runner = SparseRunner(decoder, _OneOutputSampler(grammars))
-    return LLM(model, config, end_tokens=end_tokens, asynchronous=asynchronous, runner=runner)
+    return LLM(
+        model,
+        config,
+        end_tokens=end_tokens,
+        asynchronous=asynchronous,
+        runner=runner,
+        make_policy=make_policy,
+    )
 
 
 def _make_policy(options: EngineOptions) -> RetentionPolicy:
