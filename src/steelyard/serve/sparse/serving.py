@@ -133,13 +133,7 @@ def bounded_llm(
     from steelyard.serve.engine import LLM
 
     longest = max_model_len or model.architecture.max_positions
-    size = slab_bytes(model, policy, longest)
-    slabs = pool_bytes // size
-    if not slabs:
-        raise CapacityError(
-            f"pool_bytes {pool_bytes} hold no slab of {size} bytes",
-            hint="raise pool_bytes, or keep fewer tokens",
-        )
+    slabs = _num_slabs(model, policy, longest, pool_bytes)
     # The scheduler keeps one block free when it admits a request beside others, hence the spare.
     running = min(max_num_seqs, token_budget, max(slabs - 1, 1))
     slabs = min(slabs, running + 1)
@@ -167,6 +161,18 @@ def bounded_llm(
         runner=runner,
         make_policy=make_policy,
     )
+
+
+def _num_slabs(model: Transformer, policy: RetentionPolicy, longest: int, pool_bytes: int) -> int:
+    """Return how many slabs the pool holds, at least one."""
+    size = slab_bytes(model, policy, longest)
+    slabs = pool_bytes // size
+    if not slabs:
+        raise CapacityError(
+            f"pool_bytes {pool_bytes} hold no slab of {size} bytes",
+            hint="raise pool_bytes, or keep fewer tokens",
+        )
+    return slabs
 
 
 def _make_policy(options: EngineOptions) -> RetentionPolicy:
