@@ -22,7 +22,7 @@ class Check:
     """A number that has to clear a bar.
 
     Attributes:
-        name: what is checked, such as "1 waste paged".
+        name: number of the group of checks, and what is checked: "1 throughput, ours over theirs".
         value: as measured in this run.
         bar: value that is just good enough.
         better: "higher" when the value must be at least the bar, "lower" when at most.

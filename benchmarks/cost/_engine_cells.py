@@ -80,12 +80,12 @@ def engine_checks(quick: bool) -> list[Check]:
     checks = []
     for name in ("prefill", "decode", "swap"):
         worst = max(cell.error for cell in cells if cell.quantity == name)
-        checks.append(Check(f"worst error of {name} on this machine", worst, 0.15, "lower"))
+        checks.append(Check(f"2 worst error of {name} on this machine", worst, 0.15, "lower"))
     wrong = sum(cell.said != cell.seen for cell in cells) / len(cells)
     return [
         *checks,
         Check(
-            "share of times whose bound, compute or bandwidth, is named wrongly",
+            "2 share of times whose bound, compute or bandwidth, is named wrongly",
             wrong,
             0.0,
             "lower",

@@ -61,19 +61,19 @@ def _published() -> list[Check]:
     )
     return [
         Check(
-            "worst error of prefill and decode against the published table",
+            "1 worst error of prefill and decode against the published table",
             max(errors["prefill_s"] + errors["decode_250_s"]),
             0.03,
             "lower",
         ),
         Check(
-            "worst error of the context switch against the published table",
+            "1 worst error of the context switch against the published table",
             max(errors["switch_s"]),
             0.12,
             "lower",
         ),
         Check(
-            "users that fit at 4K and 50K, off the published 17 and 1",
+            "1 users that fit at 4K and 50K, off the published 17 and 1",
             max(errors["concurrency"]),
             0.0,
             "lower",
@@ -115,18 +115,18 @@ def _compressed() -> list[Check]:
     gain = max(1 - item.point.prefill_s / item.plain.prefill_s for item in found)
     return [
         Check(
-            "error of the product of the compressed axes",
+            "4 error of the product of the compressed axes",
             abs(plain.kv_bytes / small.kv_bytes / 128 - 1),
             1e-9,
             "lower",
         ),
         Check(
-            "error of the compression's effect on decode, switch and users",
+            "4 error of the compression's effect on decode, switch and users",
             max(abs(value - 1) for value in effects.values()),
             1e-9,
             "lower",
         ),
-        Check("prefill gain claimed for a compressed cache", gain, 0.0, "lower"),
+        Check("4 prefill gain claimed for a compressed cache", gain, 0.0, "lower"),
     ]
 
 
@@ -150,7 +150,7 @@ def _sessions(quick: bool) -> list[Check]:
                 print(f"{context:8d} {count:6d} {rates} {forecast.bottleneck}")
     return [
         Check(
-            "worst error of the session model against its simulation, 1 to 50 users",
+            "5 worst error of the session model against its simulation, 1 to 50 users",
             worst,
             0.05,
             "lower",

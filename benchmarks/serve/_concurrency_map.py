@@ -57,7 +57,7 @@ def checks(quick: bool) -> list[Check]:
     )
     return [
         Check(
-            "concurrency from which two replicas win, powers of two off",
+            "5 concurrency from which two replicas win, powers of two off",
             abs(math.log2(predicted / real)),
             1.0,
             "lower",

@@ -228,26 +228,26 @@ def _load_checks(quick: bool) -> list[Check]:
     paged, whole = full["paged"], full["contiguous-max"]
     return [
         Check(
-            "slots wasted, paged with the default prefix cache (simulated)",
+            "1 slots wasted, paged with the default prefix cache (simulated)",
             1 - full["paged + cache"].utilization,
             0.04,
             "lower",
         ),
-        Check("slots wasted, contiguous-max (simulated)", 1 - whole.utilization, 0.60, "higher"),
+        Check("1 slots wasted, contiguous-max (simulated)", 1 - whole.utilization, 0.60, "higher"),
         Check(
-            "throughput over contiguous-max (simulated)",
+            "1 throughput over contiguous-max (simulated)",
             paged.tokens_per_s / whole.tokens_per_s,
             2.0,
             "higher",
         ),
         Check(
-            "throughput over contiguous-oracle (simulated)",
+            "1 throughput over contiguous-oracle (simulated)",
             paged.tokens_per_s / full["contiguous-oracle"].tokens_per_s,
             1.3,
             "higher",
         ),
         Check(
-            "batched requests over contiguous-max (simulated)",
+            "2 batched requests over contiguous-max (simulated)",
             paged.batched / whole.batched,
             3.5,
             "higher",
@@ -259,9 +259,9 @@ def _sharing_checks(quick: bool) -> list[Check]:
     """Count the blocks that beams share, and time prompts that begin with the same examples."""
     saved = _beam_saving(3 if quick else 40)
     found = [
-        Check("share of blocks saved by beam width 6 (real)", saved, 0.37, "higher"),
+        Check("4 share of blocks saved by beam width 6 (real)", saved, 0.37, "higher"),
         Check(
-            "throughput with a shared 5-shot prefix over without (simulated)",
+            "4 throughput with a shared 5-shot prefix over without (simulated)",
             _simulated_prefix_ratio(),
             2.5,
             "higher",
@@ -270,7 +270,7 @@ def _sharing_checks(quick: bool) -> list[Check]:
     if not quick:
         found.append(
             Check(
-                "throughput with a shared 5-shot prefix over without (real)",
+                "4 throughput with a shared 5-shot prefix over without (real)",
                 _shared_prefix_ratio(48, 3),
                 2.5,
                 "higher",

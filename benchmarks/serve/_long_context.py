@@ -58,18 +58,18 @@ def speed_checks(quick: bool) -> list[Check]:
     )
     return [
         Check(
-            "tokens per second over full attention",
+            "3 tokens per second over full attention",
             ratio(seconds["full"], seconds["adore R=8"]).median,
             2.2,
             "higher",
         ),
         Check(
-            "bytes per request at 8K over 4K tokens of context",
+            "3 bytes per request at 8K over 4K tokens of context",
             stats.kv_bytes_per_request / shorter.stats().kv_bytes_per_request,
             1.0,
             "lower",
         ),
-        Check("controller's share of a step", sparse[8].controller_share, 0.05, "lower"),
+        Check("4 controller's share of a step", sparse[8].controller_share, 0.05, "lower"),
     ]
 
 

@@ -155,9 +155,11 @@ def checks(quick: bool) -> list[Check]:
         share = ratio(rates["paged"], rates[stream])
         slower = ratio(rates["contiguous"], rates["paged"])
         found.append(
-            Check(f"share of the memory's bandwidth, context {label}", share.median, 0.70, "higher")
+            Check(
+                f"5 share of the memory's bandwidth, context {label}", share.median, 0.70, "higher"
+            )
         )
         found.append(
-            Check(f"time paged over contiguous, context {label}", slower.median, 1.25, "lower")
+            Check(f"5 time paged over contiguous, context {label}", slower.median, 1.25, "lower")
         )
     return found

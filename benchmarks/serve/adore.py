@@ -112,7 +112,7 @@ def quality_checks(setting: _Setting) -> list[Check]:
     rows = np.sort(rng.choice(np.arange(setting.length // 4, setting.length), 64, replace=False))
     recall = controller_recall(model, controller, tokens[:2], rows, top=setting.top)
     checks = [
-        Check("controller's recall of top-K mass", recall, 0.6, "higher"),
+        Check("4 controller's recall of top-K mass", recall, 0.6, "higher"),
         _equality(model, controller, tokens),
     ]
     if setting.judged:
@@ -183,21 +183,21 @@ def _gap_checks(found: dict[str, Evaluation], spans: list[list[tuple[int, int]]]
     recall = {name: item.recall_accuracy(spans) for name, item in found.items()}
     return [
         Check(
-            "loss gap over that of sinks",
+            "1 loss gap over that of sinks",
             gap["adore"] / min(gap["sinks"], gap["sinks renumbered"]),
             0.5,
             "lower",
         ),
-        Check("loss gap over that of H2O", gap["adore"] / gap["h2o"], 0.8, "lower"),
+        Check("1 loss gap over that of H2O", gap["adore"] / gap["h2o"], 0.8, "lower"),
         Check(
-            "recall accuracy over full attention",
+            "1 recall accuracy over full attention",
             recall["adore"] / (recall["full"] or float("nan")),
             0.9,
             "higher",
         ),
-        Check("recall accuracy of the window", recall["window"], 0.3, "lower"),
+        Check("1 recall accuracy of the window", recall["window"], 0.3, "lower"),
         Check(
-            "share of the gap closed by rebuilding",
+            "2 share of the gap closed by rebuilding",
             1 - gap["adore"] / gap["adore R=0"],
             0.25,
             "higher",
@@ -210,7 +210,7 @@ def _equality(model: Transformer, controller: Controller, tokens: np.ndarray) ->
     short = tokens[:, :384]
     ample = evaluate(model, Adore(capacity=384, rebuild=8), short, controller=controller)
     return Check(
-        "tokens that differ where the cache holds the whole sequence",
+        "5 tokens that differ where the cache holds the whole sequence",
         float((ample.choices != evaluate_full(model, short).choices).sum()),
         0.0,
         "lower",

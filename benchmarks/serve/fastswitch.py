@@ -70,7 +70,7 @@ def run(quick: bool) -> list[Check]:
         print(f"copies per switch: runs {per_switch[0]:.1f}, blocks {per_switch[1]:.1f}")
         checks.append(
             Check(
-                "copies per switch, block-wise over ours",
+                "2 copies per switch, block-wise over ours",
                 per_switch[1] / per_switch[0],
                 20.0,
                 "higher",
@@ -80,11 +80,11 @@ def run(quick: bool) -> list[Check]:
             ours.history, baseline.history, folder, _shape(quick), rounds=2 if quick else 5
         )
         checks.append(
-            Check("bandwidth of our transfers over that of large blocks", runs, 0.8, "higher")
+            Check("2 bandwidth of our transfers over that of large blocks", runs, 0.8, "higher")
         )
         checks.append(
             Check(
-                "bandwidth of block-wise transfers over that of large blocks",
+                "2 bandwidth of block-wise transfers over that of large blocks",
                 blocks,
                 0.4,
                 "lower",
@@ -94,13 +94,15 @@ def run(quick: bool) -> list[Check]:
         shutil.rmtree(folder, ignore_errors=True)
     share = reuse_share(_conversations(lengths, 40 if quick else 300), _config(quick, ours=True))
     checks.append(
-        Check("bytes swapped out with reuse of host copies over without", share, 0.55, "lower")
+        Check("3 bytes swapped out with reuse of host copies over without", share, 0.55, "lower")
     )
     checks.append(
-        Check("key/value slots wasted with block groups", float(np.mean(ours.waste)), 0.05, "lower")
+        Check(
+            "4 key/value slots wasted with block groups", float(np.mean(ours.waste)), 0.05, "lower"
+        )
     )
     checks.append(
-        Check("allocator's share of step time", ours.allocator_s / ours.step_s, 0.02, "lower")
+        Check("4 allocator's share of step time", ours.allocator_s / ours.step_s, 0.02, "lower")
     )
     changed = sum(ours.outputs[name] != tokens for name, tokens in baseline.outputs.items())
     return [
@@ -143,11 +145,11 @@ def _latency_checks(rounds: list[tuple[Run, Run]]) -> list[Check]:
 
     rate = median_spread([a.tokens_per_s / b.tokens_per_s for a, b in rounds]).median
     return [
-        Check("P99 time to first token, block-wise over ours", gain("ttft_s", 99), 2.0, "higher"),
+        Check("1 P99 time to first token, block-wise over ours", gain("ttft_s", 99), 2.0, "higher"),
         Check(
-            "P99.9 time between tokens, block-wise over ours", gain("gaps_s", 99.9), 3.0, "higher"
+            "1 P99.9 time between tokens, block-wise over ours", gain("gaps_s", 99.9), 3.0, "higher"
         ),
-        Check("throughput, ours over block-wise", rate, 1.2, "higher"),
+        Check("1 throughput, ours over block-wise", rate, 1.2, "higher"),
     ]
 
 

@@ -100,7 +100,7 @@ def _known(
         )
     return [
         Check(
-            "median TTFT error against the known delays, paced server",
+            "4 median TTFT error against the known delays, paced server",
             statistics.median(errors),
             _BAR,
             "lower",
@@ -149,7 +149,7 @@ def _compare(
             ]
             checks.append(
                 Check(
-                    f"{what} error against {client}, {name} server",
+                    f"4 {what} error against {client}, {name} server",
                     statistics.median(errors),
                     _BAR,
                     "lower",

@@ -63,19 +63,19 @@ def _optimum_checks() -> list[Check]:
     error = abs(found.tokens_per_s_per_device / 1857 - 1)
     return [
         Check(
-            "error of the optimum against the published 1857 tokens/s per device",
+            "1 error of the optimum against the published 1857 tokens/s per device",
             error,
             0.01,
             "lower",
         ),
         Check(
-            "Llama-2-70B on 8 A100 is compute-bound",
+            "1 Llama-2-70B on 8 A100 is compute-bound",
             float(found.bottleneck == "compute"),
             1.0,
             "higher",
         ),
         Check(
-            "Llama-3-8B decoding a batch of 32 is memory-bound",
+            "1 Llama-3-8B decoding a batch of 32 is memory-bound",
             float(decode.bottleneck == "memory"),
             1.0,
             "higher",
@@ -110,7 +110,7 @@ def _asynchronous_checks(quick: bool) -> list[Check]:
         ).median
         found.append(
             Check(
-                f"asynchronous over synchronous scheduling, tokens/s, {name} parameters, "
+                f"4 asynchronous over synchronous scheduling, tokens/s, {name} parameters, "
                 f"batch {_BATCH}",
                 gain,
                 1.15,
@@ -120,7 +120,7 @@ def _asynchronous_checks(quick: bool) -> list[Check]:
         same = float(outputs["synchronous"] == outputs["asynchronous"])
         found.append(
             Check(
-                f"outputs of both ways of scheduling identical, {name} parameters",
+                f"5 outputs of both ways of scheduling identical, {name} parameters",
                 same,
                 1.0,
                 "higher",

@@ -188,7 +188,7 @@ def _compare(folder: Path, size: Size, quick: bool) -> list[Check]:
     print(f"  naive over gateway: latency {latency:.2f}x, rate {rate:.2f}x")
     return [
         Check(
-            "latency or rate over the naive front at 64 streams",
+            "1 latency or rate over the naive front at 64 streams",
             max(latency, rate),
             3.0,
             "higher",
@@ -244,7 +244,7 @@ def _measure_shares(folder: Path, size: Size, quick: bool) -> list[Check]:
     )
     return [
         *checks,
-        Check("share of latency the naive front adds at 64 streams", naively, 0.20, "higher"),
+        Check("2 share of latency the naive front adds at 64 streams", naively, 0.20, "higher"),
     ]
 
 
@@ -262,9 +262,9 @@ def _stage_checks(summary: LoadSummary, added: float) -> list[Check]:
     )
     accounted = min(told / summary.e2e.mean, summary.e2e.mean / told)
     return [
-        Check("share of latency in gateway and relay at 64 streams", share, 0.05, "lower"),
-        Check("share of latency added over the engine alone at 64 streams", added, 0.05, "lower"),
-        Check("stages over end-to-end latency", accounted, 0.95, "higher"),
+        Check("2 share of latency in gateway and relay at 64 streams", share, 0.05, "lower"),
+        Check("2 share of latency added over the engine alone at 64 streams", added, 0.05, "lower"),
+        Check("3 stages over end-to-end latency", accounted, 0.95, "higher"),
     ]
 
 
@@ -284,7 +284,7 @@ def _first_token(server: Running, count: int) -> Check:
         f"engine's, worst {max(added) * 1e3:.2f} ms"
     )
     return Check(
-        "ms added to the first token at concurrency 1",
+        "2 ms added to the first token at concurrency 1",
         float(np.median(added)) * 1e3,
         2.0,
         "lower",
@@ -315,9 +315,11 @@ def _overload(server: Running, saturation_per_s: float, e2e_s: float, quick: boo
         f"within {slo.e2e_s:.1f} s"
     )
     return [
-        Check("goodput at 3x saturation over its peak", over / best, 0.90, "higher"),
-        Check("ms until 429, 99th percentile", slowest, 50.0, "lower"),
-        Check("gateway memory growth at 3x saturation, share", growth[0] / before[0], 0.5, "lower"),
+        Check("6 goodput at 3x saturation over its peak", over / best, 0.90, "higher"),
+        Check("6 ms until 429, 99th percentile", slowest, 50.0, "lower"),
+        Check(
+            "6 gateway memory growth at 3x saturation, share", growth[0] / before[0], 0.5, "lower"
+        ),
     ]
 
 
