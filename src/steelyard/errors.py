@@ -43,7 +43,13 @@ class SteelyardError(Exception):
 
 
 class ConfigError(SteelyardError):
-    """A configuration value, option or unit is wrong."""
+    """A configuration value, option or unit is wrong.
+
+    Attributes:
+        field: field of the configuration that is wrong, where there is one.
+    """
+
+    field = ""
 
 
 class CatalogError(SteelyardError):
@@ -104,4 +110,7 @@ def require(owner: object, **rules: tuple[object, str]) -> None:
     for name, (is_good, allowed) in rules.items():
         if not is_good:
             value = getattr(owner, name)
-            raise ConfigError(f"{name} is {value!r}, but must be {allowed}", hint=f"change {name}")
+            message = f"{name} is {value!r}, but must be {allowed}"
+            error = ConfigError(message, hint=f"change {name}")
+            error.field = name
+            raise error

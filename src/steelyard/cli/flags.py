@@ -7,7 +7,7 @@ from cyclopts import Parameter, Token
 
 from steelyard import units
 
-__all__ = ["flags"]
+__all__ = ["flag_name", "flags"]
 
 _UNITS = {"_bytes": "byte", "_s": "s"}
 """Unit by the end of a field's name; the flag is named without it."""
@@ -45,12 +45,12 @@ def flags(kind: type) -> Any:
     # Without a module of its own the class would pass for a builtin, whose fields are not read.
     names = {"__module__": __name__}
     made = make_dataclass(f"{kind.__name__}Flags", rows, bases=(kind,), namespace=names, **settings)
-    return Parameter(name="*", name_transform=_name, negative_iterable=())(made)
+    return Parameter(name="*", name_transform=flag_name, negative_iterable=())(made)
 
 
 def _unit(name: str, end: str) -> Parameter:
     """Return how a number with a unit is read and its default shown."""
-    unit, where = _UNITS[end], f"--{_name(name)}"
+    unit, where = _UNITS[end], f"--{flag_name(name)}"
 
     def read(hint: type, tokens: tuple[Token, ...]) -> Any:
         return hint(units.parse(tokens[0].value, unit, where=where))
@@ -63,8 +63,8 @@ def _unit(name: str, end: str) -> Parameter:
     return Parameter(converter=read, n_tokens=1, metavar=metavar, show_default=show)
 
 
-def _name(field_name: str) -> str:
-    """Return the flag of a field, without its unit."""
+def flag_name(field_name: str) -> str:
+    """Return the name of the flag that sets a field: without its unit, with hyphens."""
     for end in _UNITS:
         field_name = field_name.removesuffix(end)
     return field_name.replace("_", "-")

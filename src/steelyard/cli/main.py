@@ -87,15 +87,28 @@ def _run(words: list[str]) -> int:
         ) from error
 
 
-def _print_error(error: SteelyardError) -> None:
+def _print_error(error: SteelyardError, words: list[str]) -> None:
     """Print the error as one red line and its hint as a second, on standard error."""
     from rich.console import Console
     from rich.markup import escape
 
+    message, hint = _in_flags(error, words)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error:[/] {escape(str(error))}")
-    if error.hint:
-        console.print(f"[dim]  {escape(error.hint)}[/]")
+    console.print(f"[bold red]error:[/] {escape(message)}")
+    if hint:
+        console.print(f"[dim]  {escape(hint)}[/]")
+
+
+def _in_flags(error: SteelyardError, words: list[str]) -> tuple[str, str]:
+    """Return message and hint with a field named as the flag that was typed for it."""
+    from steelyard.cli.flags import flag_name
+
+    name = error.field if isinstance(error, ConfigError) else ""
+    flag = f"--{flag_name(name)}"
+    # A value that was not typed comes from a file, where the field's own name stands.
+    if not name or all(word.partition("=")[0] != flag for word in words):
+        return str(error), error.hint
+    return str(error).replace(name, flag), error.hint.replace(name, flag)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -116,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SteelyardError as error:
         if debug:
             raise
-        _print_error(error)
+        _print_error(error, words)
         code = error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("stopped; run the same command again to continue\n")
