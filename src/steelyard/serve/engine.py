@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from steelyard.errors import ConfigError
-from steelyard.serve.driver import Clock, Driver, NoTiers, Runner, Tiers, WallClock
+from steelyard.serve.driver import Clock, Driver, NoTiers, Tiers, WallClock
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
+from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import OrderPolicy
@@ -73,22 +74,6 @@ def default_config(
         * sum(item.numel() for item in model.parameters())
         / _PREFILL_FLOPS_PER_S,
     )
-
-
-class EngineRunner(Runner, Protocol):
-    """A runner that holds keys and values, and chooses tokens."""
-
-    kernel: str
-    sampler: Sampler
-
-    @property
-    def kv(self) -> torch.Tensor:
-        """Keys and values of all blocks."""
-        ...
-
-    def warm_up(self) -> None:
-        """Compile kernels, so that no timed step pays for it."""
-        ...
 
 
 class LLM:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.serve.running.launcher import Launch, Launcher
+from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.params import SamplingParams
@@ -199,7 +199,7 @@ class _OneOutputSampler(Sampler):
         super().check(params, vocab_size)
 
 
-class SparseRunner:
+class SparseRunner(EngineRunner):
     """Executes plans of a scheduler whose blocks are the slabs of a decoder.
 
     A prompt is fed in pieces that begin at multiples of the decoder's chunk, wherever the plans
@@ -221,9 +221,8 @@ class SparseRunner:
             decoder: one row per block of the scheduler.
             sampler: turns logits into tokens.
         """
+        super().__init__(sampler)
         self.decoder = decoder
-        self.sampler = sampler
-        self._launcher = Launcher(self._run)
 
     @property
     def kv(self) -> Tensor:
@@ -236,14 +235,6 @@ class SparseRunner:
         self.decoder.feed(row, [row])
         self.decoder.free(0)
         self.sampler.warm_up(self.decoder.model.architecture.vocab_size)
-
-    def execute(self, plan: StepPlan) -> StepOutput:
-        """Run a step, after all that were launched."""
-        return self._launcher.execute(plan)
-
-    def launch(self, plan: StepPlan) -> Launch:
-        """Run a step in the runner's thread, after all launched before it."""
-        return self._launcher.launch(plan)
 
     @torch.inference_mode()
     def _run(self, plan: StepPlan, token_ids: np.ndarray) -> StepOutput:
