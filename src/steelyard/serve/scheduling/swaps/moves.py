@@ -117,8 +117,7 @@ class Moves:
 
     def drain(self) -> list[Transfer]:
         """Return the transfers to start now; each is returned once."""
-        fresh = self._undrained
-        self._undrained = []
+        fresh, self._undrained = self._undrained, []
         for move in fresh:
             move.started = True
         return [move.transfer for move in fresh]
