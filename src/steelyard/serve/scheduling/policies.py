@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.host import HostSpace
 from steelyard.serve.scheduling.fairness import DLPM, FCFS, VTC, OrderPolicy, Priority, ShortestJob
 from steelyard.serve.scheduling.swaps.swapper import Swapper
@@ -39,11 +38,11 @@ def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper:
     swaps = config.preemption != "recompute"
     blocks = config.host_blocks if swaps else 1
     return Swapper(
-        cast(BlockPool, memory.pool),
+        memory.pool,
         HostSpace(blocks, config.block_size, group_blocks=config.group_blocks),
         reuse=config.reuse_host_copies,
         keep_turns=config.keep_turns and swaps,
-        root=memory.prefix.root if memory.prefix else b"",
+        root=memory.prefix.root,
     )
 
 

@@ -115,7 +115,7 @@ class Queues:
             Requests that do not fit beside all that come before them, the last first; none while
             everyone before them runs already.
         """
-        room = self.config.num_blocks - self._watermark - self.memory.num_pinned
+        room = self.config.num_blocks - self._watermark - self.memory.prefix.num_pinned
         places = self.config.max_num_seqs
         for rank, request in enumerate(order):
             room -= self.memory.footprint(request)

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from steelyard.errors import ConfigError
-from steelyard.serve.kv.blocks import Pool
+from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import FCFS, OrderPolicy
 from steelyard.serve.scheduling.flight import Flight, take_tokens
@@ -69,7 +69,7 @@ class Scheduler(Queues):
         self._is_fcfs = isinstance(self.policy, FCFS)
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> BlockPool:
         """The blocks."""
         return self.memory.pool
 

@@ -19,7 +19,6 @@ from steelyard.serve.front.engine.wire import Start
 from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.app import GatewayApp
 from steelyard.serve.front.gateway.dispatch import Dispatcher
-from steelyard.serve.front.gateway.vectors import Vectors
 from steelyard.serve.front.limits.backlog import Backlog
 from steelyard.serve.front.limits.keys import KeyRing, read_keys
 from steelyard.serve.front.metrics import GatewayMetrics
@@ -66,15 +65,7 @@ class _Gateway:
         )
         codec = TextCodec.load(folder)
         answers = Answers(name, codec, self.dispatcher, self.metrics)
-        vectors = Vectors(name, codec, self.dispatcher, self.metrics)
-        self.app = GatewayApp(
-            answers,
-            vectors,
-            self.dispatcher,
-            ring,
-            self.metrics,
-            body_limit_bytes=options.body_limit_bytes,
-        )
+        self.app = GatewayApp(answers, ring, body_limit_bytes=options.body_limit_bytes)
         start = Start(str(folder), to_plain(options.engine))
         self.supervisor = EngineSupervisor(
             start,
