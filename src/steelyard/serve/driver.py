@@ -1,19 +1,15 @@
 """The loop body of every engine, real or simulated: transfers, steps one ahead, results."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.results import FinishedStep
+from steelyard.serve.scheduling.scheduler import Scheduler
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.scheduling.swaps.pacing import SwapPacing
-
-if TYPE_CHECKING:
-    from steelyard.serve.kv.transfer import Transfer
-    from steelyard.serve.scheduling.scheduler import Scheduler
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["Clock", "Driver", "NoTiers", "Runner", "Tiers", "WallClock"]
 

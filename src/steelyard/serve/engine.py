@@ -1,30 +1,25 @@
 """The engine: a scheduler and a runner under the machine's clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from steelyard.errors import ConfigError
+from steelyard.nn.transformer import Transformer
 from steelyard.serve.driver import Clock, Driver, NoTiers, Tiers, WallClock
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
 from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.runner import TorchRunner
+from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.traces import TraceRequest, make_request
-
-if TYPE_CHECKING:
-    import torch
-
-    from steelyard.nn.transformer import Transformer
-    from steelyard.serve.running.sampling import Sampler
 
 __all__ = ["LLM", "default_config"]
 

@@ -1,20 +1,15 @@
 """Runs a request trace through an engine at the times it says, and times it."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from steelyard.errors import CapacityError, TraceError
 from steelyard.quantity import Measurement
+from steelyard.serve.driver import Driver
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.step import StepPlan
 from steelyard.sim.timeline import Timeline
-
-if TYPE_CHECKING:
-    from steelyard.serve.driver import Driver
-    from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.step import StepPlan
 
 __all__ = ["ReplayResult", "drive_replay"]
 

@@ -1,24 +1,20 @@
 """An engine in virtual time: its driver and scheduler, with predictions in place of its machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from steelyard.serve.driver import Driver
+from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.replay import drive_replay
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.scheduler import Scheduler
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.traces import make_request as forced_request
 from steelyard.sim.loop import EventLoop
-
-if TYPE_CHECKING:
-    from steelyard.serve.kv.transfer import Transfer
-    from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.scheduler import Scheduler
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan
-    from steelyard.sim.timeline import Timeline
+from steelyard.sim.timeline import Timeline
 
 __all__ = ["ModelRunner", "ModelTiers", "SimulatedReplay", "VirtualClock", "simulate"]
 

@@ -1,14 +1,10 @@
 """Measured steps of an engine, and the step-time model that is fitted to them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from steelyard.cost.step_time import ServeStepTime
+from steelyard.cost.step_time import ServeStepTime
 
 __all__ = ["StepSamples"]
 

@@ -1,7 +1,5 @@
 """Fixed-size blocks of key/value slots: the pool that counts their users, and block tables."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from steelyard.errors import CapacityError, require
@@ -176,7 +174,7 @@ class BlockTable:
         if missing:
             self.extend(pool.take(missing, after=self.last))
 
-    def fork(self, pool: BlockPool, num_blocks: int) -> BlockTable:
+    def fork(self, pool: BlockPool, num_blocks: int) -> "BlockTable":
         """Share the leading `num_blocks` blocks with a new table."""
         copy = BlockTable()
         copy.extend(self._blocks[:num_blocks].tolist())

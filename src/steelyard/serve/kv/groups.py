@@ -1,15 +1,9 @@
 """A pool that hands out blocks in runs, so that what a sequence holds moves in few copies."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from steelyard.errors import ConfigError
 from steelyard.serve.kv.blocks import BlockPool
+from steelyard.serve.kv.prefix import PrefixIndex
 from steelyard.serve.kv.runs import FreeRuns, SizeClasses
-
-if TYPE_CHECKING:
-    from steelyard.serve.kv.prefix import PrefixIndex
 
 __all__ = ["GroupPool"]
 

@@ -1,24 +1,18 @@
 """Transfers of keys and values between the pool's tensor and a second tier, in own threads."""
 
-from __future__ import annotations
-
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from steelyard.errors import ConfigError
 from steelyard.serve.kv.stores import BlockStore, FileStore, MemoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from steelyard.serve.kv.transfer import Transfer
+from steelyard.serve.kv.transfer import Transfer
 
 __all__ = ["LinkModel", "TieredKV", "TransferStats", "make_store", "pool_bytes"]
 

@@ -1,9 +1,7 @@
 """Runs the plan of a step: pool tensor, one flattened batch through the dense layers, sampling."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor
 
 from steelyard.errors import BackendError, CapacityError, ConfigError
 from steelyard.native import switched_off
+from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.pool import KVPool
@@ -18,9 +17,6 @@ from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
 
 __all__ = ["TorchRunner"]
 

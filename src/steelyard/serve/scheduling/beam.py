@@ -1,7 +1,5 @@
 """One step of a beam search over the sequences of a family."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,9 +1,6 @@
 """What requests need of the pool: admission, growth, sharing, copies, prefixes."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,10 +8,8 @@ from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.groups import GroupPool
 from steelyard.serve.kv.prefix import PrefixIndex
+from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.request import Request
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.config import SchedulerConfig
 
 __all__ = ["KVMemory"]
 

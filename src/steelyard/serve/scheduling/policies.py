@@ -1,17 +1,11 @@
 """The choices of a configuration as objects: order, second tier, and how a request yields."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from steelyard.serve.kv.host import HostSpace
+from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import DLPM, FCFS, VTC, OrderPolicy, Priority, ShortestJob
+from steelyard.serve.scheduling.memory import KVMemory
+from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.swaps.swapper import Swapper
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.config import SchedulerConfig
-    from steelyard.serve.scheduling.memory import KVMemory
-    from steelyard.serve.scheduling.request import Request
 
 __all__ = ["make_policy", "make_swapper", "prefers_swap"]
 

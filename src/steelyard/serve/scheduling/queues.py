@@ -1,18 +1,13 @@
 """The requests in flight by where their keys and values are, and what moves them about."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from steelyard.serve.scheduling.config import SchedulerConfig
+from steelyard.serve.scheduling.memory import KVMemory
 from steelyard.serve.scheduling.policies import prefers_swap
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.config import SchedulerConfig
-    from steelyard.serve.scheduling.memory import KVMemory
-    from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.swaps.swapper import Swapper
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.swaps.swapper import Swapper
 
 __all__ = ["Queues"]
 

@@ -1,14 +1,10 @@
 """How much of a pool holds tokens, and where the rest went."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from steelyard.serve.kv.blocks import BlockPool
-    from steelyard.serve.scheduling.request import Request
+from steelyard.serve.kv.blocks import BlockPool
+from steelyard.serve.scheduling.request import Request
 
 __all__ = ["KVUsage", "measure_usage"]
 

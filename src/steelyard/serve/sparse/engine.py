@@ -1,24 +1,19 @@
 """A batched decoder over bounded caches: every request owns a slab of constant size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.linear import can_pack, packed_model
 from steelyard.serve.sparse.attention import SlabAttention
+from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.policies import RetentionPolicy, Sinks, TopK
 from steelyard.serve.sparse.renumber import SinkKeys
 from steelyard.serve.sparse.slots import BLOCK_SIZE, SlotTable, slab_width
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
-    from steelyard.serve.sparse.controller import Controller
 
 __all__ = ["SparseDecoder", "SparseStats", "slab_bytes"]
 

@@ -5,31 +5,26 @@ from its admission to its end, and the block's id is its slab: admission, order,
 and planning ahead work as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.nn.transformer import Transformer
+from steelyard.serve.engine import LLM
+from steelyard.serve.options import EngineOptions, PolicyName
+from steelyard.serve.running.grammar import Grammars
 from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
+from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.engine import SparseDecoder, slab_bytes
 from steelyard.serve.sparse.policies import H2O, Adore, RetentionPolicy, Sinks, TopK, Window
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
-    from steelyard.serve.engine import LLM
-    from steelyard.serve.options import EngineOptions, PolicyName
-    from steelyard.serve.running.grammar import Grammars
-    from steelyard.serve.scheduling.fairness import OrderPolicy
 
 __all__ = ["CACHES", "SparseRunner", "bounded_engine", "bounded_llm"]
 
@@ -130,8 +125,6 @@ def bounded_llm(
     Example:
         >>> llm = bounded_llm(model, Window(256))  # doctest: +SKIP
     """
-    from steelyard.serve.engine import LLM
-
     longest = max_model_len or model.architecture.max_positions
     slabs = _num_slabs(model, policy, longest, pool_bytes)
     # The scheduler keeps one block free when it admits a request beside others, hence the spare.

@@ -1,13 +1,11 @@
 """Answers to requests for text and for vectors: from a checked body to the last byte."""
 
-from __future__ import annotations
-
 import base64
 import math
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,18 +14,16 @@ from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, Embedding
 from steelyard.serve.front.api.choices import ChatShape, CompletionShape, Shape, usage
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.gateway.calls import Call
+from steelyard.serve.front.gateway.dispatch import Dispatcher
+from steelyard.serve.front.gateway.exchange import Exchange
 from steelyard.serve.front.gateway.inputs import (
     check_tokens,
     encode_prompt,
     off_loop,
     sampling_params,
 )
-
-if TYPE_CHECKING:
-    from steelyard.serve.front.gateway.dispatch import Dispatcher
-    from steelyard.serve.front.gateway.exchange import Exchange
-    from steelyard.serve.front.metrics import GatewayMetrics
-    from steelyard.serve.front.text import TextCodec
+from steelyard.serve.front.metrics import GatewayMetrics
+from steelyard.serve.front.text import TextCodec
 
 __all__ = ["Answers"]
 

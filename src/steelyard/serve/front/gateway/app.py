@@ -1,21 +1,17 @@
 """The gateway's ASGI application: routes, keys, limits, errors."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody, decode_body
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.api.openapi import schema
+from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.exchange import Exchange, Receive, Scope, Send
-
-if TYPE_CHECKING:
-    from steelyard.serve.front.gateway.answers import Answers
-    from steelyard.serve.front.limits.keys import KeyRing
+from steelyard.serve.front.limits.keys import KeyRing
 
 __all__ = ["GatewayApp"]
 

@@ -1,19 +1,14 @@
 """One request to the API on its way: the sequences it runs and the text they gave so far."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.engine.wire import Update
 from steelyard.serve.front.gateway.stages import StageClock
 from steelyard.serve.front.sequence import Sequence
-
-if TYPE_CHECKING:
-    from steelyard.serve.front.engine.wire import Update
-    from steelyard.serve.front.text import TextCodec
-    from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.front.text import TextCodec
+from steelyard.serve.scheduling.params import SamplingParams
 
 __all__ = ["Call"]
 

@@ -1,23 +1,17 @@
 """What a request gives the engine: token ids, encoded where it is cheapest, and parameters."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
 from steelyard.errors import SteelyardError
 from steelyard.serve.front.api.bodies import ChatBody, CompletionBody
 from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.engine.wire import Ready
+from steelyard.serve.front.text import TextCodec
 from steelyard.serve.scheduling.params import SamplingParams
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard.serve.front.engine.wire import Ready
-    from steelyard.serve.front.text import TextCodec
 
 __all__ = ["check_tokens", "encode_prompt", "off_loop", "sampling_params"]
 

@@ -1,14 +1,13 @@
 """The gateway process: starts the engine, serves HTTP, and ends without cutting anyone off."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 
@@ -23,12 +22,7 @@ from steelyard.serve.front.limits.backlog import Backlog
 from steelyard.serve.front.limits.keys import KeyRing, read_keys
 from steelyard.serve.front.metrics import GatewayMetrics
 from steelyard.serve.front.text import TextCodec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from steelyard.serve.options import ServeOptions
+from steelyard.serve.options import ServeOptions
 
 __all__ = ["run_gateway"]
 

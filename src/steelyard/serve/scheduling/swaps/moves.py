@@ -1,16 +1,12 @@
 """Transfers between the pool and the host tier that have not landed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from steelyard.serve.kv.transfer import Transfer
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.request import Request
 
 __all__ = ["Move", "Moves"]
 

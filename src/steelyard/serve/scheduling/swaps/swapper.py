@@ -1,7 +1,5 @@
 """Swapping: which requests are on the host, what is copied, and when blocks are free again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from steelyard.serve.kv.blocks import BlockPool
