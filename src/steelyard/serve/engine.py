@@ -8,7 +8,8 @@ import torch
 
 from steelyard.errors import ConfigError
 from steelyard.nn.transformer import Transformer
-from steelyard.serve.driver import Clock, Driver, NoTiers, Tiers, WallClock
+from steelyard.serve.driver import Clock, Driver, WallClock
+from steelyard.serve.kv.transfer import Tiers
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
 from steelyard.serve.running.launcher import EngineRunner
@@ -159,7 +160,7 @@ class LLM:
     def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> Tiers:
         """Make what carries out transfers, if there can be any."""
         if config.preemption == "recompute":
-            return NoTiers()
+            return Tiers()
         from steelyard.serve.kv.tiers import TieredKV, make_store
 
         return TieredKV(self.runner.kv, make_store(self.runner.kv, config.host_blocks, folder))

@@ -30,8 +30,6 @@ class SparseStats:
         kv_bytes_per_request: bytes of keys and values of one slab.
         controller_bytes_per_token: bytes of controller state a token leaves behind, 0 without a
             controller.
-        prefix_sharing: always False: slots are private to a request, since what it keeps is its own
-            choice.
     """
 
     steps: int
@@ -40,7 +38,6 @@ class SparseStats:
     rebuilt: int
     kv_bytes_per_request: int
     controller_bytes_per_token: int
-    prefix_sharing: bool = False
 
 
 class SparseDecoder:
