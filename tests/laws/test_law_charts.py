@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from steelyard import laws
 from steelyard.errors import DataError, FitError, SteelyardWarning
 from steelyard.laws.pictures.charts import fit_chart
-from steelyard.laws.pictures.compare_chart import compare_chart
+from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
 from steelyard.laws.pictures.growth_chart import growth_chart
 from steelyard.laws.pictures.isoflop_chart import isoflop_chart
-from steelyard.laws.pictures.profile_chart import profile_chart
 from steelyard.laws.pictures.report import fit_report
-from steelyard.laws.pictures.residual_chart import residual_chart
 from steelyard.laws.pictures.series import formula_words, split
 from steelyard.runs import html
 from steelyard.runs.axes import Scale, tick_text

@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from steelyard import laws
 from steelyard.errors import FitError
-from steelyard.laws.decisions.optima.penalty import LEARNING_RATE_PENALTY
+from steelyard.laws.decisions.optima.learning_rate import LEARNING_RATE_PENALTY
 
 RATES = np.geomspace(1e-4, 1.6e-2, 9)
 BEST = 1.3e-3

@@ -108,7 +108,7 @@ def compare(
     points = (table or TableOptions()).read(file)
     found = laws.compare(points, target, [law_from(name) for name in names], along=along)
     if chart is not None:
-        from steelyard.laws.pictures.compare_chart import compare_chart
+        from steelyard.laws.pictures.diagnostics import compare_chart
 
         save_chart(compare_chart(found), chart)
     if json:

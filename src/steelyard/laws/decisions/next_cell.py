@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.estimate import normal
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.points import check_inputs
-from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["NextCell", "next_cell"]

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.grouped import Grouped
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.fitting.terms import Array
+from steelyard.laws.fitting.terms import Array, Grouped
 
 __all__ = ["Points", "check_inputs", "positive_column", "refuse_rows"]
 

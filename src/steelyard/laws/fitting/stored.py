@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.grouped import Grouped
 from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.terms import Grouped
 
 if TYPE_CHECKING:
     from steelyard.laws.fitting.fitted import Fit

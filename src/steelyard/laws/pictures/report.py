@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.diagnostics import Outlier
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
-from steelyard.laws.fitting.influence import Outlier
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.pictures.charts import fit_chart
-from steelyard.laws.pictures.compare_chart import compare_chart
-from steelyard.laws.pictures.profile_chart import profile_chart
-from steelyard.laws.pictures.residual_chart import residual_chart
+from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
 from steelyard.laws.pictures.series import formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.wording import number_text

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.decisions.selection.accept_then_stop import accept_then_stop
 from steelyard.laws.decisions.selection.candidates import Candidate, LossAt, Measurements
-from steelyard.laws.decisions.selection.ladder import NUM_START, Method, ladder_sizes
 from steelyard.laws.decisions.selection.racing import (
+    NUM_START,
+    Method,
+    accept_then_stop,
     error_growth,
+    ladder_sizes,
     race,
     step_error,
 )
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.estimate import Estimate, normal, tails
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla
 
