@@ -14,7 +14,6 @@ from steelyard.cli.laws.options import (
     chart_file,
     dump,
     numbers,
-    published_law,
     source_fit,
 )
 from steelyard.cli.laws.pages import (
@@ -174,7 +173,7 @@ def registry(name: str = "", *, json: Annotated[bool, JSON] = False) -> None:
     """
     from steelyard.laws import published
 
-    chosen = [published_law(name)] if name else list(published.values())
+    chosen = [published[name]] if name else list(published.values())
     if json:
         rows = [
             {key: getattr(item, key) for key in _KEYS}

@@ -1,6 +1,5 @@
 """Options that several verbs share: columns and rows of a file, and the law to ask."""
 
-import difflib
 import json
 import math
 from dataclasses import dataclass
@@ -9,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
-from steelyard.errors import CatalogError, ConfigError, DataError
+from steelyard.errors import ConfigError, DataError
 from steelyard.runs.save import CHART_ENDINGS
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.laws import Fit, Law, PublishedLaw, RunTable
+    from steelyard.laws import Fit, Law, RunTable
 
 __all__ = [
     "JSON",
@@ -25,7 +24,6 @@ __all__ = [
     "law_from",
     "numbers",
     "pairs",
-    "published_law",
     "source_fit",
 ]
 
@@ -166,29 +164,7 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
                 f"no such file: {path}", hint="make one with: steelyard laws fit ... --out FILE"
             )
         return laws.Fit.from_json(path.read_text(encoding="utf-8", errors="replace"))
-    return published_law(name).fit()
-
-
-def published_law(name: str) -> "PublishedLaw":
-    """Look up a published law.
-
-    Args:
-        name: name of the law.
-
-    Returns:
-        The law with its numbers.
-
-    Raises:
-        CatalogError: no such published law; near names are given.
-    """
-    from steelyard.laws import published
-
-    if name not in published:
-        near = difflib.get_close_matches(name, published, n=3, cutoff=0.3)
-        raise CatalogError(
-            f"no published law {name!r}", hint=f"near names: {', '.join(near or published)}"
-        )
-    return published[name]
+    return laws.published[name].fit()
 
 
 def law_from(name: str, *, fixed: tuple[str, ...] = ()) -> "Law":

@@ -186,11 +186,8 @@ class RunColumns(Mapping[str, Array]):
             *self.conventions.described().items(),
         ]
         found += [("estimated", ", ".join(self.estimated))] if self.estimated else []
-        return (
-            [*found, ("dropped", f"{self.num_dropped} runs without a positive number")]
-            if self.num_dropped
-            else found
-        )
+        dropped = ("dropped", f"{self.num_dropped} runs without a positive number")
+        return [*found, dropped] if self.num_dropped else found
 
     def unit(self, name: str) -> str:
         """Name the unit of a column; empty for columns without a known one.
