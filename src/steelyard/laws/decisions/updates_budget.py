@@ -83,7 +83,7 @@ def budget_law(
         thresholds=law.thresholds,
         budgets=budgets[0],
         utds=utds[0],
-        exponent=Estimate.of(lines[0, 0], lines[1:, 0], level),
+        exponent=Estimate.over(lines[:, 0], level),
         log_coefficient=float(lines[0, 1]),
         num_fitted=count,
         at_edge=tuple(law.thresholds[on_edge].tolist()),

@@ -40,6 +40,11 @@ class Estimate:
         low, high = np.quantile(known, tails(level))
         return cls(float(value), min(float(low), float(value)), max(float(high), float(value)))
 
+    @classmethod
+    def over(cls, draws: Array, level: float) -> "Estimate":
+        """Take the first of the draws as the value and the others as its bootstrap, [1 + B]."""
+        return cls.of(float(draws[0]), draws[1:], level)
+
 
 def tails(level: float) -> tuple[float, float]:
     """Turn a level into its two tail probabilities.

@@ -101,6 +101,11 @@ class Fit:
         return dict(zip(self.law.names, self.law.values(self.theta).tolist(), strict=True))
 
     @property
+    def thetas(self) -> Array:
+        """Fitted coordinates of the optimum, first, and of the bootstraps, [1 + B, P]."""
+        return np.concatenate([self.theta[None], self.samples])
+
+    @property
     def num_points(self) -> int:
         """Points with weight that were fitted."""
         return int((self.weights > 0).sum())
@@ -158,7 +163,7 @@ class Fit:
 
     def draws(self) -> dict[str, Array]:
         """Return natural values of the optimum, first, and of the bootstraps, [1 + B] each."""
-        values = self.law.values(np.concatenate([self.theta[None], self.samples]))
+        values = self.law.values(self.thetas)
         fixed = {name: np.full(len(values), value) for name, value in self.law.fixed.items()}
         return dict(zip(self.law.names, values.T, strict=True)) | fixed
 
@@ -174,8 +179,7 @@ class Fit:
             published set.
         """
         result = np.asarray(function(self.draws()), dtype=np.float64)
-        result = np.broadcast_to(result, (1 + len(self.samples),))
-        return Estimate.of(float(result[0]), result[1:], level)
+        return Estimate.over(np.broadcast_to(result, (1 + len(self.samples),)), level)
 
     def profile(self, name: str, level: float = 0.9) -> Profile:
         """Return a parameter's profile interval: all others at their best for each of its values.

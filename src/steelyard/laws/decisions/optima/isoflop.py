@@ -75,12 +75,12 @@ class IsoFlop:
     @property
     def exponent(self) -> Estimate:
         """Exponent a of N* ~ C^a."""
-        return _of(self.lines[:, 0, 1], self.level)
+        return Estimate.over(self.lines[:, 0, 1], self.level)
 
     @property
     def token_exponent(self) -> Estimate:
         """Exponent of D* ~ C^b; 1 - a when FLOPs are 6 N D."""
-        return _of(self.lines[:, 1, 1], self.level)
+        return Estimate.over(self.lines[:, 1, 1], self.level)
 
     @property
     def dropped(self) -> tuple[BudgetMinimum, ...]:
@@ -120,7 +120,7 @@ class IsoFlop:
             raise FitError(
                 f"a budget of {flops:g} FLOP has no best size", hint="give the budget like 1e22"
             )
-        return _of(
+        return Estimate.over(
             np.exp(self.lines[:, which, 0] + self.lines[:, which, 1] * np.log(flops)), self.level
         )
 
@@ -328,7 +328,7 @@ def _minimum(
         state = "extended" if found.is_extended[0] else "used"
     size = np.where(is_inside, found.size, curve.size[copies.argmin(axis=1)])
     tokens = _tokens_at(curve, size)
-    estimate = _of(np.exp(size), level)
+    estimate = Estimate.over(np.exp(size), level)
     edge: Edge = "" if found.edge[0] == 0 else "low" if found.edge[0] < 0 else "high"
     record = BudgetMinimum(
         flops=curve.flops,
@@ -383,8 +383,3 @@ def _lines(x: Array, values: Array, weights: Array) -> Array:
     slope = np.einsum("n,kns->ks", weights * (x - center), values) / spread
     mean = np.einsum("n,kns->ks", weights, values) / weights.sum()
     return np.stack([mean - slope * center, slope], axis=1)
-
-
-def _of(values: Array, level: float) -> Estimate:
-    """Take the first value as the estimate and the rest as its bootstrap."""
-    return Estimate.of(float(values[0]), values[1:], level)
