@@ -110,6 +110,17 @@ def test_unseen_runs_are_open_diamonds_in_the_color_of_their_curve(fitted):
     )
 
 
+def test_unseen_runs_of_another_size_have_a_dashed_curve_of_their_own(fitted):
+    unseen = {"parameters": [1e9], "tokens": [1e11], "target": [2.2]}
+    spec = fit_chart(fitted, unseen=unseen)
+    assert "1B" in _texts(spec)
+    diamond = next(row for row in _rows(spec, "measured") if "row" not in row)
+    curve = [row for row in _rows(spec, "is_inside") if row["color"] == diamond["color"]]
+    assert all(row["is_beyond"] for row in curve) and diamond["y"] == pytest.approx(2.2)
+    said = fitted.predict({"parameters": 1e9, "tokens": 1e11}, extrapolate=True).value[0]
+    assert [row["y"] for row in curve if row["x"] == 1e11] == pytest.approx([said])
+
+
 def test_holdout_is_drawn_with_the_smaller_fit(fitted):
     held = fitted.holdout()
     spec = fit_chart(held)

@@ -23,7 +23,14 @@ from steelyard.laws.pictures.marks import (
     point_layers,
     point_rows,
 )
-from steelyard.laws.pictures.series import Split, axis_words, formula_words, split, unit_of
+from steelyard.laws.pictures.series import (
+    Split,
+    axis_words,
+    formula_words,
+    split,
+    unit_of,
+    with_unseen,
+)
 from steelyard.runs.axes import Scale
 from steelyard.runs.layers import PLOT_WIDTH, end_labels, finish, shaded
 
@@ -79,6 +86,8 @@ def fit_chart(
         unseen = {**fit.inputs, "target": fit.measured}
         fit = fit.fit
     chosen = split(fit, along, by)
+    if unseen is not None:
+        chosen = with_unseen(chosen, check_inputs(fit.law, unseen))
     colours = colours_of(chosen)
     points = point_rows(fit, chosen, colours)
     fresh = _unseen(fit, chosen, colours, unseen)
@@ -196,15 +205,13 @@ def _curves(
     """Return the rows of all curves, each from its first point to the end of the axis."""
     rows = []
     for index, series in enumerate(chosen.series):
-        column = chosen.x[series.rows]
+        # A series of unseen runs has no points: all of its curve lies beyond.
+        column = chosen.x[series.rows] if len(series.rows) else chosen.x.min(keepdims=True)
         first, edge = float(column.min()), float(column.max())
         space = np.geomspace if first > 0 and last >= 2 * first else np.linspace
-        inside = space(first, edge, _CURVE_POINTS) if edge > first else np.array([first])
-        beyond = space(edge, last, _CURVE_POINTS) if last > edge else np.zeros(0)
-        # The last point stands twice, so that the solid and the dashed part meet.
-        x = np.concatenate([inside, beyond])
+        parts = space(first, edge, _CURVE_POINTS), space(edge, last, _CURVE_POINTS)
+        x = np.unique(np.concatenate(parts))
         held = {name: np.full(len(x), value) for name, value in series.held.items()}
         said = fit.predict({chosen.along: x, **held}, level, extrapolate=True)
-        is_inside = np.arange(len(x)) < len(inside)
-        rows += curve_rows(x, said, colours[index], index, is_inside, ~is_inside)
+        rows += curve_rows(x, said, colours[index], index, edge)
     return rows

@@ -108,7 +108,7 @@ def _growth_rows(
         years = np.unique(np.concatenate([inside, beyond]))
         said = forecast_growth(trend, years, level)
         said = Prediction(said.value / unit, said.low / unit, said.high / unit)
-        curves += curve_rows(years, said, colour, index, years <= line.last, years >= line.last)
+        curves += curve_rows(years, said, colour, index, line.last)
     return points, curves
 
 

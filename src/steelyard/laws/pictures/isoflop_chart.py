@@ -181,7 +181,7 @@ def _best_sizes(found: "IsoFlop", minima: Sequence[dict[str, Any]], until: float
     grid = np.unique(np.concatenate([inside, beyond]))
     said = [found.parameters(float(flops)) for flops in grid]
     ends = (np.array([getattr(item, end) for item in said]) for end in ("value", "low", "high"))
-    line = curve_rows(grid, Prediction(*ends), SERIES[0][0], 0, grid <= edge, grid >= edge)
+    line = curve_rows(grid, Prediction(*ends), SERIES[0][0], 0, edge)
     x_scale = Scale.over(
         grid, "FLOP", title="Training compute, FLOP", kind="log", margin=0.03, most_ticks=6
     ).ending(float(grid[-1]))

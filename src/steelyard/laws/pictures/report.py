@@ -59,11 +59,7 @@ def fit_report(
     Raises:
         FitError: a published set, which has no points.
     """
-    if not len(fit.target):
-        raise FitError(
-            f"the law of {fit.source or 'this set'} was published without its points",
-            hint="fit the law to points first",
-        )
+    fit.study()  # refuses a law without points
     # Of all that the page shows, profiles and the fit without the largest points take time.
     found = _profiles(fit, profile_level) if profiles else {}
     held = _hold_out(fit) if holdout else "The largest points were not left out."

@@ -9,7 +9,7 @@ there.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,16 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 from steelyard.runs.axes import tick_text
 
-__all__ = ["Series", "Split", "axis_words", "formula_words", "greek", "split", "unit_of"]
+__all__ = [
+    "Series",
+    "Split",
+    "axis_words",
+    "formula_words",
+    "greek",
+    "split",
+    "unit_of",
+    "with_unseen",
+]
 
 _GREEK = {
     "alpha": "α",
@@ -167,11 +176,7 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
     Raises:
         FitError: a fit without points, or no such input.
     """
-    if not len(fit.target):
-        raise FitError(
-            f"the law of {fit.source or 'this set'} was published without its points",
-            hint="fit it to points to draw it",
-        )
+    fit.study()  # refuses a law without points
     unknown = [name for name in (along, by) if name and name not in fit.law.inputs]
     if unknown or (along and along == by):
         raise FitError(
@@ -189,6 +194,38 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
     series = _series(fit, chosen, colour)
     moved = max((_distance(fit, chosen, item) for item in series), default=0.0)
     return Split(chosen, colour, series, moved > _MOVED, *_without_zero(fit.inputs[chosen]))
+
+
+def with_unseen(chosen: Split, inputs: Mapping[str, Array]) -> Split:
+    """Give runs that the fit did not see a curve of their own where no curve is theirs.
+
+    Args:
+        chosen: how the fit is drawn.
+        inputs: inputs of the unseen runs, [m] each.
+
+    Returns:
+        The split with a series, without points, per value that no series holds; unchanged where
+        colours tell groups apart, series hold several values, or they would become too many.
+    """
+    if chosen.by in ("", "group") or chosen.is_moved:
+        return chosen
+    known = np.log([item.held[chosen.by] for item in chosen.series])
+    own = {
+        float(value): {name: float(column[row]) for name, column in inputs.items()}
+        for row, value in enumerate(inputs[chosen.by])
+        if np.abs(known - np.log(value)).min() > _SAME
+    }
+    if not own or len(known) + len(own) > _MOST:
+        return chosen
+    none = np.zeros(0, dtype=np.int64)
+    fresh = [
+        Series("", none, {name: value for name, value in run.items() if name != chosen.along})
+        for run in own.values()
+    ]
+    series = sorted((*chosen.series, *fresh), key=lambda item: item.held[chosen.by])
+    labels = _labels(series, chosen.by)
+    named = (replace(item, label=label) for item, label in zip(series, labels, strict=True))
+    return replace(chosen, series=tuple(named))
 
 
 def _without_zero(column: Array) -> tuple[Array, float | None]:
@@ -259,8 +296,7 @@ def _series(fit: Fit, along: str, by: str) -> tuple[Series, ...]:
         ]
     found = [_one(fit, along, by, rows, "") for rows in clusters]
     return tuple(
-        Series(label, item.rows, item.held)
-        for label, item in zip(_labels(found, by), found, strict=True)
+        replace(item, label=label) for label, item in zip(_labels(found, by), found, strict=True)
     )
 
 
