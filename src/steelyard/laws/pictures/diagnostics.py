@@ -1,11 +1,12 @@
 """The charts that judge a fit: profiles of its parameters, residuals, laws compared."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 
+from steelyard.laws.decisions.compare import Comparison
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.pictures.marks import COLOR, colours_of, point_layers, point_rows
@@ -13,9 +14,6 @@ from steelyard.laws.pictures.series import axis_words, greek, split, unit_of
 from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.layers import PLOT_WIDTH, finish, values, x_of, y_of
 from steelyard.runs.theme import LIGHT, SERIES, ordered_colours
-
-if TYPE_CHECKING:
-    from steelyard.laws.decisions.compare import Comparison
 
 __all__ = ["compare_chart", "profile_chart", "residual_chart"]
 
@@ -37,7 +35,8 @@ def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
         Vega-Lite spec; 1 on y is where the interval ends.
     """
     alone = len(profiles) == 1
-    across = _across(len(profiles))
+    # Three panels to a row, or four where that leaves fewer alone.
+    across = {1: 1, 2: 2, 4: 4, 7: 4, 8: 4}.get(len(profiles), 3)
     width = PLOT_WIDTH if alone else (PLOT_WIDTH - 48 * across) // across
     panels = [_profile_panel(item, width, 300 if alone else 200, not alone) for item in profiles]
     heading = title or ("Profile of the objective" if alone else "Profiles of the objective")
@@ -52,11 +51,6 @@ def profile_chart(*profiles: Profile, title: str = "") -> dict[str, Any]:
         )
     chart = finish(alt.concat(*panels, columns=across, spacing=26).properties(title=head))
     return chart | {"autosize": {"type": "pad"}}
-
-
-def _across(count: int) -> int:
-    """Return the panels per row: three, or four where that leaves fewer alone."""
-    return count if count <= 3 else 4 if count in (4, 7, 8) else 3
 
 
 def _profile_panel(item: Profile, width: float, height: float, many: bool) -> Any:
@@ -215,7 +209,7 @@ def _is_apart(
 
 
 def compare_chart(
-    comparison: "Comparison", *, title: str = "Which law foretells larger runs"
+    comparison: Comparison, *, title: str = "Which law foretells larger runs"
 ) -> dict[str, Any]:
     """Draw how far each law erred on runs larger than it was fitted on.
 

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.decisions.compare import Comparison
 from steelyard.laws.fitting.diagnostics import Outlier
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
@@ -17,9 +17,6 @@ from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, re
 from steelyard.laws.pictures.series import formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.wording import number_text
-
-if TYPE_CHECKING:
-    from steelyard.laws.decisions.compare import Comparison
 
 __all__ = ["fit_report"]
 
@@ -34,7 +31,7 @@ def fit_report(
     title: str = "",
     target: str = "Loss",
     unseen: Mapping[str, ArrayLike] | None = None,
-    comparison: "Comparison | None" = None,
+    comparison: Comparison | None = None,
     profiles: bool = True,
     holdout: bool = True,
     level: float = 0.8,
@@ -243,7 +240,7 @@ def _influence_table(fit: Fit) -> Table:
     return Table(heads, rows, caption)
 
 
-def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -> Section:
+def _beyond(held: Holdout | str, target: str, comparison: Comparison | None) -> Section:
     """Show how the law does on points larger than those it was fitted on."""
     if isinstance(held, Holdout):
         said = (

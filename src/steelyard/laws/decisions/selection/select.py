@@ -292,11 +292,8 @@ def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
 
 def _warn_of_rises(found: Measurements) -> None:
     """Warn of curves whose loss rises with more data."""
-    rising = []
-    for name in found.alive:
-        loss = found.curve(name)[1]
-        if len(loss) > 1 and (loss[1:] > (1 + _RISE) * loss[:-1]).any():
-            rising.append(name)
+    curves = {name: found.curve(name)[1] for name in found.alive}
+    rising = [name for name, loss in curves.items() if (loss[1:] > (1 + _RISE) * loss[:-1]).any()]
     if rising:
         message = (
             f"the loss of {', '.join(rising)} rises with more data by over {_RISE:.0%}; "
