@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from steelyard.cli.laws.options import JSON, TableOptions, chart_file, dump, law_from
+from steelyard.cli.laws.options import JSON, TableOptions, chart_file, dump, numbers
 from steelyard.cli.laws.pages import compare_page, fit_page, isoflop_page
 from steelyard.errors import ConfigError
 from steelyard.files import write_bytes
@@ -59,7 +59,7 @@ def fit(
     from steelyard import laws
 
     chart_file(chart)  # a wrong name is refused before minutes of fitting
-    wanted = law_from(law, fixed=fix)
+    wanted = laws.law_named(law).fix(**numbers(fix, "--fix"))
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
     if chart is not None:
@@ -106,7 +106,7 @@ def compare(
     chart_file(chart)
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
-    found = laws.compare(points, target, [law_from(name) for name in names], along=along)
+    found = laws.compare(points, target, [laws.law_named(name) for name in names], along=along)
     if chart is not None:
         from steelyard.laws.pictures.diagnostics import compare_chart
 

@@ -13,7 +13,7 @@ from steelyard.runs.save import CHART_ENDINGS
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.laws import Fit, Law, RunTable
+    from steelyard.laws import Fit, RunTable
 
 __all__ = [
     "JSON",
@@ -21,7 +21,6 @@ __all__ = [
     "TableOptions",
     "chart_file",
     "dump",
-    "law_from",
     "numbers",
     "pairs",
     "source_fit",
@@ -165,26 +164,6 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
             )
         return laws.Fit.from_json(path.read_text(encoding="utf-8", errors="replace"))
     return laws.published[name].fit()
-
-
-def law_from(name: str, *, fixed: tuple[str, ...] = ()) -> "Law":
-    """Make a law by name, some of its parameters held.
-
-    Args:
-        name: such as chinchilla or power_law:tokens.
-        fixed: NAME=VALUE, natural values.
-
-    Returns:
-        The law.
-
-    Raises:
-        FitError: no such law or parameter.
-        ConfigError: a value is not a number.
-    """
-    from steelyard import laws
-
-    law = laws.law_named(name)
-    return law.fix(**numbers(fixed, "--fix")) if fixed else law
 
 
 def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:

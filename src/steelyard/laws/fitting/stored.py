@@ -76,12 +76,9 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
     try:
         data = json.loads(text)
         declared = tuple(_parameter_from_plain(item) for item in data["parameters"])
-        arrays = {
-            name: np.array(data[name], dtype=np.float64) for name in ("theta", "target", "weights")
-        }
         values: dict[str, Any] = {
             **{name: data[name] for name in _PLAIN},
-            **arrays,
+            **{name: np.array(data[name], dtype=float) for name in ("theta", "target", "weights")},
             "law": replace(_law(data, law), parameters=declared),
             "delta": float(data["delta"]),
             "prior": {name: Prior(*pair) for name, pair in data["prior"].items()},

@@ -104,9 +104,8 @@ class RandomFeatureModel:
 
         Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 3.
         """
-        dynamics = self._dynamics(width, samples)
+        dynamics = self._stable(width, samples)
         when = _steps(steps)
-        self._stable(dynamics)
         if batch is None:
             test, train = mean_field(dynamics, when)[:2]
         else:
@@ -142,8 +141,7 @@ class RandomFeatureModel:
         """
         if students < 1:
             raise ConfigError(f"{students} students make no ensemble, at least 1 is needed")
-        dynamics = self._dynamics(width, samples)
-        self._stable(dynamics)
+        dynamics = self._stable(width, samples)
         losses = mean_field(dynamics, _steps(steps))
         common = {
             "samples": losses.shared_samples,
@@ -201,8 +199,7 @@ class RandomFeatureModel:
         Raises:
             ConfigError: as for `loss`, no generators, or too many modes for memory.
         """
-        dynamics = self._dynamics(width, samples)
-        self._stable(dynamics)
+        dynamics = self._stable(width, samples)
         if batch is not None:
             _check_batch(batch, samples)
         last = int(_steps(steps).max())
@@ -333,8 +330,9 @@ class RandomFeatureModel:
             label_noise=self.label_noise,
         )
 
-    def _stable(self, dynamics: Dynamics) -> None:
-        """Refuse a learning rate that diverges."""
+    def _stable(self, width: float, samples: float) -> Dynamics:
+        """Put the student together, and refuse a learning rate that diverges."""
+        dynamics = self._dynamics(width, samples)
         limit = learning_rate_limit(dynamics)
         if self.learning_rate >= limit:
             raise ConfigError(
@@ -344,6 +342,7 @@ class RandomFeatureModel:
                 hint=f"take at most {0.9 * limit:.3g}; narrow students and few samples sharpen "
                 f"the largest curvature",
             )
+        return dynamics
 
     def _truncation(self, test: Array) -> Array:
         """Estimate what the missing modes would add; warn where it is much."""

@@ -351,7 +351,6 @@ def _regress(found: list[_Found], generator: np.random.Generator) -> tuple[Array
     weights = 1 / (variance + scatter**2 + 1e-12)
     # The scatter about the line is no noise of the losses, so the bootstrap must add it itself;
     # what goes to the size is taken from the tokens, because the budget is fixed.
-    values = values.copy()
     shift = scatter * generator.standard_normal(values[0, :, 1:].shape)
     values[0, :, 1:] += shift
     values[1, :, 1:] -= shift
