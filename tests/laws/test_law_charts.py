@@ -311,7 +311,7 @@ def test_unknown_inputs_are_refused(fitted):
 
 
 def test_unseen_points_need_a_target(fitted):
-    with pytest.raises(FitError, match="need a positive column target"):
+    with pytest.raises(FitError, match="no column 'target' of unseen points"):
         fit_chart(fitted, unseen={"parameters": [3e8], "tokens": [1e11]})
     with pytest.raises(FitError, match="missing: tokens"):
         fit_chart(fitted, unseen={"parameters": [3e8], "target": [2.0]})

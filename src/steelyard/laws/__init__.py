@@ -32,8 +32,7 @@ from steelyard.laws.decisions.optima.learning_rate import (
     recommend_learning_rate,
     transfer_learning_rate,
 )
-from steelyard.laws.decisions.optima.optimum import Optimum, optimum
-from steelyard.laws.decisions.optima.sweeps import Optima, optima
+from steelyard.laws.decisions.optima.optimum import Optima, Optimum, optima, optimum
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.selection.candidates import Candidate
 from steelyard.laws.decisions.selection.select import Selection, select_model

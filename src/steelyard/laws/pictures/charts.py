@@ -11,10 +11,9 @@ import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
-from steelyard.laws.fitting.points import check_inputs
+from steelyard.laws.fitting.points import check_inputs, named_column, positive_column
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.pictures.marks import (
     colours_of,
@@ -151,12 +150,8 @@ def _unseen(
     if columns is None:
         return []
     inputs = check_inputs(fit.law, columns)
-    target = np.atleast_1d(np.asarray(columns.get("target", ()), dtype=np.float64))
-    if len(target) != len(inputs[chosen.along]) or not (np.isfinite(target) & (target > 0)).all():
-        raise FitError(
-            f"unseen points need a positive column target, {len(inputs[chosen.along])} values",
-            hint=f"given: {', '.join(columns)}",
-        )
+    measured = named_column(columns, "target", "of unseen points")
+    target = positive_column("target", measured, len(inputs[chosen.along]))
     rows = []
     for row in range(len(target)):
         own = {name: column[row : row + 1] for name, column in inputs.items()}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.tables.conventions import COLUMN_OF, UNSTATED, name_rows
 
@@ -130,8 +131,8 @@ def _bytes_per_token(
         ratio = np.array([given[word] for word in words], dtype=np.float64)
     else:
         ratio = table[given] if isinstance(given, str) else np.full(table.num_runs, float(given))
-    if not (np.isfinite(ratio) & (ratio > 0)).all():
-        raise FitError("bytes per token must be positive", hint="English text has about 4")
+    is_good = np.isfinite(ratio) & (ratio > 0)
+    refuse_rows(~is_good, "bytes per token must be positive", ratio, "English text has about 4")
     return ratio
 
 
