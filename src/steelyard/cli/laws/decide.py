@@ -5,11 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import cyclopts
-
 from steelyard import units
 from steelyard.cli.laws.options import (
-    JSON,
+    FLAG,
+    MANY,
     LawOptions,
     chart_file,
     dump,
@@ -28,15 +27,13 @@ from steelyard.runs.save import save_chart
 
 __all__ = ["allocate", "next_cell", "predict", "registry", "theory"]
 
-_MANY = cyclopts.Parameter(consume_multiple=True, negative=())
-
 
 def predict(
     *,
-    at: Annotated[tuple[str, ...], _MANY],
+    at: Annotated[tuple[str, ...], MANY],
     law: LawOptions | None = None,
     level: float = 0.8,
-    json: Annotated[bool, JSON] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Predict a run.
 
@@ -68,7 +65,7 @@ def allocate(
     inference_tokens: str = "",
     batch: str = "",
     learning_rate: str = "",
-    json: Annotated[bool, JSON] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Split a training budget between model size and tokens.
 
@@ -109,12 +106,12 @@ def allocate(
 
 def next_cell(
     *,
-    at: Annotated[tuple[str, ...], _MANY],
+    at: Annotated[tuple[str, ...], MANY],
     parameters: str,
     tokens: str,
     law: LawOptions | None = None,
     max_flops: str = "",
-    json: Annotated[bool, JSON] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Say which run to do next to sharpen a prediction most per FLOP.
 
@@ -164,7 +161,7 @@ _KEYS = (
 )
 
 
-def registry(name: str = "", *, json: Annotated[bool, JSON] = False) -> None:
+def registry(name: str = "", *, json: Annotated[bool, FLAG] = False) -> None:
     """List the published laws, or show one.
 
     Args:
@@ -196,7 +193,7 @@ def theory(
     samples: float = float("inf"),
     budget: float = 0.0,
     chart: Path | None = None,
-    json: Annotated[bool, JSON] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Solve a model of learning exactly: loss over steps, width and samples, and what binds.
 

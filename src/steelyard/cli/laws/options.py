@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from steelyard.laws import Fit, RunTable
 
 __all__ = [
-    "JSON",
+    "FLAG",
+    "MANY",
     "LawOptions",
     "TableOptions",
     "chart_file",
@@ -26,9 +27,8 @@ __all__ = [
     "source_fit",
 ]
 
-JSON = cyclopts.Parameter(negative=())
-_FLAG = cyclopts.Parameter(negative=())
-_MANY = cyclopts.Parameter(consume_multiple=True, negative=())
+FLAG = cyclopts.Parameter(negative=())
+MANY = cyclopts.Parameter(consume_multiple=True, negative=())
 
 
 @cyclopts.Parameter(name="*")
@@ -54,14 +54,14 @@ class TableOptions:
     loss: str = ""
     parameters: str = ""
     tokens: str = ""
-    column: Annotated[tuple[str, ...], _MANY] = ()
-    where: Annotated[tuple[str, ...], _MANY] = ()
+    column: Annotated[tuple[str, ...], MANY] = ()
+    where: Annotated[tuple[str, ...], MANY] = ()
     counts: str = ""
     loss_unit: str = ""
     tokenizer: str = ""
     schedule: str = ""
     kind: str = "train"
-    drop_invalid: Annotated[bool, _FLAG] = False
+    drop_invalid: Annotated[bool, FLAG] = False
 
     def read(self, file: Path) -> "RunTable":
         """Read the table.
@@ -119,7 +119,7 @@ class LawOptions:
 
     fit: Path | None = None
     published: str = ""
-    extrapolate: Annotated[bool, _FLAG] = False
+    extrapolate: Annotated[bool, FLAG] = False
 
     def law(self) -> "Fit":
         """Take the law from exactly one of the two options.

@@ -208,11 +208,12 @@ def _enough(law: Law, count: int) -> None:
             hint="add runs, or choose a law with fewer parameters, such as chinchilla(tied=True)",
         )
     if count < 2 * size:
-        message = (
+        warnings.warn(
             f"{count} points for the {size} parameters of {law.name}: fewer than two per "
-            f"parameter, its intervals are rough"
+            f"parameter, its intervals are rough",
+            SteelyardWarning,
+            stacklevel=5,  # the caller of fit()
         )
-        warnings.warn(message, SteelyardWarning, stacklevel=5)  # the caller of fit()
 
 
 def _separable(law: Law, columns: Mapping[str, Array]) -> None:

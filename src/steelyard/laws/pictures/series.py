@@ -130,12 +130,7 @@ class Split:
         Returns:
             Targets on the curve's inputs with the points' own residuals, [m].
         """
-        moved = {
-            name: np.full(len(target), series.held[name]) if name in series.held else inputs[name]
-            for name in fit.law.inputs
-        }
-        theta = fit.theta[None]
-        return target * np.exp(fit.law.predict(theta, moved)[0] - fit.law.predict(theta, inputs)[0])
+        return target * np.exp(_shift(fit, inputs, series))
 
 
 def unit_of(name: str) -> str:
@@ -192,8 +187,19 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
         else max(varied, key=lambda name: _effect(fit, name), default="")
     )
     series = _series(fit, chosen, colour)
-    moved = max((_distance(fit, chosen, item) for item in series), default=0.0)
-    return Split(chosen, colour, series, moved > _MOVED, *_without_zero(fit.inputs[chosen]))
+    moved = max(np.abs(_shift(fit, fit.inputs, item)[item.rows]).max() for item in series)
+    return Split(chosen, colour, series, bool(moved > _MOVED), *_without_zero(fit.inputs[chosen]))
+
+
+def _shift(fit: Fit, inputs: Mapping[str, Array], series: Series) -> Array:
+    """Return the log change by which the law moves points to the curve of a series, [m]."""
+    count = len(inputs[fit.law.inputs[0]])
+    moved = {
+        name: np.full(count, series.held[name]) if name in series.held else inputs[name]
+        for name in fit.law.inputs
+    }
+    theta = fit.theta[None]
+    return fit.law.predict(theta, moved)[0] - fit.law.predict(theta, inputs)[0]
 
 
 def with_unseen(chosen: Split, inputs: Mapping[str, Array]) -> Split:
@@ -319,17 +325,3 @@ def _labels(series: Sequence[Series], by: str) -> list[str]:
     if len(set(labels)) < len(labels):
         labels = [tick_text(float(f"{value:.4g}"), unit_of(by)) for value in values]
     return labels if len(set(labels)) == len(labels) else [f"{value:.6g}" for value in values]
-
-
-def _distance(fit: Fit, along: str, series: Series) -> float:
-    """Return the largest log distance by which the law moves points to their curve."""
-    inputs = {name: column[series.rows] for name, column in fit.inputs.items()}
-    held = {
-        name: inputs[name] if name == along else np.full(len(series.rows), series.held[name])
-        for name in fit.law.inputs
-    }
-    return float(
-        np.abs(
-            fit.law.predict(fit.theta[None], held)[0] - fit.law.predict(fit.theta[None], inputs)[0]
-        ).max()
-    )

@@ -52,11 +52,6 @@ def meets(values: Array | Words, condition: Condition) -> NDArray[np.bool_]:
     return np.isin(values, np.asarray(wanted, dtype=np.float64 if is_number else np.str_))
 
 
-def labels(values: Array | Words) -> list[str]:
-    """Write each value as a word; numbers with up to six digits."""
-    return [f"{value:g}" if isinstance(value, float) else str(value) for value in values.tolist()]
-
-
 def range_of(name: str, values: Array | Words) -> str:
     """Say what a column holds, for a hint.
 
@@ -269,7 +264,9 @@ class RunColumns(Mapping[str, Array]):
             DataError: no such column.
         """
         values = self._any_column(column)
-        found = labels(values)
+        found = [
+            f"{value:g}" if isinstance(value, float) else str(value) for value in values.tolist()
+        ]
         return {
             label: self._take(np.array([item == label for item in found]))
             for label in dict.fromkeys(found)

@@ -113,7 +113,15 @@ class RandomFeatureModel:
 
             _check_batch(batch, samples)
             test, train = minibatch_losses(dynamics, when, batch)
-        return LossCurve(when, test, train, self._truncation(test))
+        missing = self.spectrum.unlearned_share(test)
+        if (missing > _TRUNCATION_WARNING).any():
+            warnings.warn(
+                f"{self.spectrum.modes:g} modes are few for these steps: up to "
+                f"{missing.max():.0%} of the loss is missing; take more modes",
+                SteelyardWarning,
+                stacklevel=2,
+            )
+        return LossCurve(when, test, train, missing)
 
     def ensemble_loss(
         self,
@@ -343,17 +351,6 @@ class RandomFeatureModel:
                 f"the largest curvature",
             )
         return dynamics
-
-    def _truncation(self, test: Array) -> Array:
-        """Estimate what the missing modes would add; warn where it is much."""
-        share = self.spectrum.unlearned_share(test)
-        if (share > _TRUNCATION_WARNING).any():
-            message = (
-                f"{self.spectrum.modes:g} modes are few for these steps: up to "
-                f"{share.max():.0%} of the loss is missing; take more modes"
-            )
-            warnings.warn(message, SteelyardWarning, stacklevel=3)
-        return share
 
 
 def _slope(losses: list[float], sizes: tuple[float, float]) -> float:

@@ -83,9 +83,13 @@ class Penalty:
         Returns:
             A fraction of the loss; 0 when the optimum is known exactly.
         """
+        from scipy.special import ndtr
+
         place = self.shift if shift is None else shift
-        low, high = _second_moments(place)
-        return log_sd**2 * (self.below * low + self.above * high)
+        # Mean squares of a standard normal belief beyond the place, on its either side.
+        density = math.exp(-0.5 * place**2) / math.sqrt(2 * math.pi)
+        low = (1 + place**2) * float(ndtr(-place)) - place * density
+        return log_sd**2 * (self.below * low + self.above * (1 + place**2 - low))
 
     def _slope(self, place: float) -> float:
         """Return half the derivative of the expected penalty by the place."""
@@ -94,15 +98,6 @@ class Penalty:
         density = math.exp(-0.5 * place**2) / math.sqrt(2 * math.pi)
         too_low, too_high = density - place * ndtr(-place), density + place * ndtr(place)
         return float(self.above * too_high - self.below * too_low)
-
-
-def _second_moments(place: float) -> tuple[float, float]:
-    """Return E[(X - place)^2; X > place] and E[(place - X)^2; X < place] of a standard normal X."""
-    from scipy.special import ndtr
-
-    density = math.exp(-0.5 * place**2) / math.sqrt(2 * math.pi)
-    above = (1 + place**2) * float(ndtr(-place)) - place * density
-    return above, 1 + place**2 - above
 
 
 def fit_penalty(ratios: ArrayLike, rises: ArrayLike) -> Penalty:
@@ -305,13 +300,14 @@ def transfer_learning_rate(
     best = PUBLISHED_BATCH[0] * min(tokens_from, tokens_to) ** PUBLISHED_BATCH[1]
     is_valid = batch_tokens <= best
     if not is_valid:
-        message = (
+        warnings.warn(
             f"a batch of {batch_tokens:g} tokens is above the best one for the shorter training, "
             f"about {best:.2g}: there the best learning "
             "rate rises with training length, and the rule of thumb is wrong; fit a law with the "
-            "batch in it"
+            "batch in it",
+            SteelyardWarning,
+            stacklevel=2,
         )
-        warnings.warn(message, SteelyardWarning, stacklevel=2)
     return RateTransfer(
         learning_rate * (tokens_from / tokens_to) ** _RULE_OF_THUMB, _RULE_OF_THUMB, True, is_valid
     )

@@ -148,11 +148,12 @@ def select_model(
     found = Measurements(named, losses)
     sizes = ladder_sizes(found, target_examples, max_examples, min_examples, budget_flops, method)
     if method in _LADDER_METHODS and len(sizes) <= NUM_START:
-        message = (
+        warnings.warn(
             f"{len(sizes)} sizes are fewer than {NUM_START + 1}; models are ranked by "
-            f"their loss at {sizes[-1]} examples"
+            f"their loss at {sizes[-1]} examples",
+            SteelyardWarning,
+            stacklevel=2,
         )
-        warnings.warn(message, SteelyardWarning, stacklevel=2)
         method = "subtuning"
     dropped = _measure(found, sizes, target_examples, method, level)
     _warn_of_rises(found)
@@ -295,8 +296,9 @@ def _warn_of_rises(found: Measurements) -> None:
     curves = {name: found.curve(name)[1] for name in found.alive}
     rising = [name for name, loss in curves.items() if (loss[1:] > (1 + _RISE) * loss[:-1]).any()]
     if rising:
-        message = (
+        warnings.warn(
             f"the loss of {', '.join(rising)} rises with more data by over {_RISE:.0%}; "
-            f"tune their learning rate per size"
+            f"tune their learning rate per size",
+            SteelyardWarning,
+            stacklevel=3,
         )
-        warnings.warn(message, SteelyardWarning, stacklevel=3)
