@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from steelyard import laws
 from steelyard.errors import DataError, SteelyardWarning
-from steelyard.laws.decisions.optima.sweeps import optima
+from steelyard.laws.decisions.optima.optimum import optima
 from steelyard.laws.forms.batch_size import batch_law, critical_batch, fit_steps
 
 PAPER = ["35-critical-batch-size"]

@@ -26,13 +26,13 @@ from steelyard.laws.decisions.next_cell import NextCell, next_cell
 from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop, isoflop
 from steelyard.laws.decisions.optima.learning_rate import (
     LearningRate,
+    Penalty,
     RateTransfer,
+    fit_penalty,
     recommend_learning_rate,
     transfer_learning_rate,
 )
-from steelyard.laws.decisions.optima.optimum import Optimum, optimum
-from steelyard.laws.decisions.optima.penalty import Penalty, fit_penalty
-from steelyard.laws.decisions.optima.sweeps import Optima, optima
+from steelyard.laws.decisions.optima.optimum import Optima, Optimum, optima, optimum
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.selection.candidates import Candidate
 from steelyard.laws.decisions.selection.select import Selection, select_model
@@ -46,12 +46,11 @@ from steelyard.laws.decisions.updates_budget import (
 )
 from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
 from steelyard.laws.fitting.censored import fit_censored
+from steelyard.laws.fitting.diagnostics import FlatDirection, Influence, Outlier
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit, fit_each
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.holdout import Holdout
-from steelyard.laws.fitting.identifiability import FlatDirection
-from steelyard.laws.fitting.influence import Influence, Outlier
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile

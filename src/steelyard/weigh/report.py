@@ -7,11 +7,9 @@ import platform
 import time
 from typing import Any
 
-import numpy as np
-
+from steelyard.laws.pictures.charts import fit_chart
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.charts import bars, loss_curves, matmul_rates, predicted_measured
-from steelyard.runs.law_chart import law_fit
 from steelyard.runs.report import Cell, fact
 from steelyard.units import pretty
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
@@ -20,7 +18,6 @@ from steelyard.weigh.quickstart import Quickstart
 
 __all__ = ["build"]
 
-_CURVE_POINTS = 24
 _STEP_TOKENS = BATCH_SIZE * SEQUENCE_LENGTH
 
 
@@ -106,32 +103,19 @@ def _law(found: Quickstart) -> Section:
 
 
 def _law_chart(found: Quickstart) -> dict[str, Any]:
-    """Draw the ladder's runs, the law's curves over their range, and the larger model's run."""
+    """Draw the ladder's runs, the law's curves, and the larger model's run."""
     measured = {item.forecast.quantity: item.measurement.value for item in found.checks}
-    target = {
-        "parameters": [parameters(found.ladder.target)],
-        "tokens": [found.ladder.target_steps * _STEP_TOKENS],
-        "loss": [measured["eval.loss"]],
-    }
-    seen = {
-        name: [getattr(item, name) for item in found.points]
-        for name in ("parameters", "tokens", "loss")
-    }
-    sizes = sorted({*seen["parameters"], *target["parameters"]})
-    # The curves go a little beyond all runs, so that every point lies on one.
-    ends = seen["tokens"] + target["tokens"]
-    tokens = np.geomspace(min(seen["tokens"]) * 0.8, max(ends) * 1.25, _CURVE_POINTS)
-    grid = {
-        "parameters": np.repeat(sizes, _CURVE_POINTS).astype(float),
-        "tokens": np.tile(tokens, len(sizes)),
-    }
-    said = found.laws[0].predict(grid)
-    curve = grid | {"loss": said.value, "low": said.low, "high": said.high}
-    return law_fit(
-        seen,
-        {name: list(column) for name, column in curve.items()},
-        "Loss over tokens, one curve per model size",
-        target=target,
+    return fit_chart(
+        found.laws[0],
+        title="Loss over tokens, one curve per model size",
+        target="Held-out loss, nats per token",
+        along="tokens",
+        by="parameters",
+        unseen={
+            "parameters": parameters(found.ladder.target),
+            "tokens": found.ladder.target_steps * _STEP_TOKENS,
+            "target": measured["eval.loss"],
+        },
     )
 
 

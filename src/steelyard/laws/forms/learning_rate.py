@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.decisions.optima.sweeps import Optima
+from steelyard.laws.decisions.optima.optimum import Optima
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law, Parameter

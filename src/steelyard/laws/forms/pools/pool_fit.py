@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.estimate import Estimate, normal, student, tails
 from steelyard.laws.fitting.fit import fit as fit_points
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.fitting.quantiles import normal, student
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.pools.pool_utility import Stretch, log_mixture_excess, pool_utility
 

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.estimate import Estimate, normal, tails
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter, Prior
-from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
 from steelyard.laws.forms.schedules.schedule_kernel import Drops, anneal, collect_drops
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
