@@ -8,7 +8,7 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.best_schedule import best_schedule, final_loss, rival_schedules
-from steelyard.laws.forms.chinchilla import power_law
+from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.schedules.schedule import (
     Curve,
     cooldown_gain,

@@ -66,7 +66,13 @@ from steelyard.laws.forms.batch_size import (
     steps_to_reach,
     steps_to_target,
 )
-from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
+from steelyard.laws.forms.chinchilla import (
+    chinchilla,
+    downstream_error,
+    kaplan,
+    overtraining,
+    predict_error,
+)
 from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
 from steelyard.laws.forms.growth import fit_growth, growth
 from steelyard.laws.forms.growth_line import (
@@ -78,9 +84,12 @@ from steelyard.laws.forms.growth_line import (
     last_residual,
 )
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
+from steelyard.laws.forms.learning_curves.curve_laws import (
+    model_size_law,
+    power_law_floor,
+    smooth_transition,
+)
 from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve
-from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
-from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 from steelyard.laws.forms.learning_rate import (
     HorizonError,
     fit_learning_rate,
@@ -88,9 +97,9 @@ from steelyard.laws.forms.learning_rate import (
     leave_one_horizon_out,
 )
 from steelyard.laws.forms.named import FORMS, law_named
-from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
+from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.rectified import (
     fit_rectified,
     fit_vanilla,

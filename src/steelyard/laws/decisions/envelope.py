@@ -19,7 +19,7 @@ from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.chinchilla import power_law
+from steelyard.laws.forms.powers import power_law
 
 __all__ = ["Envelope", "envelope_runs", "fit_envelope"]
 

@@ -10,8 +10,10 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Constant, Input, Power, Product, Raised, Sum
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array
+from steelyard.laws.forms.powers import power_form, product_form
+from steelyard.laws.forms.terms import positive, real
 
 __all__ = [
     "CriticalBatch",
@@ -41,14 +43,12 @@ def steps_to_target() -> Law:
     Source: Zhang et al. 2024 (arXiv 2410.21676), section 2.
     """
     parameters = (
-        Parameter(name="a", transform="log", low=-5.0, high=30.0, starts=(3.0, 6.0, 9.0)),
-        Parameter(name="b", transform="log", low=-5.0, high=60.0, starts=(6.0, 10.0, 14.0, 20.0)),
-        Parameter(name="alpha", transform="identity", low=0.2, high=3.0, starts=(0.7, 1.0, 1.4)),
+        positive("a", -5.0, 30.0, 3.0, 6.0, 9.0),
+        positive("b", -5.0, 60.0, 6.0, 10.0, 14.0, 20.0),
+        real("alpha", 0.2, 3.0, 0.7, 1.0, 1.4),
     )
-    term = Sum((Constant("a"), Power("b", "alpha", "batch")))
-    return Law(
-        name="steps_to_target", term=term, parameters=parameters, formula="a + b / batch^alpha"
-    )
+    roles = ("b", "alpha", "a")
+    return power_form("steps_to_target", "batch", roles, parameters, "a + b / batch^alpha")
 
 
 def fit_steps(
@@ -228,19 +228,8 @@ def batch_law(*of: str) -> Law:
         raise FitError(
             f"batch law of {', '.join(names)}", hint="its inputs are parameters, tokens or both"
         )
-    constant = Parameter(name="c", transform="log", low=-80.0, high=80.0, starts=(0.0,))
-    powers = [
-        Parameter(name=exponents[name], transform="identity", low=-2.0, high=3.0, starts=(0.3,))
-        for name in names
-    ]
-    term = Product((Constant("c"), *(Raised(Input(name), exponents[name]) for name in names)))
-    formula = "c " + " ".join(f"{name}^{exponents[name]}" for name in names)
-    return Law(
-        name=":".join(("batch_law", *of)),
-        term=term,
-        parameters=(constant, *powers),
-        formula=formula,
-    )
+    powers = {name: real(exponents[name], -2.0, 3.0, 0.3) for name in names}
+    return product_form(":".join(("batch_law", *of)), positive("c", -80.0, 80.0, 0.0), powers)
 
 
 def batch_of_loss() -> Law:
@@ -252,15 +241,11 @@ def batch_of_loss() -> Law:
     Source: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size.
     """
     parameters = (
-        Parameter(name="B_star", transform="log", low=-10.0, high=60.0, starts=(10.0, 20.0)),
-        Parameter(name="exponent", transform="identity", low=0.1, high=20.0, starts=(2.0, 5.0)),
+        positive("B_star", -10.0, 60.0, 10.0, 20.0),
+        real("exponent", 0.1, 20.0, 2.0, 5.0),
     )
-    return Law(
-        name="batch_of_loss",
-        term=Power("B_star", "exponent", "loss"),
-        parameters=parameters,
-        formula="B_star / L^exponent",
-    )
+    roles = ("B_star", "exponent")
+    return power_form("batch_of_loss", "loss", roles, parameters, "B_star / L^exponent")
 
 
 def critical_batch_at_loss(loss: ArrayLike) -> Array:

@@ -1,10 +1,105 @@
-"""Plain building forms for any inputs: a sum of falling powers and a product of powers."""
+"""Plain building forms for any inputs: powers above a floor, and products of powers."""
+
+from collections.abc import Mapping, Sequence
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.terms import Constant, Input, Power, Product, Raised, Sum, Term
+from steelyard.laws.forms.terms import positive, real
 
-__all__ = ["monomial", "powers"]
+__all__ = [
+    "coefficient",
+    "exponent",
+    "irreducible",
+    "monomial",
+    "power_form",
+    "power_law",
+    "powers",
+    "product_form",
+]
+
+_EXPONENT_PRIOR = Prior(0.37, 0.2)
+"""Published exponents of language models lie between .28 and .45 (Hoffmann 2022, Besiroglu 2024,
+Muennighoff 2023); wider here."""
+
+
+def coefficient(name: str, *starts: float) -> Parameter:
+    """Declare the coefficient of a power; starts are logs."""
+    return positive(name, -20.0, 60.0, *starts)
+
+
+def exponent(name: str, *starts: float) -> Parameter:
+    """Declare the exponent of a power, believed near the published ones."""
+    return real(name, 0.05, 1.5, *starts, prior=_EXPONENT_PRIOR)
+
+
+def irreducible(name: str, *starts: float) -> Parameter:
+    """Declare an irreducible loss; starts are logs."""
+    return positive(name, -7.0, 5.0, *starts, prior=Prior(0.3, 1.5))
+
+
+def power_form(
+    name: str, of: str, roles: Sequence[str], parameters: Sequence[Parameter], formula: str
+) -> Law:
+    """Declare coefficient / input^exponent, above a floor where there is one.
+
+    Args:
+        name: name of the law.
+        of: name of the input.
+        roles: names of coefficient and exponent, and of the floor if any.
+        parameters: all of them, in the order of the fit's coordinates.
+        formula: the law in words of its paper.
+
+    Returns:
+        The law with one input.
+    """
+    coefficient, exponent, *floor = roles
+    term = Sum((Power(coefficient, exponent, of), *map(Constant, floor)))
+    return Law(name=name, term=term, parameters=tuple(parameters), formula=formula)
+
+
+def product_form(
+    name: str, coefficient: Parameter, exponents: Mapping[str, Parameter], formula: str = ""
+) -> Law:
+    """Declare coefficient times the product over inputs of input^exponent, a plane in log space.
+
+    Args:
+        name: name of the law.
+        coefficient: the factor.
+        exponents: exponent by input, in order.
+        formula: the law in words of its paper; empty for "c input^exponent ..." of the names.
+
+    Returns:
+        The law.
+    """
+    factors = [Raised(Input(of), item.name) for of, item in exponents.items()]
+    named = [coefficient.name, *(f"{of}^{item.name}" for of, item in exponents.items())]
+    return Law(
+        name=name,
+        term=Product((Constant(coefficient.name), *factors)),
+        parameters=(coefficient, *exponents.values()),
+        formula=formula or " ".join(named),
+    )
+
+
+def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
+    """Loss = A / input^alpha + E, a straight line in log-log space above a floor.
+
+    Args:
+        of: name of the input.
+        floor: whether an irreducible part E is added; "nofloor" says no.
+
+    Returns:
+        The law with one input and 3 parameters (2 without floor).
+
+    Source: Hestness et al. 2017 (arXiv 1712.00409).
+    """
+    parameters = (coefficient("A", 1.0, 4.0, 8.0), exponent("alpha", 0.1, 0.3, 0.6))
+    formula = f"A / {of}^alpha"
+    if floor in (False, "nofloor"):
+        return power_form(f"power_law:{of}:nofloor", of, ("A", "alpha"), parameters, formula)
+    parameters = (*parameters, irreducible("E", -2.0, 0.5))
+    return power_form(f"power_law:{of}", of, ("A", "alpha", "E"), parameters, f"{formula} + E")
 
 
 def powers(*of: str) -> Law:
@@ -22,38 +117,27 @@ def powers(*of: str) -> Law:
     Source: Kaplan et al. 2020 (arXiv 2001.08361), equation 1.6, for parameters and steps without
         floor.
     """
-    names = _distinct(tuple(name for name in of if name != "nofloor"))
+    names = _distinct(*(name for name in of if name != "nofloor"))
     terms: list[Term] = [Power(f"A_{name}", f"alpha_{name}", name) for name in names]
-    parameters = [parameter for name in names for parameter in _power(name)]
+    parts = [f"A_{name} / {name}^alpha_{name}" for name in names]
+    # The unit of an input is not known: wide bounds and starts.
+    parameters = [
+        parameter
+        for name in names
+        for parameter in (
+            positive(f"A_{name}", -60.0, 150.0, 1.0, 5.0, 10.0),
+            real(f"alpha_{name}", -1.0, 4.0, 0.1, 0.3, 0.7),
+        )
+    ]
     if "nofloor" not in of:
         terms.append(Constant("E"))
-        parameters.append(
-            Parameter(name="E", transform="log", low=-20.0, high=60.0, starts=(-1.0, 0.5))
-        )
-    formula = " + ".join(
-        ["E"] * ("nofloor" not in of) + [f"A_{name} / {name}^alpha_{name}" for name in names]
-    )
+        parameters.append(positive("E", -20.0, 60.0, -1.0, 0.5))
+        parts.insert(0, "E")
     return Law(
         name=":".join(("powers", *of)),
         term=Sum(tuple(terms)),
         parameters=tuple(parameters),
-        formula=formula,
-    )
-
-
-def _power(name: str) -> tuple[Parameter, Parameter]:
-    """Declare the power of one input, whose unit is not known: wide bounds and starts."""
-    return (
-        Parameter(
-            name=f"A_{name}", transform="log", low=-60.0, high=150.0, starts=(1.0, 5.0, 10.0)
-        ),
-        Parameter(
-            name=f"alpha_{name}",
-            transform="identity",
-            low=-1.0,
-            high=4.0,
-            starts=(0.1, 0.3, 0.7),
-        ),
+        formula=" + ".join(parts),
     )
 
 
@@ -69,20 +153,11 @@ def monomial(*of: str) -> Law:
     Raises:
         FitError: no inputs, or one twice.
     """
-    names = _distinct(of)
-    constant = Parameter(name="c", transform="log", low=-150.0, high=150.0, starts=(0.0,))
-    slopes = [
-        Parameter(name=f"p_{name}", transform="identity", low=-5.0, high=5.0, starts=(0.0,))
-        for name in names
-    ]
-    term = Product((Constant("c"), *(Raised(Input(name), f"p_{name}") for name in names)))
-    formula = "c " + " ".join(f"{name}^p_{name}" for name in names)
-    return Law(
-        name=":".join(("monomial", *of)), term=term, parameters=(constant, *slopes), formula=formula
-    )
+    slopes = {name: real(f"p_{name}", -5.0, 5.0, 0.0) for name in _distinct(*of)}
+    return product_form(":".join(("monomial", *of)), positive("c", -150.0, 150.0, 0.0), slopes)
 
 
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+def _distinct(*names: str) -> tuple[str, ...]:
     """Refuse no names and repeated ones."""
     if not names or len(set(names)) != len(names):
         raise FitError(

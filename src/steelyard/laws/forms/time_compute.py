@@ -1,9 +1,7 @@
 """The trade-off between steps and examples, the critical batch, and the cheapest batch."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,8 +10,9 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Sum
+from steelyard.laws.forms.terms import Number, Quotient, positive
 
 __all__ = [
     "CostOptimalBatch",
@@ -23,22 +22,6 @@ __all__ = [
     "time_compute",
     "tradeoff",
 ]
-
-
-@dataclass(frozen=True)
-class _Hyperbola(Term):
-    """S_min (1 + B_crit / batch)."""
-
-    transforms: ClassVar[dict[str, Transform]] = {"S_min": "log", "B_crit": "log"}
-    inputs: ClassVar[tuple[str, ...]] = ("batch",)
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return log steps, [S, n]; see `Term.evaluate`."""
-        ratio = theta["B_crit"] - np.log(inputs["batch"])
-        total = np.logaddexp(0.0, ratio)
-        return theta["S_min"] + total, {"S_min": 1.0, "B_crit": np.exp(ratio - total)}
 
 
 def time_compute() -> Law:
@@ -51,14 +34,14 @@ def time_compute() -> Law:
 
     Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.3.
     """
-    parameters = (
-        Parameter(name="S_min", transform="log", low=-5.0, high=40.0, starts=(2.0, 6.0, 10.0)),
-        Parameter(name="B_crit", transform="log", low=-10.0, high=40.0, starts=(2.0, 5.0, 10.0)),
-    )
+    ratio = Quotient((Constant("B_crit"), Input("batch")))
     return Law(
         name="time_compute",
-        term=_Hyperbola(),
-        parameters=parameters,
+        term=Product((Constant("S_min"), Sum((Number(1.0), ratio)))),
+        parameters=(
+            positive("S_min", -5.0, 40.0, 2.0, 6.0, 10.0),
+            positive("B_crit", -10.0, 40.0, 2.0, 5.0, 10.0),
+        ),
         formula="S_min (1 + B_crit / batch)",
     )
 

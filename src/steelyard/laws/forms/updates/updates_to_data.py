@@ -1,9 +1,8 @@
 """Data and compute to reach a return as laws of the updates-to-data ratio (UTD)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,8 +11,10 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Raised, Sum
+from steelyard.laws.forms.powers import power_form
+from steelyard.laws.forms.terms import Number, Quotient, positive, real
 
 __all__ = [
     "Hyperparameters",
@@ -25,26 +26,6 @@ __all__ = [
 ]
 
 _BATCH_MULTIPLE = 16
-
-
-@dataclass(frozen=True)
-class _Excess(Term):
-    """unit x (utd / beta)^-alpha."""
-
-    unit: float
-
-    transforms: ClassVar[dict[str, Transform]] = {"beta": "log", "alpha": "identity"}
-    inputs: ClassVar[tuple[str, ...]] = ("utd",)
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the log excess, [S, n]; see `Term.evaluate`."""
-        distance = theta["beta"] - np.log(inputs["utd"])
-        return math.log(self.unit) + theta["alpha"] * distance, {
-            "beta": theta["alpha"],
-            "alpha": distance,
-        }
 
 
 def updates_to_data(unit: float | str = 1.0) -> Law:
@@ -60,13 +41,14 @@ def updates_to_data(unit: float | str = 1.0) -> Law:
     Source: Rybkin et al. 2025 (arXiv 2502.04327), equation 1.
     """
     size = float(unit)
+    ratio = Quotient((Constant("beta"), Input("utd")))
     return Law(
         name=f"updates_to_data:{size!r}",
-        term=Sum((Constant("Dmin"), _Excess(size))),
+        term=Sum((Constant("Dmin"), Product((Number(size), Raised(ratio, "alpha"))))),
         parameters=(
-            Parameter(name="Dmin", transform="log", low=-30.0, high=50.0, starts=(math.log(size),)),
-            Parameter(name="beta", transform="log", low=-40.0, high=40.0, starts=(0.0,)),
-            Parameter(name="alpha", transform="identity", low=0.02, high=6.0, starts=(0.5, 1.2)),
+            positive("Dmin", -30.0, 50.0, math.log(size)),
+            positive("beta", -40.0, 40.0, 0.0),
+            real("alpha", 0.02, 6.0, 0.5, 1.2),
         ),
         formula="Dmin + unit (utd / beta)^-alpha",
     )
@@ -82,14 +64,9 @@ def updates_setting() -> Law:
 
     Source: Rybkin et al. 2025 (arXiv 2502.04327), equations 3 and 4.
     """
-    parameters = (
-        Parameter(name="coefficient", transform="log", low=-60.0, high=60.0, starts=(0.0,)),
-        Parameter(name="slope", transform="identity", low=-4.0, high=4.0, starts=(0.3,)),
-    )
-    power = Power("coefficient", "slope", "utd")
-    return Law(
-        name="updates_setting", term=power, parameters=parameters, formula="coefficient utd^-slope"
-    )
+    parameters = (positive("coefficient", -60.0, 60.0, 0.0), real("slope", -4.0, 4.0, 0.3))
+    roles = ("coefficient", "slope")
+    return power_form("updates_setting", "utd", roles, parameters, "coefficient utd^-slope")
 
 
 def hyperparameter_law(tasks: Sequence[str]) -> Law:
