@@ -256,7 +256,7 @@ def test_final_loss_gradient_equals_finite_differences():
         ),
         (
             lambda: collect_drops([RATES["wsdcon_9"]], np.array([2.0]), np.array([5.0])),
-            "does not exist",
+            "numbered 1 to 1",
         ),
         (
             lambda: collect_drops([RATES["wsdcon_9"]], np.array([1.0]), np.array([16000.0])),

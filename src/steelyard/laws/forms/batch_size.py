@@ -111,11 +111,9 @@ def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
     reached = np.flatnonzero(value <= target)
     if not len(reached):
         return math.inf
-    row = int(reached[0])
-    if row == 0:
-        return float(step[0])
-    share = (value[row - 1] - target) / (value[row - 1] - value[row])
-    return float(step[row - 1] * (step[row] / step[row - 1]) ** share)
+    row, before = reached[0], max(reached[0] - 1, 0)
+    share = (value[before] - target) / (value[before] - value[row]) if row else 0.0
+    return float(step[before] * (step[row] / step[before]) ** share)
 
 
 @dataclass(frozen=True, slots=True)

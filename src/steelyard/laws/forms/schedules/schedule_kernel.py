@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
@@ -45,11 +46,16 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Running sums over the steps of one schedule, [T + 1] each, and the edges of blocks."""
+    """Running sums over the steps of one schedule, and the edges of blocks.
 
-    size: Array
-    position: Array
-    log_rate: Array
+    Attributes:
+        drops: sums of the drops, of drop x learning-rate sum before, and of drop x log rate,
+            [3, T + 1].
+        total: learning-rate sum, [T + 1].
+        edges: steps at which a block ends at the latest.
+    """
+
+    drops: Array
     total: Array
     edges: NDArray[np.int64]
 
@@ -63,11 +69,8 @@ class _Prefix:
         # of sqrt(e), nor drops and rises that would cancel.
         level = np.floor(2 * (log - log.max()) + 1e-9)
         change = (np.diff(level) != 0) | (np.diff(np.sign(drop)) != 0)
-        size, position, rate = (
-            np.concatenate([[0.0], np.cumsum(drop * part)])
-            for part in (np.ones_like(drop), before[:-1], log)
-        )
-        return cls(size, position, rate, before, np.flatnonzero(change) + 1)
+        sums = np.cumsum([drop, drop * before[:-1], drop * log], axis=1)
+        return cls(np.pad(sums, ((0, 0), (1, 0))), before, np.flatnonzero(change) + 1)
 
 
 def collect_drops(
@@ -119,12 +122,12 @@ def _checked(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Turn numbers into indices and refuse those that do not exist."""
     rows, steps = np.rint(schedule).astype(np.int64) - 1, np.rint(step).astype(np.int64)
-    bad = np.flatnonzero((rows < 0) | (rows >= len(schedules)))
-    if len(bad):
-        raise FitError(
-            f"schedule {schedule[bad[0]]:g} in row {bad[0] + 1} does not exist",
-            hint=f"schedules are 1..{len(schedules)}",
-        )
+    refuse_rows(
+        (rows < 0) | (rows >= len(schedules)),
+        f"schedules are numbered 1 to {len(schedules)}",
+        schedule,
+        "number the schedules of the points in the order they are given",
+    )
     lengths = np.array([item.steps for item in schedules])[rows]
     bad = np.flatnonzero((steps < 0) | (steps >= lengths))
     if len(bad):
@@ -155,15 +158,13 @@ def _of_point(
     """Return size, learning-rate sum since, and log rate of the blocks before one point."""
     edges = prefix.edges[prefix.edges <= step]
     bounds = np.unique(np.concatenate([[1], edges, (step + 1) - distances[distances <= step]]))
-    size = np.diff(prefix.size[bounds])
-    used = size != 0
+    blocks = np.diff(prefix.drops[:, bounds])
+    size, position, rate = blocks[:, blocks[0] != 0]
     # A constant rate has no drops; `reduceat` needs one block per point all the same.
-    if not used.any():
+    if not len(size):
         return np.zeros(1), np.ones(1), np.zeros(1)
-    position = np.diff(prefix.position[bounds])[used] / size[used]
-    rate = np.diff(prefix.log_rate[bounds])[used] / size[used]
-    since = prefix.total[step + 1] - position
-    return size[used], np.maximum(since, 1e-300), rate
+    since = prefix.total[step + 1] - position / size
+    return size, np.maximum(since, 1e-300), rate / size
 
 
 def anneal(

@@ -12,6 +12,7 @@ from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Raised, Sum
 from steelyard.laws.forms.powers import power_form
 from steelyard.laws.forms.terms import Number, Quotient, positive, real
@@ -170,7 +171,7 @@ class UpdatesLaw:
         Raises:
             FitError: the threshold lies outside the fitted ones, or the UTD is not positive.
         """
-        steps = self.steps(threshold, np.array([_positive(utd)]))[:, 0]
+        steps = self.steps(threshold, positive_column("utd", utd, 1))[:, 0]
         return Estimate.of(steps[0], steps[1:], level)
 
     def compute_needed(self, threshold: float, utd: float, level: float = 0.8) -> Estimate:
@@ -188,7 +189,7 @@ class UpdatesLaw:
 
         Source: Rybkin et al. 2025 (arXiv 2502.04327), equation 2.
         """
-        ratios = np.array([_positive(utd)])
+        ratios = positive_column("utd", utd, 1)
         flops = (self.steps(threshold, ratios) * self.flops_per_step(ratios))[:, 0]
         return Estimate.of(flops[0], flops[1:], level)
 
@@ -214,7 +215,7 @@ class UpdatesLaw:
 
         Source: Rybkin et al. 2025 (arXiv 2502.04327), equations 3 and 4 and appendix C.
         """
-        ratios = np.array([_positive(utd)])
+        ratios = positive_column("utd", utd, 1)
         batch, rate = (
             float(_best_value(one, ratios, task)[0])
             for one in (self.batch_size, self.learning_rate)
@@ -241,18 +242,13 @@ class UpdatesLaw:
                 f"return {threshold:g} lies outside the fitted thresholds, {low:g} to {high:g}",
                 hint="fit it from the curves",
             )
-        # Thresholds share the resampled seeds, so row b may be interpolated between two of them; a
-        # single threshold stands for both.
-        at = min(
-            int(np.searchsorted(self.thresholds, threshold, side="right")) - 1, len(self.fits) - 2
+        # Thresholds share the resampled seeds, so row b may be interpolated between two of them.
+        at = float(np.interp(threshold, self.thresholds, np.arange(len(self.fits))))
+        first, second = (
+            one.law.predict(np.concatenate([one.theta[None], one.samples]), {"utd": utds})
+            for one in (self.fits[math.floor(at)], self.fits[math.ceil(at)])
         )
-        share = (
-            (threshold - self.thresholds[at]) / (self.thresholds[at + 1] - self.thresholds[at])
-            if at >= 0
-            else 0.0
-        )
-        first, second = (self._log_steps(max(row, 0), utds) for row in (at, at + 1))
-        return np.exp((1 - share) * first + share * second)
+        return np.exp(first + at % 1 * (second - first))
 
     def flops_per_step(self, utds: Array) -> Array:
         """Return training FLOP per environment step, [n]."""
@@ -262,21 +258,6 @@ class UpdatesLaw:
             * utds
             * _best_value(self.batch_size, utds, "")
         )
-
-    def _log_steps(self, index: int, utds: Array) -> Array:
-        """Return the log need of one threshold, [1 + B, n]."""
-        one = self.fits[index]
-        return one.law.predict(np.concatenate([one.theta[None], one.samples]), {"utd": utds})
-
-
-def _positive(utd: float) -> float:
-    """Refuse ratios that are not positive."""
-    if not (math.isfinite(utd) and utd > 0):
-        raise FitError(
-            f"UTD {utd:g} must be positive and finite",
-            hint="it is the number of gradient steps per environment step",
-        )
-    return utd
 
 
 def _best_value(one: Fit, utds: Array, task: str) -> Array:
