@@ -20,13 +20,13 @@ from steelyard.laws.decisions.optima.learning_rate import recommend_learning_rat
 from steelyard.laws.decisions.optima.optimum import optimum
 from steelyard.laws.decisions.optima.penalty import fit_penalty
 from steelyard.laws.decisions.optima.sweeps import Optima, optima
-from steelyard.laws.forms.batch_size import batch_law
 from steelyard.laws.forms.learning_rate import (
     LEARNING_RATE_LAWS,
     fit_learning_rate,
     learning_rate,
     leave_one_horizon_out,
 )
+from steelyard.laws.forms.powers import batch_law
 
 PAPER = ["88-lr-token-horizon"]
 

@@ -16,8 +16,7 @@ from steelyard.laws.forms.schedules.schedule import (
     multi_power,
     predict_curve,
 )
-from steelyard.laws.forms.schedules.schedule_kernel import collect_drops
-from steelyard.laws.forms.schedules.schedule_rates import LearningRates
+from steelyard.laws.forms.schedules.schedule_rates import LearningRates, collect_drops
 
 SHARED = (
     Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))

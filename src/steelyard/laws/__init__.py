@@ -57,14 +57,17 @@ from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms.batch_size import (
+    CostOptimalBatch,
     CriticalBatch,
-    batch_law,
-    batch_of_loss,
+    Tradeoff,
+    batch_for_exchange_rate,
+    cost_optimal_batch,
     critical_batch,
-    critical_batch_at_loss,
     fit_steps,
     steps_to_reach,
     steps_to_target,
+    time_compute,
+    tradeoff,
 )
 from steelyard.laws.forms.chinchilla import (
     chinchilla,
@@ -99,7 +102,12 @@ from steelyard.laws.forms.learning_rate import (
 from steelyard.laws.forms.named import FORMS, law_named
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
-from steelyard.laws.forms.powers import power_law
+from steelyard.laws.forms.powers import (
+    batch_law,
+    batch_of_loss,
+    critical_batch_at_loss,
+    power_law,
+)
 from steelyard.laws.forms.rectified import (
     fit_rectified,
     fit_vanilla,
@@ -126,14 +134,6 @@ from steelyard.laws.forms.schedules.schedule import (
     predict_curve,
 )
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
-from steelyard.laws.forms.time_compute import (
-    CostOptimalBatch,
-    Tradeoff,
-    batch_for_exchange_rate,
-    cost_optimal_batch,
-    time_compute,
-    tradeoff,
-)
 from steelyard.laws.forms.updates.return_curves import (
     DataNeeds,
     ReturnCurve,

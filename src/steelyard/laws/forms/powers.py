@@ -1,14 +1,20 @@
-"""Plain building forms for any inputs: powers above a floor, and products of powers."""
+"""Powers above a floor and products of powers: for any inputs, and for the batch."""
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law, Parameter, Prior
-from steelyard.laws.fitting.terms import Constant, Input, Power, Product, Raised, Sum, Term
+from steelyard.laws.fitting.terms import Array, Constant, Input, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms.terms import positive, real
 
 __all__ = [
+    "batch_law",
+    "batch_of_loss",
     "coefficient",
+    "critical_batch_at_loss",
     "exponent",
     "irreducible",
     "monomial",
@@ -17,6 +23,10 @@ __all__ = [
     "powers",
     "product_form",
 ]
+
+_KAPLAN = (2e8, 0.21)
+"""Critical batch in tokens at a loss of 1 nat per token, and alpha_B: Kaplan et al. 2020 (arXiv
+2001.08361), critical batch size."""
 
 _EXPONENT_PRIOR = Prior(0.37, 0.2)
 """Published exponents of language models lie between .28 and .45 (Hoffmann 2022, Besiroglu 2024,
@@ -155,6 +165,68 @@ def monomial(*of: str) -> Law:
     """
     slopes = {name: real(f"p_{name}", -5.0, 5.0, 0.0) for name in _distinct(*of)}
     return product_form(":".join(("monomial", *of)), positive("c", -150.0, 150.0, 0.0), slopes)
+
+
+def batch_law(*of: str) -> Law:
+    """Critical or best batch = c parameters^p tokens^q.
+
+    Args:
+        *of: inputs, among "parameters" and "tokens"; none for both.
+
+    Returns:
+        The law of a batch, 2 or 3 parameters.
+
+    Raises:
+        FitError: other inputs.
+
+    Source: Zhang et al. 2024 (arXiv 2410.21676), section 4.
+    """
+    exponents = {"parameters": "p", "tokens": "q"}
+    names = of or tuple(exponents)
+    if any(name not in exponents for name in names) or len(set(names)) != len(names):
+        raise FitError(
+            f"batch law of {', '.join(names)}", hint="its inputs are parameters, tokens or both"
+        )
+    powers = {name: real(exponents[name], -2.0, 3.0, 0.3) for name in names}
+    return product_form(":".join(("batch_law", *of)), positive("c", -80.0, 80.0, 0.0), powers)
+
+
+def batch_of_loss() -> Law:
+    """Critical batch = B_star / loss^exponent, the exponent being 1 / alpha_B.
+
+    Returns:
+        The law of a batch with input "loss", 2 parameters.
+
+    Source: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size.
+    """
+    parameters = (
+        positive("B_star", -10.0, 60.0, 10.0, 20.0),
+        real("exponent", 0.1, 20.0, 2.0, 5.0),
+    )
+    roles = ("B_star", "exponent")
+    return power_form("batch_of_loss", "loss", roles, parameters, "B_star / L^exponent")
+
+
+def critical_batch_at_loss(loss: ArrayLike) -> Array:
+    """Return the critical batch of language models at a loss, as published.
+
+    2e8 / loss^(1 / .21) tokens.
+
+    Args:
+        loss: nats per token of the paper's tokenizer, positive, [n].
+
+    Returns:
+        Tokens per step at which steps and examples are both twice their least, [n].
+
+    Raises:
+        FitError: a loss that is not positive.
+
+    Source: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size.
+    """
+    value = np.asarray(loss, dtype=np.float64)
+    if not (value > 0).all():
+        raise FitError("losses must be positive")
+    return _KAPLAN[0] / value ** (1 / _KAPLAN[1])
 
 
 def _distinct(*names: str) -> tuple[str, ...]:

@@ -299,9 +299,7 @@ def _lies_below(samples: Array, error: Array) -> bool:
     """Test whether the first point lies below the law of the others (one-sided t test)."""
     from scipy.special import stdtrit
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SteelyardWarning)
-        others = fit_floor(samples[1:], error[1:], delta=math.inf, bootstraps=0, seed=0, source="")
+    others = fit_floor(samples[1:], error[1:], delta=math.inf, bootstraps=0, seed=0, source="")
     # The law itself is uncertain where it is extended to: the spread of a new point there is the
     # noise times sqrt(1 + leverage).
     said, slopes = others.law.evaluate(others.theta[None], {"samples": samples})

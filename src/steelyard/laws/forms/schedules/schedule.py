@@ -14,8 +14,12 @@ from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
-from steelyard.laws.forms.schedules.schedule_kernel import Drops, anneal, collect_drops
-from steelyard.laws.forms.schedules.schedule_rates import LearningRates
+from steelyard.laws.forms.schedules.schedule_rates import (
+    Drops,
+    LearningRates,
+    anneal,
+    collect_drops,
+)
 from steelyard.laws.forms.terms import positive, real
 
 __all__ = [

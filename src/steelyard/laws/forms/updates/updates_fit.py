@@ -51,36 +51,24 @@ def fit_updates(
     Source: Rybkin et al. 2025 (arXiv 2502.04327), section 4.
     """
     _check(needs, critic_parameters)
-    law = updates_to_data(needs.unit)
-    steps, inputs = needs.steps.T, {"utd": needs.utds}
-    # Near the optimum log residual x steps is the residual of the steps, so squared steps as
-    # weights turn least squares of the logs into those of the steps, and the law stays log-linear.
-    is_linear = loss == "linear"
-    weights = (steps / steps.max(axis=1, keepdims=True)) ** 2 if is_linear else np.ones_like(steps)
-    problem = Problem(
-        law=law,
-        inputs=inputs,
-        target=np.log(steps),
-        weights=weights,
-        delta=math.inf if is_linear else _DELTA,
-        center=np.zeros(3),
-        precision=np.zeros(3),
-    )
+    problem = _problem(needs, loss)
     optimum = _optimum(problem, _starts(needs))
     samples = _resampled(problem, needs, optimum.theta)
-    parts = zip(optimum.theta, samples, steps, weights, optimum.objective, strict=True)
+    parts = zip(
+        optimum.theta, samples, needs.steps.T, problem.weights, optimum.objective, strict=True
+    )
     fits = tuple(
         Fit(
-            law=law,
+            law=problem.law,
             theta=theta,
             samples=sample,
-            inputs=inputs,
+            inputs=dict(problem.inputs),
             target=target,
             weights=weight,
             clusters=np.arange(len(needs.utds)),
             delta=problem.delta,
             objective=float(objective),
-            noise=_noise(np.log(target) - law.predict(theta[None], inputs)[0]),
+            noise=_noise(np.log(target) - problem.law.predict(theta[None], problem.inputs)[0]),
             resampling="pairs" if len(sample) else "none",
             source=source,
         )
@@ -95,6 +83,23 @@ def fit_updates(
         critic_parameters=critic_parameters,
         flops_factor=flops_factor,
         rises=_rises(needs),
+    )
+
+
+def _problem(needs: DataNeeds, loss: Literal["log", "linear"]) -> Problem:
+    """State the fit of every threshold."""
+    steps = needs.steps.T
+    # Near the optimum log residual x steps is the residual of the steps, so squared steps as
+    # weights turn least squares of the logs into those of the steps, and the law stays log-linear.
+    is_linear = loss == "linear"
+    return Problem(
+        law=updates_to_data(needs.unit),
+        inputs={"utd": needs.utds},
+        target=np.log(steps),
+        weights=(steps / steps.max(axis=1, keepdims=True)) ** (2 if is_linear else 0),
+        delta=math.inf if is_linear else _DELTA,
+        center=np.zeros(3),
+        precision=np.zeros(3),
     )
 
 
