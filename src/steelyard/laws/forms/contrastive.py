@@ -97,30 +97,30 @@ def bottleneck(fit: Fit, point: Mapping[str, Any], level: float = 0.8) -> Bottle
             hint="fit laws.contrastive() to the runs",
         )
     values = fit.draws()
-    parts = {
-        name: values[a] / float(point[column]) ** values[slope]
-        for name, (column, a, slope) in _PARTS.items()
-    }
-    slopes = {name: values[_PARTS[name][2]] * part for name, part in parts.items()}
-    falls = {name: part * (1 - 0.5 ** values[_PARTS[name][2]]) for name, part in parts.items()}
-    steepness = sum(slopes.values())
-    whole = values["E"] + sum(parts.values())
-    order = np.stack(list(slopes.values())).argmax(axis=0)
+    exponents = np.stack([values[exponent] for _, _, exponent in _PARTS.values()])
+    parts = np.stack(
+        [
+            values[coefficient] / float(point[column]) ** values[exponent]
+            for column, coefficient, exponent in _PARTS.values()
+        ]
+    )
+    slopes = exponents * parts
+    order = slopes.argmax(axis=0)
     return Bottleneck(
-        shares=_fractions(slopes, steepness, level),
-        gains=_fractions(falls, whole, level),
+        shares=_estimates(slopes / slopes.sum(axis=0), level),
+        gains=_estimates(parts * (1 - 0.5**exponents) / (values["E"] + parts.sum(axis=0)), level),
         limiting=list(_PARTS)[order[0]],
         confidence=float((order[1:] == order[0]).mean()) if len(order) > 1 else 1.0,
         error=fit.predict(point, level, extrapolate=True).first.value,
     )
 
 
-def _fractions(
-    parts: Mapping[str, Array], whole: Array | float, level: float
-) -> dict[str, Estimate]:
-    """Return each part, [1 + B], as a fraction of the whole."""
-    found = {name: part / whole for name, part in parts.items()}
-    return {name: Estimate.of(float(part[0]), part[1:], level) for name, part in found.items()}
+def _estimates(fractions: Array, level: float) -> dict[str, Estimate]:
+    """Name the fraction of each resource, [3, 1 + B]."""
+    return {
+        name: Estimate.of(float(values[0]), values[1:], level)
+        for name, values in zip(_PARTS, fractions, strict=True)
+    }
 
 
 def contrastive_gmacs(

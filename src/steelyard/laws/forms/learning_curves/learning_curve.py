@@ -205,10 +205,9 @@ def fit_learning_curve(
     inner = slice(skipped, None)
     settings = {"delta": delta, "bootstraps": bootstraps, "seed": seed, "source": source}
     curve = fit_floor(amount[inner], value[inner], **settings)
-    plateau = None
-    if skipped:
-        measured = float(np.exp(np.log(value[:skipped]).mean()))
-        plateau = best_guess if best_guess is not None else measured
+    plateau = best_guess if skipped else None
+    if skipped and best_guess is None:
+        plateau = float(np.exp(np.log(value[:skipped]).mean()))
     size_fit = None
     if size is not None:
         column = np.atleast_1d(np.asarray(size, dtype=np.float64))[order]
@@ -268,13 +267,16 @@ def _check_validation(error: Array, count: int | None) -> None:
 
 def _count_plateau(samples: Array, error: Array, best_guess: float | None) -> int:
     """Count the smallest shards that are off the power law of the larger ones."""
+    guessing = math.inf if best_guess is None else (1 - _NEAR_GUESS) * best_guess
     # From the large end: what lies below the law of the larger shards did not yet follow it.
-    count = 0
-    for index in range(len(samples) - _FEWEST - 2, -1, -1):
-        is_guess = best_guess is not None and error[index] > (1 - _NEAR_GUESS) * best_guess
-        if is_guess or _lies_below(samples[index:], error[index:]):
-            count = index + 1
-            break
+    count = next(
+        (
+            index + 1
+            for index in range(len(samples) - _FEWEST - 2, -1, -1)
+            if error[index] > guessing or _lies_below(samples[index:], error[index:])
+        ),
+        0,
+    )
     # A power law above a floor only flattens, so what still gets steeper is the bend towards it.
     while len(samples) - count > _FEWEST and _steepens(samples[count:], error[count:]):
         count += 1
