@@ -56,16 +56,25 @@ from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms.batch_size import (
+    CostOptimalBatch,
     CriticalBatch,
-    batch_law,
-    batch_of_loss,
+    Tradeoff,
+    batch_for_exchange_rate,
+    cost_optimal_batch,
     critical_batch,
-    critical_batch_at_loss,
     fit_steps,
     steps_to_reach,
     steps_to_target,
+    time_compute,
+    tradeoff,
 )
-from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
+from steelyard.laws.forms.chinchilla import (
+    chinchilla,
+    downstream_error,
+    kaplan,
+    overtraining,
+    predict_error,
+)
 from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
 from steelyard.laws.forms.growth import fit_growth, growth
 from steelyard.laws.forms.growth_line import (
@@ -77,9 +86,12 @@ from steelyard.laws.forms.growth_line import (
     last_residual,
 )
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
+from steelyard.laws.forms.learning_curves.curve_laws import (
+    model_size_law,
+    power_law_floor,
+    smooth_transition,
+)
 from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve
-from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
-from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 from steelyard.laws.forms.learning_rate import (
     HorizonError,
     fit_learning_rate,
@@ -87,9 +99,14 @@ from steelyard.laws.forms.learning_rate import (
     leave_one_horizon_out,
 )
 from steelyard.laws.forms.named import FORMS, law_named
-from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
+from steelyard.laws.forms.powers import (
+    batch_law,
+    batch_of_loss,
+    critical_batch_at_loss,
+    power_law,
+)
 from steelyard.laws.forms.rectified import (
     fit_rectified,
     fit_vanilla,
@@ -116,14 +133,6 @@ from steelyard.laws.forms.schedules.schedule import (
     predict_curve,
 )
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
-from steelyard.laws.forms.time_compute import (
-    CostOptimalBatch,
-    Tradeoff,
-    batch_for_exchange_rate,
-    cost_optimal_batch,
-    time_compute,
-    tradeoff,
-)
 from steelyard.laws.forms.updates.return_curves import (
     DataNeeds,
     ReturnCurve,

@@ -20,7 +20,7 @@ from steelyard.laws.fitting.holdout import ASSUMED_DRIFT
 from steelyard.laws.fitting.law import Law, Parameter
 from steelyard.laws.fitting.points import named_column, refuse_rows
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.chinchilla import power_law
+from steelyard.laws.forms.powers import power_law
 
 __all__ = ["Envelope", "envelope_runs", "fit_envelope"]
 

@@ -332,7 +332,7 @@ def _transfer_by_fit(
 
 def _refuse_other_law(fitted: Fit) -> None:
     """Refuse a fit that says nothing about learning rates."""
-    if not fitted.law.name.startswith("learning_rate"):
+    if "slope_tokens" not in fitted.law.term.transforms:
         raise FitError(
             f"law {fitted.law.name} is not a learning-rate law",
             hint="fit one with fit_learning_rate",
