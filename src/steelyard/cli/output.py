@@ -1,30 +1,41 @@
-"""What verbs print: reports and records, for people or as JSON, and the table of forecasts."""
+"""What verbs print: reports, records and errors, for people or as JSON; the forecasts' table."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
+import msgspec
+
+from steelyard.errors import SteelyardError
+from steelyard.quantity import Forecast
+from steelyard.runs.report import Cell, Column, Report, Table
+from steelyard.units import pretty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from rich.console import Console
 
-    from steelyard.quantity import Forecast
-    from steelyard.runs.report import Report, Table
-
-__all__ = ["Switch", "forecast_table", "print_json", "print_report"]
+__all__ = ["Switch", "forecast_table", "print_error", "print_json", "print_report"]
 
 Switch = Annotated[bool, cyclopts.Parameter(negative=())]
 """An option that is on when it is given; there is no form that turns it off."""
 
 
+def print_error(error: SteelyardError, console: "Console") -> None:
+    """Print an error as one red line and its hint as a second."""
+    from rich.markup import escape
+
+    console.print(f"[bold red]error:[/] {escape(str(error))}")
+    if error.hint:
+        console.print(f"[dim]  {escape(error.hint)}[/]")
+
+
 def print_json(value: Any) -> None:
     """Print any value as indented JSON."""
-    import msgspec
-
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def print_report(report: "Report", *, json: bool) -> None:
+def print_report(report: Report, *, json: bool) -> None:
     """Print a report for people, or as JSON."""
     if json:
         sys.stdout.write(report.to_json() + "\n")
@@ -32,12 +43,8 @@ def print_report(report: "Report", *, json: bool) -> None:
         report.print()
 
 
-def forecast_table(forecasts: "Iterable[Forecast]") -> "Table":
+def forecast_table(forecasts: Sequence[Forecast]) -> Table:
     """Make the table of forecasts with their intervals; its caption names each source once."""
-    from steelyard.runs.report import Cell, Column, Table
-    from steelyard.units import pretty
-
-    listed = list(forecasts)
     rows: list[list[Cell]] = [
         [
             item.quantity,
@@ -45,7 +52,7 @@ def forecast_table(forecasts: "Iterable[Forecast]") -> "Table":
             f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
             item.provenance,
         ]
-        for item in listed
+        for item in forecasts
     ]
     heads = [
         Column("quantity"),
@@ -53,5 +60,5 @@ def forecast_table(forecasts: "Iterable[Forecast]") -> "Table":
         Column("80 % interval", align="right"),
         Column("provenance"),
     ]
-    sources = dict.fromkeys(item.source for item in listed)
+    sources = dict.fromkeys(item.source for item in forecasts)
     return Table(columns=heads, rows=rows, caption="; ".join(sources))
