@@ -87,6 +87,17 @@ def _run(words: list[str]) -> int:
         ) from error
 
 
+def _print_error(error: SteelyardError) -> None:
+    """Print the error as one red line and its hint as a second, on standard error."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]error:[/] {escape(str(error))}")
+    if error.hint:
+        console.print(f"[dim]  {escape(error.hint)}[/]")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
@@ -105,11 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SteelyardError as error:
         if debug:
             raise
-        from rich.console import Console
-
-        from steelyard.cli.output import print_error
-
-        print_error(error, Console(stderr=True, highlight=False, soft_wrap=True))
+        _print_error(error)
         code = error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("stopped; run the same command again to continue\n")

@@ -1,33 +1,20 @@
-"""What verbs print: reports, records and errors, for people or as JSON; the forecasts' table."""
+"""What verbs print: reports and records, for people or as JSON, and the table of forecasts."""
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import cyclopts
 import msgspec
 
-from steelyard.errors import SteelyardError
 from steelyard.quantity import Forecast
 from steelyard.runs.report import Cell, Column, Report, Table
 from steelyard.units import pretty
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-__all__ = ["Switch", "forecast_table", "print_error", "print_json", "print_report"]
+__all__ = ["Switch", "forecast_table", "print_json", "print_report"]
 
 Switch = Annotated[bool, cyclopts.Parameter(negative=())]
 """An option that is on when it is given; there is no form that turns it off."""
-
-
-def print_error(error: SteelyardError, console: "Console") -> None:
-    """Print an error as one red line and its hint as a second."""
-    from rich.markup import escape
-
-    console.print(f"[bold red]error:[/] {escape(str(error))}")
-    if error.hint:
-        console.print(f"[dim]  {escape(error.hint)}[/]")
 
 
 def print_json(value: Any) -> None:

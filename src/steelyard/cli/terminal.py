@@ -13,7 +13,6 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.text import Text
 
-from steelyard.cli.output import print_error
 from steelyard.errors import ConfigError, SteelyardError
 from steelyard.files import user_dir
 from steelyard.serve.client.conversation import Conversation, Reply
@@ -97,7 +96,7 @@ class Terminal:
             elif line:
                 self._ask(line.removeprefix("/") if line.startswith("//") else line)
         except SteelyardError as error:
-            print_error(error, self.console)
+            self._fail(error)
         except KeyboardInterrupt:
             self.console.print()
         return True
@@ -129,6 +128,12 @@ class Terminal:
         raise ConfigError(
             f"no command /{name}", hint=f"did you mean /{near[0]}?" if near else "/help lists them"
         )
+
+    def _fail(self, error: SteelyardError) -> None:
+        """Show an error as one red line and its hint."""
+        self.console.print(f"[bold red]error:[/] {escape(str(error))}")
+        if error.hint:
+            self.console.print(f"[dim]  {escape(error.hint)}[/]")
 
     def _ask(self, question: str) -> None:
         """Ask; show the end of the answer while it arrives, then all of it as markdown."""
