@@ -182,7 +182,11 @@ def _conclude(
         disk_direct=found.disk_direct,
         time_s=started_s,
         duration_s=duration_s,
-        versions=_versions(),
+        versions={
+            "python": sys.version.split()[0],
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+        },
         **values,  # pyright: ignore[reportArgumentType]
     )
 
@@ -276,12 +280,3 @@ def _describe(device: str, threads: int) -> str:
         platform.processor() or platform.machine(),
     )
     return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions that decide the rates."""
-    return {
-        "python": sys.version.split()[0],
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-    }
