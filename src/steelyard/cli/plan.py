@@ -11,6 +11,7 @@ from steelyard.cli.output import Switch, forecast_table, print_json
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError
 from steelyard.plan import Plan, plan_training
+from steelyard.plan.types import layout_words
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import parse
 
@@ -95,7 +96,7 @@ def _print(made: Plan, budget: str) -> None:
     chosen = Table(columns=[Column("setting"), Column("value", align="left")], rows=rows)
     rejected = Table(
         columns=[Column("alternative"), Column("why not")],
-        rows=[[_short(item.choice), item.reason] for item in made.rejected],
+        rows=[[layout_words(item.choice), item.reason] for item in made.rejected],
     )
     notes = [Text(f"{name} is left out: {why}.") for name, why in made.unknown.items()]
     sections = [
@@ -111,12 +112,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:,.6g}" if isinstance(value, float) else str(value)
-
-
-def _short(choice: dict[str, Any]) -> str:
-    """Return a layout in a few words."""
-    return (
-        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
-        f"{choice['pipeline']} pipeline, ZeRO {choice['zero_stage']}, micro-batch "
-        f"{choice['micro_batch']}, recompute {choice['recompute']}"
-    )
