@@ -1,10 +1,14 @@
-"""Train what the ladder says: probe the step times, climb the rungs, train the larger model."""
+"""Train what the ladder says: probe the step times, climb the rungs, train the larger model.
+
+The rungs' runs are kept as a table that `steelyard laws` reads.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from steelyard.files import write_bytes
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 from steelyard.train.session import Session
@@ -23,7 +27,14 @@ from steelyard.weigh.ladder import (
 from steelyard.weigh.progress import Advance
 from steelyard.weigh.settings import QuickstartConfig
 
-__all__ = ["climb", "model_directory", "probe_step_times", "rung_config", "train_target"]
+__all__ = [
+    "climb",
+    "model_directory",
+    "probe_step_times",
+    "rung_config",
+    "train_target",
+    "write_table",
+]
 
 _WARMUP_STEPS = 40
 _CHECKPOINT_EVERY = 100
@@ -168,3 +179,33 @@ def _point(shape: tuple[int, int], result: TrainResult) -> RungPoint:
 def model_directory(config: QuickstartConfig) -> Path:
     """Return the folder of the larger model's final weights."""
     return config.out / "target" / "model"
+
+
+def write_table(points: Sequence[RungPoint], path: Path, tokenizer: str) -> None:
+    """Write the cooled-down runs as CSV, one per row, with the conventions of their numbers.
+
+    Args:
+        points: runs of the ladder.
+        path: file to write, replaced as a whole.
+        tokenizer: name of the tokenizer that cut the text.
+    """
+    rows = [
+        {
+            "hidden_size": point.hidden_size,
+            "num_layers": point.num_layers,
+            "parameters": point.parameters,
+            "tokens": point.tokens,
+            "flops": 6 * point.parameters * point.tokens,
+            "loss": point.loss,
+            "steps": point.steps,
+            "batch_tokens": BATCH_SIZE * SEQUENCE_LENGTH,
+            "step_time_s": point.step_time_s,
+            "counts": "total",
+            "loss_unit": "nat/token",
+            "tokenizer": tokenizer,
+            "schedule": "finished",
+        }
+        for point in points
+    ]
+    lines = [",".join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))]
+    write_bytes(path, ("\n".join(lines) + "\n").encode())
