@@ -2,6 +2,8 @@
 
 import sys
 
+from rich.console import Console
+
 from steelyard.catalog import Calibration, store_calibration
 from steelyard.cli.output import Switch
 from steelyard.units import pretty
@@ -27,7 +29,6 @@ def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = Fals
 
 def _measure(quick: bool, device: str) -> Calibration:
     """Measure with a progress bar on standard error."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from steelyard.catalog.calibrate import calibrate as measure
@@ -44,7 +45,6 @@ def _measure(quick: bool, device: str) -> Calibration:
 
 def _print(calibration: Calibration, path: str) -> None:
     """Print the figures, how noisy they are, and where they are stored."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
