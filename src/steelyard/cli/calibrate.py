@@ -31,6 +31,7 @@ def _measure(quick: bool, device: str) -> Calibration:
     """Measure with a progress bar on standard error."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    # It loads torch, which the help of this command does without.
     from steelyard.catalog.calibrate import calibrate as measure
 
     columns = (TextColumn("{task.description:<44}"), BarColumn(), TimeElapsedColumn())
@@ -112,6 +113,7 @@ def _rows(calibration: Calibration) -> list[tuple[str, str, str]]:
     rows += [(label, figure(name), note.format(**one_way)) for label, name, note in _RATES]
     if calibration.host_link_bytes_per_s:
         rows.append(("host to device", figure("host_link_bytes_per_s"), "pinned memory"))
+    # A disk without room or permission is in the record as 0, which is no rate.
     if not calibration.disk_write_bytes_per_s:
         return [*rows, ("disk", "-", "not measured: no space or no permission")]
     cached = "page cache not bypassed: reads may come from memory"
