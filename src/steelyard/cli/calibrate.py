@@ -1,11 +1,12 @@
 """`steelyard calibrate`: measure this machine, stored as the catalog record this-machine."""
 
-from typing import TYPE_CHECKING
+import sys
 
+from rich.console import Console
+
+from steelyard.catalog import Calibration, store_calibration
 from steelyard.cli.output import Switch
-
-if TYPE_CHECKING:
-    from steelyard.catalog import Calibration
+from steelyard.units import pretty
 
 
 def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = False) -> None:
@@ -18,23 +19,19 @@ def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = Fals
         device: device to measure, cpu or cuda.
         json: print the stored record as JSON instead of a table.
     """
-    from steelyard.catalog.stored import store_calibration
-
     calibration = _measure(quick, device)
     path = store_calibration(calibration)
     if json:
-        import sys
-
         sys.stdout.write(path.read_text())
         return
     _print(calibration, str(path))
 
 
-def _measure(quick: bool, device: str) -> "Calibration":
+def _measure(quick: bool, device: str) -> Calibration:
     """Measure with a progress bar on standard error."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    # It loads torch, which the help of this command does without.
     from steelyard.catalog.calibrate import calibrate as measure
 
     columns = (TextColumn("{task.description:<44}"), BarColumn(), TimeElapsedColumn())
@@ -47,12 +44,9 @@ def _measure(quick: bool, device: str) -> "Calibration":
         )
 
 
-def _print(calibration: "Calibration", path: str) -> None:
+def _print(calibration: Calibration, path: str) -> None:
     """Print the figures, how noisy they are, and where they are stored."""
-    from rich.console import Console
     from rich.table import Table
-
-    from steelyard.units import pretty
 
     table = Table(
         box=None,
@@ -96,9 +90,8 @@ _RATES = (
 _UNITS = (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "byte/s"), ("_bytes", "byte"), ("_s", "s"))
 
 
-def _rows(calibration: "Calibration") -> list[tuple[str, str, str]]:
+def _rows(calibration: Calibration) -> list[tuple[str, str, str]]:
     """List label, value and note of every figure."""
-    from steelyard.units import pretty
 
     def figure(name: str) -> str:
         unit = next(unit for suffix, unit in _UNITS if name.endswith(suffix))
@@ -120,6 +113,7 @@ def _rows(calibration: "Calibration") -> list[tuple[str, str, str]]:
     rows += [(label, figure(name), note.format(**one_way)) for label, name, note in _RATES]
     if calibration.host_link_bytes_per_s:
         rows.append(("host to device", figure("host_link_bytes_per_s"), "pinned memory"))
+    # A disk without room or permission is in the record as 0, which is no rate.
     if not calibration.disk_write_bytes_per_s:
         return [*rows, ("disk", "-", "not measured: no space or no permission")]
     cached = "page cache not bypassed: reads may come from memory"

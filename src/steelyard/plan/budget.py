@@ -12,11 +12,10 @@ from steelyard.cost.bill import bill
 from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Efficiencies, Machine
 from steelyard.errors import ConfigError, InfeasibleError
-from steelyard.plan.allocation import AllocationLike, interval
 from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.layouts import LayoutSearch, accelerator_counts, search_layouts
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
-from steelyard.plan.types import Plan
+from steelyard.plan.types import AllocationLike, Plan, interval
 from steelyard.quantity import Forecast, Provenance
 from steelyard.units import pretty
 
@@ -44,7 +43,6 @@ def plan_training(
     efficiencies: Efficiencies | None = None,
     machine: Machine | None = None,
     rent_usd: float | None = None,
-    loss_source: str = "",
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
@@ -68,7 +66,6 @@ def plan_training(
         efficiencies: fractions of the peaks that replace the assumed ones.
         machine: calibrated machine that replaces the accelerator's published peaks.
         rent_usd: price of an accelerator-hour that replaces the amortized or list one.
-        loss_source: where the loss comes from; the allocation's own source when empty.
 
     Returns:
         The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
@@ -101,7 +98,7 @@ def plan_training(
         rent_usd=rent_usd,
         duration_relative=_relative(device),
     )
-    loss = _loss(allocation, loss_source)
+    loss = _loss(allocation)
     return Plan(
         choice=choice,
         forecasts=[loss, *_forecasts(search, chosen, choice["steps"], device), *costs.forecasts],
@@ -281,11 +278,11 @@ def _forecasts(
     ]
 
 
-def _loss(allocation: AllocationLike, source: str) -> Forecast:
+def _loss(allocation: AllocationLike) -> Forecast:
     """Forecast the loss; a law without uncertainty gets an assumed width of 5 %."""
     value, low, high = interval(allocation.loss)
     kind: Provenance = getattr(allocation, "provenance", "fitted")
-    said = source or str(getattr(allocation, "source", "scaling law"))
+    said = str(getattr(allocation, "source", "scaling law"))
     if low == high:
         return Forecast.about(
             "eval.loss",

@@ -1,12 +1,39 @@
-"""A plan: what was chosen, what is forecast of it, what lost and why."""
+"""A plan: what it needs of a law, what was chosen, what is forecast of it, what lost and why."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from steelyard.errors import ConfigError
 from steelyard.quantity import Forecast
 
-__all__ = ["Plan", "Rejected"]
+__all__ = ["AllocationLike", "Plan", "Rejected", "interval", "layout_words"]
+
+
+class AllocationLike(Protocol):
+    """What a scaling law says of a budget.
+
+    Each is a number, or a value with its interval: anything with `value`, `low` and `high`, such as
+    a Forecast.
+    """
+
+    @property
+    def parameters(self) -> Any:
+        """Parameters, embeddings included."""
+
+    @property
+    def tokens(self) -> Any:
+        """Training tokens."""
+
+    @property
+    def loss(self) -> Any:
+        """Loss in nats per token."""
+
+
+def interval(value: Any) -> tuple[float, float, float]:
+    """Return (value, low, high) of an interval; a bare number is an interval without width."""
+    if hasattr(value, "value"):
+        return float(value.value), float(value.low), float(value.high)
+    return float(value), float(value), float(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,3 +93,12 @@ class Plan:
     def recipe(self) -> dict[str, Any]:
         """Return the settings that an engine runs, as plain values for TOML and JSON."""
         return dict(self.choice)
+
+
+def layout_words(choice: dict[str, Any]) -> str:
+    """Say the layout of a choice in a few words."""
+    return (
+        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
+        f"{choice['pipeline']} pipeline, ZeRO {choice['zero_stage']}, micro-batch "
+        f"{choice['micro_batch']}, recompute {choice['recompute']}"
+    )
