@@ -134,6 +134,15 @@ def test_a_failed_question_leaves_the_conversation_as_it_was(talk):
         dead.ask("hello", lambda _: None)
 
 
+@pytest.fixture
+def ctrl_c():
+    # A shell starts background jobs with interrupts ignored, and their children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_interrupting_stops_the_answer_only(talk):
     def stop(_):
         os.kill(os.getpid(), signal.SIGINT)

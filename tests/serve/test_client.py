@@ -750,7 +750,7 @@ def test_the_server_starts_with_the_options_given(tmp_path, monkeypatch):
         ("--cache adaptive --cache-tokens 64", "--cache adaptive needs --cache-controller"),
         ("--cache h2o --cache-tokens 64 --preemption swap", "--preemption needs --cache full"),
         ("--pool soon", "--pool: cannot read 'soon'"),
-        ("--max-num-seqs 0", "max_num_seqs is 0"),
+        ("--max-num-seqs 0", "--max-num-seqs is 0"),
         ("--preemption swp", "Did you mean"),
     ],
 )
