@@ -195,23 +195,27 @@ def test_shapes_grow_and_a_spent_budget_skips_the_rest():
 
 
 def test_disk_probe_leaves_nothing_behind(tmp_path):
-    rates = disk_rates(tmp_path, quick=True)
-    assert rates.write is not None and rates.read is not None and rates.size_bytes <= 32 * 2**20
+    rates, _ = disk_rates(tmp_path, quick=True)
+    assert rates.keys() == {"disk_write_bytes_per_s", "disk_read_bytes_per_s"}
+    assert all(0 < size <= 32 * 2**20 for _, size in rates.values())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_disk_probe_keeps_off_a_full_disk(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 2**20})
     monkeypatch.setattr("steelyard.catalog.probes.disk.shutil.disk_usage", lambda _: usage)
-    assert disk_rates(tmp_path, quick=True).write is None
+    assert disk_rates(tmp_path, quick=True) == ({}, False)
 
 
 def test_links_are_exchanged_with_a_second_process(monkeypatch):
     monkeypatch.setattr("steelyard.catalog.probes.link._MESSAGE_BYTES", 2**16)
     links = link_rates(quick=True, clock=fake_clock)
-    assert links.message_bytes == 2**16
-    assert links.tcp_one_way.median_s == links.pipe_one_way.median_s == CALL_S / 2
-    assert links.tcp_message.median_s == links.shared_message.median_s == CALL_S
+    assert {name: (samples.median_s, work) for name, (samples, work) in links.items()} == {
+        "link_latency_s": (CALL_S / 2, 0),
+        "link_bytes_per_s": (CALL_S, 2**16),
+        "shared_latency_s": (CALL_S / 2, 0),
+        "shared_bytes_per_s": (CALL_S, 2**16),
+    }
 
 
 def test_a_silent_far_end_is_an_error(monkeypatch):
@@ -236,9 +240,9 @@ def test_a_quick_run_takes_less_than_a_full_one_and_measures_as_much(tmp_path):
 
 @pytest.mark.slow
 def test_large_messages_take_longer_than_small_ones():
-    links = link_rates(quick=True)
-    assert links.tcp_message.median_s > links.tcp_one_way.median_s > 0
-    assert links.shared_message.median_s > links.pipe_one_way.median_s > 0
+    seconds = {name: samples.median_s for name, (samples, _) in link_rates(quick=True).items()}
+    assert seconds["link_bytes_per_s"] > seconds["link_latency_s"] > 0
+    assert seconds["shared_bytes_per_s"] > seconds["shared_latency_s"] > 0
 
 
 @pytest.mark.gpu

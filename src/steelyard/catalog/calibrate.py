@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from steelyard.catalog.calibration import Calibration, MatmulPoint
 from steelyard.catalog.probes import memory
@@ -17,7 +18,7 @@ from steelyard.catalog.probes.disk import disk_rates
 from steelyard.catalog.probes.kernels import attention, elementwise, launch
 from steelyard.catalog.probes.link import link_rates
 from steelyard.catalog.probes.matmul import time_matmuls
-from steelyard.catalog.probes.timing import Clock, Samples, host_clock, quietest
+from steelyard.catalog.probes.timing import Clock, Samples, Timed, clock_of, host_clock, quietest
 from steelyard.errors import BackendError, ConfigError
 from steelyard.files import user_dir
 from steelyard.parallel import torch_threads
@@ -61,12 +62,13 @@ class _Findings:
     """
 
     matmul: dict[tuple[str, tuple[int, int, int]], list[Samples]] = field(default_factory=dict)
-    fields: dict[str, list[tuple[Samples, float]]] = field(default_factory=dict)
+    fields: dict[str, list[Timed]] = field(default_factory=dict)
     disk_direct: bool = False
 
-    def add(self, name: str, samples: Samples, work: float = 0.0) -> None:
-        """Store one round of a field."""
-        self.fields.setdefault(name, []).append((samples, work))
+    def add(self, **timed: Timed) -> None:
+        """Store one round of some fields."""
+        for name, found in timed.items():
+            self.fields.setdefault(name, []).append(found)
 
     def points(self) -> tuple[MatmulPoint, ...]:
         """Return the rates of all matrix products."""
@@ -83,7 +85,7 @@ class _Findings:
             for (dtype, (m, n, k)), samples in best.items()
         )
 
-    def best(self) -> dict[str, tuple[Samples, float]]:
+    def best(self) -> dict[str, Timed]:
         """Return the quietest round of every field."""
         return {
             name: (quietest([samples for samples, _ in rounds]), rounds[0][1])
@@ -124,7 +126,7 @@ def calibrate(
 
     Raises:
         ConfigError: the device is neither "cpu" nor "cuda", or the thread count is negative.
-        BackendError: torch is missing, or "cuda" was asked for and there is none.
+        BackendError: "cuda" was asked for and there is none.
         CalibrationError: the second process of the link probe does not answer.
     """
     _check_device(device, num_threads)
@@ -133,7 +135,9 @@ def calibrate(
     start = time.perf_counter()
     found = _Findings()
     rounds = _ROUNDS[quick]
-    how: dict[str, Any] = {"device": device, "quick": quick, "clock": clock}
+    how: dict[str, Any] = {"device": device, "quick": quick, "clock": clock or clock_of(device)}
+    # Dispatch, links and disk are the host's work on every device.
+    on_host: dict[str, Any] = {"quick": quick, "clock": clock or host_clock}
     with torch_threads(num_threads or default_threads()) as threads:
         for index in range(rounds):
 
@@ -142,7 +146,7 @@ def calibrate(
 
             _measure_matmul(found, how, part)
             _measure_memory(found, how, part)
-            _measure_host(found, how, part, folder or user_dir())
+            _measure_host(found, how, on_host, part, folder or user_dir())
     tell("done", 1.0)
     return _conclude(found, device, threads, started_s, time.perf_counter() - start)
 
@@ -178,7 +182,11 @@ def _conclude(
         disk_direct=found.disk_direct,
         time_s=started_s,
         duration_s=duration_s,
-        versions=_versions(),
+        versions={
+            "python": sys.version.split()[0],
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+        },
         **values,  # pyright: ignore[reportArgumentType]
     )
 
@@ -206,10 +214,6 @@ def _check_device(device: str, num_threads: int) -> None:
             f"num_threads is {num_threads}, but cannot be negative",
             hint="give 0 for all processors",
         )
-    try:
-        import torch
-    except ImportError as error:
-        raise BackendError("calibration needs torch", hint="pip install torch") from error
     if device == "cuda" and not torch.cuda.is_available():
         raise BackendError(
             "no CUDA device is visible",
@@ -238,44 +242,36 @@ def _measure_matmul(found: _Findings, how: dict[str, Any], tell: Progress) -> No
 def _measure_memory(found: _Findings, how: dict[str, Any], tell: Progress) -> None:
     """Time memory, 70 to 83 % of a round."""
     tell("memory streams", 0.7)
-    found.add("stream_bytes_per_s", *memory.stream(**how))
-    found.add("cache_bytes_per_s", *memory.cache_stream(**how))
+    found.add(stream_bytes_per_s=memory.stream(**how), cache_bytes_per_s=memory.cache_stream(**how))
     tell("random gathers", 0.8)
-    found.add("gather_bytes_per_s", *memory.gather(**how))
+    found.add(gather_bytes_per_s=memory.gather(**how))
     if how["device"] == "cuda":
-        found.add("host_link_bytes_per_s", *memory.host_copy(quick=how["quick"]))
+        found.add(host_link_bytes_per_s=memory.host_copy(quick=how["quick"]))
 
 
-def _measure_host(found: _Findings, how: dict[str, Any], tell: Progress, folder: Path) -> None:
+def _measure_host(
+    found: _Findings, how: dict[str, Any], on_host: dict[str, Any], tell: Progress, folder: Path
+) -> None:
     """Time attention, elementwise operators, dispatch, links and disk, 83 to 100 % of a round."""
-    # Dispatch, links and disk are the host's work on every device.
-    on_host: dict[str, Any] = {"quick": how["quick"], "clock": how["clock"] or host_clock}
     tell("attention", 0.83)
-    found.add("attention_flops_per_s", *attention(**how))
+    found.add(attention_flops_per_s=attention(**how))
     tell("elementwise operators", 0.85)
-    found.add("elementwise_bytes_per_s", *elementwise(**how))
+    found.add(elementwise_bytes_per_s=elementwise(**how))
     tell("operation dispatch", 0.86)
-    found.add("launch_s", launch(device=how["device"], **on_host))
+    found.add(launch_s=(launch(device=how["device"], **on_host), 0.0))
     tell("links between processes", 0.88)
-    links = link_rates(**on_host)
-    found.add("link_latency_s", links.tcp_one_way)
-    found.add("link_bytes_per_s", links.tcp_message, links.message_bytes)
-    found.add("shared_latency_s", links.pipe_one_way)
-    found.add("shared_bytes_per_s", links.shared_message, links.message_bytes)
+    found.add(**link_rates(**on_host))
     tell("disk", 0.94)
     folder.mkdir(parents=True, exist_ok=True)
-    disk = disk_rates(folder, **on_host)
-    if disk.write is not None and disk.read is not None:
-        found.disk_direct = disk.direct
-        found.add("disk_write_bytes_per_s", disk.write, disk.size_bytes)
-        found.add("disk_read_bytes_per_s", disk.read, disk.size_bytes)
+    disk, is_direct = disk_rates(folder, **on_host)
+    if disk:
+        found.add(**disk)
+        found.disk_direct = is_direct
 
 
 def _describe(device: str, threads: int) -> str:
     """Name the processor and its threads."""
     if device == "cuda":
-        import torch
-
         return torch.cuda.get_device_name(0)
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
@@ -284,14 +280,3 @@ def _describe(device: str, threads: int) -> str:
         platform.processor() or platform.machine(),
     )
     return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions that decide the rates."""
-    import torch
-
-    return {
-        "python": sys.version.split()[0],
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-    }

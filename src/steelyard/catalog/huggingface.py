@@ -23,13 +23,9 @@ class _Config:
 
     def number(self, *names: str, default: int | None = None) -> int:
         """Return the first integer field present among `names`."""
-        for name in names:
-            value = self.values.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not a whole number")
-            return value
+        present = [name for name in names if self.values.get(name) is not None]
+        if present:
+            return self._typed(present[0], int, "a whole number")
         if default is None:
             raise CatalogError(
                 f"{self.where}: field {names[0]!r} is missing",
@@ -39,16 +35,17 @@ class _Config:
 
     def real(self, name: str, default: float) -> float:
         """Return a field that is a number."""
-        value = self.values.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not a number")
-        return float(value)
+        return float(self._typed(name, int | float, "a number", default))
 
     def flag(self, name: str, default: bool) -> bool:
         """Return a field that is true or false."""
+        return self._typed(name, bool, "true or false", default)
+
+    def _typed(self, name: str, kind: Any, words: str, default: Any = None) -> Any:
+        """Return a field of a kind; JSON's true and false are no numbers, though Python's are."""
         value = self.values.get(name, default)
-        if not isinstance(value, bool):
-            raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not true or false")
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not {words}")
         return value
 
     def only(self, name: str, allowed: tuple[Any, ...]) -> Any:
@@ -163,25 +160,15 @@ def _deepseek(config: _Config) -> dict[str, Any]:
     }
 
 
-def _deepseek_v3(config: _Config) -> dict[str, Any]:
-    """Read DeepSeek-V3: V2 with a balancing bias in the router."""
-    return _deepseek(config) | {"router_bias": True}
-
-
 def _gemma(config: _Config) -> dict[str, Any]:
     """Read Gemma: tied, wide heads, GeGLU."""
     fields = _decoder_fields(config) | {"head_dim": config.number("head_dim", default=256)}
     return fields | {"tied_embeddings": config.flag("tie_word_embeddings", True), "mlp": "geglu"}
 
 
-def _gemma2(config: _Config) -> dict[str, Any]:
-    """Read Gemma 2: norms on both sides of each block."""
-    return _gemma(config) | {"sandwich_norm": True}
-
-
 def _gemma3(config: _Config) -> dict[str, Any]:
-    """Read the text model of Gemma 3: Gemma 2 with normed queries and keys."""
-    return _gemma2(config) | {"qk_norm": True, "rope_theta": config.rope_theta(1e6)}
+    """Read the text model of Gemma 3: normed queries and keys, and another rotary base."""
+    return _gemma(config) | {"qk_norm": True, "rope_theta": config.rope_theta(1e6)}
 
 
 def _gpt2(config: _Config) -> dict[str, Any]:
@@ -274,23 +261,24 @@ def _t5(config: _Config) -> dict[str, Any]:
     }
 
 
-_READERS: dict[str, Callable[[_Config], dict[str, Any]]] = {
-    "bert": _bert,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek_v3,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "mistral": _llama,
-    "mixtral": _mixtral,
-    "opt": _opt,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
-    "t5": _t5,
+_READERS: dict[str, tuple[Callable[[_Config], dict[str, Any]], dict[str, Any]]] = {
+    "bert": (_bert, {}),
+    "deepseek_v2": (_deepseek, {}),
+    "deepseek_v3": (_deepseek, {"router_bias": True}),
+    "gemma": (_gemma, {}),
+    "gemma2": (_gemma, {"sandwich_norm": True}),
+    "gemma3_text": (_gemma3, {"sandwich_norm": True}),
+    "gpt2": (_gpt2, {}),
+    "llama": (_llama, {}),
+    "mistral": (_llama, {}),
+    "mixtral": (_mixtral, {}),
+    "opt": (_opt, {}),
+    "qwen2": (_qwen2, {}),
+    "qwen3": (_qwen3, {}),
+    "qwen3_moe": (_qwen3_moe, {}),
+    "t5": (_t5, {}),
 }
+"""Reader of each `model_type`, and traits that its configurations do not state."""
 
 MODEL_TYPES: tuple[str, ...] = tuple(_READERS)
 """Values of `model_type` that `from_huggingface` reads."""
@@ -321,7 +309,8 @@ def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
             f"{where}: model_type {kind!r} is not supported",
             hint=f"supported: {', '.join(MODEL_TYPES)}",
         )
-    fields = _READERS[kind](_Config(values, where))
+    read, traits = _READERS[kind]
+    fields = read(_Config(values, where)) | traits
     label = str(values.get("_name_or_path") or name or kind).rstrip("/").rsplit("/", 1)[-1]
     arch = Architecture(
         name=label, source=f"{where} (Hugging Face, model_type {kind})", confidence="high", **fields

@@ -58,38 +58,30 @@ def _differs(arch: Architecture, other: Architecture, name: str) -> bool:
     return getattr(arch, name) != getattr(other, name)
 
 
+_CLASSES: tuple[tuple[dict[str, Any], str, str], ...] = (
+    ({"kind": "encoder"}, "bert", "BertModel"),
+    ({"kind": "encoder-decoder"}, "t5", "T5ForConditionalGeneration"),
+    ({"latent": True, "router_bias": True}, "deepseek_v3", "DeepseekV3ForCausalLM"),
+    ({"latent": True}, "deepseek_v2", "DeepseekV2ForCausalLM"),
+    ({"sparse": True, "qk_norm": True}, "qwen3_moe", "Qwen3MoeForCausalLM"),
+    ({"sparse": True}, "mixtral", "MixtralForCausalLM"),
+    ({"position": "learned", "mlp": "relu"}, "opt", "OPTForCausalLM"),
+    ({"position": "learned"}, "gpt2", "GPT2LMHeadModel"),
+    ({"mlp": "geglu", "qk_norm": True}, "gemma3_text", "Gemma3ForCausalLM"),
+    ({"mlp": "geglu", "sandwich_norm": True}, "gemma2", "Gemma2ForCausalLM"),
+    ({"mlp": "geglu"}, "gemma", "GemmaForCausalLM"),
+    ({"qk_norm": True}, "qwen3", "Qwen3ForCausalLM"),
+    ({"qkv_bias": True, "output_bias": False}, "qwen2", "Qwen2ForCausalLM"),
+    ({}, "llama", "LlamaForCausalLM"),
+)
+"""Traits, model type and class; the first row whose traits a record has is its class."""
+
+
 def _class_of(arch: Architecture) -> tuple[str, str]:
     """Choose the model type and class by the traits of the record."""
-    if arch.kind == "encoder":
-        return "bert", "BertModel"
-    if arch.kind == "encoder-decoder":
-        return "t5", "T5ForConditionalGeneration"
-    if arch.kv_lora_rank:
-        return (
-            ("deepseek_v3", "DeepseekV3ForCausalLM")
-            if arch.router_bias
-            else ("deepseek_v2", "DeepseekV2ForCausalLM")
-        )
-    if arch.num_experts:
-        return (
-            ("qwen3_moe", "Qwen3MoeForCausalLM")
-            if arch.qk_norm
-            else ("mixtral", "MixtralForCausalLM")
-        )
-    if arch.position == "learned":
-        return ("opt", "OPTForCausalLM") if arch.mlp == "relu" else ("gpt2", "GPT2LMHeadModel")
-    if arch.mlp == "geglu":
-        gemma = (
-            ("gemma2", "Gemma2ForCausalLM") if arch.sandwich_norm else ("gemma", "GemmaForCausalLM")
-        )
-        return ("gemma3_text", "Gemma3ForCausalLM") if arch.qk_norm else gemma
-    if arch.qk_norm:
-        return "qwen3", "Qwen3ForCausalLM"
-    return (
-        ("qwen2", "Qwen2ForCausalLM")
-        if arch.qkv_bias and not arch.output_bias
-        else ("llama", "LlamaForCausalLM")
-    )
+    traits = dataclasses.asdict(arch)
+    traits |= {"latent": arch.kv_lora_rank > 0, "sparse": arch.num_experts > 0}
+    return next((kind, name) for wanted, kind, name in _CLASSES if wanted.items() <= traits.items())
 
 
 def _decoder_values(arch: Architecture) -> dict[str, Any]:

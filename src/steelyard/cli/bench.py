@@ -1,16 +1,25 @@
 """`steelyard serve bench`: send a load to any OpenAI-compatible server and measure it."""
 
-from dataclasses import dataclass
+import json
+import math
+import sys
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from cyclopts import Parameter
 
-if TYPE_CHECKING:
-    from steelyard.runs.report import Report
-    from steelyard.serve.client.load import LoadOptions, LoadResult
-    from steelyard.serve.client.summary import LoadSummary, Slo
-    from steelyard.serve.traces import TraceRow
+from steelyard.config import to_plain
+from steelyard.errors import ConfigError
+from steelyard.serve.client.load import LoadOptions, LoadResult, list_models, run_load
+from steelyard.serve.client.results import store_load, to_json, write_results
+from steelyard.serve.client.summary import LoadSummary, Slo, summarize
+from steelyard.serve.client.wire.address import Endpoint, read_key
+from steelyard.serve.traces import TraceRow, draw_arrivals, load_rows, synthetic_rows
+from steelyard.serve.traces.read import has_arrivals
+from steelyard.units import parse
 
 __all__ = ["bench", "read_fraction"]
 
@@ -94,9 +103,6 @@ def bench(
     Without either, a short ramp of concurrencies is run. The exit code is 1 when no request came
     back whole.
     """
-    from steelyard.errors import ConfigError
-    from steelyard.serve.client.summary import Slo
-
     options = options or BenchOptions()
     if options.rate and options.concurrency:
         raise ConfigError(
@@ -114,10 +120,6 @@ def bench(
 
 def read_fraction(text: str, where: str) -> float:
     """Read a factor such as 1/8 or 0.125."""
-    from fractions import Fraction
-
-    from steelyard.errors import ConfigError
-
     try:
         return float(Fraction(text.replace(" ", "")))
     except (ValueError, ZeroDivisionError) as error:
@@ -128,13 +130,10 @@ def read_fraction(text: str, where: str) -> float:
 
 def _rate(text: str) -> float | None:
     """Read a rate; infinity is one."""
-    from steelyard.errors import ConfigError
-    from steelyard.units import parse
-
     if not text:
         return None
     value = (
-        float("inf")
+        math.inf
         if text.strip().lower() in ("inf", "infinity")
         else parse(text, "request/s", where="--rate")
     )
@@ -145,10 +144,6 @@ def _rate(text: str) -> float | None:
 
 def _extra(text: str) -> dict[str, Any]:
     """Read a JSON object."""
-    import json
-
-    from steelyard.errors import ConfigError
-
     try:
         value = json.loads(text or "{}")
     except ValueError as error:
@@ -168,9 +163,6 @@ def _levels(options: BenchOptions, rate_per_s: float | None) -> list[int]:
 
     Three dots go on as the two numbers before them do.
     """
-    from steelyard.errors import ConfigError
-    from steelyard.serve.traces.read import has_arrivals
-
     if not options.concurrency and (
         rate_per_s is not None or (options.trace is not None and has_arrivals(options.trace))
     ):
@@ -193,8 +185,6 @@ def _levels(options: BenchOptions, rate_per_s: float | None) -> list[int]:
 
 def _between(levels: list[int], after: list[str], text: str) -> list[int]:
     """Fill three dots by the factor of the numbers before where it is whole, else by their step."""
-    from steelyard.errors import ConfigError
-
     if len(levels) < 2 or not after or not after[0].isdecimal() or levels[-1] <= levels[-2]:
         raise ConfigError(
             f"--concurrency: cannot fill the dots in {text!r}",
@@ -212,14 +202,8 @@ def _between(levels: list[int], after: list[str], text: str) -> list[int]:
     return filled
 
 
-def _load_options(url: str, options: BenchOptions) -> "LoadOptions":
+def _load_options(url: str, options: BenchOptions) -> LoadOptions:
     """Find the server and make what all levels share."""
-    from dataclasses import replace
-
-    from steelyard.serve.client.load import LoadOptions, list_models
-    from steelyard.serve.client.wire.address import Endpoint, read_key
-    from steelyard.units import parse
-
     load = LoadOptions(
         endpoint=Endpoint.parse(url, api_key=read_key(options.api_key_env)),
         model=options.model,
@@ -237,12 +221,8 @@ def _load_options(url: str, options: BenchOptions) -> "LoadOptions":
     return load if options.model or not found else replace(load, model=found[0])
 
 
-def _rows(options: BenchOptions, level: int, rate_per_s: float | None) -> "list[TraceRow]":
+def _rows(options: BenchOptions, level: int, rate_per_s: float | None) -> list[TraceRow]:
     """Make the requests of a level, 0 for an open loop."""
-    import numpy as np
-
-    from steelyard.serve.traces import draw_arrivals, load_rows, synthetic_rows
-
     generator = np.random.default_rng(options.seed + level)
     at_once = float("inf")
     if options.trace is not None:
@@ -277,16 +257,10 @@ def _rows(options: BenchOptions, level: int, rate_per_s: float | None) -> "list[
     )
 
 
-def _run(
-    options: "LoadOptions", rows: "list[TraceRow]", level: int, *, quiet: bool
-) -> "LoadResult":
+def _run(options: LoadOptions, rows: list[TraceRow], level: int, *, quiet: bool) -> LoadResult:
     """Run one level under a progress bar on standard error; every level has prompts of its own."""
-    from dataclasses import replace
-
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from steelyard.serve.client.load import run_load
 
     columns = (
         TextColumn("{task.description}"),
@@ -302,12 +276,10 @@ def _run(
 
 
 def _finish(
-    results: "dict[int, LoadResult]", objective: "Slo", load: "LoadOptions", options: BenchOptions
+    results: dict[int, LoadResult], objective: Slo, load: LoadOptions, options: BenchOptions
 ) -> int:
     """Summarize, show, write and keep."""
     from steelyard.serve.client.report import ramp_report
-    from steelyard.serve.client.results import to_json, write_results
-    from steelyard.serve.client.summary import summarize
 
     pairs = {level: (summarize(result, objective), result) for level, result in results.items()}
     about = _about(load, options, objective)
@@ -320,14 +292,14 @@ def _finish(
     if options.json:
         print(to_json({level: summary for level, (summary, _) in pairs.items()}, about))
     else:
-        _show(report, files)
+        report.print()
+        if files:
+            sys.stderr.write(f"written: {', '.join(map(str, files))}\n")
     return 0 if any(summary.requests for summary, _ in pairs.values()) else 1
 
 
-def _about(load: "LoadOptions", options: BenchOptions, objective: "Slo") -> dict[str, Any]:
+def _about(load: LoadOptions, options: BenchOptions, objective: Slo) -> dict[str, Any]:
     """Say what was sent, to whom; the key is left out."""
-    from steelyard.config import to_plain
-
     about = (
         {"url": load.endpoint.url}
         | to_plain(options)
@@ -341,7 +313,7 @@ def _about(load: "LoadOptions", options: BenchOptions, objective: "Slo") -> dict
 
 
 def _subtitle(
-    load: "LoadOptions", options: BenchOptions, pairs: "dict[int, tuple[LoadSummary, LoadResult]]"
+    load: LoadOptions, options: BenchOptions, pairs: dict[int, tuple[LoadSummary, LoadResult]]
 ) -> str:
     """Say what was sent, in one line."""
     drawn = f"drawn lengths, {options.input_tokens} in and {options.output_tokens} out in the mean"
@@ -354,14 +326,13 @@ def _subtitle(
 
 
 def _keep(
-    pairs: "dict[int, tuple[LoadSummary, LoadResult]]",
+    pairs: dict[int, tuple[LoadSummary, LoadResult]],
     about: dict[str, Any],
     files: list[Path],
     options: BenchOptions,
 ) -> None:
     """Write every level to the run store."""
     from steelyard.runs.store import RunStore
-    from steelyard.serve.client.results import store_load
 
     opened = RunStore(options.store or None)
     for level, (summary, result) in pairs.items():
@@ -375,12 +346,3 @@ def _keep(
             seed=options.seed,
             files=files,
         )
-
-
-def _show(report: "Report", files: list[Path]) -> None:
-    """Print the report and where its files are."""
-    import sys
-
-    report.print()
-    if files:
-        sys.stderr.write(f"written: {', '.join(str(path) for path in files)}\n")

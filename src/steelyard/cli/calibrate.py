@@ -1,11 +1,10 @@
 """`steelyard calibrate`: measure this machine, stored as the catalog record this-machine."""
 
-from typing import TYPE_CHECKING
+import sys
 
+from steelyard.catalog import Calibration, store_calibration
 from steelyard.cli.output import Switch
-
-if TYPE_CHECKING:
-    from steelyard.catalog import Calibration
+from steelyard.units import pretty
 
 
 def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = False) -> None:
@@ -18,19 +17,15 @@ def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = Fals
         device: device to measure, cpu or cuda.
         json: print the stored record as JSON instead of a table.
     """
-    from steelyard.catalog.stored import store_calibration
-
     calibration = _measure(quick, device)
     path = store_calibration(calibration)
     if json:
-        import sys
-
         sys.stdout.write(path.read_text())
         return
     _print(calibration, str(path))
 
 
-def _measure(quick: bool, device: str) -> "Calibration":
+def _measure(quick: bool, device: str) -> Calibration:
     """Measure with a progress bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -47,12 +42,10 @@ def _measure(quick: bool, device: str) -> "Calibration":
         )
 
 
-def _print(calibration: "Calibration", path: str) -> None:
+def _print(calibration: Calibration, path: str) -> None:
     """Print the figures, how noisy they are, and where they are stored."""
     from rich.console import Console
     from rich.table import Table
-
-    from steelyard.units import pretty
 
     table = Table(
         box=None,
@@ -96,9 +89,8 @@ _RATES = (
 _UNITS = (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "byte/s"), ("_bytes", "byte"), ("_s", "s"))
 
 
-def _rows(calibration: "Calibration") -> list[tuple[str, str, str]]:
+def _rows(calibration: Calibration) -> list[tuple[str, str, str]]:
     """List label, value and note of every figure."""
-    from steelyard.units import pretty
 
     def figure(name: str) -> str:
         unit = next(unit for suffix, unit in _UNITS if name.endswith(suffix))

@@ -5,7 +5,13 @@ from typing import Any
 
 import cyclopts
 
+from steelyard import catalog
+from steelyard.catalog import Architecture, count_parameters
+from steelyard.catalog.records import KINDS, near_names
 from steelyard.cli.output import Switch, print_json
+from steelyard.config import to_plain
+from steelyard.errors import CatalogError
+from steelyard.units import pretty
 
 app = cyclopts.App(
     name="catalog", help="Accelerators, clusters, sites and architectures, each with its source."
@@ -89,14 +95,11 @@ def list_records(kind: str = "", *, json: Switch = False) -> None:
         kind: architectures, accelerators, clusters or sites; empty for a count of each.
         json: print JSON instead of tables.
     """
-    from steelyard.catalog import names, record
-    from steelyard.catalog.records import KINDS
-
     if kind:
-        records = [record(kind, name) for name in names(kind)]
+        records = [catalog.record(kind, name) for name in catalog.names(kind)]
         _print_records(kind, records) if not json else print_json(list(map(_plain, records)))
     else:
-        counts = {name: len(names(name)) for name in KINDS}
+        counts = {name: len(catalog.names(name)) for name in KINDS}
         print_json(counts) if json else _print_counts(counts)
 
 
@@ -119,13 +122,10 @@ def show(name: str, *, json: Switch = False) -> None:
 
 def _find(name: str) -> list[tuple[str, Any]]:
     """Find the records of this name among all kinds; a name that none has is refused."""
-    from steelyard.catalog.records import KINDS, near_names, record
-    from steelyard.errors import CatalogError
-
     found, problems = [], []
     for kind in KINDS:
         try:
-            found.append((kind, record(kind, name)))
+            found.append((kind, catalog.record(kind, name)))
         except CatalogError as error:
             problems.append(error)
     if found:
@@ -140,9 +140,6 @@ def _find(name: str) -> list[tuple[str, Any]]:
 
 def _plain(record: Any) -> dict[str, Any]:
     """Turn a record into JSON values, with the counted parameters of an architecture."""
-    from steelyard.catalog import Architecture, count_parameters
-    from steelyard.config import to_plain
-
     values = to_plain(record)
     if isinstance(record, Architecture):
         values["parameters"] = to_plain(count_parameters(record))
@@ -151,9 +148,6 @@ def _plain(record: Any) -> dict[str, Any]:
 
 def _cell(record: Any, name: str, unit: str) -> str:
     """Return one value of a record as text, a dash for what is unknown."""
-    from steelyard.catalog import count_parameters
-    from steelyard.units import pretty
-
     if name in ("parameters", "active"):
         count = count_parameters(record)
         return pretty(count.total if name == "parameters" else count.active, "count")
@@ -207,9 +201,6 @@ def _print_one(kind: str, record: Any) -> None:
     """Print every known field of one record."""
     from rich.console import Console
 
-    from steelyard.catalog import Architecture, count_parameters
-    from steelyard.units import pretty
-
     title = f"{record.name}  [dim]{kind.removesuffix('s')}[/]"
     table = _table(show_header=False, title=title, title_justify="left")
     table.add_column(style="dim", no_wrap=True)
@@ -226,8 +217,6 @@ def _print_one(kind: str, record: Any) -> None:
 def _lines(name: str, value: Any) -> list[tuple[str, str]]:
     """Return the lines of one field, none for what is unknown."""
     from rich.markup import escape
-
-    from steelyard.units import pretty
 
     unit = next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "")
     if name == "name" or (value in ("", 0) and not isinstance(value, bool)):

@@ -1,16 +1,32 @@
 """`steelyard cost`: time, memory, energy and money of training and serving, before they run."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cyclopts
 
+from steelyard import catalog
+from steelyard.catalog import Architecture
 from steelyard.cli.output import Switch, forecast_table, print_report
-
-if TYPE_CHECKING:
-    from steelyard.catalog import Architecture
-    from steelyard.cost import Efficiencies, Machine
-    from steelyard.quantity import Forecast
+from steelyard.cost import (
+    Efficiencies,
+    Layout,
+    Machine,
+    kv_bytes_per_token,
+    operators,
+    optimal_throughput,
+    roofline_time_s,
+    serve_point,
+    serving_memory,
+    training_memory,
+    training_step,
+)
+from steelyard.cost.layout import RECOMPUTE
+from steelyard.errors import CalibrationError, ConfigError
+from steelyard.quantity import Forecast
+from steelyard.runs import Column, Report, Section, Table
+from steelyard.runs.report import Cell
+from steelyard.units import parse, pretty
 
 app = cyclopts.App(
     name="cost", help="Time, memory, energy and money of training and serving a model."
@@ -38,13 +54,11 @@ class Subject:
     dtype: str = ""
     json: Switch = False
 
-    def architecture(self) -> "Architecture":
+    def architecture(self) -> Architecture:
         """Return the model's architecture."""
-        from steelyard import catalog
-
         return catalog.architecture_by_name(self.model)
 
-    def roofline(self, efficiencies: "Efficiencies | None" = None) -> "Machine":
+    def roofline(self, efficiencies: Efficiencies | None = None) -> Machine:
         """Return the machine's roofline.
 
         Args:
@@ -57,10 +71,6 @@ class Subject:
         Raises:
             CalibrationError: this machine has not been calibrated.
         """
-        from steelyard import catalog
-        from steelyard.cost import Machine
-        from steelyard.errors import CalibrationError
-
         if self.machine != "this-machine":
             return Machine.from_accelerator(
                 catalog.accelerator(self.machine),
@@ -75,10 +85,8 @@ class Subject:
         return Machine.from_calibration(calibration, self.dtype or "fp32")
 
 
-def _timed(machine: "Machine", values: dict[str, float]) -> "list[Forecast]":
+def _timed(machine: Machine, values: dict[str, float]) -> list[Forecast]:
     """Make the forecasts of quantities that rest on a machine's roofline."""
-    from steelyard.quantity import Forecast
-
     kind = "derived" if machine.provenance == "measured" else "assumed"
     return [
         Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=machine.source)
@@ -86,26 +94,20 @@ def _timed(machine: "Machine", values: dict[str, float]) -> "list[Forecast]":
     ]
 
 
-def _derived(name: str, value: float, relative: float, source: str) -> "Forecast":
+def _derived(name: str, value: float, relative: float, source: str) -> Forecast:
     """Make a forecast that follows from the shape of the model."""
-    from steelyard.quantity import Forecast
-
     return Forecast.about(name, value, relative=relative, provenance="derived", source=source)
 
 
 def _parts(record: Any, unit: str, *names: str) -> list[list[Any]]:
     """Make a row of each named field."""
-    from steelyard.units import pretty
-
     return [[name, pretty(getattr(record, name), unit)] for name in names]
 
 
 def _print(
-    title: str, subtitle: str, forecasts: "list[Forecast]", parts: list[list[Any]], *, json: bool
+    title: str, subtitle: str, forecasts: list[Forecast], parts: list[list[Any]], *, json: bool
 ) -> None:
     """Print forecasts with their intervals, and the parts they are made of."""
-    from steelyard.runs.report import Column, Report, Section, Table
-
     made_of = Table(columns=[Column("part"), Column("value", align="right")], rows=parts)
     section = Section("Forecast", [forecast_table(forecasts), made_of])
     print_report(Report(title, subtitle, [section]), json=json)
@@ -129,8 +131,6 @@ def train(
         accumulation: micro-batches per step.
         recompute: activations that the backward pass computes again: none, selective or full.
     """
-    from steelyard.cost import Layout, training_step
-
     _check_recompute(recompute)
     device = subject.roofline()
     step = training_step(
@@ -164,9 +164,6 @@ def train(
 
 def _check_recompute(name: str) -> None:
     """Refuse a recomputation policy that does not exist."""
-    from steelyard.cost.layout import RECOMPUTE
-    from steelyard.errors import ConfigError
-
     if name not in RECOMPUTE:
         raise ConfigError(f"--recompute {name!r} is not one of {', '.join(RECOMPUTE)}")
 
@@ -180,8 +177,6 @@ def serve(*, subject: Subject, context: int = 2048, batch: int = 1) -> None:
         context: tokens of each user.
         batch: users that decode together.
     """
-    from steelyard.cost import kv_bytes_per_token, operators, roofline_time_s, serving_memory
-
     device = subject.roofline()
     arch = subject.architecture()
     width = device.dtype_bytes
@@ -237,9 +232,6 @@ def optimal(
             own.
         requests: resident requests; as many as fit when 0.
     """
-    from steelyard.cost import Efficiencies, optimal_throughput
-    from steelyard.units import parse, pretty
-
     found = optimal_throughput(
         subject.architecture(),
         subject.roofline(Efficiencies.peak()),
@@ -285,10 +277,6 @@ def longcontext(
         batch: users that decode together.
         devices: accelerators in tensor parallel.
     """
-    from steelyard import catalog
-    from steelyard.cost import Efficiencies, serve_point
-    from steelyard.runs.report import Cell, Column, Report, Section, Table
-
     device = catalog.accelerator(subject.machine)
     arch = subject.architecture()
     dtype = subject.dtype or "bf16"
@@ -349,10 +337,6 @@ def memory(
         recompute: activations that the backward pass computes again: none, selective or full.
         json: print JSON.
     """
-    from steelyard import catalog
-    from steelyard.cost import Layout, training_memory
-    from steelyard.errors import ConfigError
-
     _check_recompute(recompute)
     if zero_stage not in range(4) or min(tensor, pipeline, data, batch, sequence_length) < 1:
         raise ConfigError("--zero-stage is 0 to 3; sizes and degrees are at least 1")

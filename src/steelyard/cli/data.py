@@ -1,14 +1,13 @@
 """`steelyard data`: make token shards of text, and show what a folder of them holds."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import cyclopts
 
 from steelyard.cli.output import Switch, print_report
-
-if TYPE_CHECKING:
-    from steelyard.data.manifest import Manifest
+from steelyard.data.manifest import Manifest, read_manifest, verify
+from steelyard.runs.report import Column, Facts, Report, Section, Table
+from steelyard.units import parse, pretty
 
 app = cyclopts.App(name="data", help="Clean, deduplicate and tokenize text into verified shards.")
 
@@ -39,7 +38,6 @@ def prepare(
     from rich.progress import Progress
 
     from steelyard.data import text
-    from steelyard.units import parse
 
     limit = int(parse(max_bytes, "byte", where="--max-bytes")) if max_bytes else None
     sources = list(paths) or text.default_sources()
@@ -71,18 +69,13 @@ def show(directory: Path, *, json: Switch = False) -> None:
         directory: folder that `steelyard data prepare` made.
         json: print JSON instead of a table.
     """
-    from steelyard.data.manifest import read_manifest, verify
-
     manifest = read_manifest(directory)
     verify(directory, manifest)
     _show(directory, manifest, json)
 
 
-def _show(directory: Path, manifest: "Manifest", json: bool) -> None:
+def _show(directory: Path, manifest: Manifest, json: bool) -> None:
     """Print a manifest."""
-    from steelyard.runs.report import Column, Facts, Report, Section, Table
-    from steelyard.units import pretty
-
     dropped = manifest.documents_dropped | {
         f"file {reason}": count for reason, count in manifest.files_skipped.items()
     }

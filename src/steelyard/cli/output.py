@@ -1,15 +1,15 @@
 """What verbs print: reports and records, for people or as JSON, and the table of forecasts."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import cyclopts
+import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from steelyard.quantity import Forecast
-    from steelyard.runs.report import Report, Table
+from steelyard.quantity import Forecast
+from steelyard.runs.report import Cell, Column, Report, Table
+from steelyard.units import pretty
 
 __all__ = ["Switch", "forecast_table", "print_json", "print_report"]
 
@@ -19,12 +19,10 @@ Switch = Annotated[bool, cyclopts.Parameter(negative=())]
 
 def print_json(value: Any) -> None:
     """Print any value as indented JSON."""
-    import msgspec
-
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def print_report(report: "Report", *, json: bool) -> None:
+def print_report(report: Report, *, json: bool) -> None:
     """Print a report for people, or as JSON."""
     if json:
         sys.stdout.write(report.to_json() + "\n")
@@ -32,12 +30,8 @@ def print_report(report: "Report", *, json: bool) -> None:
         report.print()
 
 
-def forecast_table(forecasts: "Iterable[Forecast]") -> "Table":
+def forecast_table(forecasts: Sequence[Forecast]) -> Table:
     """Make the table of forecasts with their intervals; its caption names each source once."""
-    from steelyard.runs.report import Cell, Column, Table
-    from steelyard.units import pretty
-
-    listed = list(forecasts)
     rows: list[list[Cell]] = [
         [
             item.quantity,
@@ -45,7 +39,7 @@ def forecast_table(forecasts: "Iterable[Forecast]") -> "Table":
             f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
             item.provenance,
         ]
-        for item in listed
+        for item in forecasts
     ]
     heads = [
         Column("quantity"),
@@ -53,5 +47,5 @@ def forecast_table(forecasts: "Iterable[Forecast]") -> "Table":
         Column("80 % interval", align="right"),
         Column("provenance"),
     ]
-    sources = dict.fromkeys(item.source for item in listed)
+    sources = dict.fromkeys(item.source for item in forecasts)
     return Table(columns=heads, rows=rows, caption="; ".join(sources))

@@ -1,13 +1,9 @@
 """`steelyard papers`: the papers behind the package and how far each is."""
 
-from typing import TYPE_CHECKING
-
 import cyclopts
 
 from steelyard.cli.output import Switch, print_json
-
-if TYPE_CHECKING:
-    from steelyard.papers import Paper
+from steelyard.papers import Paper, select
 
 app = cyclopts.App(
     name="papers",
@@ -26,13 +22,11 @@ def papers(*, room: str = "", state: str = "", json: Switch = False) -> None:
         state: state of the papers to list: works, partly or planned; all when empty.
         json: print JSON instead of a table.
     """
-    from steelyard.papers import select
-
     chosen = select(room=room, state=state)
     print_json(chosen) if json else _print_table(chosen)
 
 
-def _print_table(chosen: "list[Paper]") -> None:
+def _print_table(chosen: list[Paper]) -> None:
     """Print the papers and a count per state."""
     from rich.console import Console
     from rich.markup import escape

@@ -1,13 +1,19 @@
 """`steelyard plan`: choose model size, layout and machines for a budget."""
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import difflib
+from typing import Any
 
 import cyclopts
 
+from steelyard import catalog, laws
 from steelyard.cli.output import Switch, forecast_table, print_json
-
-if TYPE_CHECKING:
-    from steelyard.plan.types import Plan
+from steelyard.config import to_plain
+from steelyard.errors import ConfigError
+from steelyard.plan import Plan, plan_training
+from steelyard.plan.types import layout_words
+from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
+from steelyard.units import parse
 
 app = cyclopts.App(name="plan", help="Choose model size, layout and machines for a budget.")
 
@@ -44,14 +50,6 @@ def train(
             empty.
         json: print the plan as JSON.
     """
-    import dataclasses
-    import difflib
-
-    from steelyard import catalog, laws
-    from steelyard.errors import ConfigError
-    from steelyard.plan import plan_training
-    from steelyard.units import parse
-
     if law not in laws.published:
         near = difflib.get_close_matches(law, laws.published, n=2, cutoff=0.3)
         raise ConfigError(
@@ -79,10 +77,8 @@ def train(
         _print(made, budget)
 
 
-def _plain_plan(made: "Plan") -> dict[str, Any]:
+def _plain_plan(made: Plan) -> dict[str, Any]:
     """Return a plan as JSON values; quantities without a forecast are null, with the reason."""
-    from steelyard.config import to_plain
-
     values = to_plain(made)
     values["forecasts"] += [
         {"quantity": name, "value": None, "low": None, "high": None, "source": reason}
@@ -91,10 +87,8 @@ def _plain_plan(made: "Plan") -> dict[str, Any]:
     return values
 
 
-def _print(made: "Plan", budget: str) -> None:
+def _print(made: Plan, budget: str) -> None:
     """Print a plan as tables."""
-    from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
-
     choice = {**made.choice, "architecture": made.choice["architecture"]["name"]}
     rows: list[list[Cell]] = [
         [name.replace("_", " "), _plain(value)] for name, value in choice.items()
@@ -102,7 +96,7 @@ def _print(made: "Plan", budget: str) -> None:
     chosen = Table(columns=[Column("setting"), Column("value", align="left")], rows=rows)
     rejected = Table(
         columns=[Column("alternative"), Column("why not")],
-        rows=[[_short(item.choice), item.reason] for item in made.rejected],
+        rows=[[layout_words(item.choice), item.reason] for item in made.rejected],
     )
     notes = [Text(f"{name} is left out: {why}.") for name, why in made.unknown.items()]
     sections = [
@@ -118,12 +112,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:,.6g}" if isinstance(value, float) else str(value)
-
-
-def _short(choice: dict[str, Any]) -> str:
-    """Return a layout in a few words."""
-    return (
-        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
-        f"{choice['pipeline']} pipeline, ZeRO {choice['zero_stage']}, micro-batch "
-        f"{choice['micro_batch']}, recompute {choice['recompute']}"
-    )

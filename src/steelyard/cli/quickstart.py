@@ -1,8 +1,13 @@
 """`steelyard quickstart`: the loop end to end on this machine."""
 
+import sys
 from pathlib import Path
 
 from steelyard.cli.output import Switch
+from steelyard.files import write_bytes
+from steelyard.units import parse
+from steelyard.weigh.progress import console_bar
+from steelyard.weigh.settings import QuickstartConfig
 
 __all__ = ["quickstart"]
 
@@ -34,12 +39,6 @@ def quickstart(
         threads: threads of every compute kernel; 0 for all cores.
         json: print the report as JSON instead of tables.
     """
-    import sys
-
-    from steelyard.units import parse
-    from steelyard.weigh.progress import console_bar
-    from steelyard.weigh.settings import QuickstartConfig
-
     config = QuickstartConfig(
         text=tuple(text),
         out=out,
@@ -49,7 +48,6 @@ def quickstart(
         seed=seed,
         threads=threads,
     )
-    from steelyard.files import write_bytes
     from steelyard.weigh.quickstart import run_quickstart
     from steelyard.weigh.report import build
 

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
+import msgspec
 
 from steelyard.cli.output import Switch, print_report
 from steelyard.errors import ConfigError, StoreError
+from steelyard.runs import export as exports
+from steelyard.runs import views
 
 if TYPE_CHECKING:
     from steelyard.runs.store import RunStore
@@ -48,11 +51,10 @@ def list_runs(*, kind: str = "", limit: int = 30, store: Store = "", json: Switc
         store: folder of the run store, or a postgresql:// URL; the user's own when left out.
         json: print JSON.
     """
-    from steelyard.runs.views import list_report
-
     opened = _open(store)
     print_report(
-        list_report(opened.list(kind=kind, limit=max(limit, 0)), opened.database.url), json=json
+        views.list_report(opened.list(kind=kind, limit=max(limit, 0)), opened.database.url),
+        json=json,
     )
 
 
@@ -66,11 +68,9 @@ def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Swit
         store: folder of the run store, or a postgresql:// URL; the user's own when left out.
         json: print JSON.
     """
-    from steelyard.runs.views import run_report
-
     opened = _open(store)
     record = opened.get(run)
-    report = run_report(record, opened.check(record.id), opened.columns(record.id))
+    report = views.run_report(record, opened.check(record.id), opened.columns(record.id))
     if html:
         report.write_html(html)
     print_report(report, json=json)
@@ -88,15 +88,13 @@ def compare(*runs: str, store: Store = "", json: Switch = False) -> None:
     Raises:
         ConfigError: fewer than two runs are named.
     """
-    from steelyard.runs.views import compare_report
-
     if len(runs) < 2:
         raise ConfigError(
             f"compare needs at least two runs, {len(runs)} given",
             hint="steelyard runs compare ID ID",
         )
     opened = _open(store)
-    print_report(compare_report([opened.get(run) for run in runs]), json=json)
+    print_report(views.compare_report([opened.get(run) for run in runs]), json=json)
 
 
 @app.command
@@ -124,14 +122,13 @@ def check(
         Exit code.
     """
     from steelyard.runs.ledger import Ledger
-    from steelyard.runs.views import check_report
 
     opened = _open(store)
     found = opened.get(run)
     checks = opened.check(found.id)
     if record:
         Ledger(opened).record(record, checks, found.id)
-    report = check_report(found, checks)
+    report = views.check_report(found, checks)
     if html:
         report.write_html(html)
     print_report(report, json=json)
@@ -159,10 +156,6 @@ def export(
         store: folder of the run store, or a postgresql:// URL; the user's own when left out.
         json: print the place as JSON.
     """
-    import msgspec
-
-    from steelyard.runs import export as exports
-
     opened = _open(store)
     record = opened.get(run)
     frame = opened.columns(record.id)
@@ -192,7 +185,6 @@ def ledger(*, store: Store = "", json: Switch = False) -> None:
         json: print JSON.
     """
     from steelyard.runs.ledger import Ledger
-    from steelyard.runs.views import ledger_report
 
     opened = _open(store)
-    print_report(ledger_report(Ledger(opened).summary(), opened.database.url), json=json)
+    print_report(views.ledger_report(Ledger(opened).summary(), opened.database.url), json=json)

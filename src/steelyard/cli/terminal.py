@@ -1,18 +1,23 @@
 """The chat's terminal: reads questions and /commands, and shows answers as they arrive."""
 
 import contextlib
+import difflib
 import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.markup import escape
+from rich.text import Text
 
 from steelyard.errors import ConfigError, SteelyardError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from steelyard.serve.client.conversation import Conversation, Reply
+from steelyard.files import user_dir
+from steelyard.serve.client.conversation import Conversation, Reply
+from steelyard.serve.client.load import list_models
+from steelyard.units import pretty_duration
 
 __all__ = ["Terminal"]
 
@@ -41,15 +46,13 @@ class Terminal:
         console: console that shows the answers.
     """
 
-    def __init__(self, talk: "Conversation", console: "Console | None" = None) -> None:
+    def __init__(self, talk: Conversation, console: Console | None = None) -> None:
         """Start with a conversation.
 
         Args:
             talk: conversation with its server.
             console: console for the answers, standard output by default.
         """
-        from rich.console import Console
-
         self.talk = talk
         self.console = console or Console(highlight=False)
         self._commands: dict[str, Callable[[str], None]] = {
@@ -121,8 +124,6 @@ class Terminal:
         """Return a command; an unknown one is refused with the nearest name."""
         if name in self._commands:
             return self._commands[name]
-        import difflib
-
         near = difflib.get_close_matches(name, [*self._commands, "quit"], n=1)
         raise ConfigError(
             f"no command /{name}", hint=f"did you mean /{near[0]}?" if near else "/help lists them"
@@ -130,18 +131,12 @@ class Terminal:
 
     def _fail(self, error: SteelyardError) -> None:
         """Show an error as one red line and its hint."""
-        from rich.markup import escape
-
         self.console.print(f"[bold red]error:[/] {escape(str(error))}")
         if error.hint:
             self.console.print(f"[dim]  {escape(error.hint)}[/]")
 
     def _ask(self, question: str) -> None:
         """Ask; show the end of the answer while it arrives, then all of it as markdown."""
-        from rich.live import Live
-        from rich.markdown import Markdown
-        from rich.text import Text
-
         pieces: list[str] = []
         with Live(
             Text("…", style="dim"), console=self.console, transient=True, refresh_per_second=12
@@ -158,10 +153,8 @@ class Terminal:
         self.console.print(Markdown(reply.text) if reply.text.strip() else empty)
         self._footer(reply)
 
-    def _footer(self, reply: "Reply") -> None:
+    def _footer(self, reply: Reply) -> None:
         """Print the length and speed of an answer."""
-        from steelyard.units import pretty_duration
-
         words = f"{reply.output_tokens} tokens"
         words += f" · {reply.tokens_per_s:.1f} tokens/s" if reply.tokens_per_s else ""
         if not math.isnan(reply.ttft_s):  # NaN when no token arrived
@@ -171,8 +164,6 @@ class Terminal:
 
     def _help(self, _: str) -> None:
         """List the commands."""
-        from rich.markup import escape
-
         for name, words in _HELP:
             self.console.print(f"  [bold]{escape(name):<26}[/] {escape(words)}")
         self.console.print(
@@ -193,8 +184,6 @@ class Terminal:
 
     def _model(self, name: str) -> None:
         """List the server's models or choose one."""
-        from steelyard.serve.client.load import list_models
-
         models = list_models(self.talk.endpoint)
         if name:
             if models and name not in models:
@@ -246,8 +235,6 @@ def _file(text: str, command: str) -> Path:
 @contextlib.contextmanager
 def _history():
     """Let the terminal's line editor remember questions between chats, where there is one."""
-    from steelyard.files import user_dir
-
     try:
         import readline
     except ImportError:

@@ -1,15 +1,19 @@
 """`steelyard train`: train a model from a recipe."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import cyclopts
 
+from steelyard import config as configs
+from steelyard import units
 from steelyard.cli.output import Switch, print_json
-
-if TYPE_CHECKING:
-    from steelyard.train.config import TrainConfig
-    from steelyard.train.result import TrainResult
+from steelyard.data.shards import TokenShards
+from steelyard.quantity import QUANTITIES
+from steelyard.runs.report import Cell, Column, Report, Section, Table
+from steelyard.train.config import TrainConfig
+from steelyard.train.result import Progress, TrainResult
+from steelyard.train.worker import train_in_subprocess
+from steelyard.weigh.stages import Stages
 
 app = cyclopts.App(name="train", help="Train a transformer; killed runs continue.")
 
@@ -32,26 +36,20 @@ def run(
         subprocess: train in a new process, which makes the memory figures exact.
         json: print the result as JSON.
     """
-    from steelyard import config as configs
-    from steelyard.train.config import TrainConfig
-
     config = configs.load(recipe, TrainConfig)
     result = _train(config, data, out, subprocess, quiet=json)
     _show(config, result, _keep(config, result, out), json)
 
 
 def _train(
-    config: "TrainConfig", data: Path, out: Path, subprocess: bool, *, quiet: bool
-) -> "TrainResult":
+    config: TrainConfig, data: Path, out: Path, subprocess: bool, *, quiet: bool
+) -> TrainResult:
     """Train under a progress bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from steelyard.data.shards import TokenShards
-    from steelyard.train.result import Progress
     from steelyard.train.trainer import train
-    from steelyard.train.worker import train_in_subprocess
 
     columns = (
         "{task.description}",
@@ -72,15 +70,13 @@ def _train(
         return train(config, TokenShards(data), out, on_step=on_step)
 
 
-def _keep(config: "TrainConfig", result: "TrainResult", out: Path) -> str:
+def _keep(config: TrainConfig, result: TrainResult, out: Path) -> str:
     """Write a finished run into the run store, once, and return its id."""
-    from steelyard.config import to_plain
     from steelyard.runs.store import RunStore
-    from steelyard.weigh.stages import Stages
 
     def work() -> str:
         with RunStore().create(
-            "train", to_plain(config), seed=config.seed, name=out.resolve().name
+            "train", configs.to_plain(config), seed=config.seed, name=out.resolve().name
         ) as run:
             for item in result.measurements():
                 run.measure(item)
@@ -90,19 +86,13 @@ def _keep(config: "TrainConfig", result: "TrainResult", out: Path) -> str:
     return Stages(out / "stages").run("keep", result.to_plain(), str, work)
 
 
-def _show(config: "TrainConfig", result: "TrainResult", run_id: str, json: bool) -> None:
+def _show(config: TrainConfig, result: TrainResult, run_id: str, json: bool) -> None:
     """Print the measurements of a run."""
-    from steelyard import units
-    from steelyard.config import to_plain
-    from steelyard.quantity import QUANTITIES
-
     measurements = result.measurements()
     if json:
-        plain = {"result": result.to_plain(), "measurements": to_plain(measurements)}
+        plain = {"result": result.to_plain(), "measurements": configs.to_plain(measurements)}
         print_json({"run": run_id} | plain)
         return
-    from steelyard.runs.report import Cell, Column, Report, Section, Table
-
     rows: list[list[Cell]] = [
         [item.quantity, units.pretty(item.value, item.unit), QUANTITIES[item.quantity].definition]
         for item in measurements

@@ -45,12 +45,6 @@ def group_bandwidth(machine: Machine, size: ArrayLike, stride: ArrayLike = 1) ->
     return np.where(members > 1, reached, np.inf)
 
 
-def _hops_s(size: ArrayLike) -> NDArray[Any]:
-    """Return the latency of a collective of `size` members."""
-    # Logarithmic, although the traffic is a ring's: libraries choose trees where latency matters.
-    return HOP_LATENCY_S * np.log2(np.maximum(np.asarray(size, dtype=float), 1.0))
-
-
 def all_reduce_s(
     machine: Machine, size_bytes: ArrayLike, members: ArrayLike, stride: ArrayLike = 1
 ) -> NDArray[Any]:
@@ -88,4 +82,6 @@ def all_gather_s(
     """
     group = np.asarray(members, dtype=float)
     sent = (group - 1) / group * np.asarray(size_bytes, dtype=float)
-    return sent / group_bandwidth(machine, group, stride) + _hops_s(group)
+    # Logarithmic, although the traffic is a ring's: libraries choose trees where latency matters.
+    hops_s = HOP_LATENCY_S * np.log2(np.maximum(group, 1.0))
+    return sent / group_bandwidth(machine, group, stride) + hops_s

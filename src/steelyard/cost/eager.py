@@ -36,13 +36,12 @@ def eager_training_memory(
     batch: int,
     sequence_length: int,
     accumulation: int = 1,
-    fused_optimizer: bool = True,
 ) -> MemoryBreakdown:
     """Forecast the peak memory of a plain fp32 trainer with AdamW.
 
     What the process held before is left out. The peak is the larger of two moments: the start of
     the backward pass, when all activations, the log-softmax of the logits and the gradients of both
-    live; and the optimizer's, when all gradients live.
+    live; and the fused optimizer's, when all gradients live.
 
     Args:
         arch: decoder with a language-model head.
@@ -50,8 +49,6 @@ def eager_training_memory(
         sequence_length: tokens per sequence.
         accumulation: micro-batches per step; above 1 the gradients live through the forward pass as
             well.
-        fused_optimizer: whether the update makes no temporary copies; else it makes some of the
-            size of the largest weight.
 
     Returns:
         Bytes; `total` is the peak, `workspace` what lives around the logits.
@@ -62,14 +59,12 @@ def eager_training_memory(
     activations = 4.0 * tokens * (arch.num_layers * saved_elements_per_token(arch) + outside)
     # Logits, their log-softmax and the gradient of one of them live at once.
     workspace = 3 * 4.0 * tokens * arch.vocab_size
-    temporary = 0.0 if fused_optimizer else 3 * 4.0 * arch.vocab_size * arch.hidden_size
     backward = 3 * weights + (weights if accumulation > 1 else 0.0) + activations + workspace
-    update = 4 * weights + temporary
     return MemoryBreakdown(
         weights=weights,
         gradients=weights,
         optimizer=2 * weights,
         activations=activations,
         workspace=workspace,
-        total=max(backward, update),
+        total=max(backward, 4 * weights),
     )

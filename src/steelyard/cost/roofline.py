@@ -46,10 +46,6 @@ class Efficiencies:
     tile: float = 48.0
     launch_s: float = 2e-6
 
-    def describe(self) -> str:
-        """Name the fractions that matter most, for a source."""
-        return f"matmul {self.matmul:g}, memory {self.memory:g}, link {self.link:g}"
-
     @classmethod
     def typical(cls, peak_flops_per_s: float) -> "Efficiencies":
         """Return the fractions that published training runs reach.
@@ -202,7 +198,8 @@ class Machine:
             accelerators_per_node=cluster.accelerators_per_node if cluster else 1,
             host_link_bytes_per_s=accelerator.host_link_bytes_per_s,
             efficiencies=chosen,
-            source=f"{accelerator.name} peaks x assumed efficiencies: {chosen.describe()}",
+            source=f"{accelerator.name} peaks x assumed efficiencies: matmul {chosen.matmul:g}, "
+            f"memory {chosen.memory:g}, link {chosen.link:g}",
         )
 
     @classmethod

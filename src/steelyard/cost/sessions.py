@@ -87,18 +87,13 @@ class Residents:
             Caches to move out first, 0 or 1; None when the user has to wait.
         """
         self._idle.pop(user, None)
-        if user in self.inside:
-            return 0
-        if len(self.inside) < self.concurrency:
-            self.inside.add(user)
-            return 0
-        if not self._idle:
+        is_full = user not in self.inside and len(self.inside) >= self.concurrency
+        if is_full and not self._idle:
             return None
-        out = next(iter(self._idle))
-        del self._idle[out]
-        self.inside.remove(out)
+        if is_full:
+            self.leave(next(iter(self._idle)))
         self.inside.add(user)
-        return 1
+        return int(is_full)
 
     def rest(self, user: int) -> None:
         """Mark a resident user as thinking."""
@@ -130,8 +125,6 @@ class _Fluid:
         self.answers: list[float] = []
         self.busy = {"prefill": 0.0, "decode": 0.0, "switch": 0.0}
         self.residents = Residents(point.concurrency)
-        self.shared_s = point.weights_read_s
-        self.own_s = point.decode_s_per_token - point.weights_read_s
         self.count = itertools.count()
         self.admit()
 
@@ -174,8 +167,7 @@ class _Fluid:
     def read_next(self) -> None:
         """Read the first document of the queue; answers stand still meanwhile."""
         self.busy["prefill"] += self.point.prefill_s
-        end_s = self.now_s + self.point.prefill_s
-        self.later(end_s, self.read, self.prefilling[0])
+        self.later(self.now_s + self.point.prefill_s, self.read, self.prefilling[0])
 
     def read(self, user: int) -> None:
         """End a document and start its first answer."""
@@ -204,7 +196,8 @@ class _Fluid:
 
     def token_s(self) -> float:
         """Return the seconds of one token of every answer in progress."""
-        return self.shared_s + self.own_s * len(self.decoding)
+        shared_s = self.point.weights_read_s
+        return shared_s + (self.point.decode_s_per_token - shared_s) * len(self.decoding)
 
     def run(self) -> None:
         """Go from event to event."""

@@ -3,12 +3,9 @@
 import re
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from tokenizers import Tokenizer
 
 __all__ = ["CachedEncoder"]
 
@@ -28,7 +25,7 @@ class CachedEncoder:
     nearly all of the work. Lines with characters beyond ASCII go to the tokenizer as they are.
     """
 
-    def __init__(self, tokenizer: "Tokenizer") -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         """Start with an empty table.
 
         Args:

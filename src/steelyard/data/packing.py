@@ -3,16 +3,13 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from steelyard.data.encoding import CachedEncoder
 from steelyard.data.manifest import ShardFile
 from steelyard.files import atomic_path
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 __all__ = ["pack", "split_heldout", "token_dtype"]
 
@@ -51,7 +48,7 @@ def split_heldout(documents: Sequence[bytes], fraction: float, seed: int) -> np.
 
 def pack(
     documents: Sequence[bytes],
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     directory: Path,
     prefix: str,
     *,
@@ -97,7 +94,7 @@ def pack(
 
 def _encoded(
     documents: Sequence[bytes],
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     end_token: int,
     dtype: np.dtype,
     progress: Callable[[int], None],

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from steelyard.errors import DataError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 __all__ = ["END_OF_TEXT", "MIN_VOCABULARY", "load_tokenizer", "train_tokenizer"]
 
@@ -18,7 +16,7 @@ MIN_VOCABULARY = 257
 """All bytes and the end of text."""
 
 
-def train_tokenizer(documents: Iterable[str], vocab_size: int) -> "Tokenizer":
+def train_tokenizer(documents: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE; the same documents give the same tokenizer.
 
     Every text can be cut and joined again exactly, because each byte has a token.
@@ -32,8 +30,6 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> "Tokenizer":
 
     Source: Radford et al. 2019 (GPT-2), section 2.2 (byte-level BPE).
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -48,7 +44,7 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> "Tokenizer":
     return tokenizer
 
 
-def load_tokenizer(directory: Path | str) -> "Tokenizer":
+def load_tokenizer(directory: Path | str) -> Tokenizer:
     """Load the tokenizer of a folder of token shards.
 
     The text "<|endoftext|>" is cut like any other text, so that a document cannot end itself.
@@ -62,8 +58,6 @@ def load_tokenizer(directory: Path | str) -> "Tokenizer":
     Raises:
         DataError: the file is missing or cannot be read.
     """
-    from tokenizers import Tokenizer
-
     path = Path(directory) / "tokenizer.json"
     if not path.is_file():
         raise DataError(

@@ -44,7 +44,6 @@ def plan_training(
     efficiencies: Efficiencies | None = None,
     machine: Machine | None = None,
     rent_usd: float | None = None,
-    loss_source: str = "",
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
@@ -68,7 +67,6 @@ def plan_training(
         efficiencies: fractions of the peaks that replace the assumed ones.
         machine: calibrated machine that replaces the accelerator's published peaks.
         rent_usd: price of an accelerator-hour that replaces the amortized or list one.
-        loss_source: where the loss comes from; the allocation's own source when empty.
 
     Returns:
         The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
@@ -101,10 +99,13 @@ def plan_training(
         rent_usd=rent_usd,
         duration_relative=_relative(device),
     )
-    loss = _loss(allocation, loss_source)
     return Plan(
         choice=choice,
-        forecasts=[loss, *_forecasts(search, chosen, choice["steps"], device), *costs.forecasts],
+        forecasts=[
+            _loss(allocation),
+            *_forecasts(search, chosen, choice["steps"], device),
+            *costs.forecasts,
+        ],
         rejected=rejected(search, chosen, best, tokens, deadline_s),
         binding_constraint=binding_constraint(search, chosen, best),
         notes=_notes(device, batch, costs.unknown),
@@ -281,11 +282,11 @@ def _forecasts(
     ]
 
 
-def _loss(allocation: AllocationLike, source: str) -> Forecast:
+def _loss(allocation: AllocationLike) -> Forecast:
     """Forecast the loss; a law without uncertainty gets an assumed width of 5 %."""
     value, low, high = interval(allocation.loss)
     kind: Provenance = getattr(allocation, "provenance", "fitted")
-    said = source or str(getattr(allocation, "source", "scaling law"))
+    said = str(getattr(allocation, "source", "scaling law"))
     if low == high:
         return Forecast.about(
             "eval.loss",

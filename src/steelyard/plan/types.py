@@ -6,7 +6,7 @@ from typing import Any
 from steelyard.errors import ConfigError
 from steelyard.quantity import Forecast
 
-__all__ = ["Plan", "Rejected"]
+__all__ = ["Plan", "Rejected", "layout_words"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,3 +66,12 @@ class Plan:
     def recipe(self) -> dict[str, Any]:
         """Return the settings that an engine runs, as plain values for TOML and JSON."""
         return dict(self.choice)
+
+
+def layout_words(choice: dict[str, Any]) -> str:
+    """Say the layout of a choice in a few words."""
+    return (
+        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
+        f"{choice['pipeline']} pipeline, ZeRO {choice['zero_stage']}, micro-batch "
+        f"{choice['micro_batch']}, recompute {choice['recompute']}"
+    )

@@ -5,15 +5,12 @@ import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from steelyard.quantity import Check, Forecast, Measurement
 from steelyard.runs.database import CHECKS
-
-if TYPE_CHECKING:
-    from steelyard.runs.store import RunStore
+from steelyard.runs.store import RunStore
 
 __all__ = ["Ledger", "LedgerRow"]
 
@@ -46,7 +43,7 @@ class LedgerRow:
 class Ledger:
     """The store's book of checked forecasts."""
 
-    def __init__(self, store: "RunStore") -> None:
+    def __init__(self, store: RunStore) -> None:
         """Open the ledger of a store.
 
         Args:

@@ -7,9 +7,10 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import polars as pl
 import sqlalchemy as sa
 
 from steelyard.config import to_plain
@@ -21,9 +22,6 @@ from steelyard.runs.database import ARTIFACTS, FORECASTS, MEASUREMENTS, RUNS, Da
 from steelyard.runs.host import describe_machine, package_versions, process_alive, process_started
 from steelyard.runs.record import Artifact, RunRecord
 from steelyard.runs.writer import RunWriter
-
-if TYPE_CHECKING:
-    import polars
 
 __all__ = ["RunStore"]
 
@@ -181,7 +179,7 @@ class RunStore:
             identifier = self._resolve(connection, run_id)
             return self._records(connection, sa.select(RUNS).where(RUNS.c.id == identifier))[0]
 
-    def columns(self, run_id: str) -> "polars.DataFrame":
+    def columns(self, run_id: str) -> pl.DataFrame:
         """Read the logged rows of a run.
 
         "step" and one column per name, one row per step in rising order.

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from steelyard import files
-from steelyard.config import to_plain
-from steelyard.errors import DataError
+from steelyard.config import convert, to_plain
+from steelyard.errors import ConfigError, DataError
 from steelyard.quantity import Measurement
 
 __all__ = ["Progress", "TrainResult", "spread_of"]
@@ -135,14 +135,9 @@ class TrainResult:
             DataError: a field is missing or unknown.
         """
         try:
-            pairs = [(int(step), float(loss)) for step, loss in value["eval_losses"]]
-            fields: dict[str, Any] = {**value, "eval_losses": pairs}
-            fields |= {name: Path(value[name]) for name in ("checkpoint", "model")}
-            return cls(**fields)
-        except (TypeError, KeyError, ValueError) as error:
-            raise DataError(
-                f"not a stored training result: {error}", hint="delete result.json and train again"
-            ) from error
+            return convert(value, cls, where="not a stored training result")
+        except ConfigError as error:
+            raise DataError(str(error), hint="delete result.json and train again") from error
 
     def store(self, directory: Path) -> None:
         """Write the result into its run folder; its paths are relative, so the folder may move."""

@@ -1,6 +1,7 @@
 """The part of the quickstart's report that says what a budget buys."""
 
 from steelyard.plan import Plan
+from steelyard.plan.types import layout_words
 from steelyard.runs import Column, Facts, Section, Table, Text
 from steelyard.runs.report import Cell, fact
 from steelyard.units import pretty
@@ -34,7 +35,9 @@ def plan_section(found: Quickstart) -> Section:
     facts = [
         fact(item, _LABELS[item.quantity]) for item in plan.forecasts if item.quantity in _LABELS
     ]
-    rejected: list[list[Cell]] = [[_layout(item.choice), item.reason] for item in plan.rejected[:6]]
+    rejected: list[list[Cell]] = [
+        [layout_words(item.choice), item.reason] for item in plan.rejected[:6]
+    ]
     return Section(
         "What the budget buys",
         [
@@ -83,18 +86,6 @@ def _law_of(plan: Plan) -> str:
     )
 
 
-def _layout(choice: dict) -> str:
-    """Print an alternative's layout in a few words."""
-    parts = (
-        f"{choice['num_accelerators']} = {choice['data']} data x {choice['tensor']} tensor x "
-        f"{choice['pipeline']} pipeline"
-    )
-    return (
-        f"{parts}, ZeRO {choice['zero_stage']}, micro-batch {choice['micro_batch']}, recompute "
-        f"{choice['recompute']}"
-    )
-
-
 def _recipe(choice: dict) -> list[list[Cell]]:
     """Describe the chosen settings in four lines."""
     arch = choice["architecture"]
@@ -116,7 +107,7 @@ def _recipe(choice: dict) -> list[list[Cell]]:
         ["Optimizer", f"peak learning rate {choice['learning_rate']:.3g}, {choice['dtype']}"],
         [
             "Layout",
-            f"{choice['accelerator']} of {choice['cluster']}: {_layout(choice)}, accumulation "
+            f"{choice['accelerator']} of {choice['cluster']}: {layout_words(choice)}, accumulation "
             f"{choice['accumulation']}"
             + (", sequence parallel" if choice["sequence_parallel"] else ""),
         ],

@@ -6,7 +6,6 @@ killed quickstart goes on where it stopped when it is run again with the same op
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from steelyard.catalog import (
     Calibration,
@@ -16,13 +15,18 @@ from steelyard.catalog import (
     site_of,
     store_calibration,
 )
-from steelyard.catalog.hardware import Accelerator, Cluster, Site
+from steelyard.catalog.calibrate import calibrate
+from steelyard.catalog.hardware import Cluster, Site
 from steelyard.config import to_plain
 from steelyard.cost import Machine
+from steelyard.data.manifest import Manifest
+from steelyard.data.shards import TokenShards
+from steelyard.data.text import default_sources, prepare
 from steelyard.files import exclusive
 from steelyard.laws import Fit
 from steelyard.plan import Plan
 from steelyard.quantity import Check, Forecast, check
+from steelyard.runs import Ledger, RunStore
 from steelyard.weigh.budget import plan_budget
 from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
@@ -33,36 +37,12 @@ from steelyard.weigh.stages import Stages
 from steelyard.weigh.table import write_table
 from steelyard.weigh.training import climb, model_directory, probe_step_times, train_target
 
-if TYPE_CHECKING:
-    from steelyard.data.shards import TokenShards
-
-__all__ = ["Quickstart", "TextFacts", "run_quickstart"]
+__all__ = ["Quickstart", "run_quickstart"]
 
 _FRESH_S = 7 * 86400.0
 _BYTES_PER_MINUTE = 3_000_000
 _HELDOUT_FRACTION = 0.05
 _SERVING_SHARE = 0.07
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextFacts:
-    """What the text stage made.
-
-    Attributes:
-        directory: folder of the token shards.
-        documents: documents kept.
-        duplicate_fraction: share of clean documents that were dropped as duplicates.
-        bytes: bytes of text read.
-        tokens: tokens to train on.
-        bytes_per_token: UTF-8 bytes an average token stands for.
-    """
-
-    directory: str
-    documents: int
-    duplicate_fraction: float
-    bytes: int
-    tokens: int
-    bytes_per_token: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +52,7 @@ class Quickstart:
     Attributes:
         config: what the user chose.
         calibration: calibration of this machine.
-        text: what was read.
+        text: what was read, cut and packed.
         ladder: what was trained.
         points: the ladder's cooled-down runs.
         laws: laws fitted to them, the one with the smaller residuals first.
@@ -88,7 +68,7 @@ class Quickstart:
 
     config: QuickstartConfig
     calibration: Calibration
-    text: TextFacts
+    text: Manifest
     ladder: Ladder
     points: list[RungPoint]
     laws: list[Fit]
@@ -121,12 +101,14 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         StoreError: another quickstart works in the same folder.
     """
     began_s = time.monotonic()
-    where, chip, place = _target_of_plan(config)
+    # Looked up before any work is done, so that an unknown name is refused at once.
+    where = cluster(config.cluster)
+    chip, place = accelerator(where.accelerator), site_of(where)
     with exclusive(config.out, wait_s=1.0):
         stages = Stages(config.out / "stages", bar)
         calibration = _calibrate(stages, config)
         machine = Machine.from_calibration(calibration)
-        text, shards = _read_text(config, bar)
+        shards = _read_text(config, bar)
         ladder = _design_ladder(stages, config, shards)
         points = _climb(stages, ladder, shards, config)
         laws = fit_laws(points, seed=config.seed)
@@ -143,7 +125,7 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
     return Quickstart(
         config=config,
         calibration=calibration,
-        text=text,
+        text=shards.manifest,
         ladder=ladder,
         points=points,
         laws=laws,
@@ -158,15 +140,8 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
     )
 
 
-def _target_of_plan(config: QuickstartConfig) -> tuple[Cluster, Accelerator, Site]:
-    """Look up where the plan is for, before any work is done."""
-    where = cluster(config.cluster)
-    return where, accelerator(where.accelerator), site_of(where)
-
-
 def _calibrate(stages: Stages, config: QuickstartConfig) -> Calibration:
     """Measure this machine, or take a measurement of the last week with as many threads."""
-    from steelyard.catalog.calibrate import calibrate
 
     def work() -> Calibration:
         stored = load_calibration()
@@ -188,15 +163,12 @@ def _calibrate(stages: Stages, config: QuickstartConfig) -> Calibration:
     return stages.run("calibrate", {"threads": config.threads}, Calibration, work)
 
 
-def _read_text(config: QuickstartConfig, bar: StageBar) -> "tuple[TextFacts, TokenShards]":
+def _read_text(config: QuickstartConfig, bar: StageBar) -> TokenShards:
     """Prepare the token shards; the data room keeps its own finished stages."""
-    from steelyard.data.shards import TokenShards
-    from steelyard.data.text import default_sources, prepare
-
     out = config.out / "data"
     sources = list(config.text) or default_sources()
     with bar("text") as advance:
-        manifest = prepare(
+        prepare(
             sources,
             out,
             vocab_size=VOCAB_SIZE,
@@ -205,18 +177,10 @@ def _read_text(config: QuickstartConfig, bar: StageBar) -> "tuple[TextFacts, Tok
             max_bytes=int(_BYTES_PER_MINUTE * config.minutes),
             progress=lambda stage, fraction: advance(fraction, stage),
         )
-    facts = TextFacts(
-        directory=str(out),
-        documents=manifest.documents,
-        duplicate_fraction=manifest.duplicate_fraction,
-        bytes=manifest.text_bytes,
-        tokens=manifest.num_tokens,
-        bytes_per_token=manifest.bytes_per_token,
-    )
-    return facts, TokenShards(out)
+    return TokenShards(out)
 
 
-def _design_ladder(stages: Stages, config: QuickstartConfig, shards: "TokenShards") -> Ladder:
+def _design_ladder(stages: Stages, config: QuickstartConfig, shards: TokenShards) -> Ladder:
     """Probe step times and choose the ladder; stored, so that a resumed job climbs the same one."""
     shapes = probe_shapes(config.minutes)
 
@@ -233,7 +197,7 @@ def _design_ladder(stages: Stages, config: QuickstartConfig, shards: "TokenShard
 
 
 def _climb(
-    stages: Stages, ladder: Ladder, shards: "TokenShards", config: QuickstartConfig
+    stages: Stages, ladder: Ladder, shards: TokenShards, config: QuickstartConfig
 ) -> list[RungPoint]:
     """Train the rungs."""
     points = stages.run_shown(
@@ -285,7 +249,6 @@ def _serve(stages: Stages, config: QuickstartConfig) -> ServingOutcome:
 
 def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list[Check]) -> str:
     """Write the run and its checks into the run store and the ledger, once."""
-    from steelyard.runs import Ledger, RunStore
 
     def work() -> str:
         store = RunStore()

@@ -173,10 +173,10 @@ def _method(found: Quickstart) -> Section:
     text, ladder, serving = found.text, found.ladder, found.serving
     rungs = ", ".join(f"{width}x{layers}" for width, layers in ladder.rungs)
     said = (
-        f"- Text: {text.documents:,} documents ({pretty(text.bytes, 'byte')}), "
+        f"- Text: {text.documents:,} documents ({pretty(text.text_bytes, 'byte')}), "
         f"{100 * text.duplicate_fraction:.1f} % duplicates dropped, "
-        f"{text.tokens:,} training tokens of {text.bytes_per_token:.2f} bytes; held-out documents "
-        f"were never trained on.\n"
+        f"{text.num_tokens:,} training tokens of {text.bytes_per_token:.2f} bytes; held-out "
+        f"documents were never trained on.\n"
         f"- Ladder: models {rungs} (width x layers), each one constant-rate run cooled down at "
         f"{', '.join(map(str, ladder.branch_steps))} "
         f"steps of {BATCH_SIZE} x {SEQUENCE_LENGTH} tokens; then "

@@ -2,18 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steelyard.cost.step_time import ServeStepTime, step_features
+from steelyard.nn.checkpoint import load
+from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads
 from steelyard.quantity import Forecast, Measurement
+from steelyard.serve.engine import LLM, default_config
+from steelyard.serve.forecast import forecast_replay
+from steelyard.serve.profile import profile
 from steelyard.serve.traces import TraceRequest, synthetic_rows, with_prompts
 from steelyard.weigh.progress import Advance
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
 
 __all__ = ["ServingOutcome", "make_trace", "weigh_serving"]
 
@@ -114,19 +115,13 @@ def weigh_serving(
     Returns:
         Simulated forecasts beside real measurements.
     """
-    from steelyard.nn.checkpoint import load
-
     network = load(model)
     with torch_threads(1 if network.architecture.hidden_size < _THREADED_WIDTH else threads):
         return _weigh(network, seconds, seed, advance)
 
 
-def _weigh(network: "Transformer", seconds: float, seed: int, advance: Advance) -> ServingOutcome:
+def _weigh(network: Transformer, seconds: float, seed: int, advance: Advance) -> ServingOutcome:
     """Profile, forecast and replay with the threads that are set."""
-    from steelyard.serve.engine import LLM, default_config
-    from steelyard.serve.forecast import forecast_replay
-    from steelyard.serve.profile import profile
-
     llm = LLM(network, default_config(network, pool_bytes=64 * 2**20, max_model_len=_MAX_LENGTH))
     advance(0.05, "timing the engine's steps")
     step_time = profile(

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
+from steelyard.train.session import Session
+from steelyard.train.source import TokenSource
+from steelyard.train.study import ladder_tokens, run_ladder_rung
+from steelyard.train.trainer import train
 from steelyard.weigh.forecast import RungPoint
 from steelyard.weigh.ladder import (
     BATCH_SIZE,
@@ -19,9 +22,6 @@ from steelyard.weigh.ladder import (
 )
 from steelyard.weigh.progress import Advance
 from steelyard.weigh.settings import QuickstartConfig
-
-if TYPE_CHECKING:
-    from steelyard.train.source import TokenSource
 
 __all__ = ["climb", "model_directory", "probe_step_times", "rung_config", "train_target"]
 
@@ -65,13 +65,11 @@ def rung_config(
 
 def probe_step_times(
     shapes: Sequence[tuple[int, int]],
-    shards: "TokenSource",
+    shards: TokenSource,
     config: QuickstartConfig,
     advance: Advance,
 ) -> list[float]:
     """Time a few optimizer steps of each shape, seconds each, medians without the first ones."""
-    from steelyard.train.session import Session
-
     times: list[float] = []
     for index, shape in enumerate(shapes):
         advance(index / len(shapes), f"step time of a {shape[0]}-wide model")
@@ -83,11 +81,9 @@ def probe_step_times(
 
 
 def climb(
-    ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advance: Advance
+    ladder: Ladder, shards: TokenSource, config: QuickstartConfig, advance: Advance
 ) -> list[RungPoint]:
     """Train every rung at every token count, or go on where an earlier call was killed."""
-    from steelyard.train.study import ladder_tokens, run_ladder_rung
-
     points: list[RungPoint] = []
     lengths = list(ladder.branch_steps)
     configs = [rung_config(shape, lengths[-1], config, cooled=False) for shape in ladder.rungs]
@@ -115,11 +111,9 @@ def climb(
 
 
 def train_target(
-    ladder: Ladder, shards: "TokenSource", config: QuickstartConfig, advance: Advance
+    ladder: Ladder, shards: TokenSource, config: QuickstartConfig, advance: Advance
 ) -> TrainResult:
     """Train the larger model to its end, or go on where an earlier call was killed."""
-    from steelyard.train.trainer import train
-
     tally = _Tally(advance, 0.0, 1.0, ladder.target_steps)
     recipe = rung_config(ladder.target, ladder.target_steps, config, cooled=True)
     return train(recipe, shards, config.out / "target", on_step=tally.step)

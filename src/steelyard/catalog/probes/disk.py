@@ -5,36 +5,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from steelyard.catalog.probes.timing import Clock, Samples, host_clock
+from steelyard.catalog.probes.timing import Clock, Samples, Timed, host_clock
 
-__all__ = ["DiskRates", "disk_rates"]
+__all__ = ["disk_rates"]
 
 _BLOCK_BYTES = 4 * 2**20
 # Memory from mmap is aligned to pages, which direct access requires.
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class DiskRates:
-    """Timed passes over one file.
-
-    Attributes:
-        write: seconds per pass, flush included; None when nothing could be written.
-        read: seconds per pass; None when nothing could be written.
-        size_bytes: size of the file.
-        direct: whether both passes bypassed the page cache.
-    """
-
-    write: Samples | None
-    read: Samples | None
-    size_bytes: int
-    direct: bool
-
-
-def disk_rates(folder: Path, *, quick: bool, clock: Clock = host_clock) -> DiskRates:
+def disk_rates(
+    folder: Path, *, quick: bool, clock: Clock = host_clock
+) -> tuple[dict[str, Timed], bool]:
     """Write and read a temporary file in `folder`, which is removed again.
 
     The file is 32 MiB when quick, else 128 MiB, and at most a twentieth of the free space; with
@@ -46,12 +30,13 @@ def disk_rates(folder: Path, *, quick: bool, clock: Clock = host_clock) -> DiskR
         clock: times one pass.
 
     Returns:
-        Samples of both directions.
+        Samples of both directions by the field of the calibration, flush included in writing, none
+        when nothing could be written; and whether both bypassed the page cache.
     """
     wanted = (32 if quick else 128) * 2**20
     blocks = min(wanted, shutil.disk_usage(folder).free // 20) // _BLOCK_BYTES
     if blocks == 0 or not os.access(folder, os.W_OK):
-        return DiskRates(None, None, 0, False)
+        return {}, False
     with (
         tempfile.TemporaryDirectory(prefix=".calibrate-", dir=folder) as temporary,
         mmap.mmap(-1, _BLOCK_BYTES) as block,
@@ -63,7 +48,9 @@ def disk_rates(folder: Path, *, quick: bool, clock: Clock = host_clock) -> DiskR
         passes, most_s = (3, 1.5) if quick else (5, 5.0)
         write = _passes(lambda: _write(path, block, blocks, flag), clock, passes, most_s)
         read = _passes(lambda: _read(path, block, blocks, flag), clock, passes, most_s)
-    return DiskRates(write, read, blocks * _BLOCK_BYTES, bool(flag))
+    size = float(blocks * _BLOCK_BYTES)
+    found = {"disk_write_bytes_per_s": (write, size), "disk_read_bytes_per_s": (read, size)}
+    return found, bool(flag)
 
 
 def _passes(run: Callable[[], None], clock: Clock, passes: int, most_s: float) -> Samples:

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from functools import partial
 
-from steelyard.catalog.probes.timing import Clock, Samples, clock_of, host_clock, repeat
+import torch
+import torch.nn.functional as F
+
+from steelyard.catalog.probes.timing import Clock, Samples, Timed, repeat
 
 __all__ = ["attention", "elementwise", "launch"]
 
@@ -19,32 +22,24 @@ _OPERATIONS = 300
 """Operations dispatched in one repetition."""
 
 
-def _timed(work: Callable[[], None], device: str, quick: bool, clock: Clock | None) -> Samples:
+def _timed(work: Callable[[], None], quick: bool, clock: Clock) -> Samples:
     """Time one training pass of an operator."""
-    return repeat(
-        work,
-        clock or clock_of(device),
-        repeats=5 if quick else 9,
-        least_s=0.01,
-        most_s=0.4 if quick else 1.0,
-    )
+    most_s = 0.4 if quick else 1.0
+    return repeat(work, clock, repeats=5 if quick else 9, least_s=0.01, most_s=most_s)
 
 
-def attention(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[Samples, float]:
+def attention(*, device: str, quick: bool, clock: Clock) -> Timed:
     """Time one training pass of attention, in fp32 on a CPU and bf16 on CUDA.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
-        clock: times a number of calls; the device's own when not given.
+        clock: times a number of calls.
 
     Returns:
         Samples, and the FLOPs of one repetition: the causal half of both products forward, 2.5
         times as many backward.
     """
-    import torch
-    import torch.nn.functional as F
-
     sequences, heads, tokens, size = _ATTENTION[device]
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     generator = torch.Generator().manual_seed(0)
@@ -56,23 +51,20 @@ def attention(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[
         torch.autograd.grad(out, (query, key, value), whole[3])
 
     flops = 3.5 * 4.0 * sequences * heads * tokens * (tokens + 1) / 2 * size
-    return _timed(work, device, quick, clock), flops
+    return _timed(work, quick, clock), flops
 
 
-def elementwise(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[Samples, float]:
+def elementwise(*, device: str, quick: bool, clock: Clock) -> Timed:
     """Time one training pass of SiLU and log-softmax, which exponentials bound, over fp32 rows.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
-        clock: times a number of calls; the device's own when not given.
+        clock: times a number of calls.
 
     Returns:
         Samples, and the bytes one repetition reads and writes.
     """
-    import torch
-    import torch.nn.functional as F
-
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(_ROWS[device], generator=generator).to(device).requires_grad_()
     above = torch.ones_like(values)
@@ -80,10 +72,10 @@ def elementwise(*, device: str, quick: bool, clock: Clock | None = None) -> tupl
     def work() -> None:
         torch.autograd.grad(F.log_softmax(F.silu(values), dim=-1), [values], above)
 
-    return _timed(work, device, quick, clock), float(_PASSES * values.nbytes)
+    return _timed(work, quick, clock), float(_PASSES * values.nbytes)
 
 
-def launch(*, device: str, quick: bool, clock: Clock = host_clock) -> Samples:
+def launch(*, device: str, quick: bool, clock: Clock) -> Samples:
     """Time the dispatch of small additions.
 
     On CUDA the queue is drained between repetitions, not inside them.
@@ -96,8 +88,6 @@ def launch(*, device: str, quick: bool, clock: Clock = host_clock) -> Samples:
     Returns:
         Seconds per operation.
     """
-    import torch
-
     ones = torch.ones(8, device=device)
     seconds: list[float] = []
     with torch.inference_mode():

@@ -7,39 +7,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from steelyard.catalog.probes import echo
-from steelyard.catalog.probes.timing import Clock, Samples, host_clock, repeat
+from steelyard.catalog.probes.timing import Clock, Samples, Timed, host_clock, repeat
 from steelyard.errors import CalibrationError
 
-__all__ = ["LinkRates", "link_rates"]
+__all__ = ["link_rates"]
 
 _MESSAGE_BYTES = 8 * 2**20
 _TIMEOUT_S = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRates:
-    """Timed exchanges with a second process.
-
-    Attributes:
-        tcp_one_way: half of the time of one byte over loopback TCP and its answer.
-        tcp_message: time of `message_bytes` over loopback TCP and a one-byte answer.
-        pipe_one_way: half of the time of one byte over a pipe and its answer.
-        shared_message: time to copy `message_bytes` into shared memory here and out of it there.
-        message_bytes: size of the large messages.
-    """
-
-    tcp_one_way: Samples
-    tcp_message: Samples
-    pipe_one_way: Samples
-    shared_message: Samples
-    message_bytes: int
-
-
-def link_rates(*, quick: bool, clock: Clock = host_clock) -> LinkRates:
+def link_rates(*, quick: bool, clock: Clock = host_clock) -> dict[str, Timed]:
     """Start a second process and exchange messages with it.
 
     Args:
@@ -47,7 +27,9 @@ def link_rates(*, quick: bool, clock: Clock = host_clock) -> LinkRates:
         clock: times a number of exchanges.
 
     Returns:
-        Samples of all four exchanges.
+        Samples of the four exchanges by the field of the calibration. A latency is half of the time
+        of one byte and its answer; a rate counts a large message over TCP with a one-byte answer,
+        or its copies into shared memory here and out of it there.
 
     Raises:
         CalibrationError: the second process does not answer.
@@ -67,7 +49,7 @@ def link_rates(*, quick: bool, clock: Clock = host_clock) -> LinkRates:
             ) from error
 
 
-def _exchange(path: Path, clock: Clock, repeats: int) -> LinkRates:
+def _exchange(path: Path, clock: Clock, repeats: int) -> dict[str, Timed]:
     """Run the far end and time the exchanges with it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(_TIMEOUT_S)
@@ -84,7 +66,12 @@ def _exchange(path: Path, clock: Clock, repeats: int) -> LinkRates:
             except BaseException:
                 far.kill()
                 raise
-    return LinkRates(_halved(round_trip), message, _halved(pipe), shared, _MESSAGE_BYTES)
+    return {
+        "link_latency_s": (_halved(round_trip), 0.0),
+        "link_bytes_per_s": (message, float(_MESSAGE_BYTES)),
+        "shared_latency_s": (_halved(pipe), 0.0),
+        "shared_bytes_per_s": (shared, float(_MESSAGE_BYTES)),
+    }
 
 
 def _halved(samples: Samples) -> Samples:

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable
 
-from steelyard.catalog.probes.timing import Clock, Samples, clock_of, repeat
+import torch
 
-__all__ = ["DTYPES", "matmul_shapes", "time_matmuls"]
+from steelyard.catalog.probes.timing import Clock, Samples, repeat
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""Names of the catalog's dtypes and torch's names of them."""
+__all__ = ["matmul_shapes", "time_matmuls"]
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def matmul_shapes(*, device: str, quick: bool) -> list[tuple[int, int, int]]:
@@ -48,10 +49,10 @@ def time_matmuls(
     *,
     device: str,
     quick: bool,
+    clock: Clock,
     budget_s: float,
     seed: int = 0,
     step: Callable[[float], None] = lambda _: None,
-    clock: Clock | None = None,
 ) -> dict[tuple[int, int, int], Samples]:
     """Time the matrix products of one dtype.
 
@@ -63,10 +64,10 @@ def time_matmuls(
         dtype: "fp32", "bf16" or "fp16".
         device: "cpu" or "cuda".
         quick: fewer shapes and repetitions.
+        clock: times a number of calls.
         budget_s: seconds to spend.
         seed: seed of the operands.
         step: receives the fraction done, 0 to 1.
-        clock: times a number of calls; the device's own when not given.
 
     Returns:
         Samples by shape (m, n, k), the shapes in the order of `matmul_shapes`.
@@ -84,7 +85,7 @@ def time_matmuls(
         if rate and 5 * flops / rate > left_s:
             continue
         timed[m, n, k] = _time_one(
-            dtype, (m, n, k), clock=clock or clock_of(device), device=device, quick=quick, seed=seed
+            dtype, (m, n, k), clock=clock, device=device, quick=quick, seed=seed
         )
         rate = max(rate, timed[m, n, k].rate(flops))
     return timed
@@ -94,10 +95,8 @@ def _time_one(
     dtype: str, shape: tuple[int, int, int], *, clock: Clock, device: str, quick: bool, seed: int
 ) -> Samples:
     """Time one product."""
-    import torch
-
     m, n, k = shape
-    kind = getattr(torch, DTYPES[dtype])
+    kind = _DTYPES[dtype]
     generator = torch.Generator().manual_seed(seed)
     left = torch.randn(m, k, generator=generator).to(device, kind)
     right = torch.randn(k, n, generator=generator).to(device, kind)

@@ -3,7 +3,9 @@
 import os
 from pathlib import Path
 
-from steelyard.catalog.probes.timing import Clock, Samples, clock_of, host_clock, repeat
+import torch
+
+from steelyard.catalog.probes.timing import Clock, Timed, host_clock, repeat
 
 __all__ = [
     "cache_stream",
@@ -20,8 +22,6 @@ _ROW_FLOATS = 64
 def memory_bytes(device: str) -> float:
     """Return the memory this process may use: what is installed, or its container's lower limit."""
     if device == "cuda":
-        import torch
-
         return float(torch.cuda.get_device_properties(0).total_memory)
     installed = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     limit = Path("/sys/fs/cgroup/memory.max")
@@ -32,8 +32,6 @@ def memory_bytes(device: str) -> float:
 def last_level_cache_bytes(device: str) -> int:
     """Return the size of the last-level cache; 32 MiB where the system does not say."""
     if device == "cuda":
-        import torch
-
         return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0)) or 32 * 2**20
     sizes = [
         path.read_text().strip()
@@ -49,31 +47,27 @@ def last_level_cache_bytes(device: str) -> int:
     )
 
 
-def _triad(
-    size_bytes: float, device: str, clock: Clock | None, repeats: int, most_s: float
-) -> tuple[Samples, float]:
+def _triad(size_bytes: float, device: str, clock: Clock, repeats: int, most_s: float) -> Timed:
     """Time c = a + 2b over arrays of `size_bytes` together: two are read and one is written."""
-    import torch
-
     floats = int(size_bytes // 12)
     # Every page is written before the timing: a page that was never touched is not in memory yet.
     first, second, out = (torch.ones(floats, device=device) for _ in range(3))
     samples = repeat(
         lambda: torch.add(first, second, alpha=2.0, out=out),
-        clock or clock_of(device),
+        clock,
         repeats=repeats,
         most_s=most_s,
     )
     return samples, 12.0 * floats
 
 
-def stream(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[Samples, float]:
+def stream(*, device: str, quick: bool, clock: Clock) -> Timed:
     """Time a triad over arrays that together are at least four times the last-level cache.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
-        clock: times a number of calls; the device's own when not given.
+        clock: times a number of calls.
 
     Returns:
         Samples, and the bytes read plus written by one pass.
@@ -89,13 +83,13 @@ def _beyond_caches(device: str, least_bytes: float) -> float:
     return min(max(4 * last_level_cache_bytes(device), least_bytes), memory_bytes(device) / 8)
 
 
-def cache_stream(*, device: str, quick: bool, clock: Clock | None = None) -> tuple[Samples, float]:
+def cache_stream(*, device: str, quick: bool, clock: Clock) -> Timed:
     """Time a triad over arrays that together fill an eighth of the last-level cache.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
-        clock: times a number of calls; the device's own when not given.
+        clock: times a number of calls.
 
     Returns:
         Samples, and the bytes read plus written by one pass.
@@ -104,36 +98,32 @@ def cache_stream(*, device: str, quick: bool, clock: Clock | None = None) -> tup
     return _triad(size, device, clock, 9 if quick else 21, 0.3 if quick else 1.0)
 
 
-def gather(
-    *, device: str, quick: bool, seed: int = 0, clock: Clock | None = None
-) -> tuple[Samples, float]:
+def gather(*, device: str, quick: bool, clock: Clock, seed: int = 0) -> Timed:
     """Time the gather of random 256-byte rows from a table beyond the caches.
 
     Args:
         device: "cpu" or "cuda".
         quick: fewer repetitions.
+        clock: times a number of calls.
         seed: seed of the row numbers.
-        clock: times a number of calls; the device's own when not given.
 
     Returns:
         Samples, and the bytes of the rows gathered by one pass.
     """
-    import torch
-
     rows = int(_beyond_caches(device, 128 * 2**20) // (4 * _ROW_FLOATS))
     table = torch.ones(rows, _ROW_FLOATS, device=device)
     picks = torch.randint(rows, (2**16,), generator=torch.Generator().manual_seed(seed)).to(device)
     out = torch.empty(len(picks), _ROW_FLOATS, device=device)
     samples = repeat(
         lambda: torch.index_select(table, 0, picks, out=out),
-        clock or clock_of(device),
+        clock,
         repeats=7 if quick else 15,
         most_s=0.3 if quick else 1.0,
     )
     return samples, 4.0 * _ROW_FLOATS * len(picks)
 
 
-def host_copy(*, quick: bool) -> tuple[Samples, float]:
+def host_copy(*, quick: bool) -> Timed:
     """Time copies from pinned host memory to the GPU.
 
     Args:
@@ -142,8 +132,6 @@ def host_copy(*, quick: bool) -> tuple[Samples, float]:
     Returns:
         Samples, and the bytes of one copy.
     """
-    import torch
-
     # Pinned pages: others are copied twice, first into a buffer that the GPU may read.
     source = torch.ones(2**24).pin_memory()
     target = torch.empty(2**24, device="cuda")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from steelyard.quantity import Measurement
 
-__all__ = ["Clock", "Samples", "clock_of", "host_clock", "quietest", "repeat"]
+__all__ = ["Clock", "Samples", "Timed", "clock_of", "host_clock", "quietest", "repeat"]
 
 Clock = Callable[[Callable[[], Any], int], float]
 """Runs a call a number of times and returns the seconds that all of them took."""
@@ -61,6 +62,10 @@ class Samples:
         )
 
 
+Timed = tuple[Samples, float]
+"""What a probe returns: its samples, and the FLOPs or bytes of one repetition, 0 for a time."""
+
+
 def quietest(rounds: list[Samples]) -> Samples:
     """Return the round with the least median: other work only ever slows a round down.
 
@@ -87,8 +92,6 @@ def host_clock(call: Callable[[], Any], loops: int) -> float:
 
 def _cuda_clock(call: Callable[[], Any], loops: int) -> float:
     """Time `loops` calls by events on the GPU's stream, so that launches are not counted."""
-    import torch
-
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()
