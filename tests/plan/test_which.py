@@ -23,7 +23,7 @@ def test_training_is_ranked_by_money_and_the_rest_say_why_not():
     assert not found[0].reason
     assert all(item.reason for item in found[1:])
     ratio = able[1].value("run.cost") / able[0].value("run.cost")
-    assert f"{ratio:.2g}x the money" in able[1].reason
+    assert f"{ratio:.3g}x the money" in able[1].reason
 
 
 def test_a_model_too_large_says_what_it_needs():

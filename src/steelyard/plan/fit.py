@@ -300,8 +300,8 @@ def _usd_per_million(
         hour = chip_hour(record, site)
     except CatalogError:
         return None
-    # Electricity alone is the price of a machine that one has, not of one in the catalog.
-    if hour.method == "own" and record.confidence != "measured":
+    # Hardware that is owned is cheaper than any rent: only this machine is taken as owned.
+    if hour.method != "rented" and record.confidence != "measured":
         return None
     return hour.total_usd * count / 3600 / rate * 1e6
 
@@ -336,8 +336,10 @@ def _decode_rate(
     size = load.users * arch.hidden_size * kind.activation_bytes
     # One sum over the group after attention and one after the MLP.
     links_s = 2 * arch.num_layers * float(all_reduce_s(machine, size, count)) if count > 1 else 0.0
-    flops = float(table.total("flops")) / (machine.peak_flops_per_s * machine.efficiencies.matmul)
-    bound = "compute" if flops > kernels_s / 2 else "bandwidth"
+    moved = float(table.total("bytes_moved"))
+    memory_s = moved / float(machine.bandwidth(moved))
+    # Where products are slow at few rows, moving the bytes is a small part of the time.
+    bound = "compute" if memory_s < kernels_s / 2 else "bandwidth"
     return load.users / (kernels_s + links_s), "links" if links_s > kernels_s else bound
 
 

@@ -24,8 +24,9 @@ class Machines:
         cluster: nodes and their network.
         accelerator: record of the cluster's accelerator.
         site: place with its electricity.
-        dtype: number format of the matrix products.
-        calibrated: measured roofline of this machine; None plans on published peaks.
+        dtype: number format of the matrix products on published accelerators.
+        calibrated: measured rooflines of this machine, one per number format; none for published
+            peaks.
         notes: assumptions a reader should know.
     """
 
@@ -33,12 +34,18 @@ class Machines:
     accelerator: Accelerator
     site: Site
     dtype: str = "bf16"
-    calibrated: Machine | None = None
+    calibrated: tuple[Machine, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def machines_of(
-    *, cluster: str = "", accelerator: str = "", count: int = 0, site: str = "", dtype: str = ""
+    *,
+    cluster: str = "",
+    accelerator: str = "",
+    count: int = 0,
+    nodes: int = 0,
+    site: str = "",
+    dtype: str = "",
 ) -> Machines:
     """Look the machines of a plan up.
 
@@ -46,10 +53,11 @@ def machines_of(
         cluster: catalog name of a cluster, or "this-machine".
         accelerator: catalog name of an accelerator, or "this-machine", in place of a cluster.
         count: accelerators to use at most; 0 takes all of a cluster, and 8 of an accelerator.
+        nodes: nodes of a cluster to use at most, 0 for all.
         site: catalog name of the place; the cluster's own when empty, and the world's average where
             that is unknown.
         dtype: number format of the matrix products; when empty, bf16 on published accelerators and
-            the fastest one measured on this machine.
+            every one that was measured on this machine.
 
     Returns:
         The machines.
@@ -72,6 +80,8 @@ def machines_of(
     if cluster:
         chosen = catalog.cluster(cluster)
         notes: tuple[str, ...] = ()
+        if nodes > 0:
+            chosen = replace(chosen, num_nodes=min(nodes, chosen.num_nodes))
         if count:
             chosen = _part(chosen, count)
     else:
@@ -137,14 +147,14 @@ def _this_machine(site: str, dtype: str) -> Machines:
             "this-machine is not calibrated yet", hint="run `steelyard calibrate`"
         )
     measured = dict.fromkeys(point.dtype for point in calibration.matmul)
-    fastest = max(measured, key=calibration.best_flops_per_s)
     cluster = catalog.cluster(THIS_MACHINE)
     place = catalog.site(site or WORLD_AVERAGE)
     return Machines(
         cluster=cluster,
         accelerator=catalog.accelerator(THIS_MACHINE),
         site=place,
-        dtype=dtype or fastest,
-        calibrated=Machine.from_calibration(calibration, dtype or fastest),
+        calibrated=tuple(
+            Machine.from_calibration(calibration, name) for name in ([dtype] if dtype else measured)
+        ),
         notes=_world_note(place, site),
     )

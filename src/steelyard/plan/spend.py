@@ -103,9 +103,10 @@ def plan_within(budget: Budget, plan: Callable[[float], Plan]) -> Plan:
             made = plan(flops)
             spent = made.forecast(quantity).value / budget.amount
         except InfeasibleError as error:
-            # More than the machines hold or the deadline allows: less compute may still fit.
+            # Too little for a model with its vocabulary, or more than the machines hold or the
+            # deadline allows: then less compute may still do.
             refusal = error
-            spent = math.inf
+            spent = 0.0 if str(error).startswith("budget") else math.inf
         else:
             if spent <= 1 and flops > least:
                 best = made
@@ -127,7 +128,7 @@ def plan_within(budget: Budget, plan: Callable[[float], Plan]) -> Plan:
 
 def _next(flops: float, spent: float, least: float, most: float) -> float:
     """Return the compute to try next: in proportion, or the middle where that left the bracket."""
-    guess = flops * 0.99 / spent if 0 < spent < math.inf else flops / 100
+    guess = flops * 0.99 / spent if 0 < spent < math.inf else flops * (100 if not spent else 0.01)
     if least < guess < most:
         return guess
     return math.sqrt(least * most) if least and most < math.inf else flops / 10

@@ -194,11 +194,11 @@ def _with_reason(item: Contender, first: Contender, money: str, time: str) -> Co
     if not item.count:
         return item
     spent, seconds = (item.value(name) / first.value(name) for name in (money, time))
-    pace = f"{seconds:.2g}x the time" if time == "train.total_time" else ""
+    pace = f"{seconds:.3g}x the time" if time == "train.total_time" else ""
     if math.isinf(item.value(money)):
         reason = "no rent is known" + (f"; {pace}" if pace else "")
     else:
-        reason = f"{spent:.2g}x the money" + (f", {pace}" if pace else "")
+        reason = f"{spent:.3g}x the money" + (f", {pace}" if pace else "")
     return replace(item, reason=reason)
 
 
