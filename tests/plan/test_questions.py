@@ -1,4 +1,4 @@
-"""`steelyard plan` asked as people ask: answers, exit codes, and refusals in the words of the CLI."""
+"""`steelyard plan` asked as people ask: answers, exit codes, refusals in the words of the flags."""
 
 import json
 

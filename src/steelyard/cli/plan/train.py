@@ -68,12 +68,6 @@ def train(
             empty.
         json: print the plan as JSON.
     """
-    if law not in laws.published:
-        near = difflib.get_close_matches(law, laws.published, n=2, cutoff=0.3)
-        raise ConfigError(
-            f"no published law named {law!r}",
-            hint=f"near names: {', '.join(near) or ', '.join(laws.published)}",
-        )
     machines = machines_of(
         cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, site=site, dtype=dtype
     )
@@ -81,39 +75,38 @@ def train(
     if rent is None and accelerator:
         # An accelerator that is named apart from a cluster is rented, where a rent is known.
         rent = machines.accelerator.price_usd_per_hour or None
-    fit = laws.published[law].fit()
-    architecture: Architecture | None = None
-    near_models: list[str] = []
-    if model:
-        architecture, near_models = model_of(
-            model, vocab_size=vocab_size, sequence_length=sequence_length
-        )
+    sizes = {"vocab_size": vocab_size, "sequence_length": sequence_length}
+    architecture, near = model_of(model, **sizes) if model else (None, [])
+    fit = _published(law)
 
     def plan(flops: float) -> Plan:
-        allocation: AllocationLike = (
-            _at_size(fit, architecture, flops, sequence_length)
-            if architecture
-            else laws.allocate(fit, flops)
-        )
-        return _plan(
-            allocation,
-            machines,
-            architecture=architecture,
-            sequence_length=sequence_length,
-            vocab_size=vocab_size,
-            deadline_s=parse(deadline, "s", where="--deadline"),
-            rent_usd=rent,
-        )
+        allocation: AllocationLike = laws.allocate(fit, flops)
+        if architecture:
+            allocation = _at_size(fit, architecture, flops, sequence_length)
+        limit = parse(deadline, "s", where="--deadline")
+        how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
+        return _plan(allocation, machines, **sizes, **how)
 
     allowed = read_budget(budget, where="--budget")
     made = plan_within(allowed, plan)
     notes = [*machines.notes]
-    if near_models:
-        notes.append(f"model: a shape of that size; named ones near it: {', '.join(near_models)}")
+    if near:
+        notes.append(f"model: a shape of that size; named ones near it: {', '.join(near)}")
     if json:
         print_json(_plain_plan(made) | {"assumptions": notes})
     else:
         _print(made, str(allowed), notes)
+
+
+def _published(law: str) -> Fit:
+    """Return a published law; an unknown name is refused with those near it."""
+    if law not in laws.published:
+        near = difflib.get_close_matches(law, laws.published, n=2, cutoff=0.3)
+        raise ConfigError(
+            f"no published law named {law!r}",
+            hint=f"near names: {', '.join(near) or ', '.join(laws.published)}",
+        )
+    return laws.published[law].fit()
 
 
 @dataclass(frozen=True, slots=True)
