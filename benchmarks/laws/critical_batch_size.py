@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from steelyard import laws
 from steelyard.errors import DataError, SteelyardWarning
-from steelyard.laws.decisions.optima.sweeps import optima
-from steelyard.laws.forms.batch_size import batch_law, critical_batch, fit_steps
+from steelyard.laws.decisions.optima.optimum import optima
+from steelyard.laws.forms.batch_size import critical_batch, fit_steps
+from steelyard.laws.forms.powers import batch_law
 
 PAPER = ["35-critical-batch-size"]
 

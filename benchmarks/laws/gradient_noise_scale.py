@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.common import Check
 from numpy.typing import NDArray
 
-from steelyard.laws.forms.time_compute import tradeoff
+from steelyard.laws.forms.batch_size import tradeoff
 
 PAPER = ["86-gradient-noise-scale"]
 

@@ -16,8 +16,8 @@ from benchmarks.laws._shared import shared
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.terms import Array
+from steelyard.laws.forms.learning_curves.curve_laws import smooth_transition
 from steelyard.laws.forms.learning_curves.learning_curve import fit_learning_curve
-from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 from steelyard.laws.forms.rectified import fit_rectified
 
 PAPER = ["22-hestness-predictable"]

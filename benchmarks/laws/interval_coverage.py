@@ -11,9 +11,13 @@ from benchmarks.common import Check
 
 from steelyard import laws
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.theory import grids
 from steelyard.laws.theory.coverage import Coverage, coverage
-from steelyard.laws.theory.generators import draw
+from steelyard.laws.theory.generators import (
+    chinchilla_grid,
+    draw,
+    learning_curve_grid,
+    routed_grid,
+)
 
 PAPER: list[str] = []
 
@@ -60,8 +64,8 @@ def _generators() -> dict[str, _Generator]:
     chinchilla = laws.published["besiroglu2024"]
     kaplan = laws.published["kaplan2020"]
     routed = laws.published["clark2022_sbase"]
-    grid = grids.chinchilla_grid()
-    curve = grids.learning_curve_grid(2**22, 14, repeats=3)
+    grid = chinchilla_grid()
+    curve = learning_curve_grid(2**22, 14, repeats=3)
     hyperbola = {"batch": np.tile(np.geomspace(16, 4096, 9), 3)}
     return {
         "chinchilla": (laws.chinchilla(), chinchilla.params, grid, 0.003),
@@ -81,7 +85,7 @@ def _generators() -> dict[str, _Generator]:
         "routed": (
             laws.routed(saturation=False),
             _unsaturated(routed.params),
-            grids.routed_grid(),
+            routed_grid(),
             0.008,
         ),
         "steps to a target": (

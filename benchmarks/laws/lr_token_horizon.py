@@ -16,17 +16,15 @@ from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
 
 from steelyard import laws
-from steelyard.laws.decisions.optima.learning_rate import recommend_learning_rate
-from steelyard.laws.decisions.optima.optimum import optimum
-from steelyard.laws.decisions.optima.penalty import fit_penalty
-from steelyard.laws.decisions.optima.sweeps import Optima, optima
-from steelyard.laws.forms.batch_size import batch_law
+from steelyard.laws.decisions.optima.learning_rate import fit_penalty, recommend_learning_rate
+from steelyard.laws.decisions.optima.optimum import Optima, optima, optimum
 from steelyard.laws.forms.learning_rate import (
     LEARNING_RATE_LAWS,
     fit_learning_rate,
     learning_rate,
     leave_one_horizon_out,
 )
+from steelyard.laws.forms.powers import batch_law
 
 PAPER = ["88-lr-token-horizon"]
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.serve import Request, Scheduler, SchedulerConfig
-from steelyard.serve.kv.prefix import PrefixIndex
+from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.scheduling.memory import KVMemory
 
 __all__ = [
@@ -46,18 +46,13 @@ def power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-class ContiguousPool:
+class ContiguousPool(BlockPool):
     """Hands out runs of consecutive blocks with a buddy allocator.
 
     A run has a power of two of blocks.
 
     A pool whose size is no power of two starts as several runs, the largest first. Nothing is
     shared, so every block has one user.
-
-    Attributes:
-        num_blocks: blocks in the pool.
-        block_size: token slots per block.
-        prefix: always None.
 
     Source: Knowlton 1965 (buddy system); used for the baselines of Kwon et al. 2023 (arXiv
         2309.06180), section 6.1.
@@ -73,23 +68,16 @@ class ContiguousPool:
         Raises:
             ConfigError: the pool has no block.
         """
-        if num_blocks < 1:
-            raise ConfigError(
-                f"num_blocks is {num_blocks}, but must be at least 1",
-                hint="set more memory aside for the pool",
-            )
-        self.num_blocks = num_blocks
-        self.block_size = block_size
-        self.prefix: PrefixIndex | None = None
-        self._free: dict[int, set[int]] = {
+        super().__init__(num_blocks, block_size)
+        self._starts: dict[int, set[int]] = {
             1 << power: set() for power in range(num_blocks.bit_length())
         }
         self._run_of: dict[int, tuple[int, int]] = {}
         self._held: dict[int, int] = {}
         start = 0
-        for size in sorted(self._free, reverse=True):
+        for size in sorted(self._starts, reverse=True):
             if num_blocks & size:
-                self._free[size].add(start)
+                self._starts[size].add(start)
                 start += size
         self._num_free = num_blocks
 
@@ -99,11 +87,6 @@ class ContiguousPool:
         return self._num_free
 
     @property
-    def num_in_use(self) -> int:
-        """Blocks of runs that are held, their rounding included."""
-        return self.num_blocks - self._num_free
-
-    @property
     def num_in_tables(self) -> int:
         """Blocks that tables hold, without the rounding of their runs."""
         return len(self._run_of)
@@ -111,7 +94,7 @@ class ContiguousPool:
     def capacity(self, count: int) -> int:
         """Count the runs of `count` blocks that fit when every block is free."""
         wanted = power_of_two(max(count, 1))
-        return sum(size // wanted for size in self._free if self.num_blocks & size)
+        return sum(size // wanted for size in self._starts if self.num_blocks & size)
 
     def users(self, block: int) -> int:
         """Return 1 for a block that a table holds, else 0."""
@@ -119,7 +102,7 @@ class ContiguousPool:
 
     def can_take(self, count: int) -> bool:
         """Whether a free run of `count` blocks exists."""
-        return count == 0 or any(starts and size >= count for size, starts in self._free.items())
+        return count == 0 or any(starts and size >= count for size, starts in self._starts.items())
 
     def take(self, count: int, *, after: int = -1) -> list[int]:
         """Take the lowest of the smallest runs that hold `count` blocks.
@@ -146,12 +129,12 @@ class ContiguousPool:
         if not count:
             return []
         wanted = power_of_two(count)
-        size = min(size for size, starts in self._free.items() if starts and size >= wanted)
-        start = min(self._free[size])
-        self._free[size].remove(start)
+        size = min(size for size, starts in self._starts.items() if starts and size >= wanted)
+        start = min(self._starts[size])
+        self._starts[size].remove(start)
         while size > wanted:
             size //= 2
-            self._free[size].add(start + size)
+            self._starts[size].add(start + size)
         blocks = list(range(start, start + count))
         self._run_of.update(dict.fromkeys(blocks, (start, wanted)))
         self._held[start] = count
@@ -173,10 +156,10 @@ class ContiguousPool:
             return
         del self._held[start]
         self._num_free += size
-        while size * 2 in self._free and (start ^ size) in self._free[size]:
-            self._free[size].remove(start ^ size)
+        while size * 2 in self._starts and (start ^ size) in self._starts[size]:
+            self._starts[size].remove(start ^ size)
             start, size = min(start, start ^ size), size * 2
-        self._free[size].add(start)
+        self._starts[size].add(start)
 
 
 class ContiguousMemory(KVMemory):

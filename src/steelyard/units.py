@@ -230,33 +230,36 @@ def pretty_duration(seconds: float) -> str:
     return f"{seconds / _YEAR_S:.3g} years"
 
 
-def _scaled(value: float, unit: str) -> str:
-    """Print with the SI prefix that leaves one to three digits before the point."""
-    steps = (
-        ("Y", 1e24),
-        ("Z", 1e21),
-        ("E", 1e18),
-        ("P", 1e15),
-        ("T", 1e12),
-        ("G", 1e9),
-        ("M", 1e6),
-        ("k", 1e3),
-        ("", 1.0),
-    )
-    small = (("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)) if unit in _DIVISIBLE or unit == "s" else ()
+_SCALES = (
+    (" Y", 1e24),
+    (" Z", 1e21),
+    (" E", 1e18),
+    (" P", 1e15),
+    (" T", 1e12),
+    (" G", 1e9),
+    (" M", 1e6),
+    (" k", 1e3),
+    (" ", 1.0),
+)
+_FINE_SCALES = ((" m", 1e-3), (" µ", 1e-6), (" n", 1e-9))
+_COUNT_SCALES = (("T ", 1e12), ("B ", 1e9), ("M ", 1e6), ("k ", 1e3))
+"""What is written between a number and its unit, large to small: an SI prefix after a space, or a
+letter before it, as the field writes "70B parameters"."""
+
+
+def _prefixed(value: float, scales: tuple[tuple[str, float], ...], unit: str) -> str:
+    """Print with the prefix that leaves one to three digits before the point."""
     # From 0.9995 on three digits round up to the next prefix: 999.7 k is "1 M", not "1e+03 k".
-    for prefix, scale in (*steps, *small):
+    for prefix, scale in scales:
         if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.3g} {prefix}{unit}"
+            return f"{value / scale:.3g}{prefix}{unit}"
     return f"{value:.3g} {unit}"
 
 
-def _counted(value: float, noun: str) -> str:
-    """Print a number of things as the field writes it, such as "70B parameters"."""
-    for letter, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.3g}{letter} {noun}"
-    return f"{value:.3g} {noun}"
+def _scaled(value: float, unit: str) -> str:
+    """Print with an SI prefix."""
+    is_fine = unit in _DIVISIBLE or unit == "s"
+    return _prefixed(value, _SCALES + _FINE_SCALES if is_fine else _SCALES, unit)
 
 
 _COUNTED = {
@@ -296,7 +299,7 @@ def pretty(value: float, unit: str) -> str:
     if unit == "count":
         return f"{value:,.0f}"
     if unit in _COUNTED:
-        return _counted(value, _COUNTED[unit])
+        return _prefixed(value, _COUNT_SCALES, _COUNTED[unit])
     if unit in _RATES:
         scale, name = _RATES[unit]
         return f"{value * scale:.3g} {name}"

@@ -122,7 +122,7 @@ def test_perfect_scaling_has_no_critical_batch():
             BATCHES,
             np.where(np.arange(9) == 8, np.nan, CLEAN),
             math.inf,
-            "row 9 did not reach its target but has no cap",
+            "did not reach their target must be finite; rows 9 .inf.",
         ),
         (BATCHES, np.full(9, np.inf), 1e3, "0 of 9 runs reached"),
         (BATCHES, CLEAN, -1.0, "caps must be positive"),

@@ -293,7 +293,7 @@ def test_models_above_the_trend():
     assert np.flatnonzero(above_trend(year, compute, 0.25)).tolist() == list(range(3, 40, 4))
     with pytest.raises(FitError, match="fraction"):
         above_trend(year, compute, 0)
-    with pytest.raises(FitError, match="row 2"):
+    with pytest.raises(FitError, match="rows 2"):
         rank_at_publication([2020.0, math.nan], [1.0, 1.0])
     with pytest.raises(FitError, match="one length"):
         rank_at_publication([2020.0], [1.0, 1.0])

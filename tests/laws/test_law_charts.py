@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from steelyard import laws
 from steelyard.errors import DataError, FitError, SteelyardWarning
 from steelyard.laws.pictures.charts import fit_chart
-from steelyard.laws.pictures.compare_chart import compare_chart
+from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
 from steelyard.laws.pictures.growth_chart import growth_chart
 from steelyard.laws.pictures.isoflop_chart import isoflop_chart
-from steelyard.laws.pictures.profile_chart import profile_chart
 from steelyard.laws.pictures.report import fit_report
-from steelyard.laws.pictures.residual_chart import residual_chart
 from steelyard.laws.pictures.series import formula_words, split
 from steelyard.runs import html
 from steelyard.runs.axes import Scale, tick_text
@@ -110,6 +108,17 @@ def test_unseen_runs_are_open_diamonds_in_the_color_of_their_curve(fitted):
         and row["y"] == pytest.approx(2.2)
         and row["x"] == 1e11
     )
+
+
+def test_unseen_runs_of_another_size_have_a_dashed_curve_of_their_own(fitted):
+    unseen = {"parameters": [1e9], "tokens": [1e11], "target": [2.2]}
+    spec = fit_chart(fitted, unseen=unseen)
+    assert "1B" in _texts(spec)
+    diamond = next(row for row in _rows(spec, "measured") if "row" not in row)
+    curve = [row for row in _rows(spec, "is_inside") if row["color"] == diamond["color"]]
+    assert all(row["is_beyond"] for row in curve) and diamond["y"] == pytest.approx(2.2)
+    said = fitted.predict({"parameters": 1e9, "tokens": 1e11}, extrapolate=True).value[0]
+    assert [row["y"] for row in curve if row["x"] == 1e11] == pytest.approx([said])
 
 
 def test_holdout_is_drawn_with_the_smaller_fit(fitted):
@@ -302,7 +311,7 @@ def test_unknown_inputs_are_refused(fitted):
 
 
 def test_unseen_points_need_a_target(fitted):
-    with pytest.raises(FitError, match="need a positive column target"):
+    with pytest.raises(FitError, match="no column 'target' of unseen points"):
         fit_chart(fitted, unseen={"parameters": [3e8], "tokens": [1e11]})
     with pytest.raises(FitError, match="missing: tokens"):
         fit_chart(fitted, unseen={"parameters": [3e8], "target": [2.0]})

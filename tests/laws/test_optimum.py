@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from steelyard import laws
 from steelyard.errors import FitError
-from steelyard.laws.decisions.optima.penalty import LEARNING_RATE_PENALTY
+from steelyard.laws.decisions.optima.learning_rate import LEARNING_RATE_PENALTY
 
 RATES = np.geomspace(1e-4, 1.6e-2, 9)
 BEST = 1.3e-3
@@ -154,12 +154,12 @@ def test_an_edge_at_divergence_asks_for_values_between():
     [
         (RATES[:3], valley(RATES[:3]), {}, "only 3 settings converged"),
         (RATES, np.full(9, np.inf), {}, "only 0 settings"),
-        (-RATES, valley(RATES), {}, "row 1 is -0.0001; a log transform"),
+        (-RATES, valley(RATES), {}, "settings must be positive and finite; rows 1 .-0.0001."),
         (RATES, valley(RATES[:5]), {}, "9 settings and 5 losses"),
         (RATES, valley(RATES), {"local": 3}, "at least 4"),
         (RATES, valley(RATES), {"level": 1.0}, "in 0..1"),
         (RATES, valley(RATES), {"sd": 0.0}, "sd must be positive"),
-        (RATES, np.where(np.arange(9) == 2, -np.inf, 2.0), {}, "row 3 is -inf"),
+        (RATES, np.where(np.arange(9) == 2, -np.inf, 2.0), {}, "above -inf; rows 3"),
         (RATES[:6], [3, 2.6, 2.9, 2.59, 2.6, 2.61], {"local": 4}, "do not curve upwards"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from steelyard import laws
 from steelyard.errors import FitError
-from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
+from steelyard.laws.forms.chinchilla import downstream_error, overtraining, predict_error
 from steelyard.laws.tables.table import RunTable
 
 ROOT = Path(__file__).resolve().parents[2]

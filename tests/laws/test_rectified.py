@@ -6,11 +6,11 @@ import scipy.optimize
 
 from steelyard import laws
 from steelyard.errors import FitError
+from steelyard.laws.forms.learning_curves.curve_laws import curve_starts
 from steelyard.laws.forms.rectified import (
     fit_rectified,
     fit_vanilla,
     rectified,
-    rectified_starts,
     required_data,
     transition,
     vanilla,
@@ -85,7 +85,7 @@ def test_no_start_of_a_slow_solver_does_better(changed):
 
 
 def test_starts_pass_near_the_points():
-    starts = rectified_starts(SIZES, curve())
+    starts = curve_starts(SIZES, curve(), np.linspace(0.0, math.log(1e6), 21), -7.0)
     misfit = np.sqrt(
         ((rectified().predict(starts, {"examples": SIZES}) - np.log(curve())) ** 2).mean(axis=1)
     )

@@ -11,7 +11,7 @@ from steelyard.laws.forms.powers import monomial, powers
 from steelyard.laws.forms.schedules.schedule import predict_curve
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 from steelyard.laws.registry import require_same_conventions
-from steelyard.laws.tables.counts import CHINCHILLA_EMBEDDING_SCALE, estimated_embedding
+from steelyard.laws.tables.conversions import CHINCHILLA_EMBEDDING_SCALE, estimated_embedding
 from steelyard.laws.tables.table import RunTable
 
 SHARED = (

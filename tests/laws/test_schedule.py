@@ -8,7 +8,7 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.best_schedule import best_schedule, final_loss, rival_schedules
-from steelyard.laws.forms.chinchilla import power_law
+from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.schedules.schedule import (
     Curve,
     cooldown_gain,
@@ -16,8 +16,7 @@ from steelyard.laws.forms.schedules.schedule import (
     multi_power,
     predict_curve,
 )
-from steelyard.laws.forms.schedules.schedule_kernel import collect_drops
-from steelyard.laws.forms.schedules.schedule_rates import LearningRates
+from steelyard.laws.forms.schedules.schedule_rates import LearningRates, collect_drops
 
 SHARED = (
     Path(os.environ.get("STEELYARD_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
@@ -256,7 +255,7 @@ def test_final_loss_gradient_equals_finite_differences():
         ),
         (
             lambda: collect_drops([RATES["wsdcon_9"]], np.array([2.0]), np.array([5.0])),
-            "does not exist",
+            "numbered 1 to 1",
         ),
         (
             lambda: collect_drops([RATES["wsdcon_9"]], np.array([1.0]), np.array([16000.0])),

@@ -8,9 +8,8 @@ import pytest
 from benchmarks.laws._selection_scores import relative_accuracy, score_correlation
 
 from steelyard.errors import FitError, InfeasibleError, SteelyardWarning
-from steelyard.laws.decisions.selection.accept_then_stop import accept_then_stop
 from steelyard.laws.decisions.selection.candidates import Candidate, Measurements
-from steelyard.laws.decisions.selection.racing import error_growth, race
+from steelyard.laws.decisions.selection.racing import accept_then_stop, error_growth, race
 from steelyard.laws.decisions.selection.select import (
     select_model,
 )

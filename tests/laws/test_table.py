@@ -8,8 +8,12 @@ import pytest
 from steelyard import laws
 from steelyard.catalog import architecture_by_name, count_parameters
 from steelyard.errors import CatalogError, DataError, FitError
-from steelyard.laws.tables.conversions import convert_loss
-from steelyard.laws.tables.counts import CHINCHILLA_EMBEDDING_SCALE, convert_counts, embedding_parts
+from steelyard.laws.tables.conversions import (
+    CHINCHILLA_EMBEDDING_SCALE,
+    convert_counts,
+    convert_loss,
+    embedding_parts,
+)
 from steelyard.laws.tables.table import RunTable
 from steelyard.quantity import Measurement
 from steelyard.runs import RunStore

@@ -10,7 +10,6 @@ from steelyard.errors import DataError
 from steelyard.quantity import Check, Forecast, Measurement
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text, charts
 from steelyard.runs.drawing import chart_svg, interval_svg
-from steelyard.runs.law_chart import law_fit
 from steelyard.runs.report import fact
 from steelyard.runs.theme import LIGHT, colour_map
 from steelyard.runs.wording import interval_words, number_text, summary_words
@@ -138,9 +137,7 @@ def test_html_is_the_same_each_time_and_written_whole(tmp_path) -> None:
 
 def test_every_chart_color_has_a_dark_twin() -> None:
     known = {color.lower() for color in colour_map()}
-    columns = {"parameters": [1e6, 1e7], "tokens": [1e6, 1e7], "loss": [4.0, 3.0]}
     specs = [
-        law_fit(columns, columns | {"low": [3.9, 2.9], "high": [4.1, 3.1]}, "law", target=columns),
         charts.predicted_measured([pair(), pair(2.0, 9.0)]),
         charts.loss_curves({"a": ([1, 2], [3.0, 2.0]), "b": ([1, 2], [3.0, 2.0])}),
         charts.bars(["a"], [1e9], title="t", unit="byte/s"),
@@ -172,8 +169,8 @@ def test_a_broken_chart_is_refused() -> None:
 
 
 def test_charts_refuse_ragged_and_missing_columns() -> None:
-    with pytest.raises(DataError, match="'loss' is missing"):
-        law_fit({"parameters": [1], "tokens": [1]}, {}, "t")
+    with pytest.raises(DataError, match="'flops_per_s' is missing"):
+        charts.matmul_rates({"dtype": ["fp32"], "size": [64]})
     with pytest.raises(DataError, match="different lengths"):
         charts.bars(["a", "b"], [1.0], title="t")
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from steelyard.errors import CapacityError, TraceError
 from steelyard.serve import Scheduler, SchedulerConfig, TraceRequest, make_request
-from steelyard.serve.driver import Driver, NoTiers
+from steelyard.serve.driver import Driver
 from steelyard.serve.kv.tiers import TieredKV, make_store
-from steelyard.serve.kv.transfer import Transfer
+from steelyard.serve.kv.transfer import Tiers, Transfer
 from steelyard.serve.replay import drive_replay
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.fairness.order import OrderPolicy
@@ -79,7 +79,7 @@ def test_transfers_land_when_the_model_says():
 
 def test_a_driver_without_tiers_refuses_a_plan_with_transfers():
     with pytest.raises(AssertionError, match="needs tiers"):
-        NoTiers().submit([])
+        Tiers().submit([])
 
 
 class TimedRunner(ModelRunner):

@@ -10,7 +10,7 @@ from steelyard.nn.transformer import build
 from steelyard.serve import SamplingParams, SchedulerConfig
 from steelyard.serve.engine import LLM
 from steelyard.serve.profile import profile, read_table, write_table
-from steelyard.serve.step_samples import StepSamples
+from steelyard.serve.step_table import StepSamples
 
 
 def config(**changes):

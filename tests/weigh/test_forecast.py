@@ -110,7 +110,7 @@ def test_one_disturbed_run_does_not_move_step_time_or_memory():
 
 def test_the_ladder_is_a_table_that_laws_reads(tmp_path):
     from steelyard import laws
-    from steelyard.weigh.table import write_table
+    from steelyard.weigh.training import write_table
 
     points = ladder(1e-4)
     write_table(points, tmp_path / "ladder.csv", "2048 tokens of a test")

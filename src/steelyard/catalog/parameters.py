@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from steelyard.catalog.architecture import Architecture
 
-__all__ = ["RELATIVE_BUCKETS", "ParameterCount", "count_parameters"]
+__all__ = ["RELATIVE_BUCKETS", "ParameterCount", "attention_matrices", "count_parameters"]
 
 RELATIVE_BUCKETS = 32
 """Rows of T5's relative position bias, one column per head, one table per stack. Source: Raffel et
@@ -118,30 +118,36 @@ def _layer(arch: Architecture, experts: int | None, cross: bool) -> int:
     return attention + feed_forward + norms * _norm(arch, arch.hidden_size)
 
 
-def _attention(arch: Architecture) -> int:
-    """Count one attention block: projections, their biases and norms."""
-    if arch.kv_lora_rank:
-        return _latent_attention(arch)
-    queries = arch.num_heads * arch.head_dim
-    keys = arch.num_kv_heads * arch.head_dim
-    weights = arch.hidden_size * (2 * queries + 2 * keys)
-    inner = (queries + 2 * keys) * arch.qkv_bias + 2 * arch.head_dim * arch.qk_norm
-    return weights + inner + arch.hidden_size * arch.output_bias
+def attention_matrices(arch: Architecture) -> int:
+    """Count the projections of one attention, multi-head latent ones included.
 
+    Args:
+        arch: architecture of any kind.
 
-def _latent_attention(arch: Architecture) -> int:
-    """Count one multi-head latent attention block.
+    Returns:
+        Parameters of the matrices, without biases and norms.
 
-    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
+    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C (latent attention).
     """
     hidden = arch.hidden_size
     heads = arch.num_heads
-    queries = heads * arch.head_dim
-    # The latent query and the latent key each pass a norm: one gain per dimension.
-    query = arch.q_lora_rank * (hidden + queries + 1) if arch.q_lora_rank else hidden * queries
-    down = hidden * (arch.kv_lora_rank + arch.qk_rope_head_dim) + arch.kv_lora_rank
-    up = arch.kv_lora_rank * heads * (arch.head_dim - arch.qk_rope_head_dim + arch.v_head_dim)
-    return query + down + up + heads * arch.v_head_dim * hidden
+    width = heads * arch.head_dim
+    if not arch.kv_lora_rank:
+        return hidden * (2 * width + 2 * arch.num_kv_heads * arch.head_dim)
+    queries = arch.q_lora_rank * (hidden + width) if arch.q_lora_rank else hidden * width
+    down = hidden * (arch.kv_lora_rank + arch.qk_rope_head_dim)
+    up = arch.kv_lora_rank * heads * (arch.head_dim - arch.qk_rope_head_dim + arch.value_dim)
+    return queries + down + up + heads * arch.value_dim * hidden
+
+
+def _attention(arch: Architecture) -> int:
+    """Count one attention block: projections, their biases and norms."""
+    if arch.kv_lora_rank:
+        # The latent query and the latent key each pass a norm: one gain per dimension.
+        return attention_matrices(arch) + arch.q_lora_rank + arch.kv_lora_rank
+    width = (arch.num_heads + 2 * arch.num_kv_heads) * arch.head_dim
+    inner = width * arch.qkv_bias + 2 * arch.head_dim * arch.qk_norm
+    return attention_matrices(arch) + inner + arch.hidden_size * arch.output_bias
 
 
 def _mlp(arch: Architecture, width: int) -> int:

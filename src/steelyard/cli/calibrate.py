@@ -2,6 +2,8 @@
 
 import sys
 
+from rich.console import Console
+
 from steelyard.catalog import Calibration, store_calibration
 from steelyard.cli.output import Switch
 from steelyard.units import pretty
@@ -27,9 +29,9 @@ def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = Fals
 
 def _measure(quick: bool, device: str) -> Calibration:
     """Measure with a progress bar on standard error."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    # It loads torch, which the help of this command does without.
     from steelyard.catalog.calibrate import calibrate as measure
 
     columns = (TextColumn("{task.description:<44}"), BarColumn(), TimeElapsedColumn())
@@ -44,7 +46,6 @@ def _measure(quick: bool, device: str) -> Calibration:
 
 def _print(calibration: Calibration, path: str) -> None:
     """Print the figures, how noisy they are, and where they are stored."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(
@@ -112,6 +113,7 @@ def _rows(calibration: Calibration) -> list[tuple[str, str, str]]:
     rows += [(label, figure(name), note.format(**one_way)) for label, name, note in _RATES]
     if calibration.host_link_bytes_per_s:
         rows.append(("host to device", figure("host_link_bytes_per_s"), "pinned memory"))
+    # A disk without room or permission is in the record as 0, which is no rate.
     if not calibration.disk_write_bytes_per_s:
         return [*rows, ("disk", "-", "not measured: no space or no permission")]
     cached = "page cache not bypassed: reads may come from memory"

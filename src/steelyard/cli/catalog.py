@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import cyclopts
+from rich.console import Console
 
 from steelyard import catalog
 from steelyard.catalog import Architecture, count_parameters
@@ -169,8 +170,6 @@ def _table(**options: Any) -> Any:
 
 def _print_counts(counts: dict[str, int]) -> None:
     """Print how many records there are of each kind."""
-    from rich.console import Console
-
     table = _table()
     table.add_column("kind")
     table.add_column("records", justify="right")
@@ -183,8 +182,6 @@ def _print_counts(counts: dict[str, int]) -> None:
 
 def _print_records(kind: str, records: list[Any]) -> None:
     """Print one line per record."""
-    from rich.console import Console
-
     table = _table(caption=f"{len(records)} {kind}; - is unknown", caption_justify="left")
     table.add_column("name", no_wrap=True)
     for name, _ in _COLUMNS[kind]:
@@ -199,8 +196,6 @@ def _print_records(kind: str, records: list[Any]) -> None:
 
 def _print_one(kind: str, record: Any) -> None:
     """Print every known field of one record."""
-    from rich.console import Console
-
     title = f"{record.name}  [dim]{kind.removesuffix('s')}[/]"
     table = _table(show_header=False, title=title, title_justify="left")
     table.add_column(style="dim", no_wrap=True)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import cyclopts
@@ -22,8 +23,10 @@ def print_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def print_report(report: Report, *, json: bool) -> None:
-    """Print a report for people, or as JSON."""
+def print_report(report: Report, *, json: bool, html: Path | None = None) -> None:
+    """Print a report for people or as JSON, and write it to an HTML file where one is named."""
+    if html:
+        report.write_html(html)
     if json:
         sys.stdout.write(report.to_json() + "\n")
     else:

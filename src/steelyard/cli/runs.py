@@ -33,6 +33,7 @@ def _open(store: str) -> "RunStore":
     """Open an existing store; a folder that holds none is refused."""
     from steelyard.runs.store import RunStore
 
+    # Opening makes a store where there is none: a misspelled folder would look like an empty store.
     if store and "://" not in store and not (Path(store).expanduser() / "runs.sqlite").is_file():
         raise StoreError(
             f"no run store in {store}",
@@ -71,9 +72,7 @@ def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Swit
     opened = _open(store)
     record = opened.get(run)
     report = views.run_report(record, opened.check(record.id), opened.columns(record.id))
-    if html:
-        report.write_html(html)
-    print_report(report, json=json)
+    print_report(report, json=json, html=html)
 
 
 @app.command
@@ -128,10 +127,7 @@ def check(
     checks = opened.check(found.id)
     if record:
         Ledger(opened).record(record, checks, found.id)
-    report = views.check_report(found, checks)
-    if html:
-        report.write_html(html)
-    print_report(report, json=json)
+    print_report(views.check_report(found, checks), json=json, html=html)
     return 0 if all(item.covered for item in checks) else 1
 
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.parameters import attention_matrices
 from steelyard.errors import ConfigError
 
 __all__ = [
@@ -35,25 +36,12 @@ def active_matrix_parameters(arch: Architecture) -> int:
     dense = arch.num_dense_layers if arch.num_experts else arch.num_layers
     visited = arch.experts_per_token + arch.num_shared_experts
     sparse = arch.hidden_size * arch.num_experts + matrix * arch.moe_intermediate_size * visited
-    attention = arch.num_layers * _attention_parameters(arch)
+    attention = arch.num_layers * attention_matrices(arch)
     stack = attention + dense * matrix * arch.intermediate_size + (arch.num_layers - dense) * sparse
     if arch.kind == "encoder-decoder":
         # Both stacks, and one cross-attention per layer of the decoder.
         stack = 2 * stack + attention
     return stack + (0 if arch.kind == "encoder" else arch.hidden_size * arch.vocab_size)
-
-
-def _attention_parameters(arch: Architecture) -> int:
-    """Count the projections of one attention, multi-head latent ones included."""
-    hidden = arch.hidden_size
-    heads = arch.num_heads
-    if not arch.kv_lora_rank:
-        return hidden * arch.head_dim * (2 * heads + 2 * arch.num_kv_heads)
-    width = heads * arch.head_dim
-    queries = arch.q_lora_rank * (hidden + width) if arch.q_lora_rank else hidden * width
-    down = hidden * (arch.kv_lora_rank + arch.qk_rope_head_dim)
-    up = arch.kv_lora_rank * heads * (arch.head_dim - arch.qk_rope_head_dim + arch.value_dim)
-    return queries + down + up + heads * arch.value_dim * hidden
 
 
 def attention_flops(

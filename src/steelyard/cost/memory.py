@@ -243,13 +243,15 @@ def training_memory(
         axes["recompute"] == 2, rebuilt, 0.0
     )
     activations = np.where(last_is_fuller, per_stage, first)
-    return _breakdown(
-        weights=weights,
-        gradients=gradients,
-        optimizer=optimizer,
-        activations=activations,
-        workspace=workspace,
-        total=weights + gradients + optimizer + activations + workspace,
+    return MemoryBreakdown(
+        **plain_floats(
+            weights=weights,
+            gradients=gradients,
+            optimizer=optimizer,
+            activations=activations,
+            workspace=workspace,
+            total=weights + gradients + optimizer + activations + workspace,
+        )
     )
 
 
@@ -263,14 +265,9 @@ def _rebuilt(arch: Architecture, tokens: Array, tensor: Any, element_bytes: floa
     return tokens * element_bytes * width / tensor
 
 
-def plain_floats(parts: dict[str, Any]) -> dict[str, Any]:
+def plain_floats(**parts: Any) -> dict[str, Any]:
     """Return the parts, as plain floats where they are no arrays over layouts."""
     return {name: float(value) if np.ndim(value) == 0 else value for name, value in parts.items()}
-
-
-def _breakdown(**parts: Any) -> MemoryBreakdown:
-    """Make a breakdown, with plain floats where nothing was an array."""
-    return MemoryBreakdown(**plain_floats(parts))
 
 
 def serving_memory(
@@ -305,12 +302,14 @@ def serving_memory(
     step = np.asarray(step_tokens, dtype=float)
     running = step * dtype_bytes * (4 * arch.hidden_size + 2 * _mlp_elements(arch) / tensor)
     logits = step * 4.0 * arch.vocab_size / tensor
-    return _breakdown(
-        weights=weights,
-        gradients=0.0,
-        optimizer=0.0,
-        activations=running,
-        kv_cache=cache,
-        workspace=logits,
-        total=weights + cache + running + logits,
+    return MemoryBreakdown(
+        **plain_floats(
+            weights=weights,
+            gradients=0.0,
+            optimizer=0.0,
+            activations=running,
+            kv_cache=cache,
+            workspace=logits,
+            total=weights + cache + running + logits,
+        )
     )

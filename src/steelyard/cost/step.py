@@ -1,7 +1,7 @@
 """Time of one optimizer step: kernels, communication that cannot hide, bubble and update."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -113,26 +113,24 @@ def training_step(
     batch, steps = (np.asarray(item, dtype=float) for item in (micro_batch, accumulation))
     if sequence_length < 1 or (batch < 1).any() or (steps < 1).any():
         raise ConfigError("micro_batch, accumulation and sequence_length must be at least 1")
-    once = _micro_batch(arch, machine, axes, batch, sequence_length, flash_attention)
+    kernels_s, product_s, tensor_s, flops, moved = _micro_batch(
+        arch, machine, axes, batch, sequence_length, flash_attention
+    )
+    once_s = kernels_s + tensor_s
     tokens = steps * batch * sequence_length * axes["data"]
     parts = {
-        "compute_s": steps * once.kernels_s,
-        "product_s": steps * once.product_s,
-        "tensor_s": steps * once.tensor_s,
-        "bubble_s": _bubble_s(arch, machine, axes, batch * sequence_length, steps, once),
-        "data_s": _data_s(arch, machine, axes, steps, once.kernels_s, overlap),
+        "compute_s": steps * kernels_s,
+        "product_s": steps * product_s,
+        "tensor_s": steps * tensor_s,
+        "bubble_s": _bubble_s(arch, machine, axes, batch * sequence_length, steps, once_s),
+        "data_s": _data_s(arch, machine, axes, steps, kernels_s, overlap),
         "update_s": _update_s(arch, machine, axes),
-        "flops": steps * once.flops,
-        "bytes": steps * once.bytes,
+        "flops": steps * flops,
+        "bytes": steps * moved,
         "tokens": tokens,
         "model_flops": tokens * model_flops_per_token(arch, sequence_length, convention=convention),
     }
-    parts["time_s"] = (
-        steps * (once.kernels_s + once.tensor_s)
-        + parts["bubble_s"]
-        + parts["data_s"]
-        + parts["update_s"]
-    )
+    parts["time_s"] = steps * once_s + parts["bubble_s"] + parts["data_s"] + parts["update_s"]
     most_flops = parts["time_s"] * chosen.num_accelerators * machine.peak_flops_per_s
     parts["mfu"] = parts["model_flops"] / most_flops
     memory = training_memory(
@@ -144,17 +142,7 @@ def training_step(
         precision=PURE_FP32 if machine.dtype_bytes >= 4 else MIXED,
         flash_attention=flash_attention,
     )
-    return StepCost(memory=memory, **plain_floats(parts))
-
-
-class _MicroBatch(NamedTuple):
-    """One micro-batch on the busiest accelerator."""
-
-    kernels_s: Any
-    product_s: Any
-    tensor_s: Any
-    flops: Any
-    bytes: Any
+    return StepCost(memory=memory, **plain_floats(**parts))
 
 
 def _micro_batch(
@@ -164,8 +152,12 @@ def _micro_batch(
     batch: Any,
     sequence_length: int,
     flash_attention: bool,
-) -> _MicroBatch:
-    """Time one micro-batch on the busiest accelerator, and count what it computes and moves."""
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Time one micro-batch on the busiest accelerator, and count what it computes and moves.
+
+    Returned are the seconds of all kernels, of products among them and of exposed tensor-parallel
+    traffic; FLOPs; and bytes.
+    """
     train, forward = (
         operators(
             arch,
@@ -186,12 +178,12 @@ def _micro_batch(
     passes = 2 + np.where(axes["recompute"] == 2, 1, 0)
     times = train.count * operator_times_s(train, machine)
     kernels_s = times.sum(axis=0) + repeat_s
-    return _MicroBatch(
-        kernels_s=kernels_s,
-        product_s=kernels_s * times[~train.mask("memory")].sum(axis=0) / times.sum(axis=0),
-        tensor_s=passes * _tensor_s(arch, machine, batch * sequence_length, axes),
-        flops=train.total("flops") + repeat_flops,
-        bytes=train.total("bytes_read") + train.total("bytes_written"),
+    return (
+        kernels_s,
+        kernels_s * times[~train.mask("memory")].sum(axis=0) / times.sum(axis=0),
+        passes * _tensor_s(arch, machine, batch * sequence_length, axes),
+        train.total("flops") + repeat_flops,
+        train.total("bytes_read") + train.total("bytes_written"),
     )
 
 
@@ -201,14 +193,14 @@ def _bubble_s(
     axes: dict[str, Any],
     tokens: Any,
     steps: Any,
-    once: _MicroBatch,
+    once_s: Any,
 ) -> Any:
     """Time the filling and draining of the pipeline, and the transfers that show afterwards."""
     # Activations of one micro-batch to the next stage, and their gradients back.
     size = 2 * machine.dtype_bytes * tokens * arch.hidden_size / axes["tensor"]
     rate = group_bandwidth(machine, axes["pipeline"], axes["tensor"] * axes["data"])
     hop_s = np.where(axes["pipeline"] > 1, size / rate, 0.0)
-    filling_s = (axes["pipeline"] - 1) * (once.kernels_s + once.tensor_s + hop_s)
+    filling_s = (axes["pipeline"] - 1) * (once_s + hop_s)
     # While the pipeline is full, about half of each transfer hides behind the next micro-batch.
     return filling_s + steps * 0.5 * hop_s
 

@@ -96,21 +96,26 @@ def prepare(
 
 def _check_options(vocab_size: int, heldout_fraction: float, max_bytes: int | None) -> None:
     """Refuse options out of range."""
-    if not MIN_VOCABULARY <= vocab_size <= 1 << 20:
-        raise ConfigError(
-            f"vocab_size = {vocab_size} is not allowed",
-            hint=f"give {MIN_VOCABULARY} (all bytes and the end of text) to {1 << 20}",
-        )
-    if not 0 < heldout_fraction < 0.5:
-        raise ConfigError(
-            f"heldout_fraction = {heldout_fraction} is not allowed",
-            hint="give a share above 0 and below 0.5",
-        )
-    if max_bytes is not None and max_bytes < MIN_TEXT_BYTES:
-        raise ConfigError(
-            f"max_bytes = {max_bytes} is not allowed",
-            hint=f"give {MIN_TEXT_BYTES} or more, or leave it out",
-        )
+    checks = (
+        (
+            f"vocab_size = {vocab_size}",
+            MIN_VOCABULARY <= vocab_size <= 1 << 20,
+            f"{MIN_VOCABULARY} (all bytes and the end of text) to {1 << 20}",
+        ),
+        (
+            f"heldout_fraction = {heldout_fraction}",
+            0 < heldout_fraction < 0.5,
+            "a share above 0 and below 0.5",
+        ),
+        (
+            f"max_bytes = {max_bytes}",
+            max_bytes is None or max_bytes >= MIN_TEXT_BYTES,
+            f"{MIN_TEXT_BYTES} or more, or leave it out",
+        ),
+    )
+    for given, is_good, allowed in checks:
+        if not is_good:
+            raise ConfigError(f"{given} is not allowed", hint=f"give {allowed}")
 
 
 def _finished(out: Path, key: str) -> Manifest | None:
@@ -144,7 +149,7 @@ class _Preparation:
         """Return the documents to keep, and the manifest's fields about the others."""
         read = self.stages.run("read", key, lambda: self._read(max_bytes))
         self._refuse_little(read, vocab_size)
-        documents = self._documents()
+        documents = Documents(self._path("documents.bin"), self._path("documents.npy"))
         near = self.stages.run("deduplicate", key, lambda: self._deduplicate(documents))
         kept = np.load(self._path("kept.npy"), allow_pickle=False)
         chosen = [documents[place] for place in kept.tolist()]
@@ -197,10 +202,6 @@ class _Preparation:
     def _path(self, name: str) -> Path:
         """Return the path of an intermediate file."""
         return self.stages.directory / name
-
-    def _documents(self) -> Documents:
-        """Open the documents the first stage wrote."""
-        return Documents(self._path("documents.bin"), self._path("documents.npy"))
 
     def _read(self, max_bytes: int | None) -> tuple[dict[str, Any], list[Path]]:
         """Do the stage "read"."""

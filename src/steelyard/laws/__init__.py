@@ -26,13 +26,13 @@ from steelyard.laws.decisions.next_cell import NextCell, next_cell
 from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop, isoflop
 from steelyard.laws.decisions.optima.learning_rate import (
     LearningRate,
+    Penalty,
     RateTransfer,
+    fit_penalty,
     recommend_learning_rate,
     transfer_learning_rate,
 )
-from steelyard.laws.decisions.optima.optimum import Optimum, optimum
-from steelyard.laws.decisions.optima.penalty import Penalty, fit_penalty
-from steelyard.laws.decisions.optima.sweeps import Optima, optima
+from steelyard.laws.decisions.optima.optimum import Optima, Optimum, optima, optimum
 from steelyard.laws.decisions.repeated import RepeatedAllocation, allocate_repeated
 from steelyard.laws.decisions.selection.candidates import Candidate
 from steelyard.laws.decisions.selection.select import Selection, select_model
@@ -46,27 +46,35 @@ from steelyard.laws.decisions.updates_budget import (
 )
 from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
 from steelyard.laws.fitting.censored import fit_censored
+from steelyard.laws.fitting.diagnostics import FlatDirection, Influence, Outlier
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit, fit_each
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.holdout import Holdout
-from steelyard.laws.fitting.identifiability import FlatDirection
-from steelyard.laws.fitting.influence import Influence, Outlier
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms.batch_size import (
+    CostOptimalBatch,
     CriticalBatch,
-    batch_law,
-    batch_of_loss,
+    Tradeoff,
+    batch_for_exchange_rate,
+    cost_optimal_batch,
     critical_batch,
-    critical_batch_at_loss,
     fit_steps,
     steps_to_reach,
     steps_to_target,
+    time_compute,
+    tradeoff,
 )
-from steelyard.laws.forms.chinchilla import chinchilla, kaplan, power_law
+from steelyard.laws.forms.chinchilla import (
+    chinchilla,
+    downstream_error,
+    kaplan,
+    overtraining,
+    predict_error,
+)
 from steelyard.laws.forms.contrastive import Bottleneck, bottleneck, contrastive, contrastive_gmacs
 from steelyard.laws.forms.growth import fit_growth, growth
 from steelyard.laws.forms.growth_line import (
@@ -78,9 +86,12 @@ from steelyard.laws.forms.growth_line import (
     last_residual,
 )
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
+from steelyard.laws.forms.learning_curves.curve_laws import (
+    model_size_law,
+    power_law_floor,
+    smooth_transition,
+)
 from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve
-from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
-from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
 from steelyard.laws.forms.learning_rate import (
     HorizonError,
     fit_learning_rate,
@@ -88,9 +99,14 @@ from steelyard.laws.forms.learning_rate import (
     leave_one_horizon_out,
 )
 from steelyard.laws.forms.named import FORMS, law_named
-from steelyard.laws.forms.overtraining import downstream_error, overtraining, predict_error
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
+from steelyard.laws.forms.powers import (
+    batch_law,
+    batch_of_loss,
+    critical_batch_at_loss,
+    power_law,
+)
 from steelyard.laws.forms.rectified import (
     fit_rectified,
     fit_vanilla,
@@ -117,14 +133,6 @@ from steelyard.laws.forms.schedules.schedule import (
     predict_curve,
 )
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
-from steelyard.laws.forms.time_compute import (
-    CostOptimalBatch,
-    Tradeoff,
-    batch_for_exchange_rate,
-    cost_optimal_batch,
-    time_compute,
-    tradeoff,
-)
 from steelyard.laws.forms.updates.return_curves import (
     DataNeeds,
     ReturnCurve,

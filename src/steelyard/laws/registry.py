@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,10 +15,9 @@ from steelyard.errors import CatalogError, FitError
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.forms.named import law_named
-
-if TYPE_CHECKING:
-    from steelyard.laws.tables.counts import EmbeddingParts
-    from steelyard.laws.tables.table import RunTable
+from steelyard.laws.tables.columns import RunColumns
+from steelyard.laws.tables.conventions import UNSTATED
+from steelyard.laws.tables.conversions import EmbeddingParts, convert_counts
 
 __all__ = ["PublishedLaw", "published", "require_same_conventions"]
 
@@ -115,10 +114,10 @@ class PublishedLaw:
 
     def predict(
         self,
-        inputs: "Mapping[str, ArrayLike] | RunTable",
+        inputs: Mapping[str, ArrayLike],
         *,
         counts: Counts = "",
-        parts: "EmbeddingParts | float | None" = None,
+        parts: EmbeddingParts | float | None = None,
     ) -> Prediction:
         """Predict, after checking or converting what the given parameters count.
 
@@ -128,7 +127,7 @@ class PublishedLaw:
             counts: parameters that `inputs["parameters"]` counts; needed when the law reads them
                 and `inputs` is no table.
             parts: embedding and head of each model, or the scale of their estimate, to convert
-                counts that differ; see `steelyard.laws.tables.counts.convert_counts`.
+                counts that differ; see `steelyard.laws.tables.conversions.convert_counts`.
 
         Returns:
             Values in `unit`, without interval, [n].
@@ -148,11 +147,9 @@ class PublishedLaw:
         return fitted.predict(columns)
 
     def _converted(
-        self, parameters: ArrayLike, counts: str, parts: "EmbeddingParts | float | None"
+        self, parameters: ArrayLike, counts: str, parts: EmbeddingParts | float | None
     ) -> ArrayLike:
         """Count parameters as the law does, or say why that cannot be done."""
-        from steelyard.laws.tables.counts import convert_counts
-
         if not counts:
             raise FitError(
                 f"{self.name} counts {self.counts} parameters; say what yours count",
@@ -195,11 +192,8 @@ def require_same_conventions(*laws: PublishedLaw) -> None:
             )
 
 
-def _counts_of_table(inputs: "Mapping[str, ArrayLike] | RunTable") -> str:
+def _counts_of_table(inputs: Mapping[str, ArrayLike]) -> str:
     """Return what a table of runs counts; empty for a plain mapping and where none is stated."""
-    from steelyard.laws.tables.columns import RunColumns
-    from steelyard.laws.tables.conventions import UNSTATED
-
     if not isinstance(inputs, RunColumns):
         return ""
     word = inputs.conventions.one("counts", inputs.rows)

@@ -12,11 +12,10 @@ from steelyard.cost.bill import bill
 from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Efficiencies, Machine
 from steelyard.errors import ConfigError, InfeasibleError
-from steelyard.plan.allocation import AllocationLike, interval
 from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.layouts import LayoutSearch, accelerator_counts, search_layouts
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
-from steelyard.plan.types import Plan
+from steelyard.plan.types import AllocationLike, Plan, interval
 from steelyard.quantity import Forecast, Provenance
 from steelyard.units import pretty
 
@@ -99,13 +98,10 @@ def plan_training(
         rent_usd=rent_usd,
         duration_relative=_relative(device),
     )
+    loss = _loss(allocation)
     return Plan(
         choice=choice,
-        forecasts=[
-            _loss(allocation),
-            *_forecasts(search, chosen, choice["steps"], device),
-            *costs.forecasts,
-        ],
+        forecasts=[loss, *_forecasts(search, chosen, choice["steps"], device), *costs.forecasts],
         rejected=rejected(search, chosen, best, tokens, deadline_s),
         binding_constraint=binding_constraint(search, chosen, best),
         notes=_notes(device, batch, costs.unknown),

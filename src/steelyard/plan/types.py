@@ -1,12 +1,39 @@
-"""A plan: what was chosen, what is forecast of it, what lost and why."""
+"""A plan: what it needs of a law, what was chosen, what is forecast of it, what lost and why."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from steelyard.errors import ConfigError
 from steelyard.quantity import Forecast
 
-__all__ = ["Plan", "Rejected", "layout_words"]
+__all__ = ["AllocationLike", "Plan", "Rejected", "interval", "layout_words"]
+
+
+class AllocationLike(Protocol):
+    """What a scaling law says of a budget.
+
+    Each is a number, or a value with its interval: anything with `value`, `low` and `high`, such as
+    a Forecast.
+    """
+
+    @property
+    def parameters(self) -> Any:
+        """Parameters, embeddings included."""
+
+    @property
+    def tokens(self) -> Any:
+        """Training tokens."""
+
+    @property
+    def loss(self) -> Any:
+        """Loss in nats per token."""
+
+
+def interval(value: Any) -> tuple[float, float, float]:
+    """Return (value, low, high) of an interval; a bare number is an interval without width."""
+    if hasattr(value, "value"):
+        return float(value.value), float(value.low), float(value.high)
+    return float(value), float(value), float(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

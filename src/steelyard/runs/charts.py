@@ -1,7 +1,7 @@
 """Charts that Steelyard's reports share, as Vega-Lite specs with their data inside.
 
 Each function takes plain columns and returns a dict for `report.Chart`; the theme is laid over when
-the chart is drawn. The chart of a scaling law stands in `law_chart`.
+the chart is drawn.
 """
 
 import math

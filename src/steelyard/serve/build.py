@@ -1,17 +1,19 @@
 """Makes the engine that options describe."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
-    from steelyard.serve.engine import LLM
-    from steelyard.serve.options import EngineOptions
-    from steelyard.serve.running.grammar import Grammars
-    from steelyard.serve.scheduling.config import SchedulerConfig
+import torch
+
+from steelyard.nn import checkpoint
+from steelyard.nn.transformer import Transformer
+from steelyard.serve.engine import LLM, default_config
+from steelyard.serve.options import EngineOptions
+from steelyard.serve.running.grammar import Grammars
+from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.scheduling.config import SchedulerConfig
+from steelyard.serve.scheduling.fairness import VTC
+from steelyard.serve.sparse.serving import bounded_engine
 
 __all__ = ["engine_config", "make_engine"]
 
@@ -40,14 +42,6 @@ def make_engine(
         BackendError: native kernels are asked for and cannot be had.
         DataError: the folder holds no model.
     """
-    import torch
-
-    from steelyard.nn import checkpoint
-    from steelyard.serve.engine import LLM
-    from steelyard.serve.running.sampling import Sampler
-    from steelyard.serve.scheduling.fairness import VTC
-    from steelyard.serve.sparse.serving import bounded_engine
-
     decoder = checkpoint.load(model) if isinstance(model, Path) else model
     weights = options.client_weights
     make_policy = (lambda: VTC(weights=weights)) if weights else None
@@ -81,10 +75,6 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
     Raises:
         CapacityError: the pool or the host tier cannot hold one sequence of the model length.
     """
-    import torch
-
-    from steelyard.serve.engine import default_config
-
     weight = next(model.parameters()).dtype
     kept = weight if options.kv_dtype == "model" else getattr(torch, options.kv_dtype)
     # `default_config` counts bytes in the type of the weights: a narrower type of keys and values

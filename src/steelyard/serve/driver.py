@@ -1,21 +1,16 @@
 """The loop body of every engine, real or simulated: transfers, steps one ahead, results."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
+from steelyard.serve.kv.transfer import Tiers
 from steelyard.serve.results import FinishedStep
+from steelyard.serve.scheduling.scheduler import Scheduler
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.scheduling.swaps.pacing import SwapPacing
 
-if TYPE_CHECKING:
-    from steelyard.serve.kv.transfer import Transfer
-    from steelyard.serve.scheduling.scheduler import Scheduler
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan
-
-__all__ = ["Clock", "Driver", "NoTiers", "Runner", "Tiers", "WallClock"]
+__all__ = ["Clock", "Driver", "Runner", "WallClock"]
 
 
 class Clock(Protocol):
@@ -62,75 +57,6 @@ class Runner(Protocol):
         ...
 
 
-class Tiers(Protocol):
-    """Carries out transfers between the pool and a second tier.
-
-    Attributes:
-        took_s: seconds from the submission of each transfer of the latest `landed` to its end.
-    """
-
-    took_s: dict[int, float]
-
-    @property
-    def num_under_way(self) -> int:
-        """Transfers submitted and not yet reported by `landed` or `failed`."""
-        ...
-
-    def submit(self, transfers: Iterable[Transfer]) -> None:
-        """Start transfers; the steps that write the blocks they read must have run."""
-        ...
-
-    def landed(self) -> list[int]:
-        """Return the transfers that are done, each once."""
-        ...
-
-    def failed(self) -> list[int]:
-        """Return the transfers that did not work, each once."""
-        ...
-
-    def wait(self, transfer_ids: Iterable[int] | None = None) -> None:
-        """Wait for transfers, or for at least one of those under way."""
-        ...
-
-    def close(self) -> None:
-        """Wait for what is under way and give the second tier back."""
-        ...
-
-
-class NoTiers:
-    """Stands where a scheduler makes no transfers."""
-
-    num_under_way = 0
-
-    def __init__(self) -> None:
-        """There is nothing to keep."""
-        self.took_s: dict[int, float] = {}
-
-    def submit(self, transfers: Iterable[Transfer]) -> None:
-        """Refuse transfers, which only a scheduler that swaps makes."""
-        raise AssertionError("a scheduler that swaps needs tiers")
-
-    def landed(self) -> list[int]:
-        """Return nothing."""
-        return []
-
-    failed = landed
-
-    def wait(self, transfer_ids: Iterable[int] | None = None) -> None:
-        """Return at once."""
-
-    def close(self) -> None:
-        """Return at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """A launched step."""
-
-    plan: StepPlan
-    handle: Handle
-
-
 def _nobody() -> None:
     """Bring no request."""
 
@@ -175,11 +101,11 @@ class Driver:
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock
-        self.tiers: Tiers = tiers or NoTiers()
+        self.tiers = tiers or Tiers()
         self.asynchronous = asynchronous
         self.start_s = 0.0
         self.num_steps = 0
-        self._flight: _Flight | None = None
+        self._flight: tuple[StepPlan, Handle] | None = None
         self._pacing = SwapPacing()
         self._coming: dict[int, int] = {}
 
@@ -214,9 +140,9 @@ class Driver:
             plan = None  # It only started transfers; the runner has nothing to do.
         output = None
         if self.asynchronous:
-            launched = _Flight(plan, self.runner.launch(plan)) if plan is not None else None
+            launched = (plan, self.runner.launch(plan)) if plan is not None else None
             before, self._flight = self._flight, launched
-            plan, output = (before.plan, before.handle.result()) if before else (None, None)
+            plan, output = (before[0], before[1].result()) if before else (None, None)
         elif plan is not None:
             output = self.runner.execute(plan)
         if plan is not None and output is not None:
@@ -232,7 +158,7 @@ class Driver:
     def settle(self) -> None:
         """Wait for what is in flight; the results of a step are dropped."""
         if self._flight is not None:
-            self._flight.handle.result()
+            self._flight[1].result()
             self._flight = None
         while self.tiers.num_under_way:
             self.tiers.wait()
@@ -242,7 +168,7 @@ class Driver:
         """Start a plan's transfers."""
         # The step in flight may write blocks that leave and read blocks that are overwritten.
         if self._flight is not None:
-            self._flight.handle.result()
+            self._flight[1].result()
         for item in plan.transfers:
             if item.direction == "in":
                 self._coming[item.id] = int(item.runs[:, 2].sum())

@@ -1,29 +1,26 @@
 """The engine: a scheduler and a runner under the machine's clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from steelyard.errors import ConfigError
-from steelyard.serve.driver import Clock, Driver, NoTiers, Runner, Tiers, WallClock
+from steelyard.nn.transformer import Transformer
+from steelyard.serve.driver import Clock, Driver, WallClock
+from steelyard.serve.kv.transfer import Tiers
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
+from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.runner import TorchRunner
+from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.traces import TraceRequest, make_request
-
-if TYPE_CHECKING:
-    import torch
-
-    from steelyard.nn.transformer import Transformer
-    from steelyard.serve.running.sampling import Sampler
 
 __all__ = ["LLM", "default_config"]
 
@@ -73,22 +70,6 @@ def default_config(
         * sum(item.numel() for item in model.parameters())
         / _PREFILL_FLOPS_PER_S,
     )
-
-
-class EngineRunner(Runner, Protocol):
-    """A runner that holds keys and values, and chooses tokens."""
-
-    kernel: str
-    sampler: Sampler
-
-    @property
-    def kv(self) -> torch.Tensor:
-        """Keys and values of all blocks."""
-        ...
-
-    def warm_up(self) -> None:
-        """Compile kernels, so that no timed step pays for it."""
-        ...
 
 
 class LLM:
@@ -179,7 +160,7 @@ class LLM:
     def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> Tiers:
         """Make what carries out transfers, if there can be any."""
         if config.preemption == "recompute":
-            return NoTiers()
+            return Tiers()
         from steelyard.serve.kv.tiers import TieredKV, make_store
 
         return TieredKV(self.runner.kv, make_store(self.runner.kv, config.host_blocks, folder))

@@ -1,21 +1,16 @@
 """Forecasts of a trace on this machine, from its engine's limits and a model of its steps."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.cost.step_time import ServeStepTime
 from steelyard.quantity import Forecast
+from steelyard.serve.engine import LLM
 from steelyard.serve.scheduling.scheduler import Scheduler
 from steelyard.serve.scheduling.step import StepPlan
 from steelyard.serve.simulate import SimulatedReplay, simulate
 from steelyard.serve.traces import TraceRequest
-
-if TYPE_CHECKING:
-    from steelyard.cost.step_time import ServeStepTime
-    from steelyard.serve.engine import LLM
 
 __all__ = ["forecast_replay", "simulate_replay"]
 

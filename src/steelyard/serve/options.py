@@ -1,7 +1,5 @@
 """Options of one engine and of its server, from the command line to the processes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args

@@ -1,22 +1,16 @@
 """Times an engine's steps over a grid of shapes; a step-time model is fitted to them and stored."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steelyard.errors import ConfigError
+from steelyard.serve.engine import LLM
 from steelyard.serve.scheduling.params import SamplingParams
-from steelyard.serve.step_samples import StepSamples
-
-if TYPE_CHECKING:
-    from steelyard.serve.engine import LLM
-    from steelyard.serve.step_table import StepTable
+from steelyard.serve.step_table import StepSamples, StepTable
 
 __all__ = ["profile", "read_table", "write_table"]
 
@@ -125,8 +119,6 @@ def write_table(
     Raises:
         ConfigError: the engine is busy or `rounds` is below 1.
     """
-    from steelyard.serve.step_table import StepTable
-
     generator = np.random.default_rng(seed)
     samples = profile(llm, generator=generator, rounds=rounds, limit_s=limit_s)
     held_out = _mixed_case(llm, np.random.default_rng(seed + 1))
@@ -154,8 +146,6 @@ def read_table(path: Path, llm: LLM | None = None, *, foreign: bool = False) -> 
         ConfigError: a field is missing, unknown or out of range, or the table is of another machine
             or model.
     """
-    from steelyard.serve.step_table import StepTable
-
     table = StepTable.load(path)
     if not foreign:
         table.check(llm, where=str(path))

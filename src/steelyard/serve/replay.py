@@ -1,20 +1,15 @@
 """Runs a request trace through an engine at the times it says, and times it."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from steelyard.errors import CapacityError, TraceError
 from steelyard.quantity import Measurement
+from steelyard.serve.driver import Driver
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.step import StepPlan
 from steelyard.sim.timeline import Timeline
-
-if TYPE_CHECKING:
-    from steelyard.serve.driver import Driver
-    from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.step import StepPlan
 
 __all__ = ["ReplayResult", "drive_replay"]
 
@@ -71,7 +66,8 @@ def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
     if not requests:
         raise TraceError("the trace has no request", hint="give at least one row")
     waiting = deque(sorted(requests, key=lambda request: request.arrival_s))
-    scheduler, recorder = driver.scheduler, _Recorder()
+    scheduler = driver.scheduler
+    steps: list[tuple[StepPlan, float, float]] = []
     driver.start_s = driver.clock.now_s()
 
     def receive(at_s: float = 0.0) -> None:
@@ -93,7 +89,7 @@ def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
         step = driver.step(receive)
         if step is not None:
             now_s = driver.now_s()
-            recorder.record(step.plan, begin_s, now_s, scheduler.kv_utilization())
+            steps.append((step.plan, now_s - begin_s, scheduler.kv_utilization()))
             begin_s = now_s
         is_stalled = step is None and driver.is_stalled
         # A request whose tokens are cached but for the last may be admitted without a chunk of its
@@ -109,29 +105,8 @@ def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
             f"{unfinished} of {len(requests)} requests never finished",
             hint="enlarge the block pool",
         )
-    return recorder.result(requests)
-
-
-class _Recorder:
-    """Collects the steps of a replay."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.plans: list[StepPlan] = []
-        self.step_s: list[float] = []
-        self.utilization: list[float] = []
-
-    def record(self, plan: StepPlan, begin_s: float, end_s: float, utilization: float) -> None:
-        """Keep one step, scheduling included."""
-        self.plans.append(plan)
-        self.step_s.append(end_s - begin_s)
-        self.utilization.append(utilization)
-
-    def result(self, requests: list[Request]) -> ReplayResult:
-        """Return the replay's columns."""
-        timeline = Timeline.of(
-            requests, [plan.features() for plan in self.plans], self.step_s, self.utilization
-        )
-        return ReplayResult(
-            timeline=timeline, plans=self.plans, requests=requests, finished_at_s=time.time()
-        )
+    plans, step_s, utilization = (list(column) for column in zip(*steps, strict=True))
+    timeline = Timeline.of(requests, [plan.features() for plan in plans], step_s, utilization)
+    return ReplayResult(
+        timeline=timeline, plans=plans, requests=requests, finished_at_s=time.time()
+    )

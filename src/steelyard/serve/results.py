@@ -1,16 +1,12 @@
 """Results of an engine: pieces of outputs while they come, whole outputs, counters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steelyard.serve.scheduling.beam import best_hypotheses
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = [
     "Completion",
@@ -160,7 +156,7 @@ class StepResult:
     finished: list[Request] = field(default_factory=list)
 
     @classmethod
-    def of(cls, step: FinishedStep) -> StepResult:
+    def of(cls, step: FinishedStep) -> "StepResult":
         """Collect what is new, before another step adds to the outputs."""
         plan = step.plan
         tokens: dict[str, int] = {}

@@ -1,24 +1,20 @@
 """An engine in virtual time: its driver and scheduler, with predictions in place of its machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from steelyard.serve.driver import Driver
+from steelyard.serve.kv.transfer import Tiers, Transfer
 from steelyard.serve.replay import drive_replay
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.scheduler import Scheduler
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.traces import make_request as forced_request
 from steelyard.sim.loop import EventLoop
-
-if TYPE_CHECKING:
-    from steelyard.serve.kv.transfer import Transfer
-    from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.scheduler import Scheduler
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan
-    from steelyard.sim.timeline import Timeline
+from steelyard.sim.timeline import Timeline
 
 __all__ = ["ModelRunner", "ModelTiers", "SimulatedReplay", "VirtualClock", "simulate"]
 
@@ -100,7 +96,7 @@ class ModelRunner:
         return _ModelStep(self._clock, self._free_s, plan)
 
 
-class ModelTiers:
+class ModelTiers(Tiers):
     """Moves nothing, but lets the time pass that each transfer would take.
 
     Transfers run beside steps and do not slow each other.
@@ -116,7 +112,7 @@ class ModelTiers:
             clock: time that waits let pass.
             transfer_time_s: predicts the seconds of a transfer.
         """
-        self.took_s: dict[int, float] = {}
+        super().__init__()
         self._clock = clock
         self._transfer_time_s = transfer_time_s
         self._under_way: dict[int, tuple[float, float]] = {}
@@ -141,10 +137,6 @@ class ModelTiers:
         self.took_s = {name: self._under_way.pop(name)[1] for name in ended}
         return ended
 
-    def failed(self) -> list[int]:
-        """Return nothing: predicted transfers work."""
-        return []
-
     def wait(self, transfer_ids: Iterable[int] | None = None) -> None:
         """Let time pass until transfers are done.
 
@@ -155,9 +147,6 @@ class ModelTiers:
         ends = [self._under_way[name][0] for name in names if name in self._under_way]
         if ends:
             self._clock.wait_until(min(ends) if transfer_ids is None else max(ends))
-
-    def close(self) -> None:
-        """Return at once; there is no tier to give back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,13 +1,12 @@
 """The step-time table of one engine on one machine: measured steps, the fit and its error."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import torch
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.config import convert
@@ -15,13 +14,14 @@ from steelyard.cost.step_time import FEATURES, ServeStepTime
 from steelyard.errors import ConfigError
 from steelyard.files import read_json, write_json
 from steelyard.runs.host import describe_machine, package_versions
+from steelyard.serve.engine import LLM
 from steelyard.serve.scheduling.config import SchedulerConfig
 
-if TYPE_CHECKING:
-    from steelyard.serve.engine import LLM
-    from steelyard.serve.step_samples import StepSamples
+__all__ = ["StepSamples", "StepTable", "TableMachine"]
 
-__all__ = ["StepTable", "TableMachine"]
+_HICCUP = 4.0
+"""Most that a single step counts for, as a multiple of its prediction: one that waited for another
+program would else move the scale of the whole table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +39,8 @@ class TableMachine:
     threads: int
 
     @classmethod
-    def here(cls, device: str = "cpu") -> TableMachine:
+    def here(cls, device: str = "cpu") -> "TableMachine":
         """Describe this machine and the process's threads."""
-        import torch
-
         found = describe_machine()
         name = (
             torch.cuda.get_device_name(device)
@@ -50,6 +48,41 @@ class TableMachine:
             else str(found["processor"])
         )
         return cls(processor=name, cores=int(found["cores"]), threads=torch.get_num_threads())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSamples:
+    """Measured steps.
+
+    Attributes:
+        features: [n, F] features in the order of `steelyard.cost.step_time.FEATURES`.
+        round_seconds: [n, rounds] seconds of each step in each round.
+    """
+
+    features: np.ndarray
+    round_seconds: np.ndarray
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """Median of each step over the rounds, [n]."""
+        return np.median(self.round_seconds, axis=1)
+
+    @property
+    def relative_spread(self) -> np.ndarray:
+        """(Largest - smallest) / median of each step over the rounds, [n]."""
+        return np.ptp(self.round_seconds, axis=1) / self.seconds
+
+    def fit(self) -> ServeStepTime:
+        """Fit a step-time model to the medians, then scale it to the mean of all rounds.
+
+        A median leaves out what other work on the machine costs now and then, but a trace of
+        thousands of steps pays it on average. A single step counts for at most `_HICCUP` times its
+        prediction.
+        """
+        shape = ServeStepTime.fit(self.features, self.seconds)
+        predicted = shape.predict(self.features)[:, None]
+        scale = float(np.minimum(self.round_seconds / predicted, _HICCUP).mean())
+        return shape.scaled(scale)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +130,7 @@ class StepTable:
     @classmethod
     def of(
         cls, llm: LLM, samples: StepSamples, *, test_features: np.ndarray, test_seconds: np.ndarray
-    ) -> StepTable:
+    ) -> "StepTable":
         """Fit the samples and compare the fit with steps it has not seen.
 
         Args:
@@ -141,7 +174,7 @@ class StepTable:
         write_json(path, self)
 
     @classmethod
-    def load(cls, path: Path) -> StepTable:
+    def load(cls, path: Path) -> "StepTable":
         """Read a table and refuse one that is not whole; machine and model are left to `check`.
 
         Args:

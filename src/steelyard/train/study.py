@@ -5,7 +5,6 @@ data position, and decays the rate over the last c T steps. The trunk goes on un
 lengths cost T_k (1 - c) + c (T_1 + ... + T_k) steps instead of their sum.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,6 +127,8 @@ def run_ladder_rung(
     # A branch that starts at 0 is all cooldown and has no part of the trunk.
     if starts:
         run(replace(constant, steps=starts[-1], checkpoint_at=starts), trunk, None)
+    # At least 6 digits, so that a folder keeps its name when another call asks for longer runs.
+    width = max(6, len(str(placed[-1].steps)))
     results = []
     for branch in placed:
         begin = trunk / f"step-{branch.start:08d}.safetensors" if branch.start else None
@@ -138,15 +139,9 @@ def run_ladder_rung(
             checkpoint_at=(),
             eval_every=0,
         )
-        folder = directory / f"cooldown-{branch.steps:0{_digits(placed)}d}"
+        folder = directory / f"cooldown-{branch.steps:0{width}d}"
         results.append(run(cooled, folder, begin))
     return results
-
-
-def _digits(placed: list[Branch]) -> int:
-    """Return a width at which folder names sort by length."""
-    # At least 6, so that a folder keeps its name when another call asks for longer runs.
-    return max(6, math.ceil(math.log10(placed[-1].steps + 1)))
 
 
 def _in_process(shards: TokenSource, on_step: Callable[[Progress], None] | None) -> Launch:

@@ -16,26 +16,30 @@ from steelyard.catalog import (
     store_calibration,
 )
 from steelyard.catalog.calibrate import calibrate
-from steelyard.catalog.hardware import Cluster, Site
+from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.config import to_plain
 from steelyard.cost import Machine
 from steelyard.data.manifest import Manifest
 from steelyard.data.shards import TokenShards
 from steelyard.data.text import default_sources, prepare
 from steelyard.files import exclusive
-from steelyard.laws import Fit
-from steelyard.plan import Plan
+from steelyard.laws import Fit, allocate, published
+from steelyard.plan import Plan, plan_training
 from steelyard.quantity import Check, Forecast, check
 from steelyard.runs import Ledger, RunStore
-from steelyard.weigh.budget import plan_budget
 from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
 from steelyard.weigh.progress import Advance, StageBar, silent_bar
 from steelyard.weigh.serving import ServingOutcome, weigh_serving
 from steelyard.weigh.settings import QuickstartConfig
 from steelyard.weigh.stages import Stages
-from steelyard.weigh.table import write_table
-from steelyard.weigh.training import climb, model_directory, probe_step_times, train_target
+from steelyard.weigh.training import (
+    climb,
+    model_directory,
+    probe_step_times,
+    train_target,
+    write_table,
+)
 
 __all__ = ["Quickstart", "run_quickstart"]
 
@@ -43,6 +47,9 @@ _FRESH_S = 7 * 86400.0
 _BYTES_PER_MINUTE = 3_000_000
 _HELDOUT_FRACTION = 0.05
 _SERVING_SHARE = 0.07
+_MAX_EXTRAPOLATION = 100.0
+"""How many times the largest run's FLOPs the ladder's own law is trusted to carry: two decades."""
+_PUBLISHED = "besiroglu2024"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +123,7 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         forecasts = _forecast(stages, laws, points, ladder, machine, config)
         with bar(f"larger model {ladder.target[0]}x{ladder.target[1]}") as advance:
             result = train_target(ladder, shards, config, advance)
-        plan = plan_budget(laws[0], points, config.budget_flops, where=(where, chip, place))
+        plan = _plan(laws[0], points, config.budget_flops, where, chip, place)
         serving = _serve(stages, config)
         checks = check(forecasts, result.measurements()) + check(
             serving.forecasts, serving.measurements
@@ -228,6 +235,26 @@ def _forecast(
             laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine
         ),
     )
+
+
+def _plan(
+    law: Fit,
+    points: list[RungPoint],
+    flops: float,
+    where: Cluster,
+    chip: Accelerator,
+    place: Site,
+) -> Plan:
+    """Plan the compute-optimal run of a budget on a cluster.
+
+    The ladder's own law speaks near the ladder, a published one far beyond it.
+    """
+    largest = max(6.0 * point.parameters * point.tokens for point in points)
+    # A few runs leave the exponents uncertain, and what an exponent is wrong by grows with every
+    # decade beyond the ladder.
+    is_near = flops <= _MAX_EXTRAPOLATION * largest
+    allocation = allocate(law if is_near else published[_PUBLISHED].fit(), flops)
+    return plan_training(allocation, cluster=where, accelerator=chip, site=place)
 
 
 def _serve(stages: Stages, config: QuickstartConfig) -> ServingOutcome:

@@ -7,21 +7,30 @@ import platform
 import time
 from typing import Any
 
-import numpy as np
-
+from steelyard.laws.pictures.charts import fit_chart
+from steelyard.plan import Plan
+from steelyard.plan.types import layout_words
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.charts import bars, loss_curves, matmul_rates, predicted_measured
-from steelyard.runs.law_chart import law_fit
 from steelyard.runs.report import Cell, fact
 from steelyard.units import pretty
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
-from steelyard.weigh.plan_section import plan_section
 from steelyard.weigh.quickstart import Quickstart
 
 __all__ = ["build"]
 
-_CURVE_POINTS = 24
 _STEP_TOKENS = BATCH_SIZE * SEQUENCE_LENGTH
+_LABELS = {
+    "train.total_time": "Wall time",
+    "run.cost": "Money",
+    "run.energy": "Energy",
+    "run.carbon": "CO2e",
+    "eval.loss": "Loss",
+    "plan.num_accelerators": "Accelerators",
+    "train.mfu": "Model FLOPs utilization",
+    "plan.memory_per_accelerator": "Memory per accelerator",
+}
+"""The forecasts shown as cards, and the words above them."""
 
 
 def build(found: Quickstart) -> Report:
@@ -42,7 +51,7 @@ def build(found: Quickstart) -> Report:
         sections=[
             _verdict(found),
             _law(found),
-            plan_section(found),
+            _budget(found),
             _machine(found),
             _method(found),
         ],
@@ -106,33 +115,112 @@ def _law(found: Quickstart) -> Section:
 
 
 def _law_chart(found: Quickstart) -> dict[str, Any]:
-    """Draw the ladder's runs, the law's curves over their range, and the larger model's run."""
+    """Draw the ladder's runs, the law's curves, and the larger model's run."""
     measured = {item.forecast.quantity: item.measurement.value for item in found.checks}
-    target = {
-        "parameters": [parameters(found.ladder.target)],
-        "tokens": [found.ladder.target_steps * _STEP_TOKENS],
-        "loss": [measured["eval.loss"]],
-    }
-    seen = {
-        name: [getattr(item, name) for item in found.points]
-        for name in ("parameters", "tokens", "loss")
-    }
-    sizes = sorted({*seen["parameters"], *target["parameters"]})
-    # The curves go a little beyond all runs, so that every point lies on one.
-    ends = seen["tokens"] + target["tokens"]
-    tokens = np.geomspace(min(seen["tokens"]) * 0.8, max(ends) * 1.25, _CURVE_POINTS)
-    grid = {
-        "parameters": np.repeat(sizes, _CURVE_POINTS).astype(float),
-        "tokens": np.tile(tokens, len(sizes)),
-    }
-    said = found.laws[0].predict(grid)
-    curve = grid | {"loss": said.value, "low": said.low, "high": said.high}
-    return law_fit(
-        seen,
-        {name: list(column) for name, column in curve.items()},
-        "Loss over tokens, one curve per model size",
-        target=target,
+    return fit_chart(
+        found.laws[0],
+        title="Loss over tokens, one curve per model size",
+        target="Held-out loss, nats per token",
+        along="tokens",
+        by="parameters",
+        unseen={
+            "parameters": parameters(found.ladder.target),
+            "tokens": found.ladder.target_steps * _STEP_TOKENS,
+            "target": measured["eval.loss"],
+        },
     )
+
+
+def _budget(found: Quickstart) -> Section:
+    """Show what the asked budget buys on the asked cluster."""
+    plan = found.plan
+    # Nobody measured the cluster: the text says so before any number of it.
+    said = (
+        f"**{pretty(found.config.budget_flops, 'FLOP')}** on **{found.cluster.name}**, split "
+        f"between size and tokens by {_law_of(plan)}. Machine times rest on published peaks and "
+        f"assumed efficiencies, not on a measurement there."
+    )
+    said += "".join(f" {name} is left out: {why}." for name, why in plan.unknown.items())
+    facts = [
+        fact(item, _LABELS[item.quantity]) for item in plan.forecasts if item.quantity in _LABELS
+    ]
+    rejected: list[list[Cell]] = [
+        [layout_words(item.choice), item.reason] for item in plan.rejected[:6]
+    ]
+    return Section(
+        "What the budget buys",
+        [
+            Text(said),
+            Facts(facts),
+            _plan_forecasts(plan),
+            Table([Column("Recipe"), Column("Chosen")], _recipe(plan.choice)),
+            Table(
+                [Column("Alternative"), Column("Why it lost")],
+                rejected,
+                "The closest alternatives.",
+            ),
+        ],
+    )
+
+
+def _plan_forecasts(plan: Plan) -> Table:
+    """Return the table of what the plan forecasts."""
+    rows: list[list[Cell]] = [
+        [
+            item.quantity,
+            pretty(item.value, item.unit),
+            f"{pretty(item.low, item.unit)} to {pretty(item.high, item.unit)}",
+            item.provenance,
+            item.source,
+        ]
+        for item in plan.forecasts
+    ]
+    columns = [
+        Column("Quantity"),
+        Column("Forecast", align="right"),
+        Column("80 % interval", align="right"),
+        Column("Provenance"),
+        Column("Source"),
+    ]
+    return Table(columns, rows, f"Binding constraint: {plan.binding_constraint}.")
+
+
+def _law_of(plan: Plan) -> str:
+    """Name the law the plan's size and tokens come from."""
+    loss = plan.forecast("eval.loss")
+    return (
+        "the law above"
+        if loss.provenance == "fitted"
+        else f"a published law, as the budget is far beyond the ladder ({loss.source})"
+    )
+
+
+def _recipe(choice: dict) -> list[list[Cell]]:
+    """Describe the chosen settings in four lines."""
+    arch = choice["architecture"]
+    return [
+        [
+            "Model",
+            f"{pretty(choice['parameters'], 'parameter')}: {arch['num_layers']} layers of width "
+            f"{arch['hidden_size']:,}, "
+            f"{arch['num_heads']} heads ({arch['num_kv_heads']} for keys and values), MLP "
+            f"{arch['intermediate_size']:,}, "
+            f"vocabulary {arch['vocab_size']:,}",
+        ],
+        [
+            "Data",
+            f"{pretty(choice['tokens'], 'token')} in {choice['steps']:,} steps of "
+            f"{choice['global_batch']:,} sequences "
+            f"of {choice['sequence_length']:,} tokens",
+        ],
+        ["Optimizer", f"peak learning rate {choice['learning_rate']:.3g}, {choice['dtype']}"],
+        [
+            "Layout",
+            f"{choice['accelerator']} of {choice['cluster']}: {layout_words(choice)}, accumulation "
+            f"{choice['accumulation']}"
+            + (", sequence parallel" if choice["sequence_parallel"] else ""),
+        ],
+    ]
 
 
 def _machine(found: Quickstart) -> Section:

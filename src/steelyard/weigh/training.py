@@ -1,10 +1,14 @@
-"""Train what the ladder says: probe the step times, climb the rungs, train the larger model."""
+"""Train what the ladder says: probe the step times, climb the rungs, train the larger model.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+The rungs' runs are kept as a table that `steelyard laws` reads.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+from steelyard.files import write_bytes
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 from steelyard.train.session import Session
@@ -23,7 +27,14 @@ from steelyard.weigh.ladder import (
 from steelyard.weigh.progress import Advance
 from steelyard.weigh.settings import QuickstartConfig
 
-__all__ = ["climb", "model_directory", "probe_step_times", "rung_config", "train_target"]
+__all__ = [
+    "climb",
+    "model_directory",
+    "probe_step_times",
+    "rung_config",
+    "train_target",
+    "write_table",
+]
 
 _WARMUP_STEPS = 40
 _CHECKPOINT_EVERY = 100
@@ -90,12 +101,12 @@ def climb(
     tokens = [ladder_tokens(item, lengths, cooldown_fraction=COOLDOWN_FRACTION) for item in configs]
     costs = [parameters(shape) * count for shape, count in zip(ladder.rungs, tokens, strict=True)]
     for index, (shape, recipe) in enumerate(zip(ladder.rungs, configs, strict=True)):
-        tally = _Tally(
+        on_step = _tally(
             advance,
-            sum(costs[:index]) / sum(costs),
-            costs[index] / sum(costs),
-            tokens[index] // recipe.tokens_per_step,
-            f"{shape[0]} wide, {shape[1]} layers",
+            begin=sum(costs[:index]) / sum(costs),
+            share=costs[index] / sum(costs),
+            steps=tokens[index] // recipe.tokens_per_step,
+            name=f"{shape[0]} wide, {shape[1]} layers",
         )
         directory = config.out / "ladder" / f"{shape[0]}x{shape[1]}"
         results = run_ladder_rung(
@@ -104,7 +115,7 @@ def climb(
             shards,
             directory,
             cooldown_fraction=COOLDOWN_FRACTION,
-            on_step=tally.step,
+            on_step=on_step,
         )
         points += [_point(shape, result) for result in results]
     return points
@@ -114,40 +125,24 @@ def train_target(
     ladder: Ladder, shards: TokenSource, config: QuickstartConfig, advance: Advance
 ) -> TrainResult:
     """Train the larger model to its end, or go on where an earlier call was killed."""
-    tally = _Tally(advance, 0.0, 1.0, ladder.target_steps)
+    on_step = _tally(advance, begin=0.0, share=1.0, steps=ladder.target_steps)
     recipe = rung_config(ladder.target, ladder.target_steps, config, cooled=True)
-    return train(recipe, shards, config.out / "target", on_step=tally.step)
+    return train(recipe, shards, config.out / "target", on_step=on_step)
 
 
-@dataclass
-class _Tally:
-    """Turns the trainer's steps into the fraction of a stage.
+def _tally(
+    advance: Advance, *, begin: float, share: float, steps: int, name: str = ""
+) -> Callable[[Progress], None]:
+    """Turn the trainer's steps into a fraction, from `begin` on by `share`, of a stage."""
+    done = itertools.count(1)
 
-    Attributes:
-        advance: callback for the stage's progress.
-        begin: fraction of the stage that was done before.
-        share: part of the stage that these steps are.
-        steps: number of steps to come, 1 or more.
-        name: words on what is trained.
-        done: steps done.
-    """
-
-    advance: Advance
-    begin: float
-    share: float
-    steps: int
-    name: str = ""
-    done: int = 0
-
-    def step(self, progress: Progress) -> None:
-        """Count one optimizer step."""
+    def step(progress: Progress) -> None:
+        words = f"{name}  loss {progress.loss:.2f}  {progress.tokens_per_s:,.0f} tokens/s".strip()
         # A resumed run reports only the steps it still does, and a restarted one may repeat some:
         # the fraction is cut at the stage's end.
-        self.done += 1
-        words = (
-            f"{self.name}  loss {progress.loss:.2f}  {progress.tokens_per_s:,.0f} tokens/s".strip()
-        )
-        self.advance(self.begin + self.share * min(self.done / self.steps, 1.0), words)
+        advance(begin + share * min(next(done) / steps, 1.0), words)
+
+    return step
 
 
 def _point(shape: tuple[int, int], result: TrainResult) -> RungPoint:
@@ -168,3 +163,33 @@ def _point(shape: tuple[int, int], result: TrainResult) -> RungPoint:
 def model_directory(config: QuickstartConfig) -> Path:
     """Return the folder of the larger model's final weights."""
     return config.out / "target" / "model"
+
+
+def write_table(points: Sequence[RungPoint], path: Path, tokenizer: str) -> None:
+    """Write the cooled-down runs as CSV, one per row, with the conventions of their numbers.
+
+    Args:
+        points: runs of the ladder.
+        path: file to write, replaced as a whole.
+        tokenizer: name of the tokenizer that cut the text.
+    """
+    rows = [
+        {
+            "hidden_size": point.hidden_size,
+            "num_layers": point.num_layers,
+            "parameters": point.parameters,
+            "tokens": point.tokens,
+            "flops": 6 * point.parameters * point.tokens,
+            "loss": point.loss,
+            "steps": point.steps,
+            "batch_tokens": BATCH_SIZE * SEQUENCE_LENGTH,
+            "step_time_s": point.step_time_s,
+            "counts": "total",
+            "loss_unit": "nat/token",
+            "tokenizer": tokenizer,
+            "schedule": "finished",
+        }
+        for point in points
+    ]
+    lines = [",".join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))]
+    write_bytes(path, ("\n".join(lines) + "\n").encode())

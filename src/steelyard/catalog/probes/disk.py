@@ -72,23 +72,19 @@ def _accepts_direct(path: Path, block: mmap.mmap) -> bool:
 
 def _write(path: Path, block: mmap.mmap, blocks: int, flag: int) -> None:
     """Write the whole file and flush it to the device."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
-    try:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
         for _ in range(blocks):
-            os.write(handle, block)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            file.write(block)
+        os.fsync(descriptor)
 
 
 def _read(path: Path, block: mmap.mmap, blocks: int, flag: int) -> None:
     """Read the whole file."""
-    handle = os.open(path, os.O_RDONLY | flag)
-    try:
+    descriptor = os.open(path, os.O_RDONLY | flag)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
         # Without direct access the page cache is asked to forget the file: a request, no promise.
         if not flag and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         for _ in range(blocks):
-            os.readv(handle, [block])
-    finally:
-        os.close(handle)
+            file.readinto(block)

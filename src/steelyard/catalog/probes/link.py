@@ -86,8 +86,8 @@ def _over_tcp(server: socket.socket, clock: Clock, repeats: int) -> tuple[Sample
         link.settimeout(_TIMEOUT_S)
         # Without this a small message waits for the answer to the one before it.
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        small = _framed(1)
-        large = _framed(_MESSAGE_BYTES)
+        # Each message stands behind its length.
+        small, large = (size.to_bytes(8, "little") + bytes(size) for size in (1, _MESSAGE_BYTES))
 
         def send(message: bytes) -> None:
             link.sendall(message)
@@ -95,11 +95,6 @@ def _over_tcp(server: socket.socket, clock: Clock, repeats: int) -> tuple[Sample
                 raise OSError("the link closed")
 
         return _both(lambda: send(small), lambda: send(large), clock, repeats)
-
-
-def _framed(size: int) -> bytes:
-    """Make a message of `size` bytes behind its length."""
-    return size.to_bytes(8, "little") + bytes(size)
 
 
 def _over_pipes(

@@ -2,9 +2,8 @@
 
 import cyclopts
 
-from steelyard.cli.laws.decide import allocate, next_cell, predict
+from steelyard.cli.laws.decide import allocate, next_cell, predict, registry, theory
 from steelyard.cli.laws.fitting import compare, fit, isoflop
-from steelyard.cli.laws.known import registry, theory
 
 app = cyclopts.App(name="laws", help="Fit scaling laws to measured points and decide with them.")
 for verb in (fit, compare, predict, allocate, next_cell, isoflop, registry, theory):

@@ -4,9 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import cyclopts
-
-from steelyard.cli.laws.options import JSON, TableOptions, chart_file, dump, law_from
+from steelyard.cli.laws.options import FLAG, MANY, TableOptions, chart_file, dump, numbers
 from steelyard.cli.laws.pages import compare_page, fit_page, isoflop_page
 from steelyard.errors import ConfigError
 from steelyard.files import write_bytes
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["compare", "fit", "isoflop"]
 
 _LOOSE_SHARE = 0.5
-_MANY = cyclopts.Parameter(consume_multiple=True, negative=())
 
 
 def fit(
@@ -28,15 +25,15 @@ def fit(
     law: str = "chinchilla",
     target: str = "loss",
     table: TableOptions | None = None,
-    fix: Annotated[tuple[str, ...], _MANY] = (),
-    profile: Annotated[tuple[str, ...], _MANY] = (),
+    fix: Annotated[tuple[str, ...], MANY] = (),
+    profile: Annotated[tuple[str, ...], MANY] = (),
     bootstraps: int = 300,
     seed: int = 0,
     delta: float = 1e-3,
     out: Path | None = None,
     report: Path | None = None,
     chart: Path | None = None,
-    json: Annotated[bool, JSON] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Fit a law to the runs of a table.
 
@@ -59,7 +56,7 @@ def fit(
     from steelyard import laws
 
     chart_file(chart)  # a wrong name is refused before minutes of fitting
-    wanted = law_from(law, fixed=fix)
+    wanted = laws.law_named(law).fix(**numbers(fix, "--fix"))
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
     if chart is not None:
@@ -83,12 +80,12 @@ def fit(
 def compare(
     file: Path,
     *,
-    law: Annotated[tuple[str, ...], _MANY] = ("chinchilla", "chinchilla_tied", "kaplan"),
+    law: Annotated[tuple[str, ...], MANY] = ("chinchilla", "chinchilla_tied", "kaplan"),
     target: str = "loss",
     along: str = "",
     table: TableOptions | None = None,
     chart: Path | None = None,
-    json: Annotated[bool, JSON] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Find the law that foretells large runs from small ones best.
 
@@ -106,9 +103,9 @@ def compare(
     chart_file(chart)
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
-    found = laws.compare(points, target, [law_from(name) for name in names], along=along)
+    found = laws.compare(points, target, [laws.law_named(name) for name in names], along=along)
     if chart is not None:
-        from steelyard.laws.pictures.compare_chart import compare_chart
+        from steelyard.laws.pictures.diagnostics import compare_chart
 
         save_chart(compare_chart(found), chart)
     if json:
@@ -130,7 +127,7 @@ def isoflop(
     edges: str = "drop",
     table: TableOptions | None = None,
     chart: Path | None = None,
-    json: Annotated[bool, JSON] = False,
+    json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Find the best model size of each compute budget, and how it grows with compute.
 

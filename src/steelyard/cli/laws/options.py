@@ -1,6 +1,5 @@
 """Options that several verbs share: columns and rows of a file, and the law to ask."""
 
-import difflib
 import json
 import math
 from dataclasses import dataclass
@@ -9,29 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
-from steelyard.errors import CatalogError, ConfigError, DataError
+from steelyard.errors import ConfigError, DataError
 from steelyard.runs.save import CHART_ENDINGS
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.laws import Fit, Law, PublishedLaw, RunTable
+    from steelyard.laws import Fit, RunTable
 
 __all__ = [
-    "JSON",
+    "FLAG",
+    "MANY",
     "LawOptions",
     "TableOptions",
     "chart_file",
     "dump",
-    "law_from",
     "numbers",
     "pairs",
-    "published_law",
     "source_fit",
 ]
 
-JSON = cyclopts.Parameter(negative=())
-_FLAG = cyclopts.Parameter(negative=())
-_MANY = cyclopts.Parameter(consume_multiple=True, negative=())
+FLAG = cyclopts.Parameter(negative=())
+MANY = cyclopts.Parameter(consume_multiple=True, negative=())
 
 
 @cyclopts.Parameter(name="*")
@@ -57,14 +54,14 @@ class TableOptions:
     loss: str = ""
     parameters: str = ""
     tokens: str = ""
-    column: Annotated[tuple[str, ...], _MANY] = ()
-    where: Annotated[tuple[str, ...], _MANY] = ()
+    column: Annotated[tuple[str, ...], MANY] = ()
+    where: Annotated[tuple[str, ...], MANY] = ()
     counts: str = ""
     loss_unit: str = ""
     tokenizer: str = ""
     schedule: str = ""
     kind: str = "train"
-    drop_invalid: Annotated[bool, _FLAG] = False
+    drop_invalid: Annotated[bool, FLAG] = False
 
     def read(self, file: Path) -> "RunTable":
         """Read the table.
@@ -122,7 +119,7 @@ class LawOptions:
 
     fit: Path | None = None
     published: str = ""
-    extrapolate: Annotated[bool, _FLAG] = False
+    extrapolate: Annotated[bool, FLAG] = False
 
     def law(self) -> "Fit":
         """Take the law from exactly one of the two options.
@@ -166,49 +163,7 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
                 f"no such file: {path}", hint="make one with: steelyard laws fit ... --out FILE"
             )
         return laws.Fit.from_json(path.read_text(encoding="utf-8", errors="replace"))
-    return published_law(name).fit()
-
-
-def published_law(name: str) -> "PublishedLaw":
-    """Look up a published law.
-
-    Args:
-        name: name of the law.
-
-    Returns:
-        The law with its numbers.
-
-    Raises:
-        CatalogError: no such published law; near names are given.
-    """
-    from steelyard.laws import published
-
-    if name not in published:
-        near = difflib.get_close_matches(name, published, n=3, cutoff=0.3)
-        raise CatalogError(
-            f"no published law {name!r}", hint=f"near names: {', '.join(near or published)}"
-        )
-    return published[name]
-
-
-def law_from(name: str, *, fixed: tuple[str, ...] = ()) -> "Law":
-    """Make a law by name, some of its parameters held.
-
-    Args:
-        name: such as chinchilla or power_law:tokens.
-        fixed: NAME=VALUE, natural values.
-
-    Returns:
-        The law.
-
-    Raises:
-        FitError: no such law or parameter.
-        ConfigError: a value is not a number.
-    """
-    from steelyard import laws
-
-    law = laws.law_named(name)
-    return law.fix(**numbers(fixed, "--fix")) if fixed else law
+    return laws.published[name].fit()
 
 
 def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:

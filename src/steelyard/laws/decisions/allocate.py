@@ -171,17 +171,16 @@ def allocate(
     limits = limits or Limits()
     _check(fit, flops, flops_per_parameter_token, limits)
     budget = _Budget(flops, flops_per_parameter_token, limits)
-    sizes = np.exp(_best_log_sizes(fit.law, np.concatenate([fit.theta[None], fit.samples]), budget))
+    sizes = np.exp(_best_log_sizes(fit.law, fit.thetas, budget))
     tokens = budget.tokens(sizes)
     best = budget.runs(fit.law, sizes[:1])
     said = fit.predict(best, level, extrapolate=extrapolate)
-    epochs = tokens / limits.unique_tokens
     return Allocation(
         flops=float(flops),
         training_flops=float(flops_per_parameter_token * sizes[0] * tokens[0]),
-        parameters=Estimate.of(float(sizes[0]), sizes[1:], level),
-        tokens=Estimate.of(float(tokens[0]), tokens[1:], level),
-        epochs=Estimate.of(float(epochs[0]), epochs[1:], level)
+        parameters=Estimate.over(sizes, level),
+        tokens=Estimate.over(tokens, level),
+        epochs=Estimate.over(tokens / limits.unique_tokens, level)
         if np.isfinite(limits.unique_tokens)
         else None,
         loss=said.first,

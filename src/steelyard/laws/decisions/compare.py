@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.fit import beliefs
+from steelyard.laws.fitting.holdout import can_fit
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.points import Points
 from steelyard.laws.fitting.study import Study
@@ -17,7 +18,6 @@ __all__ = ["Comparison", "Form", "compare"]
 
 _CUTS = 5
 _FEWEST_HELD = 3
-_SMALLEST_SPREAD = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +153,7 @@ def _cuts(laws: Sequence[Law], checked: Sequence[Points], size: Array) -> NDArra
         # Runs of one size stay together: a size that is trained on is not extrapolated to.
         held = (size > ordered[last] + 1e-9) & used
         if held.sum() >= _FEWEST_HELD and all(
-            _can_fit(law, data, used & ~held) for law, data in zip(laws, checked, strict=True)
+            can_fit(law, data.inputs, used & ~held) for law, data in zip(laws, checked, strict=True)
         ):
             masks[held.tobytes()] = held
     if not masks:
@@ -162,16 +162,6 @@ def _cuts(laws: Sequence[Law], checked: Sequence[Points], size: Array) -> NDArra
             hint="add smaller runs that differ in every input",
         )
     return np.stack(list(masks.values()))
-
-
-def _can_fit(law: Law, data: Points, kept: NDArray[np.bool_]) -> bool:
-    """Say whether the kept points are enough and spread along every axis."""
-    if kept.sum() < len(law.parameters) + 2:
-        return False
-    # The least singular value is the spread in the direction the points know least.
-    logs = np.stack([np.log(data.inputs[name][kept]) for name in law.axes])
-    spread = np.linalg.svd(logs - logs.mean(axis=1, keepdims=True), compute_uv=False)[-1]
-    return bool(spread / np.sqrt(kept.sum()) > _SMALLEST_SPREAD)
 
 
 def _held_errors(law: Law, data: Points, delta: float, cuts: NDArray[np.bool_]) -> Array:

@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit, Prediction
+from steelyard.laws.fitting.holdout import ASSUMED_DRIFT
 from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.points import refuse_rows
+from steelyard.laws.fitting.points import named_column, refuse_rows
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.chinchilla import power_law
+from steelyard.laws.forms.powers import power_law
 
 __all__ = ["Envelope", "envelope_runs", "fit_envelope"]
 
@@ -30,9 +31,6 @@ _RANGE_MARGIN_DECADES = 0.1
 _ENOUGH_BINS = 3
 _FEW_RUNS = 8
 _REWEIGHTINGS = 30
-_ASSUMED_DRIFT = 0.02
-"""Growth of the log error per factor e beyond the bins, as the engine assumes it where it cannot be
-measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,11 +196,7 @@ def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> t
     Raises:
         FitError: what cannot be fitted, by rows.
     """
-    if isinstance(target, str) and target not in points:
-        raise FitError(f"no column {target!r} to fit", hint=f"given: {', '.join(points)}")
-    error = np.atleast_1d(
-        np.asarray(points[target] if isinstance(target, str) else target, dtype=np.float64)
-    )
+    error = np.atleast_1d(np.asarray(named_column(points, target), dtype=np.float64))
     compute = (
         np.broadcast_to(_total_gmacs(points), error.shape) if np.ndim(error) == 1 else error[:0]
     )
@@ -350,7 +344,7 @@ def _as_fit(
         delta=np.inf,
         objective=float(0.5 * (residuals**2).sum()),
         noise=noise,
-        drift=_ASSUMED_DRIFT,
+        drift=ASSUMED_DRIFT,
         drift_source="assumed",
         resampling=resampling,
         seed=seed,

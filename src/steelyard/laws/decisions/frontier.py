@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.growth import fit_growth
 
@@ -102,10 +103,7 @@ def _columns(
             f"years {years.shape} and compute {size.shape} must be columns of one length",
             hint="give one of each per model",
         )
-    bad = np.flatnonzero(~np.isfinite(years) | (size <= 0))
-    if len(bad):
-        raise FitError(
-            f"row {bad[0] + 1}: year {years[bad[0]]:g}, compute {size[bad[0]]:g}",
-            hint="years are known, compute positive or NaN",
-        )
+    refuse_rows(~np.isfinite(years), "years must be finite", years, "drop models without a date")
+    unknown = "give NaN where compute is unknown"
+    refuse_rows(size <= 0, "compute must be positive", size, unknown)
     return years, size

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.estimate import normal
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.points import check_inputs
-from steelyard.laws.fitting.quantiles import normal
+from steelyard.laws.fitting.points import check_inputs, positive_column
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["NextCell", "next_cell"]
@@ -114,12 +114,7 @@ def _cost(columns: Mapping[str, Array], flops: ArrayLike | None) -> Array:
                 hint="give flops=, one number per candidate",
             )
         return 6.0 * columns["parameters"] * columns["tokens"]
-    cost = np.broadcast_to(np.asarray(flops, dtype=np.float64), (count,))
-    if not (np.isfinite(cost).all() and (cost > 0).all()):
-        raise FitError(
-            "flops must be positive and finite", hint="give the cost of each candidate in FLOP"
-        )
-    return cost
+    return positive_column("flops", flops, count)
 
 
 def _spread(

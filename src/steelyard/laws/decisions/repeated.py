@@ -85,14 +85,14 @@ def allocate_repeated(
         "tokens": product / sizes,
         "unique_tokens": np.minimum(unique_tokens, product / sizes),
     }
-    losses = np.exp(fit.law.predict(np.concatenate([fit.theta[None], fit.samples]), runs))
+    losses = np.exp(fit.law.predict(fit.thetas, runs))
     regrets = losses[:, 1:] - losses[:, :1]
     return RepeatedAllocation(
         best=best,
         unique_tokens=float(unique_tokens),
         chinchilla_parameters=usual,
-        regret_chinchilla=Estimate.of(float(regrets[0, 0]), regrets[1:, 0], level),
-        regret_single_epoch=Estimate.of(float(regrets[0, 1]), regrets[1:, 1], level),
+        regret_chinchilla=Estimate.over(regrets[:, 0], level),
+        regret_single_epoch=Estimate.over(regrets[:, 1], level),
     )
 
 

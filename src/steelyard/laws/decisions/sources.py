@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.decisions.envelope import Envelope, envelope_runs, fit_envelope
 from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.points import named_column
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["SourceComparison", "SourcePair", "compare_sources"]
@@ -91,9 +92,7 @@ def compare_sources(
         different exponents per task.
     """
     compute, error = envelope_runs(points, target)
-    if isinstance(by, str) and by not in points:
-        raise FitError(f"no column {by!r} of sources", hint=f"given: {', '.join(points)}")
-    labels = np.asarray(points[by] if isinstance(by, str) else by).astype(str)
+    labels = np.asarray(named_column(points, by, "of sources")).astype(str)
     names = list(dict.fromkeys(labels.tolist()))
     if labels.shape != error.shape or len(names) < 2 or bootstraps < 1:
         raise FitError(

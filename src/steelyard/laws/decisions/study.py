@@ -8,8 +8,8 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.laws.fitting.estimate import normal
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["SizeStudy", "StudyPlan", "StudyRun", "branch_tokens", "cheapest_study", "plan_study"]

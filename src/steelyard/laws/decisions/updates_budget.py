@@ -76,14 +76,15 @@ def budget_law(
     least = [_least(law.steps(threshold, ratios) * price, ratios) for threshold in law.thresholds]
     size = min(len(budgets) for budgets, _ in least)
     budgets, utds = (np.stack([pair[index][:size] for pair in least], axis=1) for index in range(2))
-    lines = np.array([_line(budgets[row, :count], utds[row, :count]) for row in range(size)])
+    logs = np.log(budgets[:, :count]), np.log(utds[:, :count])
+    lines = np.array([np.polyfit(*pair, 1) for pair in zip(*logs, strict=True)])
     on_edge = (utds[0] <= ratios[0] * 1.0001) | (utds[0] >= ratios[-1] / 1.0001)
     return BudgetLaw(
         delta=delta,
         thresholds=law.thresholds,
         budgets=budgets[0],
         utds=utds[0],
-        exponent=Estimate.of(lines[0, 0], lines[1:, 0], level),
+        exponent=Estimate.over(lines[:, 0], level),
         log_coefficient=float(lines[0, 1]),
         num_fitted=count,
         at_edge=tuple(law.thresholds[on_edge].tolist()),
@@ -94,12 +95,6 @@ def _least(budgets: Array, ratios: Array) -> tuple[Array, Array]:
     """Return the least budget and its ratio for each resampling, [1 + B]."""
     at = budgets.argmin(axis=1)
     return budgets[np.arange(len(at)), at], ratios[at]
-
-
-def _line(budgets: Array, utds: Array) -> tuple[float, float]:
-    """Fit log ratio against log budget; return slope and intercept."""
-    slope, intercept = np.polyfit(np.log(budgets), np.log(utds), 1)
-    return float(slope), float(intercept)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import CatalogError, FitError
-from steelyard.laws.fitting.estimate import Estimate
+from steelyard.laws.fitting.estimate import Estimate, student
 from steelyard.laws.fitting.fitted import Fit, Prediction
-from steelyard.laws.fitting.quantiles import student
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.growth import fit_growth
 from steelyard.laws.forms.growth_line import line_of, years_to_gain

@@ -12,7 +12,7 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import measure_drift
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.minimizer import Problem, minimize
-from steelyard.laws.fitting.points import Points
+from steelyard.laws.fitting.points import Points, refuse_rows
 from steelyard.laws.fitting.study import Study
 from steelyard.laws.fitting.terms import Array
 
@@ -107,12 +107,12 @@ def _check(law: Law, limit: Array, censored: NDArray[np.bool_]) -> None:
     """Refuse caps that say nothing and tables with too few observed targets."""
     if np.isnan(limit).any() or (limit <= 0).any():
         raise FitError("caps must be positive", hint="give an infinite cap to runs that had none")
-    endless = np.flatnonzero(censored & np.isinf(limit))
-    if len(endless):
-        raise FitError(
-            f"row {endless[0] + 1} did not reach its target but has no cap",
-            hint="give the number of steps it was run for",
-        )
+    refuse_rows(
+        censored & np.isinf(limit),
+        "caps of runs that did not reach their target must be finite",
+        limit,
+        "give the number of steps they were run for",
+    )
     seen = int((~censored).sum())
     if seen < max(len(law.parameters), 2):
         raise FitError(

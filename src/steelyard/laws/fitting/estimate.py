@@ -1,4 +1,4 @@
-"""A value with the interval that holds it."""
+"""A value with the interval that holds it, and how far intervals of a level reach."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Estimate", "tails"]
+__all__ = ["Estimate", "normal", "student", "tails"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ class Estimate:
         low, high = np.quantile(known, tails(level))
         return cls(float(value), min(float(low), float(value)), max(float(high), float(value)))
 
+    @classmethod
+    def over(cls, draws: Array, level: float) -> "Estimate":
+        """Take the first of the draws as the value and the others as its bootstrap, [1 + B]."""
+        return cls.of(float(draws[0]), draws[1:], level)
+
 
 def tails(level: float) -> tuple[float, float]:
     """Turn a level into its two tail probabilities.
@@ -56,3 +61,38 @@ def tails(level: float) -> tuple[float, float]:
     if not 0 < level < 1:
         raise FitError(f"level {level} must lie between 0 and 1", hint="0.8 is an 80 % interval")
     return 0.5 - level / 2, 0.5 + level / 2
+
+
+def normal(level: float) -> float:
+    """Return how many standard deviations a normal interval reaches to each side.
+
+    Args:
+        level: probability inside, 0..1.
+
+    Returns:
+        1.28 for 80 %.
+
+    Raises:
+        FitError: the level is not between 0 and 1.
+    """
+    from scipy.special import ndtri
+
+    return float(ndtri(tails(level)[1]))
+
+
+def student(freedom: float, level: float) -> float:
+    """Return how many standard errors an interval of Student's t reaches to each side.
+
+    Args:
+        freedom: degrees of freedom, positive.
+        level: probability inside, 0..1.
+
+    Returns:
+        1.36 for 80 % and 11 degrees; `normal` of the level for very many.
+
+    Raises:
+        FitError: the level is not between 0 and 1.
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, tails(level)[1]))

@@ -10,7 +10,7 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import ASSUMED_DRIFT, measure_drift
 from steelyard.laws.fitting.law import Law, Prior
-from steelyard.laws.fitting.points import Points
+from steelyard.laws.fitting.points import Points, named_column
 from steelyard.laws.fitting.study import Resampling, Study
 from steelyard.laws.fitting.terms import Array
 
@@ -137,7 +137,7 @@ def fit_each(
         FitError: a group does not allow the fit; the group is named.
     """
     labels = np.asarray(by).astype(str)
-    goal = np.asarray(points[target] if isinstance(target, str) else target, dtype=np.float64)
+    goal = np.asarray(named_column(points, target), dtype=np.float64)
     source = str(getattr(points, "source", ""))
     fits: dict[str, Fit] = {}
     for label in dict.fromkeys(labels.tolist()):

@@ -8,18 +8,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.estimate import Estimate, tails
-from steelyard.laws.fitting.identifiability import FlatDirection, condition_number, flat_directions
+from steelyard.laws.fitting.diagnostics import (
+    FlatDirection,
+    Influence,
+    Outlier,
+    condition_number,
+    flat_directions,
+    influence,
+    outliers,
+)
+from steelyard.laws.fitting.estimate import Estimate, normal, student, tails
 from steelyard.laws.fitting.law import Law, Prior
 from steelyard.laws.fitting.points import Points, check_inputs
+from steelyard.laws.fitting.profile import Profile, profile
+from steelyard.laws.fitting.stored import read, write
 from steelyard.laws.fitting.study import Study
 from steelyard.laws.fitting.terms import Array
 from steelyard.quantity import Provenance
 
 if TYPE_CHECKING:
     from steelyard.laws.fitting.holdout import Holdout
-    from steelyard.laws.fitting.influence import Influence, Outlier
-    from steelyard.laws.fitting.profile import Profile
 
 __all__ = ["Fit", "Prediction", "outside"]
 
@@ -93,6 +101,11 @@ class Fit:
         return dict(zip(self.law.names, self.law.values(self.theta).tolist(), strict=True))
 
     @property
+    def thetas(self) -> Array:
+        """Fitted coordinates of the optimum, first, and of the bootstraps, [1 + B, P]."""
+        return np.concatenate([self.theta[None], self.samples])
+
+    @property
     def num_points(self) -> int:
         """Points with weight that were fitted."""
         return int((self.weights > 0).sum())
@@ -150,7 +163,7 @@ class Fit:
 
     def draws(self) -> dict[str, Array]:
         """Return natural values of the optimum, first, and of the bootstraps, [1 + B] each."""
-        values = self.law.values(np.concatenate([self.theta[None], self.samples]))
+        values = self.law.values(self.thetas)
         fixed = {name: np.full(len(values), value) for name, value in self.law.fixed.items()}
         return dict(zip(self.law.names, values.T, strict=True)) | fixed
 
@@ -166,10 +179,9 @@ class Fit:
             published set.
         """
         result = np.asarray(function(self.draws()), dtype=np.float64)
-        result = np.broadcast_to(result, (1 + len(self.samples),))
-        return Estimate.of(float(result[0]), result[1:], level)
+        return Estimate.over(np.broadcast_to(result, (1 + len(self.samples),)), level)
 
-    def profile(self, name: str, level: float = 0.9) -> "Profile":
+    def profile(self, name: str, level: float = 0.9) -> Profile:
         """Return a parameter's profile interval: all others at their best for each of its values.
 
         Args:
@@ -182,11 +194,9 @@ class Fit:
         Raises:
             FitError: no such parameter, or the fit has no points.
         """
-        from steelyard.laws.fitting.profile import profile
-
         return profile(self.study(), self.theta, self.objective, max(self.noise, 1e-9), name, level)
 
-    def influence(self) -> "Influence":
+    def influence(self) -> Influence:
         """Fit again without each point in turn and return how far the parameters move.
 
         Returns:
@@ -195,14 +205,10 @@ class Fit:
         Raises:
             FitError: a published set, which has no points.
         """
-        from steelyard.laws.fitting.influence import influence
-
         return influence(self.study(), self.theta, self.samples)
 
-    def outliers(self, threshold: float = 4.0) -> "tuple[Outlier, ...]":
+    def outliers(self, threshold: float = 4.0) -> tuple[Outlier, ...]:
         """List points more than `threshold` robust standard deviations off the law, worst first."""
-        from steelyard.laws.fitting.influence import outliers
-
         return outliers(self.study(), self.theta, threshold)
 
     def without(self, rows: Sequence[int]) -> "Fit":
@@ -316,8 +322,6 @@ class Fit:
 
     def to_json(self) -> str:
         """Write everything as JSON, from which `from_json` makes an equal fit, bit for bit."""
-        from steelyard.laws.fitting.stored import write
-
         return write(self)
 
     @classmethod
@@ -334,8 +338,6 @@ class Fit:
         Raises:
             FitError: the text is not a fit, or its law is not known here.
         """
-        from steelyard.laws.fitting.stored import read
-
         return read(cls, text, law)
 
     def _outside(self, columns: Mapping[str, Array]) -> Array:
@@ -362,19 +364,16 @@ class Fit:
         self, columns: Mapping[str, Array], center: Array, level: float
     ) -> tuple[Array, Array]:
         """Return the interval's lower and upper half width in log units, [n] each."""
-        from scipy.special import ndtri, stdtrit
-
         # The three parts are independent, so their squares add: the noise of one run by Student's t
         # because its size was estimated, the drift by the normal, the parameters by their bootstrap
         # on either side.
-        ends = tails(level)
         freedom = max(self.num_points - len(self.law.parameters), 1)
-        spread = (float(stdtrit(freedom, ends[1])) * self.noise) ** 2
+        spread = (student(freedom, level) * self.noise) ** 2
         if self.inputs:
-            spread = spread + (float(ndtri(ends[1])) * self.drift * self._outside(columns)) ** 2
+            spread = spread + (normal(level) * self.drift * self._outside(columns)) ** 2
         low = high = center
         if len(self.samples):
-            low, high = np.quantile(self.law.predict(self.samples, columns), ends, axis=0)
+            low, high = np.quantile(self.law.predict(self.samples, columns), tails(level), axis=0)
         below = np.maximum(center - low, 0)
         above = np.maximum(high - center, 0)
         return np.sqrt(below**2 + spread), np.sqrt(above**2 + spread)

@@ -1,6 +1,7 @@
 """Leaving the largest points out: how wrong a law is beyond the points it was fitted on."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,10 +10,11 @@ from numpy.typing import NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.fitted import Fit, outside
+from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.minimizer import Problem, minimize
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["ASSUMED_DRIFT", "Holdout", "hold_out", "measure_drift"]
+__all__ = ["ASSUMED_DRIFT", "Holdout", "can_fit", "hold_out", "measure_drift"]
 
 ASSUMED_DRIFT = 0.02
 """Standard deviation of the log error per factor e beyond the points where it is not measured."""
@@ -150,16 +152,25 @@ def _cuts(problem: Problem) -> list[NDArray[np.bool_]]:
     for size in sizes:
         for fraction in _FRACTIONS:
             held = _largest(size, fraction) & used
-            if held.any() and _fits(problem, logs, used & ~held):
+            if held.any() and can_fit(problem.law, problem.inputs, used & ~held):
                 cuts[held.tobytes()] = held | ~used
     return list(cuts.values())
 
 
-def _fits(problem: Problem, logs: list[Array], kept: NDArray[np.bool_]) -> bool:
-    """Say whether the kept points can be fitted: enough of them, spread along every direction."""
-    if kept.sum() < len(problem.law.parameters) + 2:
+def can_fit(law: Law, inputs: Mapping[str, Array], kept: NDArray[np.bool_]) -> bool:
+    """Say whether some of the points can be fitted: enough, and spread along every axis.
+
+    Args:
+        law: law that is to be fitted.
+        inputs: inputs of all points, [n] each.
+        kept: the points that take part, [n].
+
+    Returns:
+        False for fewer than two points beyond the parameters, or points near a line or plane.
+    """
+    if kept.sum() < len(law.parameters) + 2:
         return False
-    spread = np.stack([log[kept] - log[kept].mean() for log in logs])
+    logs = np.stack([np.log(inputs[name][kept]) for name in law.axes])
     # The smallest singular value is the spread across the line or plane the points nearly lie in.
-    least = np.linalg.svd(spread, compute_uv=False)[-1] / np.sqrt(kept.sum())
-    return bool(least > _LEAST_SPREAD)
+    spread = np.linalg.svd(logs - logs.mean(axis=1, keepdims=True), compute_uv=False)[-1]
+    return bool(spread / np.sqrt(kept.sum()) > _LEAST_SPREAD)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.grouped import Grouped
-from steelyard.laws.fitting.terms import Array, Term, Transform
+from steelyard.laws.fitting.terms import Array, Grouped, Term, Transform
 
 __all__ = ["Law", "Parameter", "Prior"]
 

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.grouped import Grouped
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.fitting.terms import Array
+from steelyard.laws.fitting.terms import Array, Grouped
 
-__all__ = ["Points", "check_inputs", "positive_column", "refuse_rows"]
+__all__ = ["Points", "check_inputs", "named_column", "positive_column", "refuse_rows"]
 
 _SAME_AXIS_SD = 0.03
 """Log inputs that leave less than 3 % of spread beside a straight line do not separate two
@@ -66,12 +65,8 @@ class Points:
         """
         columns = check_inputs(law, inputs)
         count = len(columns[law.inputs[0]])
-        if isinstance(target, str):
-            if target not in inputs:
-                raise FitError(f"no column {target!r} to fit", hint=f"given: {', '.join(inputs)}")
-            goal = positive_column(target, inputs[target], count)
-        else:
-            goal = positive_column("target", target, count)
+        called = target if isinstance(target, str) else "target"
+        goal = positive_column(called, named_column(inputs, target), count)
         weight = np.ones(count) if weights is None else _column("weights", weights, count)
         if not np.isfinite(weight).all() or (weight < 0).any() or not (weight > 0).any():
             raise FitError(
@@ -107,6 +102,29 @@ def check_inputs(law: Law, inputs: Mapping[str, ArrayLike]) -> dict[str, Array]:
         given["group"] = law.term.numbers(np.asarray(given["group"]))
     count = max(np.size(np.asarray(values)) for values in given.values())
     return {name: positive_column(name, values, count) for name, values in given.items()}
+
+
+def named_column(
+    points: Mapping[str, ArrayLike], column: ArrayLike | str, use: str = "to fit"
+) -> ArrayLike:
+    """Look up a column that was given by its name or as values.
+
+    Args:
+        points: columns by name.
+        column: name of one of them, or the values themselves.
+        use: what the column is for, in the message.
+
+    Returns:
+        The values.
+
+    Raises:
+        FitError: no column has the name.
+    """
+    if not isinstance(column, str):
+        return column
+    if column not in points:
+        raise FitError(f"no column {column!r} {use}", hint=f"given: {', '.join(points)}")
+    return points[column]
 
 
 def _clusters(labels: ArrayLike | None, count: int) -> NDArray[np.int64]:
@@ -190,11 +208,12 @@ def _enough(law: Law, count: int) -> None:
             hint="add runs, or choose a law with fewer parameters, such as chinchilla(tied=True)",
         )
     if count < 2 * size:
-        message = (
+        warnings.warn(
             f"{count} points for the {size} parameters of {law.name}: fewer than two per "
-            f"parameter, its intervals are rough"
+            f"parameter, its intervals are rough",
+            SteelyardWarning,
+            stacklevel=5,  # the caller of fit()
         )
-        warnings.warn(message, SteelyardWarning, stacklevel=5)  # the caller of fit()
 
 
 def _separable(law: Law, columns: Mapping[str, Array]) -> None:

@@ -90,7 +90,8 @@ def profile(
     threshold = _threshold(study, theta, noise, level)
     found = _search(study, theta, objective, noise, index, threshold)
     pins, excess, thetas = _drawn(study, theta, objective, found, index, threshold)
-    low, high = _ends(pins, excess, float(theta[index]))
+    low = _crossing(pins, excess, np.flatnonzero(pins <= theta[index])[::-1], -np.inf)
+    high = _crossing(pins, excess, np.flatnonzero(pins >= theta[index]), np.inf)
     is_log = study.law.parameters[index].transform == "log"
     natural = (lambda value: float(np.exp(value))) if is_log else float
     ends = (natural(low), natural(high))
@@ -198,15 +199,8 @@ def _drawn(
     return pins, excess, np.concatenate([thetas[first : last + 1], own])[order]
 
 
-def _ends(pins: Array, excess: Array, center: float) -> tuple[float, float]:
-    """Return where the excess crosses 1 on either side of the optimum; infinite if nowhere."""
-    below = np.flatnonzero(pins <= center)[::-1]
-    above = np.flatnonzero(pins >= center)
-    return _crossing(pins, excess, below, -np.inf), _crossing(pins, excess, above, np.inf)
-
-
 def _crossing(pins: Array, excess: Array, order: NDArray[np.int64], endless: float) -> float:
-    """Walk outward in the given order to where the excess crosses 1; `endless` when it does not."""
+    """Walk outward from the optimum to where the excess crosses 1; `endless` when it does not."""
     for inner, outer in itertools.pairwise(order.tolist()):
         if excess[inner] < 1.0 <= excess[outer]:
             share = (1.0 - excess[inner]) / (excess[outer] - excess[inner])

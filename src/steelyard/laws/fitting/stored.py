@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.grouped import Grouped
 from steelyard.laws.fitting.law import Law, Parameter, Prior
+from steelyard.laws.fitting.terms import Grouped
 
 if TYPE_CHECKING:
     from steelyard.laws.fitting.fitted import Fit
@@ -31,8 +31,6 @@ _PLAIN = (
 
 def write(fit: "Fit") -> str:
     """Write everything as JSON, from which `read` makes an equal fit, bit for bit."""
-    plain = {name: getattr(fit, name) for name in _PLAIN}
-    plain["delta"] = fit.delta if np.isfinite(fit.delta) else "inf"  # JSON has no infinity
     term = fit.law.term
     return json.dumps(
         {
@@ -41,7 +39,10 @@ def write(fit: "Fit") -> str:
             if isinstance(term, Grouped)
             else None,
             "fixed": dict(fit.law.fixed),
-            "parameters": [_parameter_to_plain(item) for item in fit.law.parameters],
+            "parameters": [
+                asdict(item) | {"prior": item.prior and [item.prior.center, item.prior.sd]}
+                for item in fit.law.parameters
+            ],
             "theta": fit.theta.tolist(),
             "samples": fit.samples.tolist(),
             "inputs": {name: column.tolist() for name, column in fit.inputs.items()},
@@ -49,7 +50,8 @@ def write(fit: "Fit") -> str:
             "weights": fit.weights.tolist(),
             "clusters": fit.clusters.tolist(),
             "prior": {name: [item.center, item.sd] for name, item in fit.prior.items()},
-            **plain,
+            **{name: getattr(fit, name) for name in _PLAIN},
+            "delta": fit.delta if np.isfinite(fit.delta) else "inf",  # JSON has no infinity
         },
         indent=1,
         allow_nan=False,
@@ -74,12 +76,9 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
     try:
         data = json.loads(text)
         declared = tuple(_parameter_from_plain(item) for item in data["parameters"])
-        arrays = {
-            name: np.array(data[name], dtype=np.float64) for name in ("theta", "target", "weights")
-        }
         values: dict[str, Any] = {
             **{name: data[name] for name in _PLAIN},
-            **arrays,
+            **{name: np.array(data[name], dtype=float) for name in ("theta", "target", "weights")},
             "law": replace(_law(data, law), parameters=declared),
             "delta": float(data["delta"]),
             "prior": {name: Prior(*pair) for name, pair in data["prior"].items()},
@@ -106,10 +105,6 @@ def _law(data: dict[str, Any], law: Law | None) -> Law:
         law = law.grouped(tuple(data["groups"]["vary"]), tuple(data["groups"]["names"]))
     more = {name: value for name, value in data["fixed"].items() if name not in law.fixed}
     return law.fix(**more) if more else law
-
-
-def _parameter_to_plain(item: Parameter) -> dict[str, Any]:
-    return asdict(item) | {"prior": item.prior and [item.prior.center, item.prior.sd]}
 
 
 def _parameter_from_plain(data: dict[str, Any]) -> Parameter:

@@ -1,4 +1,4 @@
-"""How many steps a batch saves: steps to a target, the critical batch, and how that batch grows."""
+"""How many steps a batch saves: steps to a target, the critical batch, and the cheapest batch."""
 
 import math
 from dataclasses import dataclass
@@ -10,25 +10,27 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Constant, Input, Power, Product, Raised, Sum
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Sum
+from steelyard.laws.forms.powers import power_form
+from steelyard.laws.forms.terms import Number, Quotient, positive, real
 
 __all__ = [
+    "CostOptimalBatch",
     "CriticalBatch",
-    "batch_law",
-    "batch_of_loss",
+    "Tradeoff",
+    "batch_for_exchange_rate",
+    "cost_optimal_batch",
     "critical_batch",
-    "critical_batch_at_loss",
     "fit_steps",
     "steps_to_reach",
     "steps_to_target",
+    "time_compute",
+    "tradeoff",
 ]
 
 _LOG_REACH = 30.0
 _BISECTIONS = 60
-_KAPLAN = (2e8, 0.21)
-"""Critical batch in tokens at a loss of 1 nat per token, and alpha_B: Kaplan et al. 2020 (arXiv
-2001.08361), critical batch size."""
 
 
 def steps_to_target() -> Law:
@@ -41,14 +43,12 @@ def steps_to_target() -> Law:
     Source: Zhang et al. 2024 (arXiv 2410.21676), section 2.
     """
     parameters = (
-        Parameter(name="a", transform="log", low=-5.0, high=30.0, starts=(3.0, 6.0, 9.0)),
-        Parameter(name="b", transform="log", low=-5.0, high=60.0, starts=(6.0, 10.0, 14.0, 20.0)),
-        Parameter(name="alpha", transform="identity", low=0.2, high=3.0, starts=(0.7, 1.0, 1.4)),
+        positive("a", -5.0, 30.0, 3.0, 6.0, 9.0),
+        positive("b", -5.0, 60.0, 6.0, 10.0, 14.0, 20.0),
+        real("alpha", 0.2, 3.0, 0.7, 1.0, 1.4),
     )
-    term = Sum((Constant("a"), Power("b", "alpha", "batch")))
-    return Law(
-        name="steps_to_target", term=term, parameters=parameters, formula="a + b / batch^alpha"
-    )
+    roles = ("b", "alpha", "a")
+    return power_form("steps_to_target", "batch", roles, parameters, "a + b / batch^alpha")
 
 
 def fit_steps(
@@ -111,11 +111,9 @@ def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
     reached = np.flatnonzero(value <= target)
     if not len(reached):
         return math.inf
-    row = int(reached[0])
-    if row == 0:
-        return float(step[0])
-    share = (value[row - 1] - target) / (value[row - 1] - value[row])
-    return float(step[row - 1] * (step[row] / step[row - 1]) ** share)
+    row, before = reached[0], max(reached[0] - 1, 0)
+    share = (value[before] - target) / (value[before] - value[row]) if row else 0.0
+    return float(step[before] * (step[row] / step[before]) ** share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,78 +206,183 @@ def _log_critical(law: Law, theta: Array, log_reference: float, log_excess: floa
     return np.where(endless, math.inf, low)
 
 
-def batch_law(*of: str) -> Law:
-    """Critical or best batch = c parameters^p tokens^q.
+def time_compute() -> Law:
+    """Steps = S_min (1 + B_crit / batch).
 
-    Args:
-        *of: inputs, among "parameters" and "tokens"; none for both.
+    This is (S / S_min - 1) (E / E_min - 1) = 1 with E = S batch and E_min = S_min B_crit.
 
     Returns:
-        The law of a batch, 2 or 3 parameters.
+        The law of a number of steps with input "batch", in examples, 2 parameters.
 
-    Raises:
-        FitError: other inputs.
-
-    Source: Zhang et al. 2024 (arXiv 2410.21676), section 4.
+    Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.3.
     """
-    exponents = {"parameters": "p", "tokens": "q"}
-    names = of or tuple(exponents)
-    if any(name not in exponents for name in names) or len(set(names)) != len(names):
-        raise FitError(
-            f"batch law of {', '.join(names)}", hint="its inputs are parameters, tokens or both"
+    ratio = Quotient((Constant("B_crit"), Input("batch")))
+    return Law(
+        name="time_compute",
+        term=Product((Constant("S_min"), Sum((Number(1.0), ratio)))),
+        parameters=(
+            positive("S_min", -5.0, 40.0, 2.0, 6.0, 10.0),
+            positive("B_crit", -10.0, 40.0, 2.0, 5.0, 10.0),
+        ),
+        formula="S_min (1 + B_crit / batch)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tradeoff:
+    """Steps against examples to one target.
+
+    Attributes:
+        steps_min: fewest steps, at an endless batch.
+        examples_min: fewest examples, at the smallest batch.
+        batch_critical: ratio of the two; there both are twice their least.
+        r2: explained share of the variance, the lesser of that of ln steps and of ln examples over
+            the batches.
+        level: probability inside the intervals.
+        fit: fit of `time_compute`.
+    """
+
+    steps_min: Estimate
+    examples_min: Estimate
+    batch_critical: Estimate
+    r2: float
+    level: float
+    fit: Fit
+
+    def steps(self, batch: ArrayLike) -> Array:
+        """Return steps to the target at batches, [n]."""
+        return self.steps_min.value * (
+            1 + self.batch_critical.value / np.asarray(batch, dtype=np.float64)
         )
-    constant = Parameter(name="c", transform="log", low=-80.0, high=80.0, starts=(0.0,))
-    powers = [
-        Parameter(name=exponents[name], transform="identity", low=-2.0, high=3.0, starts=(0.3,))
-        for name in names
-    ]
-    term = Product((Constant("c"), *(Raised(Input(name), exponents[name]) for name in names)))
-    formula = "c " + " ".join(f"{name}^{exponents[name]}" for name in names)
-    return Law(
-        name=":".join(("batch_law", *of)),
-        term=term,
-        parameters=(constant, *powers),
-        formula=formula,
-    )
+
+    def examples(self, batch: ArrayLike) -> Array:
+        """Return examples to the target at batches, [n]."""
+        return self.steps(batch) * np.asarray(batch, dtype=np.float64)
 
 
-def batch_of_loss() -> Law:
-    """Critical batch = B_star / loss^exponent, the exponent being 1 / alpha_B.
-
-    Returns:
-        The law of a batch with input "loss", 2 parameters.
-
-    Source: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size.
-    """
-    parameters = (
-        Parameter(name="B_star", transform="log", low=-10.0, high=60.0, starts=(10.0, 20.0)),
-        Parameter(name="exponent", transform="identity", low=0.1, high=20.0, starts=(2.0, 5.0)),
-    )
-    return Law(
-        name="batch_of_loss",
-        term=Power("B_star", "exponent", "loss"),
-        parameters=parameters,
-        formula="B_star / L^exponent",
-    )
-
-
-def critical_batch_at_loss(loss: ArrayLike) -> Array:
-    """Return the critical batch of language models at a loss, as published.
-
-    2e8 / loss^(1 / .21) tokens.
+def tradeoff(
+    steps: ArrayLike,
+    examples: ArrayLike,
+    *,
+    caps: ArrayLike = math.inf,
+    level: float = 0.8,
+    bootstraps: int = 300,
+    seed: int = 0,
+) -> Tradeoff:
+    """Fit the trade-off to runs of several batches that reached one target.
 
     Args:
-        loss: nats per token of the paper's tokenizer, positive, [n].
+        steps: number of steps each run took, [n]; where it equals its cap the run had not reached
+            the target.
+        examples: number of examples each run used, [n].
+        caps: most steps of a run, [n] or one number; infinite for none.
+        level: probability inside the intervals, 0..1.
+        bootstraps: refits for the intervals.
+        seed: seed of the resampling.
 
     Returns:
-        Tokens per step at which steps and examples are both twice their least, [n].
+        Fewest steps, fewest examples and the critical batch.
 
     Raises:
-        FitError: a loss that is not positive.
+        FitError: a single batch, fewer than four runs, or numbers that are not positive.
 
-    Source: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size.
+    Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.3.
     """
-    value = np.asarray(loss, dtype=np.float64)
-    if not (value > 0).all():
-        raise FitError("losses must be positive")
-    return _KAPLAN[0] / value ** (1 / _KAPLAN[1])
+    step = np.asarray(steps, dtype=np.float64)
+    example = np.asarray(examples, dtype=np.float64)
+    if step.shape != example.shape or step.ndim != 1:
+        raise FitError(f"steps {step.shape} and examples {example.shape}: give one of each per run")
+    if not (np.isfinite(step) & np.isfinite(example) & (step > 0) & (example > 0)).all():
+        raise FitError(
+            "steps and examples must be positive and finite",
+            hint="give a run that missed the target its cap as steps",
+        )
+    fitted = fit_censored(
+        time_compute(), {"batch": example / step}, step, caps, bootstraps=bootstraps, seed=seed
+    )
+    seen = step < np.broadcast_to(np.asarray(caps, dtype=np.float64), step.shape)
+    unexplained = float((fitted.residuals[seen] ** 2).sum())
+    # ln steps fall with the batch by themselves, so their R2 is near 1 for any fit; the lesser
+    # spread of the two tells a good one.
+    spread = [
+        float(((column - column.mean()) ** 2).sum())
+        for column in (np.log(step[seen]), np.log(example[seen]))
+    ]
+    return Tradeoff(
+        steps_min=fitted.derive(lambda params: params["S_min"], level),
+        examples_min=fitted.derive(lambda params: params["S_min"] * params["B_crit"], level),
+        batch_critical=fitted.derive(lambda params: params["B_crit"], level),
+        r2=1 - unexplained / max(min(spread), 1e-300),
+        level=level,
+        fit=fitted,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptimalBatch:
+    """The batch of least cost.
+
+    Attributes:
+        batch: batch size in examples.
+        steps: number of steps to the target.
+        examples: number of examples to the target.
+        cost: cost of the run, in the unit of the prices.
+    """
+
+    batch: float
+    steps: float
+    examples: float
+    cost: float
+
+
+def cost_optimal_batch(
+    curve: Tradeoff, *, cost_per_step: float, cost_per_example: float
+) -> CostOptimalBatch:
+    """Weigh time against compute: minimize cost per step x steps + cost per example x examples.
+
+    Args:
+        curve: the trade-off.
+        cost_per_step: what the time of one step is worth, positive.
+        cost_per_example: what computing one example costs, positive, same unit.
+
+    Returns:
+        batch = sqrt(cost_per_step / cost_per_example x B_crit) and what it needs.
+
+    Raises:
+        FitError: a cost is not positive.
+
+    Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.3, with a price on both axes.
+    """
+    if not (cost_per_step > 0 and cost_per_example > 0):
+        raise FitError(
+            f"costs per step {cost_per_step:g} and per example {cost_per_example:g} must be "
+            f"positive"
+        )
+    batch = float(
+        batch_for_exchange_rate(curve.batch_critical.value, cost_per_step / cost_per_example)
+    )
+    steps = float(curve.steps(batch))
+    return CostOptimalBatch(
+        batch, steps, steps * batch, cost_per_step * steps + cost_per_example * steps * batch
+    )
+
+
+def batch_for_exchange_rate(noise_scale: ArrayLike, examples_per_step: float) -> Array:
+    """Return the batch to use now when a step is worth so many examples: sqrt(rate x noise scale).
+
+    Args:
+        noise_scale: gradient noise scale or critical batch, in examples, positive, [n].
+        examples_per_step: exchange rate, positive; equal to the noise scale at the knee.
+
+    Returns:
+        Batches in examples, [n].
+
+    Raises:
+        FitError: a number is not positive.
+
+    Source: McCandlish et al. 2018 (arXiv 1812.06162), adaptive batch size in the appendix.
+    """
+    scale = np.asarray(noise_scale, dtype=np.float64)
+    if not ((scale > 0).all() and examples_per_step > 0):
+        raise FitError("noise scale and exchange rate must be positive")
+    return np.sqrt(examples_per_step * scale)

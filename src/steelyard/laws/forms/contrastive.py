@@ -9,8 +9,9 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Constant, Power, Sum
+from steelyard.laws.forms.terms import positive, real
 
 __all__ = ["Bottleneck", "bottleneck", "contrastive", "contrastive_gmacs"]
 
@@ -39,19 +40,19 @@ def contrastive() -> Law:
     """
     # Starts of B reach far up: unique samples count in the hundreds of millions, and a steep beta
     # needs a coefficient that large to matter there.
-    starts = {"A": (-1.0, 0.5), "B": (4.0, 12.0, 28.0), "C": (3.0, 10.0)}
-    slopes = {"alpha": (0.2, 0.6), "beta": (0.3, 0.8, 1.5), "gamma": (0.3, 0.6)}
-    parameters = [Parameter(name="E", transform="log", low=-9.0, high=0.0, starts=(-3.0, -1.5))]
-    for _, a, slope in _PARTS.values():
-        parameters += [
-            Parameter(name=a, transform="log", low=-20.0, high=80.0, starts=starts[a]),
-            Parameter(name=slope, transform="identity", low=0.02, high=3.0, starts=slopes[slope]),
-        ]
     powers = [Power(coefficient, exponent, name) for name, coefficient, exponent in _PARTS.values()]
     return Law(
         name="contrastive",
         term=Sum((Constant("E"), *powers)),
-        parameters=tuple(parameters),
+        parameters=(
+            positive("E", -9.0, 0.0, -3.0, -1.5),
+            positive("A", -20.0, 80.0, -1.0, 0.5),
+            real("alpha", 0.02, 3.0, 0.2, 0.6),
+            positive("B", -20.0, 80.0, 4.0, 12.0, 28.0),
+            real("beta", 0.02, 3.0, 0.3, 0.8, 1.5),
+            positive("C", -20.0, 80.0, 3.0, 10.0),
+            real("gamma", 0.02, 3.0, 0.3, 0.6),
+        ),
         formula="E + A / G^alpha + B / U^beta + C / S^gamma",
     )
 
@@ -96,31 +97,30 @@ def bottleneck(fit: Fit, point: Mapping[str, Any], level: float = 0.8) -> Bottle
             hint="fit laws.contrastive() to the runs",
         )
     values = fit.draws()
-    parts = {
-        name: values[a] / float(point[column]) ** values[slope]
-        for name, (column, a, slope) in _PARTS.items()
-    }
-    slopes = {name: values[_PARTS[name][2]] * part for name, part in parts.items()}
-    falls = {name: part * (1 - 0.5 ** values[_PARTS[name][2]]) for name, part in parts.items()}
-    steepness = sum(slopes.values())
-    whole = values["E"] + sum(parts.values())
-    order = np.stack(list(slopes.values())).argmax(axis=0)
-    agreed = order[1:] == order[0]
+    exponents = np.stack([values[exponent] for _, _, exponent in _PARTS.values()])
+    parts = np.stack(
+        [
+            values[coefficient] / float(point[column]) ** values[exponent]
+            for column, coefficient, exponent in _PARTS.values()
+        ]
+    )
+    slopes = exponents * parts
+    order = slopes.argmax(axis=0)
     return Bottleneck(
-        shares=_fractions(slopes, steepness, level),
-        gains=_fractions(falls, whole, level),
+        shares=_estimates(slopes / slopes.sum(axis=0), level),
+        gains=_estimates(parts * (1 - 0.5**exponents) / (values["E"] + parts.sum(axis=0)), level),
         limiting=list(_PARTS)[order[0]],
-        confidence=float(agreed.mean()) if len(agreed) else 1.0,
+        confidence=float((order[1:] == order[0]).mean()) if len(order) > 1 else 1.0,
         error=fit.predict(point, level, extrapolate=True).first.value,
     )
 
 
-def _fractions(
-    parts: Mapping[str, Array], whole: Array | float, level: float
-) -> dict[str, Estimate]:
-    """Return each part, [1 + B], as a fraction of the whole."""
-    found = {name: part / whole for name, part in parts.items()}
-    return {name: Estimate.of(float(part[0]), part[1:], level) for name, part in found.items()}
+def _estimates(fractions: Array, level: float) -> dict[str, Estimate]:
+    """Name the fraction of each resource, [3, 1 + B]."""
+    return {
+        name: Estimate.of(float(values[0]), values[1:], level)
+        for name, values in zip(_PARTS, fractions, strict=True)
+    }
 
 
 def contrastive_gmacs(

@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
+from steelyard.laws.forms.terms import positive
 
 __all__ = ["Growth", "fit_growth", "growth"]
 
@@ -75,20 +76,15 @@ def growth(year0: float | str = 2020.0, period_years: float | str = 1.0) -> Law:
             f"growth: year0 {term.year0:g} must be finite and the period {term.period_years:g} "
             f"positive"
         )
-    parameters = (
-        Parameter(name="c", transform="log", low=-700.0, high=700.0, starts=(0.0,)),
-        Parameter(name="g", transform="log", low=-50.0, high=50.0, starts=(0.0,)),
-    )
     exponent = (
         f"year - {term.year0:.10g}"
         if term.period_years == 1
         else f"(year - {term.year0:.10g}) / {term.period_years:.10g}"
     )
-    name = f"growth:{term.year0:.17g}:{term.period_years:.17g}"
     return Law(
-        name=name,
+        name=f"growth:{term.year0:.17g}:{term.period_years:.17g}",
         term=term,
-        parameters=parameters,
+        parameters=(positive("c", -700.0, 700.0, 0.0), positive("g", -50.0, 50.0, 0.0)),
         formula=f"c * g^({exponent})",
         conditions=("year",),
     )

@@ -2,26 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.decisions.optima.sweeps import Optima
+from steelyard.laws.decisions.optima.optimum import Optima
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import (
-    Array,
-    Constant,
-    Derivatives,
-    Input,
-    Product,
-    Raised,
-    Term,
-    Transform,
-)
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array, Derivatives, Product, Term, Transform
+from steelyard.laws.forms.powers import product_form
+from steelyard.laws.forms.terms import positive, real
 
 __all__ = [
     "LEARNING_RATE_LAWS",
@@ -35,11 +28,7 @@ __all__ = [
 LEARNING_RATE_LAWS = ("horizon", "size", "batch", "square", "cube", "smooth", "curved")
 """Nested laws, each with one term more than the one before."""
 
-_LOG_LINEAR = {
-    "horizon": ("tokens",),
-    "size": ("tokens", "parameters"),
-    "batch": ("tokens", "parameters", "batch_tokens"),
-}
+_AXES = ("tokens", "parameters", "batch_tokens")
 _SMOOTH_TERMS = ("square", "cube", "tilt", "bend")
 _PIVOT_TOKENS = 1e10
 PUBLISHED_BATCH = (0.58, 0.571)
@@ -115,33 +104,21 @@ def learning_rate(
         raise FitError(
             f"best batch {best[0]:g} x tokens^{best[1]:g}: the coefficient must be positive"
         )
-    inputs = _LOG_LINEAR.get(kind, _LOG_LINEAR["batch"])
-    extra = _SMOOTH_TERMS[: max(LEARNING_RATE_LAWS.index(kind) - 2, 0)]
-    terms: list[Term] = [Constant("C"), *(Raised(Input(name), f"slope_{name}") for name in inputs)]
-    if extra:
-        terms.append(_BatchCurve(extra, *best))
-    slopes = [
-        Parameter(name=f"slope_{name}", transform="identity", low=-4.0, high=4.0, starts=(0.0,))
-        for name in inputs
-    ]
-    bends = [
-        Parameter(name=name, transform="identity", low=-4.0, high=4.0, starts=(0.0,))
-        for name in extra
-    ]
-    constant = Parameter(name="C", transform="log", low=-150.0, high=150.0, starts=(0.0,))
+    order = LEARNING_RATE_LAWS.index(kind)
+    slopes = {name: real(f"slope_{name}", -4.0, 4.0, 0.0) for name in _AXES[: order + 1]}
+    plane = product_form(f"learning_rate:{kind}", positive("C", -150.0, 150.0, 0.0), slopes)
+    plane = replace(plane, conditions=tuple(slopes)[2:])
+    extra = _SMOOTH_TERMS[: max(order - 2, 0)]
+    if not extra:
+        return plane
     # The published best batch is left out of the name, so that stored fits of it stay short.
-    suffix = f":{best[0]!r}:{best[1]!r}" if extra and best != PUBLISHED_BATCH else ""
-    formula = (
-        "C "
-        + " ".join(f"{name}^slope_{name}" for name in inputs)
-        + (f" exp({', '.join(extra)})" if extra else "")
-    )
-    return Law(
-        name=f"learning_rate:{kind}{suffix}",
-        term=Product(tuple(terms)),
-        parameters=(constant, *slopes, *bends),
-        formula=formula,
-        conditions=tuple(name for name in inputs if name == "batch_tokens"),
+    suffix = "" if best == PUBLISHED_BATCH else f":{best[0]!r}:{best[1]!r}"
+    return replace(
+        plane,
+        name=plane.name + suffix,
+        term=Product((plane.term, _BatchCurve(extra, *best))),
+        parameters=(*plane.parameters, *(real(name, -4.0, 4.0, 0.0) for name in extra)),
+        formula=f"{plane.formula} exp({', '.join(extra)})",
     )
 
 

@@ -4,20 +4,27 @@ from collections.abc import Callable
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.forms.batch_size import batch_law, batch_of_loss, steps_to_target
-from steelyard.laws.forms.chinchilla import chinchilla, chinchilla_tied, kaplan, power_law
+from steelyard.laws.forms.batch_size import steps_to_target, time_compute
+from steelyard.laws.forms.chinchilla import (
+    chinchilla,
+    chinchilla_tied,
+    downstream_error,
+    kaplan,
+    overtraining,
+)
 from steelyard.laws.forms.contrastive import contrastive
 from steelyard.laws.forms.growth import growth
-from steelyard.laws.forms.learning_curves.power_law_floor import model_size_law, power_law_floor
-from steelyard.laws.forms.learning_curves.smooth_transition import smooth_transition
+from steelyard.laws.forms.learning_curves.curve_laws import (
+    model_size_law,
+    power_law_floor,
+    smooth_transition,
+)
 from steelyard.laws.forms.learning_rate import learning_rate
-from steelyard.laws.forms.overtraining import downstream_error, overtraining
 from steelyard.laws.forms.pools.pool_utility import effective_pool, pool_utility
-from steelyard.laws.forms.powers import monomial, powers
+from steelyard.laws.forms.powers import batch_law, batch_of_loss, monomial, power_law, powers
 from steelyard.laws.forms.rectified import rectified, vanilla
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
 from steelyard.laws.forms.routed import routed
-from steelyard.laws.forms.time_compute import time_compute
 from steelyard.laws.forms.updates.updates_to_data import updates_setting, updates_to_data
 
 __all__ = ["FORMS", "law_named"]

@@ -1,9 +1,8 @@
 """Fine-tuning loss over data size: flat at first, then a power law with a floor."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,15 +12,16 @@ from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import PriorChoice, fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.inversion import input_for
-from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
-from steelyard.laws.forms.learning_curves.curve_starts import NO_TRANSITION, curve_starts
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.terms import Array, Derivatives
+from steelyard.laws.forms.learning_curves.curve_laws import NO_TRANSITION, curve_starts
+from steelyard.laws.forms.powers import power_form
+from steelyard.laws.forms.terms import formula_law, positive, real
 
 __all__ = [
     "fit_rectified",
     "fit_vanilla",
     "rectified",
-    "rectified_starts",
     "required_data",
     "transition",
     "vanilla",
@@ -33,65 +33,12 @@ _LOG_NONE = -7.0
 
 _LOG_TRANSITIONS = np.concatenate([NO_TRANSITION, np.linspace(0.0, math.log(1e6), 21)])
 
-
-@dataclass(frozen=True)
-class _Rectified(Term):
-    """B / (D_l + examples^beta) + E.
-
-    Flat until examples^beta reaches the pre-learned data size D_l, then a power, then the floor.
-
-    One class rather than a sum of terms, because fits of whole families of curves spend their time
-    here.
-
-    Attributes:
-        of: name of the input.
-    """
-
-    of: str
-
-    transforms: ClassVar[dict[str, Transform]] = {
-        "B": "log",
-        "D_l": "log",
-        "beta": "identity",
-        "E": "log",
-    }
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The one input."""
-        return (self.of,)
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the log loss, [S, n]; see `Term.evaluate`."""
-        log_input = np.log(inputs[self.of])
-        learned = np.logaddexp(theta["D_l"], theta["beta"] * log_input)
-        falling = theta["B"] - learned
-        total = np.logaddexp(falling, theta["E"])
-        share, known = np.exp(falling - total), np.exp(theta["D_l"] - learned)
-        slope = -share * known
-        return total, {
-            "B": share,
-            "D_l": slope,
-            "beta": -(share + slope) * log_input,
-            "E": 1 - share,
-        }
-
-
-def _parameters(*names: str) -> tuple[Parameter, ...]:
-    """Declare the parameters; D_l of e^-7 is none at all, E of e^-7 no floor."""
-    known = {
-        "B": Parameter(name="B", transform="log", low=-20.0, high=60.0, starts=(1.0, 4.0, 7.0)),
-        "D_l": Parameter(
-            name="D_l", transform="log", low=_LOG_NONE, high=60.0, starts=(0.0, 2.5, 5.0)
-        ),
-        "beta": Parameter(
-            name="beta", transform="identity", low=0.01, high=4.0, starts=(0.2, 0.5, 0.8)
-        ),
-        "E": Parameter(name="E", transform="log", low=_LOG_NONE, high=5.0, starts=(-1.5, 0.0)),
-    }
-    return tuple(known[name] for name in names)
+_PARAMETERS = (
+    positive("B", -20.0, 60.0, 1.0, 4.0, 7.0),
+    positive("D_l", _LOG_NONE, 60.0, 0.0, 2.5, 5.0),
+    real("beta", 0.01, 4.0, 0.2, 0.5, 0.8),
+    positive("E", _LOG_NONE, 5.0, -1.5, 0.0),
+)
 
 
 def rectified(of: str = "examples") -> Law:
@@ -106,13 +53,29 @@ def rectified(of: str = "examples") -> Law:
 
     Source: Lin et al. 2024 (arXiv 2402.02314), equation 4.
     """
-    term = _Rectified(of)
-    return Law(
-        name=f"rectified:{of}",
-        term=term,
-        parameters=_parameters("B", "D_l", "beta", "E"),
-        formula="B / (D_l + D^beta) + E",
-    )
+    formula = "B / (D_l + D^beta) + E"
+    return formula_law(f"rectified:{of}", _rectified, (of,), _PARAMETERS, formula)
+
+
+def _rectified(theta: Mapping[str, Array], examples: Array) -> tuple[Array, Derivatives]:
+    """Return the log loss, [S, n]; see `Term.evaluate`.
+
+    It is flat until examples^beta reaches the pre-learned data size D_l, then a power, then the
+    floor. One function rather than a sum of terms, because fits of whole families of curves spend
+    their time here.
+    """
+    log_input = np.log(examples)
+    learned = np.logaddexp(theta["D_l"], theta["beta"] * log_input)
+    falling = theta["B"] - learned
+    total = np.logaddexp(falling, theta["E"])
+    share, known = np.exp(falling - total), np.exp(theta["D_l"] - learned)
+    slope = -share * known
+    return total, {
+        "B": share,
+        "D_l": slope,
+        "beta": -(share + slope) * log_input,
+        "E": 1 - share,
+    }
 
 
 def vanilla(of: str = "examples") -> Law:
@@ -126,30 +89,8 @@ def vanilla(of: str = "examples") -> Law:
 
     Source: Hestness et al. 2017 (arXiv 1712.00409); Lin et al. 2024 (arXiv 2402.02314), equation 1.
     """
-    term = Sum((Power("B", "beta", of), Constant("E")))
-    return Law(
-        name=f"vanilla:{of}",
-        term=term,
-        parameters=_parameters("B", "beta", "E"),
-        formula="B / D^beta + E",
-    )
-
-
-def rectified_starts(examples: Array, loss: Array) -> Array:
-    """Return starts near the optimum, the best of a grid of exponents and transitions.
-
-    For a given exponent and transition the law is linear in B and E, so these follow from least
-    squares of the relative errors. The grid holds exponents from .05 to 2 and transitions from 1 to
-    1e6 examples, and no transition at all.
-
-    Args:
-        examples: data sizes, [n], positive.
-        loss: loss at each of them, [n], positive.
-
-    Returns:
-        The two best in the coordinates of `rectified`, [2, 4].
-    """
-    return curve_starts(examples, loss, _LOG_TRANSITIONS, _LOG_NONE)
+    parameters = [item for item in _PARAMETERS if item.name != "D_l"]
+    return power_form(f"vanilla:{of}", of, ("B", "beta", "E"), parameters, "B / D^beta + E")
 
 
 def fit_rectified(
@@ -188,10 +129,17 @@ def fit_rectified(
     Source: Lin et al. 2024 (arXiv 2402.02314), sections 3.3 and appendix on the fit; starts are
     ours.
     """
-    settings: dict[str, Any] = {"delta": delta, "bootstraps": bootstraps, "seed": seed}
     given = np.asarray(examples, dtype=np.float64)
-    sizes = np.where(given == 0, _ZERO_SHOT_EXAMPLES, given)
-    return _fit_curve(rectified(), rectified_starts, sizes, loss, prior, source, settings)
+    return _fit_curve(
+        rectified(),
+        np.where(given == 0, _ZERO_SHOT_EXAMPLES, given),
+        loss,
+        delta=delta,
+        bootstraps=bootstraps,
+        seed=seed,
+        prior=prior,
+        source=source,
+    )
 
 
 def fit_vanilla(
@@ -219,33 +167,47 @@ def fit_vanilla(
     Raises:
         FitError: sizes or losses that cannot be fitted; rows are named.
     """
-    settings: dict[str, Any] = {"delta": delta, "bootstraps": bootstraps, "seed": seed}
-    return _fit_curve(vanilla(), _vanilla_starts, examples, loss, None, source, settings)
-
-
-def _vanilla_starts(examples: Array, loss: Array) -> Array:
-    """Return the two best starts in the coordinates of `vanilla`, [2, 3]."""
-    return curve_starts(examples, loss, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
+    return _fit_curve(
+        vanilla(), examples, loss, delta=delta, bootstraps=bootstraps, seed=seed, source=source
+    )
 
 
 def _fit_curve(
     law: Law,
-    starts_of: Callable[[Array, Array], Array],
     examples: ArrayLike,
     loss: ArrayLike,
-    prior: PriorChoice,
+    *,
+    delta: float,
+    bootstraps: int,
+    seed: int,
     source: str,
-    settings: Mapping[str, Any],
+    prior: PriorChoice = None,
 ) -> Fit:
-    """Fit a law from starts near the points."""
+    """Fit a law from starts near the points; transitions from 1 to 1e6 examples, and none."""
     sizes = np.atleast_1d(np.asarray(examples, dtype=np.float64))
     values = np.atleast_1d(np.asarray(loss, dtype=np.float64))
+    starts: Array | Literal["auto"] = "auto"
     # What has no starts cannot be fitted either; the fit then says what is wrong.
-    is_usable = sizes.shape == values.shape and sizes.size and (sizes > 0).all()
-    is_usable = is_usable and np.isfinite(values).all() and (values > 0).all()
-    starts = starts_of(sizes, values) if is_usable else "auto"
-    columns = {"examples": sizes}
-    return fit(law, columns, values, starts=starts, prior=prior, source=source, **settings)
+    if (
+        sizes.shape == values.shape
+        and sizes.size
+        and (sizes > 0).all()
+        and (np.isfinite(values) & (values > 0)).all()
+    ):
+        transitions = _LOG_TRANSITIONS if "D_l" in law.names else NO_TRANSITION
+        found = curve_starts(sizes, values, transitions, _LOG_NONE)
+        starts = found[:, [item.name in law.names for item in _PARAMETERS]]
+    return fit(
+        law,
+        {"examples": sizes},
+        values,
+        starts=starts,
+        delta=delta,
+        bootstraps=bootstraps,
+        seed=seed,
+        prior=prior,
+        source=source,
+    )
 
 
 def transition(fit: Fit, level: float = 0.8) -> Estimate:

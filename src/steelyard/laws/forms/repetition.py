@@ -1,11 +1,11 @@
 """Laws for training when unique data run out: what repeated tokens and excess parameters are worth.
 
 Repeats and excess parameters enter through the effective quantities of
-`steelyard.laws.forms.effective`. The constants of repetition are poorly determined by most tables;
+`steelyard.laws.forms.terms`. The constants of repetition are poorly determined by most tables;
 `repetition_constants` says how poorly.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,20 +18,24 @@ from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import (
     Array,
     Constant,
+    Derivatives,
     Input,
     Minimum,
     Power,
     Product,
     Raised,
     Sum,
+    Term,
 )
-from steelyard.laws.forms.chinchilla import coefficient, exponent, irreducible
-from steelyard.laws.forms.effective import (
+from steelyard.laws.forms.powers import coefficient, exponent, irreducible
+from steelyard.laws.forms.terms import (
     Decay,
+    Formula,
     OptimalSize,
     Quotient,
     Repeated,
-    Repetitions,
+    positive,
+    real,
     saturation,
 )
 
@@ -45,6 +49,11 @@ __all__ = [
 ]
 
 Base = Mapping[str, float] | str | Fit | None
+
+_PASSES = (float(np.log(0.01)), float(np.log(1e6)))
+"""Log range of the constants of repetition."""
+_TINY = 1e-300
+"""Stands for no repetition at all where its logarithm is needed."""
 
 
 def data_constrained(
@@ -77,24 +86,21 @@ def data_constrained(
     """
     if decay not in ("exponential", "geometric"):
         raise FitError(f"unknown decay {decay!r}", hint="exponential or geometric")
-    known = _known(base)
-    one = "beta" not in known if known else tied in (True, "tied")
-    beta = "alpha" if one else "beta"
+    known, beta = _known(base, tied)
     unique = Minimum((Input("tokens"), Input("unique_tokens")))
     fitting = Minimum((Input("parameters"), OptimalSize(unique, ("alpha", beta))))
-    size = Repeated(Input("parameters"), fitting, "R_N", decay)
-    tokens = Repeated(Input("tokens"), unique, "R_D", decay)
-    law = Law(
-        name=f"data_constrained:{decay}" + (":tied" if one else ""),
-        term=Sum((Power("A", "alpha", size), Power("B", beta, tokens), Constant("E"))),
+    return _on_base(
+        f"data_constrained:{decay}",
+        known,
+        size=Repeated(Input("parameters"), fitting, "R_N", decay),
+        tokens=Repeated(Input("tokens"), unique, "R_D", decay),
+        beta=beta,
         parameters=(
-            *_base_parameters(one),
-            _constant("R_D", 1.0, 15.0, 200.0),
-            _constant("R_N", 1.0, 5.0, 50.0),
+            positive("R_D", *_PASSES, *np.log([1.0, 15.0, 200.0]).tolist()),
+            positive("R_N", *_PASSES, *np.log([1.0, 5.0, 50.0]).tolist()),
         ),
         formula=f"E + A / N'^alpha + B / D'^{beta}",
     )
-    return law.fix(**known) if known else law
 
 
 def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
@@ -117,26 +123,54 @@ def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
 
     Source: Lovelace et al. 2026 (arXiv 2605.01640).
     """
-    known = _known(base)
-    one = "beta" not in known if known else tied in (True, "tied")
-    beta = "alpha" if one else "beta"
-    repeats = Repetitions("tokens", "unique_tokens")
-    capacity = Quotient("parameters", "unique_tokens")
-    penalty = Product((Constant("P"), Raised(repeats, "delta"), Raised(capacity, "kappa")))
-    law = Law(
-        name="overfitting_penalty" + (":tied" if one else ""),
-        term=Sum(
-            (Power("A", "alpha", "parameters"), Power("B", beta, "tokens"), Constant("E"), penalty)
-        ),
+    known, beta = _known(base, tied)
+    repeats = Formula(_log_repeats, (), ("tokens", "unique_tokens"))
+    capacity = Quotient((Input("parameters"), Input("unique_tokens")))
+    return _on_base(
+        "overfitting_penalty",
+        known,
+        size=Input("parameters"),
+        tokens=Input("tokens"),
+        beta=beta,
+        more=(Product((Constant("P"), Raised(repeats, "delta"), Raised(capacity, "kappa"))),),
         parameters=(
-            *_base_parameters(one),
-            Parameter(name="P", transform="log", low=-30.0, high=10.0, starts=(-6.0, -3.0)),
-            Parameter(name="delta", transform="identity", low=0.05, high=4.0, starts=(0.5, 1.0)),
-            Parameter(name="kappa", transform="identity", low=0.0, high=4.0, starts=(0.3, 1.0)),
+            positive("P", -30.0, 10.0, -6.0, -3.0),
+            real("delta", 0.05, 4.0, 0.5, 1.0),
+            real("kappa", 0.0, 4.0, 0.3, 1.0),
         ),
         formula=f"E + A / N^alpha + B / D^{beta} + P r^delta (N / U)^kappa",
     )
-    return law.fix(**known) if known else law
+
+
+def _log_repeats(_: Mapping[str, Array], total: Array, unique: Array) -> tuple[Array, Derivatives]:
+    """Return the log of the passes beyond the first, [n]."""
+    return np.log(np.maximum(total / unique - 1.0, _TINY)), {}
+
+
+def _on_base(
+    name: str,
+    known: Mapping[str, float],
+    *,
+    size: Term,
+    tokens: Term,
+    beta: str,
+    more: tuple[Term, ...] = (),
+    parameters: Sequence[Parameter],
+    formula: str,
+) -> Law:
+    """Declare E + A / size^alpha + B / tokens^beta and more, with the known numbers fixed.
+
+    A, B, E, alpha and beta have few starts, because the constants of repetition multiply them.
+    """
+    base = (coefficient("A", 6.0), coefficient("B", 7.5), irreducible("E", 0.5))
+    exponents = [exponent(item, 0.3, 0.5) for item in dict.fromkeys(("alpha", beta))]
+    law = Law(
+        name=name + (":tied" if beta == "alpha" else ""),
+        term=Sum((Power("A", "alpha", size), Power("B", beta, tokens), Constant("E"), *more)),
+        parameters=(*base, *exponents, *parameters),
+        formula=formula,
+    )
+    return law.fix(**known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,22 +280,23 @@ def _passes(epochs: float, constant: Array, decay: Decay) -> Array:
 
 def _derived(fit: Fit, function: Callable[[Array, Decay], Array], level: float) -> Estimate:
     """Derive a number from R_D over the fit's bootstrap."""
-    decay: Decay = "geometric" if "geometric" in fit.law.name else "exponential"
-    if "R_D" in fit.law.fixed:
-        value = float(function(np.array([fit.law.fixed["R_D"]]), decay)[0])
-        return Estimate(value, value, value)
-    if "R_D" not in fit.law.names:
+    powers = fit.law.term.terms if isinstance(fit.law.term, Sum) else ()
+    worths = [power.of for power in powers if isinstance(power, Power)]
+    decays: list[Decay] = [
+        of.decay for of in worths if isinstance(of, Repeated) and of.constant == "R_D"
+    ]
+    if not decays:
         raise FitError(
             f"law {fit.law.name} has no R_D",
             hint="fit data_constrained() to runs with repeated tokens",
         )
-    return fit.derive(lambda params: function(params["R_D"], decay), level)
+    return fit.derive(lambda params: function(params["R_D"], decays[0]), level)
 
 
-def _known(base: Base) -> dict[str, float]:
-    """Resolve the base to numbers of A, B, E, alpha and, unless tied, beta; empty for none."""
+def _known(base: Base, tied: bool | str) -> tuple[dict[str, float], str]:
+    """Resolve the base to numbers of A, B, E, alpha and beta, empty for none, and name the beta."""
     if base is None:
-        return {}
+        return {}, "alpha" if tied in (True, "tied") else "beta"
     if isinstance(base, str):
         from steelyard.laws.registry import published
 
@@ -276,26 +311,4 @@ def _known(base: Base) -> dict[str, float]:
             hint="give a fit of chinchilla() or chinchilla(tied=True) to single-epoch runs of the "
             "same tokenizer and parameter count",
         )
-    return numbers
-
-
-def _base_parameters(tied: bool) -> tuple[Parameter, ...]:
-    """Declare A, B, E, alpha and beta with few starts, because repetition multiplies them."""
-    return (
-        coefficient("A", 6.0),
-        coefficient("B", 7.5),
-        irreducible("E", 0.5),
-        *(exponent(name, 0.3, 0.5) for name in (("alpha",) if tied else ("alpha", "beta"))),
-    )
-
-
-def _constant(name: str, *starts: float) -> Parameter:
-    """Declare a constant of repetition: 0.01 to 1e6 passes, by its log."""
-    low, high = np.log(0.01), np.log(1e6)
-    return Parameter(
-        name=name,
-        transform="log",
-        low=float(low),
-        high=float(high),
-        starts=tuple(np.log(starts).tolist()),
-    )
+    return numbers, "beta" if "beta" in numbers else "alpha"

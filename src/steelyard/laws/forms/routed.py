@@ -8,7 +8,6 @@ number of training tokens; it says nothing about others.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,9 +15,10 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit, Prediction
-from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.points import positive_column, refuse_rows
-from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
+from steelyard.laws.fitting.terms import Array, Derivatives
+from steelyard.laws.forms.terms import Formula, formula_law, positive, real
 
 __all__ = [
     "cutoff",
@@ -34,56 +34,6 @@ _SHARES = {
     "experts": ("parameters", "experts"),
     "utilization": ("forward_parameters", "utilization"),
 }
-
-
-@dataclass(frozen=True)
-class _Bilinear(Term):
-    """L = 10^(a u + b v + c u v + d), u = log10 size, v = log10 of the (saturated) spread."""
-
-    size: str
-    spread: str
-    is_saturating: bool
-
-    @property
-    def transforms(self) -> dict[str, Transform]:
-        """Four coefficients; the two ends of the saturation by their log."""
-        plain: dict[str, Transform] = {
-            "a": "identity",
-            "b": "identity",
-            "c": "identity",
-            "d": "identity",
-        }
-        return {**plain, "E_start": "log", "E_max": "log"} if self.is_saturating else plain
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Size and spread."""
-        return (self.size, self.spread)
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the log loss, [S, n]; see `Term.evaluate`."""
-        u = np.log10(inputs[self.size])
-        log_spread, slopes = self._log_spread(theta, inputs[self.spread])
-        along = theta["b"] + theta["c"] * u
-        log = _LN10 * (theta["a"] * u + theta["d"]) + along * log_spread
-        ends: Derivatives = {name: along * slope for name, slope in slopes.items()}
-        return log, {"a": _LN10 * u, "b": log_spread, "c": u * log_spread, "d": _LN10, **ends}
-
-    def _log_spread(self, theta: Mapping[str, Array], spread: Array) -> tuple[Array, Derivatives]:
-        """Return ln Eh and its derivatives by ln E_start and ln E_max."""
-        if not self.is_saturating:
-            return np.log(spread)[None], {}
-        start, top = np.exp(theta["E_start"]), np.exp(theta["E_max"])
-        offset = start * top / (top - start)
-        shifted = spread - 1 + offset
-        total = shifted * (shifted + top)
-        log = np.log(shifted) + theta["E_max"] - np.log(shifted + top)
-        return log, {
-            "E_start": top * offset**2 / start / total,
-            "E_max": (shifted**2 - offset**2) / total,
-        }
 
 
 def routed(by: str = "experts", saturation: bool | str = True) -> Law:
@@ -113,26 +63,43 @@ def routed(by: str = "experts", saturation: bool | str = True) -> Law:
     """
     if by not in _SHARES:
         raise FitError(f"a routed law by {by!r}", hint=f"known: {', '.join(_SHARES)}")
-    is_saturating = saturation not in (False, "unsaturated")
-    parameters = [
-        Parameter(name="a", transform="identity", low=-1.0, high=1.0, starts=(-0.15, -0.05)),
-        Parameter(name="b", transform="identity", low=-2.0, high=2.0, starts=(-0.2, -0.05)),
-        Parameter(name="c", transform="identity", low=-0.5, high=0.5, starts=(0.0, 0.015)),
-        Parameter(name="d", transform="identity", low=-10.0, high=10.0, starts=(1.0,)),
-    ]
-    if is_saturating:
-        # Their ranges do not overlap (E_start below e^3, E_max above e^3.2), because the saturation
-        # has no meaning where the ends meet.
-        parameters += [
-            Parameter(name="E_start", transform="log", low=0.0, high=3.0, starts=(0.5, 1.5)),
-            Parameter(name="E_max", transform="log", low=3.2, high=12.0, starts=(4.5, 6.0, 8.0)),
-        ]
-    return Law(
-        name=f"routed:{by}" + ("" if is_saturating else ":unsaturated"),
-        term=_Bilinear(*_SHARES[by], is_saturating),
-        parameters=tuple(parameters),
-        formula="log10 L = a log10 N + b log10 Eh + c log10 N log10 Eh + d",
+    parameters = (
+        real("a", -1.0, 1.0, -0.15, -0.05),
+        real("b", -2.0, 2.0, -0.2, -0.05),
+        real("c", -0.5, 0.5, 0.0, 0.015),
+        real("d", -10.0, 10.0, 1.0),
     )
+    name, formula = f"routed:{by}", "log10 L = a log10 N + b log10 Eh + c log10 N log10 Eh + d"
+    if saturation in (False, "unsaturated"):
+        return formula_law(f"{name}:unsaturated", _bilinear, _SHARES[by], parameters, formula)
+    # Their ranges do not overlap (E_start below e^3, E_max above e^3.2), because the saturation has
+    # no meaning where the ends meet.
+    ends = (positive("E_start", 0.0, 3.0, 0.5, 1.5), positive("E_max", 3.2, 12.0, 4.5, 6.0, 8.0))
+    return formula_law(name, _bilinear, _SHARES[by], (*parameters, *ends), formula)
+
+
+def _bilinear(theta: Mapping[str, Array], size: Array, spread: Array) -> tuple[Array, Derivatives]:
+    """Return ln 10^(a u + b v + c u v + d), u = log10 size, v = log10 Eh of the spread, [S, n]."""
+    u = np.log10(size)
+    log_spread, ends = _log_spread(theta, spread)
+    along = theta["b"] + theta["c"] * u
+    slopes: Derivatives = {name: along * slope for name, slope in ends.items()}
+    slopes |= {"a": _LN10 * u, "b": log_spread, "c": u * log_spread, "d": _LN10}
+    return _LN10 * (theta["a"] * u + theta["d"]) + along * log_spread, slopes
+
+
+def _log_spread(theta: Mapping[str, Array], spread: Array) -> tuple[Array, Derivatives]:
+    """Return ln Eh with its derivatives by its ends, or the log spread without ends, [S, n]."""
+    if "E_start" not in theta:
+        return np.log(spread), {}
+    start, top = np.exp(theta["E_start"]), np.exp(theta["E_max"])
+    offset = start * top / (top - start)
+    shifted = spread - 1 + offset
+    total = shifted * (shifted + top)
+    return np.log(shifted) + theta["E_max"] - np.log(shifted + top), {
+        "E_start": top * offset**2 / start / total,
+        "E_max": (shifted**2 - offset**2) / total,
+    }
 
 
 def routed_coefficients(
@@ -323,7 +290,7 @@ def _power_of_ten(inverse: float) -> float:
 
 def _check_routed(fit: Fit) -> None:
     """Refuse fits of other laws."""
-    if fit.law.name.split(":")[0] != "routed":
+    if not isinstance(fit.law.term, Formula) or fit.law.term.function is not _bilinear:
         raise FitError(
             f"law {fit.law.name} is not a routed law",
             hint="fit routed() of steelyard.laws.forms.routed",
@@ -336,15 +303,19 @@ def _columns(parameters: ArrayLike, experts: ArrayLike) -> tuple[Array, Array]:
         np.atleast_1d(np.asarray(parameters, float)), np.atleast_1d(np.asarray(experts, float))
     )
     positive_column("parameters", size, len(size))
-    is_bad = ~(np.isfinite(count) & (count >= 1))
-    refuse_rows(is_bad, "experts are at least 1", count, "a dense model has 1 expert")
+    refuse_rows(
+        ~(np.isfinite(count) & (count >= 1)),
+        "experts are at least 1",
+        count,
+        "a dense model has 1 expert",
+    )
     return size, count
 
 
 def _values(fit: Fit) -> dict[str, Array]:
     """Return the optimum and the bootstraps as natural values, [1 + B, 1] each."""
     _check_routed(fit)
-    if fit.law.name.endswith(":unsaturated"):
+    if "E_start" not in fit.law.term.transforms:
         raise FitError(
             f"law {fit.law.name} has no saturation, so one expert counts for nothing",
             hint="fit routed() with saturation",
@@ -354,14 +325,11 @@ def _values(fit: Fit) -> dict[str, Array]:
 
 def _log10_spread(values: Mapping[str, Array], experts: Array) -> Array:
     """Return log10 Eh, [1 + B, n]."""
-    start, top = values["E_start"], values["E_max"]
-    return -np.log10(1 / (experts - 1 + 1 / (1 / start - 1 / top)) + 1 / top)
+    logs = {name: np.log(values[name]) for name in ("E_start", "E_max")}
+    return _log_spread(logs, experts)[0] / _LN10
 
 
 def _interval(values: Array, level: float) -> Prediction:
     """Take the first row as the value and the others as its bootstraps, [1 + B, n]."""
-    ends = tails(level)
-    if len(values) == 1:
-        return Prediction(values[0], values[0], values[0])
-    low, high = np.quantile(values[1:], ends, axis=0)
+    low, high = np.quantile(values[1:] if len(values) > 1 else values, tails(level), axis=0)
     return Prediction(values[0], np.minimum(low, values[0]), np.maximum(high, values[0]))

@@ -11,10 +11,9 @@ import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
-from steelyard.laws.fitting.points import check_inputs
+from steelyard.laws.fitting.points import check_inputs, named_column, positive_column
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.pictures.marks import (
     colours_of,
@@ -23,7 +22,14 @@ from steelyard.laws.pictures.marks import (
     point_layers,
     point_rows,
 )
-from steelyard.laws.pictures.series import Split, axis_words, formula_words, split, unit_of
+from steelyard.laws.pictures.series import (
+    Split,
+    axis_words,
+    formula_words,
+    split,
+    unit_of,
+    with_unseen,
+)
 from steelyard.runs.axes import Scale
 from steelyard.runs.layers import PLOT_WIDTH, end_labels, finish, shaded
 
@@ -79,6 +85,8 @@ def fit_chart(
         unseen = {**fit.inputs, "target": fit.measured}
         fit = fit.fit
     chosen = split(fit, along, by)
+    if unseen is not None:
+        chosen = with_unseen(chosen, check_inputs(fit.law, unseen))
     colours = colours_of(chosen)
     points = point_rows(fit, chosen, colours)
     fresh = _unseen(fit, chosen, colours, unseen)
@@ -142,12 +150,8 @@ def _unseen(
     if columns is None:
         return []
     inputs = check_inputs(fit.law, columns)
-    target = np.atleast_1d(np.asarray(columns.get("target", ()), dtype=np.float64))
-    if len(target) != len(inputs[chosen.along]) or not (np.isfinite(target) & (target > 0)).all():
-        raise FitError(
-            f"unseen points need a positive column target, {len(inputs[chosen.along])} values",
-            hint=f"given: {', '.join(columns)}",
-        )
+    measured = named_column(columns, "target", "of unseen points")
+    target = positive_column("target", measured, len(inputs[chosen.along]))
     rows = []
     for row in range(len(target)):
         own = {name: column[row : row + 1] for name, column in inputs.items()}
@@ -196,15 +200,13 @@ def _curves(
     """Return the rows of all curves, each from its first point to the end of the axis."""
     rows = []
     for index, series in enumerate(chosen.series):
-        column = chosen.x[series.rows]
+        # A series of unseen runs has no points: all of its curve lies beyond.
+        column = chosen.x[series.rows] if len(series.rows) else chosen.x.min(keepdims=True)
         first, edge = float(column.min()), float(column.max())
         space = np.geomspace if first > 0 and last >= 2 * first else np.linspace
-        inside = space(first, edge, _CURVE_POINTS) if edge > first else np.array([first])
-        beyond = space(edge, last, _CURVE_POINTS) if last > edge else np.zeros(0)
-        # The last point stands twice, so that the solid and the dashed part meet.
-        x = np.concatenate([inside, beyond])
+        parts = space(first, edge, _CURVE_POINTS), space(edge, last, _CURVE_POINTS)
+        x = np.unique(np.concatenate(parts))
         held = {name: np.full(len(x), value) for name, value in series.held.items()}
         said = fit.predict({chosen.along: x, **held}, level, extrapolate=True)
-        is_inside = np.arange(len(x)) < len(inside)
-        rows += curve_rows(x, said, colours[index], index, is_inside, ~is_inside)
+        rows += curve_rows(x, said, colours[index], index, edge)
     return rows

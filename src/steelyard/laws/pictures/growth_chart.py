@@ -61,7 +61,6 @@ def growth_chart(
     first, last = min(line.first for line in lines), max(line.last for line in lines)
     end = until if until is not None else last + _AHEAD * (last - first)
     points, curves = _growth_rows(trends, end, normalized, level)
-    crossings = [] if threshold is None else _crossings(trends, threshold, level, end)
     shown = [row["y"] for row in (*points, *curves)] + [
         row[key] for row in curves if row["is_inside"] for key in ("low", "high")
     ]
@@ -70,6 +69,11 @@ def growth_chart(
         [first, end], "year", title="Year", kind="linear", margin=0.02, most_ticks=9
     ).ending(end)
     y_scale = Scale.over(shown, unit, title=target, kind="log", margin=0.04, most_ticks=8)
+    crossings = (
+        []
+        if threshold is None
+        else _crossing_layers(_crossings(trends, threshold, level, end), x_scale, y_scale)
+    )
     dots = alt.Chart(values(points)).mark_point(
         filled=True, size=46, stroke=LIGHT["card"], strokeWidth=0.7
     )
@@ -82,7 +86,7 @@ def growth_chart(
             color=COLOR,
             tooltip=["name:N", "x:Q", "y:Q"],
         ),
-        *_crossing_layers(crossings, x_scale, y_scale),
+        *crossings,
         *end_labels(_growth_labels(trends, curves), end, x_scale, y_scale, _HEIGHT),
     ]
     heading = alt.TitleParams(title, subtitle=_growth_words(trends, level, threshold))
@@ -108,7 +112,7 @@ def _growth_rows(
         years = np.unique(np.concatenate([inside, beyond]))
         said = forecast_growth(trend, years, level)
         said = Prediction(said.value / unit, said.low / unit, said.high / unit)
-        curves += curve_rows(years, said, colour, index, years <= line.last, years >= line.last)
+        curves += curve_rows(years, said, colour, index, line.last)
     return points, curves
 
 
@@ -129,13 +133,12 @@ def _growth_labels(
 
 def _growth_words(trends: Mapping[str, Fit], level: float, threshold: float | None) -> list[str]:
     """Say the growth of each series with its interval, and what is drawn."""
-    said = []
-    for name, trend in trends.items():
-        found = growth_in(trend, 1.0)
-        said.append(
-            f"{name} {found.value:.2f}× a year (95 %: {found.low:.2f} to {found.high:.2f}, n "
-            f"{trend.num_points})"
-        )
+    growth = {name: growth_in(trend, 1.0) for name, trend in trends.items()}
+    said = [
+        f"{name} {found.value:.2f}× a year (95 %: {found.low:.2f} to {found.high:.2f}, n "
+        f"{trends[name].num_points})"
+        for name, found in growth.items()
+    ]
     drawn = f"Bands hold a new value with {100 * level:.0f} %"
     if threshold is not None:
         drawn += f"; bars on the dashed line are when the trend crosses it, {100 * level:.0f} %"
@@ -178,8 +181,6 @@ def _crossing_layers(
     rows: Sequence[Mapping[str, Any]], x_scale: Scale, y_scale: Scale
 ) -> list[Any]:
     """Draw the threshold and when the trends cross it."""
-    if not rows:
-        return []
     base = alt.Chart(values(rows)).encode(y=y_of("y", y_scale), color=COLOR)
     rule = alt.Chart(values(rows[:1])).mark_rule(
         strokeDash=[3, 3], strokeWidth=1.2, color=LIGHT["faint"]

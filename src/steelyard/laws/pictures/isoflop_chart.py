@@ -1,21 +1,19 @@
 """The charts of isoFLOP valleys and of the best sizes over compute."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike
 
+from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop
 from steelyard.laws.fitting.fitted import Prediction
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.pictures.marks import COLOR, SHAPE, curve_layers, curve_rows
 from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.layers import finish, shaded, values, x_of, y_of
 from steelyard.runs.theme import LIGHT, SERIES, ordered_colours
-
-if TYPE_CHECKING:
-    from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop
 
 __all__ = ["isoflop_chart"]
 
@@ -27,7 +25,7 @@ _HEADROOM = 0.75
 
 
 def isoflop_chart(
-    found: "IsoFlop",
+    found: IsoFlop,
     points: Mapping[str, ArrayLike],
     *,
     title: str = "",
@@ -71,7 +69,7 @@ def isoflop_chart(
     return finish(chart) | {"autosize": {"type": "pad"}}
 
 
-def _minimum(item: "BudgetMinimum", colour: str) -> dict[str, Any]:
+def _minimum(item: BudgetMinimum, colour: str) -> dict[str, Any]:
     """Return the row of the best size of a budget, for both panels."""
     return {
         "flops": item.flops,
@@ -87,7 +85,7 @@ def _minimum(item: "BudgetMinimum", colour: str) -> dict[str, Any]:
 
 
 def _valleys(
-    found: "IsoFlop", size: Array, loss: Array, flops: Array, minima: Sequence[dict[str, Any]]
+    found: IsoFlop, size: Array, loss: Array, flops: Array, minima: Sequence[dict[str, Any]]
 ) -> Any:
     """Draw runs, curves and minima of all budgets."""
     # Runs far up the walls of a valley would squeeze the bottoms; they are left out of the axis.
@@ -172,7 +170,7 @@ def _smooth(size: Array, loss: Array) -> tuple[Array, Array]:
     return np.exp(fine), np.exp(Akima1DInterpolator(log, mean)(fine))
 
 
-def _best_sizes(found: "IsoFlop", minima: Sequence[dict[str, Any]], until: float) -> Any:
+def _best_sizes(found: IsoFlop, minima: Sequence[dict[str, Any]], until: float) -> Any:
     """Draw the best size of each budget, and the line through them with its band."""
     budgets = np.array([item["flops"] for item in minima])
     edge = float(budgets.max())
@@ -181,7 +179,7 @@ def _best_sizes(found: "IsoFlop", minima: Sequence[dict[str, Any]], until: float
     grid = np.unique(np.concatenate([inside, beyond]))
     said = [found.parameters(float(flops)) for flops in grid]
     ends = (np.array([getattr(item, end) for item in said]) for end in ("value", "low", "high"))
-    line = curve_rows(grid, Prediction(*ends), SERIES[0][0], 0, grid <= edge, grid >= edge)
+    line = curve_rows(grid, Prediction(*ends), SERIES[0][0], 0, edge)
     x_scale = Scale.over(
         grid, "FLOP", title="Training compute, FLOP", kind="log", margin=0.03, most_ticks=6
     ).ending(float(grid[-1]))

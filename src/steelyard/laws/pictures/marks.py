@@ -5,7 +5,6 @@ from typing import Any
 
 import altair as alt
 import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.terms import Array
@@ -62,8 +61,7 @@ def curve_rows(
     said: Prediction,
     colour: str,
     series: int,
-    is_inside: NDArray[np.bool_],
-    is_beyond: NDArray[np.bool_],
+    edge: float,
 ) -> list[dict[str, Any]]:
     """Return the rows of one curve for `curve_layers`.
 
@@ -72,8 +70,7 @@ def curve_rows(
         said: values with the ends of the band, [n].
         colour: colour of the curve.
         series: number of the curve.
-        is_inside: whether the solid part is drawn there, [n].
-        is_beyond: whether the dashed part is drawn there, [n]; both at the place they share.
+        edge: position up to which the curve is solid; from there on it is dashed.
 
     Returns:
         One row per position.
@@ -82,7 +79,7 @@ def curve_rows(
     return [
         {name: float(column[place]) for name, column in columns.items()}
         | {"color": colour, "series": series}
-        | {"is_inside": bool(is_inside[place]), "is_beyond": bool(is_beyond[place])}
+        | {"is_inside": bool(x[place] <= edge), "is_beyond": bool(x[place] >= edge)}
         for place in range(len(x))
     ]
 

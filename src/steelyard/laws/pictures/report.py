@@ -2,26 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.decisions.compare import Comparison
+from steelyard.laws.fitting.diagnostics import Outlier
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
-from steelyard.laws.fitting.influence import Outlier
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.pictures.charts import fit_chart
-from steelyard.laws.pictures.compare_chart import compare_chart
-from steelyard.laws.pictures.profile_chart import profile_chart
-from steelyard.laws.pictures.residual_chart import residual_chart
+from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
 from steelyard.laws.pictures.series import formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.wording import number_text
-
-if TYPE_CHECKING:
-    from steelyard.laws.decisions.compare import Comparison
 
 __all__ = ["fit_report"]
 
@@ -36,7 +31,7 @@ def fit_report(
     title: str = "",
     target: str = "Loss",
     unseen: Mapping[str, ArrayLike] | None = None,
-    comparison: "Comparison | None" = None,
+    comparison: Comparison | None = None,
     profiles: bool = True,
     holdout: bool = True,
     level: float = 0.8,
@@ -61,11 +56,7 @@ def fit_report(
     Raises:
         FitError: a published set, which has no points.
     """
-    if not len(fit.target):
-        raise FitError(
-            f"the law of {fit.source or 'this set'} was published without its points",
-            hint="fit the law to points first",
-        )
+    fit.study()  # refuses a law without points
     # Of all that the page shows, profiles and the fit without the largest points take time.
     found = _profiles(fit, profile_level) if profiles else {}
     held = _hold_out(fit) if holdout else "The largest points were not left out."
@@ -249,7 +240,7 @@ def _influence_table(fit: Fit) -> Table:
     return Table(heads, rows, caption)
 
 
-def _beyond(held: Holdout | str, target: str, comparison: "Comparison | None") -> Section:
+def _beyond(held: Holdout | str, target: str, comparison: Comparison | None) -> Section:
     """Show how the law does on points larger than those it was fitted on."""
     if isinstance(held, Holdout):
         said = (

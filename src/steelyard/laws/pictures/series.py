@@ -9,7 +9,7 @@ there.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,16 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 from steelyard.runs.axes import tick_text
 
-__all__ = ["Series", "Split", "axis_words", "formula_words", "greek", "split", "unit_of"]
+__all__ = [
+    "Series",
+    "Split",
+    "axis_words",
+    "formula_words",
+    "greek",
+    "split",
+    "unit_of",
+    "with_unseen",
+]
 
 _GREEK = {
     "alpha": "α",
@@ -121,12 +130,7 @@ class Split:
         Returns:
             Targets on the curve's inputs with the points' own residuals, [m].
         """
-        moved = {
-            name: np.full(len(target), series.held[name]) if name in series.held else inputs[name]
-            for name in fit.law.inputs
-        }
-        theta = fit.theta[None]
-        return target * np.exp(fit.law.predict(theta, moved)[0] - fit.law.predict(theta, inputs)[0])
+        return target * np.exp(_shift(fit, inputs, series))
 
 
 def unit_of(name: str) -> str:
@@ -167,11 +171,7 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
     Raises:
         FitError: a fit without points, or no such input.
     """
-    if not len(fit.target):
-        raise FitError(
-            f"the law of {fit.source or 'this set'} was published without its points",
-            hint="fit it to points to draw it",
-        )
+    fit.study()  # refuses a law without points
     unknown = [name for name in (along, by) if name and name not in fit.law.inputs]
     if unknown or (along and along == by):
         raise FitError(
@@ -187,8 +187,51 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
         else max(varied, key=lambda name: _effect(fit, name), default="")
     )
     series = _series(fit, chosen, colour)
-    moved = max((_distance(fit, chosen, item) for item in series), default=0.0)
-    return Split(chosen, colour, series, moved > _MOVED, *_without_zero(fit.inputs[chosen]))
+    moved = max(np.abs(_shift(fit, fit.inputs, item)[item.rows]).max() for item in series)
+    return Split(chosen, colour, series, bool(moved > _MOVED), *_without_zero(fit.inputs[chosen]))
+
+
+def _shift(fit: Fit, inputs: Mapping[str, Array], series: Series) -> Array:
+    """Return the log change by which the law moves points to the curve of a series, [m]."""
+    count = len(inputs[fit.law.inputs[0]])
+    moved = {
+        name: np.full(count, series.held[name]) if name in series.held else inputs[name]
+        for name in fit.law.inputs
+    }
+    theta = fit.theta[None]
+    return fit.law.predict(theta, moved)[0] - fit.law.predict(theta, inputs)[0]
+
+
+def with_unseen(chosen: Split, inputs: Mapping[str, Array]) -> Split:
+    """Give runs that the fit did not see a curve of their own where no curve is theirs.
+
+    Args:
+        chosen: how the fit is drawn.
+        inputs: inputs of the unseen runs, [m] each.
+
+    Returns:
+        The split with a series, without points, per value that no series holds; unchanged where
+        colours tell groups apart, series hold several values, or they would become too many.
+    """
+    if chosen.by in ("", "group") or chosen.is_moved:
+        return chosen
+    known = np.log([item.held[chosen.by] for item in chosen.series])
+    own = {
+        float(value): {name: float(column[row]) for name, column in inputs.items()}
+        for row, value in enumerate(inputs[chosen.by])
+        if np.abs(known - np.log(value)).min() > _SAME
+    }
+    if not own or len(known) + len(own) > _MOST:
+        return chosen
+    none = np.zeros(0, dtype=np.int64)
+    fresh = [
+        Series("", none, {name: value for name, value in run.items() if name != chosen.along})
+        for run in own.values()
+    ]
+    series = sorted((*chosen.series, *fresh), key=lambda item: item.held[chosen.by])
+    labels = _labels(series, chosen.by)
+    named = (replace(item, label=label) for item, label in zip(series, labels, strict=True))
+    return replace(chosen, series=tuple(named))
 
 
 def _without_zero(column: Array) -> tuple[Array, float | None]:
@@ -259,8 +302,7 @@ def _series(fit: Fit, along: str, by: str) -> tuple[Series, ...]:
         ]
     found = [_one(fit, along, by, rows, "") for rows in clusters]
     return tuple(
-        Series(label, item.rows, item.held)
-        for label, item in zip(_labels(found, by), found, strict=True)
+        replace(item, label=label) for label, item in zip(_labels(found, by), found, strict=True)
     )
 
 
@@ -283,17 +325,3 @@ def _labels(series: Sequence[Series], by: str) -> list[str]:
     if len(set(labels)) < len(labels):
         labels = [tick_text(float(f"{value:.4g}"), unit_of(by)) for value in values]
     return labels if len(set(labels)) == len(labels) else [f"{value:.6g}" for value in values]
-
-
-def _distance(fit: Fit, along: str, series: Series) -> float:
-    """Return the largest log distance by which the law moves points to their curve."""
-    inputs = {name: column[series.rows] for name, column in fit.inputs.items()}
-    held = {
-        name: inputs[name] if name == along else np.full(len(series.rows), series.held[name])
-        for name in fit.law.inputs
-    }
-    return float(
-        np.abs(
-            fit.law.predict(fit.theta[None], held)[0] - fit.law.predict(fit.theta[None], inputs)[0]
-        ).max()
-    )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import FitError
 
-__all__ = ["ALLOWED", "UNSTATED", "Conventions", "Words", "name_rows"]
+__all__ = ["ALLOWED", "COLUMN_OF", "UNSTATED", "Conventions", "Words", "name_rows"]
 
 Words = NDArray[np.str_]
 UNSTATED = "unstated"
@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 """Values of each convention; a tokenizer may have any name. "finished" losses were taken at the end
 of their learning-rate schedule."""
 
-_COLUMN_OF = {"counts": "parameters", "loss_unit": "loss", "tokenizer": "loss", "schedule": "loss"}
+COLUMN_OF = {"counts": "parameters", "loss_unit": "loss", "tokenizer": "loss", "schedule": "loss"}
 _SPELLINGS = {
     "schedule": dict.fromkeys(("true", "1", "1.0", "yes", "done"), "finished")
     | dict.fromkeys(("false", "0", "0.0", "no"), "unfinished"),
@@ -100,11 +100,6 @@ class Conventions:
         """Keep some rows."""
         return Conventions(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
-    def with_word(self, name: str, word: str) -> "Conventions":
-        """Set one convention for all rows."""
-        words = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Conventions(**{**words, name: np.full(len(self.counts), word)})
-
     def one(self, name: str, rows: NDArray[np.int64]) -> str:
         """Return the word that all rows share.
 
@@ -134,7 +129,7 @@ class Conventions:
             "table.where(schedule='finished')",
         }
         raise FitError(
-            f"column {_COLUMN_OF[name]} mixes {name} {' and '.join(words.tolist())}: "
+            f"column {COLUMN_OF[name]} mixes {name} {' and '.join(words.tolist())}: "
             f"{name_rows(rows[place == rare])} "
             f"{'has' if counts[rare] == 1 else 'have'} {words[rare]}",
             hint=hints[name],
@@ -142,7 +137,7 @@ class Conventions:
 
     def refuse_mixed(self, column: str, rows: NDArray[np.int64]) -> None:
         """Refuse a column whose rows do not compare."""
-        for name in (name for name, owner in _COLUMN_OF.items() if owner == column):
+        for name in (name for name, owner in COLUMN_OF.items() if owner == column):
             # Losses per byte of two tokenizers compare; those per token, or of no unit, do not.
             units = ("nat/token", "bit/token", UNSTATED)
             if name != "tokenizer" or self.one("loss_unit", rows) in units:

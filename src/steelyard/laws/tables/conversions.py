@@ -1,20 +1,35 @@
-"""Tables of runs in other units of loss, and tables put together."""
+"""Tables of runs in other units of loss, and with parameters counted otherwise.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+Counts are converted exactly by the catalog, or estimated from the size.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.tables.conventions import ALLOWED, UNSTATED, Conventions, name_rows
+from steelyard.laws.tables.conventions import COLUMN_OF, UNSTATED, name_rows
 
 if TYPE_CHECKING:
-    from steelyard.laws.registry import PublishedLaw
+    from steelyard.catalog import Architecture
     from steelyard.laws.tables.table import RunTable
 
-__all__ = ["concat", "convert_loss", "refuse_other_conventions", "to_loss_unit"]
+__all__ = [
+    "CHINCHILLA_EMBEDDING_SCALE",
+    "EmbeddingParts",
+    "convert_counts",
+    "convert_loss",
+    "embedding_parts",
+    "estimated_embedding",
+    "parts_for",
+    "to_counts",
+    "to_loss_unit",
+]
 
 
 def convert_loss(loss: Array, source: str, target: str, bytes_per_token: Array | None) -> Array:
@@ -67,25 +82,36 @@ def to_loss_unit(
     Raises:
         FitError: a row does not state its unit, or the units do not convert.
     """
-    units = table.conventions.loss_unit
-    silent = table.rows[units == UNSTATED]
-    if len(silent):
-        raise FitError(
-            f"{table.origin}: {name_rows(silent)} do not state the unit of their loss",
-            hint="state it: loss_unit='nat/token'",
-        )
     ratio = _bytes_per_token(table, bytes_per_token)
-    converted = table.numbers["loss"].copy()
-    for source in np.unique(units):
-        rows = units == source
-        converted[rows] = convert_loss(
-            converted[rows], str(source), loss_unit, None if ratio is None else ratio[rows]
-        )
-    return replace(
+    return _converted(
         table,
-        numbers={**table.numbers, "loss": converted},
-        conventions=table.conventions.with_word("loss_unit", loss_unit),
+        "loss_unit",
+        loss_unit,
+        lambda loss, source: convert_loss(loss, source, loss_unit, ratio),
+        "the unit of their loss",
+        "state it: loss_unit='nat/token'",
     )
+
+
+def _converted(
+    table: "RunTable",
+    convention: str,
+    target: str,
+    convert: Callable[[Array, str], Array],
+    unstated: str,
+    hint: str,
+) -> "RunTable":
+    """Convert the column of a convention, each row from what it states; refuse silent rows."""
+    stated = getattr(table.conventions, convention)
+    silent = table.rows[stated == UNSTATED]
+    if len(silent):
+        raise FitError(f"{table.origin}: {name_rows(silent)} do not state {unstated}", hint=hint)
+    column = COLUMN_OF[convention]
+    before = after = table.numbers[column]
+    for source in np.unique(stated).tolist():
+        after = np.where(stated == source, convert(before, source), after)
+    conventions = replace(table.conventions, **{convention: np.full(table.num_runs, target)})
+    return replace(table, numbers={**table.numbers, column: after}, conventions=conventions)
 
 
 def _bytes_per_token(
@@ -105,95 +131,233 @@ def _bytes_per_token(
         ratio = np.array([given[word] for word in words], dtype=np.float64)
     else:
         ratio = table[given] if isinstance(given, str) else np.full(table.num_runs, float(given))
-    if not (np.isfinite(ratio) & (ratio > 0)).all():
-        raise FitError("bytes per token must be positive", hint="English text has about 4")
+    is_good = np.isfinite(ratio) & (ratio > 0)
+    refuse_rows(~is_good, "bytes per token must be positive", ratio, "English text has about 4")
     return ratio
 
 
-def concat(tables: "Sequence[RunTable]") -> "RunTable":
-    """Put tables that state the same conventions below each other.
+CHINCHILLA_EMBEDDING_SCALE = 47_491.0
+"""h in N_emb = h N^(1/3), N non-embedding, fitted to the Chinchilla models. Source: Pearce and Song
+2024 (arXiv 2406.12907), section 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingParts:
+    """Parameters outside the layers, [n] each.
+
+    Attributes:
+        embedding: token and position tables.
+        head: rows times width of the output matrix, tied or not.
+        is_tied: whether the head is the token table again.
+    """
+
+    embedding: Array
+    head: Array
+    is_tied: NDArray[np.bool_]
+
+    def beyond_layers(self, counts: str) -> Array:
+        """Return what a convention counts beyond the layers, [n]."""
+        if counts == "non-embedding":
+            return np.zeros_like(self.embedding)
+        return (
+            self.head
+            if counts == "non-embedding+head"
+            else self.embedding + np.where(self.is_tied, 0.0, self.head)
+        )
+
+
+def embedding_parts(architectures: "Sequence[Architecture | str]") -> EmbeddingParts:
+    """Count embeddings and head of architectures by the catalog.
 
     Args:
-        tables: at least one; columns that not all have are left out.
+        architectures: records, or names of the catalog, one per row.
 
     Returns:
-        All rows; their numbers count on from 1.
+        The parts, exact.
 
     Raises:
-        FitError: a convention differs, or is unstated in one of several tables.
+        CatalogError: a name is not in the catalog.
     """
-    if not tables:
-        raise FitError("no tables to put together", hint="pass at least one")
-    _refuse_different(tables)
-    first = tables[0]
-    numbers = [name for name in first.numbers if all(name in table.numbers for table in tables)]
-    words = [name for name in first.words if all(name in table.words for table in tables)]
-    return replace(
-        first,
-        numbers={
-            name: np.concatenate([table.numbers[name] for table in tables]) for name in numbers
-        },
-        words={name: np.concatenate([table.words[name] for table in tables]) for name in words},
-        conventions=Conventions(
-            **{
-                name: np.concatenate([getattr(table.conventions, name) for table in tables])
-                for name in ALLOWED
-            }
-        ),
-        origin="; ".join(table.origin for table in tables),
-        rows=np.arange(1, 1 + sum(table.num_runs for table in tables)),
-        estimated=tuple(dict.fromkeys(name for table in tables for name in table.estimated)),
-        num_dropped=sum(table.num_dropped for table in tables),
+    from steelyard.catalog import architecture_by_name, count_parameters
+
+    known = {item: architecture_by_name(item) for item in architectures if isinstance(item, str)}
+    records = [known[item] if isinstance(item, str) else item for item in architectures]
+    counted = [count_parameters(item) for item in records]
+    return EmbeddingParts(
+        embedding=np.array([item.embedding for item in counted], dtype=np.float64),
+        head=np.array([item.vocab_size * item.hidden_size for item in records], dtype=np.float64),
+        is_tied=np.array([item.tied_embeddings for item in records], dtype=np.bool_),
     )
 
 
-def _refuse_different(tables: "Sequence[RunTable]") -> None:
-    """Refuse tables whose conventions are not known to be the same."""
-    for name in ALLOWED:
-        owner = "parameters" if name == "counts" else "loss"
-        holders = [table for table in tables if owner in table]
-        said = [table.conventions.one(name, table.rows) for table in holders]
-        # Losses per byte compare whatever the tokenizer.
-        if name == "tokenizer" and all(table.unit("loss").endswith("/byte") for table in holders):
-            continue
-        if len(said) > 1 and (UNSTATED in said or len(set(said)) > 1):
-            shown = ", ".join(
-                f"{word} ({table.origin})" for word, table in zip(said, holders, strict=True)
-            )
-            raise FitError(
-                f"tables with different or unstated {name} cannot be put together: {shown}",
-                hint=f"state {name}= when reading each; convert with to_counts or to_loss_unit "
-                f"where they differ",
-            )
+def estimated_embedding(non_embedding: Array, scale: float) -> Array:
+    """Estimate embedding parameters from the size alone.
 
-
-def refuse_other_conventions(table: "RunTable", law: "PublishedLaw") -> None:
-    """Refuse a table that does not state the conventions of a published law.
+    They are h N^(1/3), because width grows with the cube root of N.
 
     Args:
-        table: table whose conventions are asked for.
-        law: one of `published`; tokenizers matter only to losses per token.
+        non_embedding: parameters of the layers, [n].
+        scale: h; `CHINCHILLA_EMBEDDING_SCALE` for a vocabulary of 32 000 and the shapes of
+            Chinchilla.
+
+    Returns:
+        Embedding parameters, [n]; an estimate.
+
+    Source: Pearce and Song 2024 (arXiv 2406.12907), equation 8.
+    """
+    return scale * np.cbrt(non_embedding)
+
+
+def convert_counts(
+    parameters: Array, source: str, target: str, parts: EmbeddingParts | float
+) -> Array:
+    """Turn parameter counts of one convention into another.
+
+    Args:
+        parameters: counts under `source`, [n].
+        source: "total", "non-embedding" or "non-embedding+head".
+        target: one of the same.
+        parts: exact parts, or the scale h of the estimate h N^(1/3), which knows "total" and
+            "non-embedding" only.
+
+    Returns:
+        Counts under `target`, [n]; values of 0 or less say that parts and counts contradict each
+        other.
 
     Raises:
-        FitError: a convention differs, or the table does not state it.
+        FitError: a convention that cannot be converted.
     """
-    tokenizer = law.tokenizer if law.loss_unit.endswith("/token") else ""
-    for name, wanted, owner, hint in (
-        ("counts", law.counts, "parameters", f"convert with table.to_counts({law.counts!r}, ...)"),
-        (
-            "loss_unit",
-            law.loss_unit,
-            "loss",
-            f"convert with table.to_loss_unit({law.loss_unit!r}, ...)",
-        ),
-        (
-            "tokenizer",
-            tokenizer,
-            "loss",
-            "losses per token of two tokenizers do not compare; fit a law of your own",
-        ),
-    ):
-        word = table.conventions.one(name, table.rows) if wanted and owner in table else wanted
-        if word != wanted:
-            hint = f"state {name}= when reading" if word == UNSTATED else hint
-            raise FitError(f"{law.name} has {name} {wanted}, {table.origin} has {word}", hint=hint)
+    able = (
+        ("total", "non-embedding", "non-embedding+head")
+        if isinstance(parts, EmbeddingParts)
+        else ("total", "non-embedding")
+    )
+    if source not in able or target not in able:
+        raise FitError(
+            f"cannot turn {source} parameters into {target} ones",
+            hint=f"convertible: {', '.join(able)}",
+        )
+    if isinstance(parts, EmbeddingParts):
+        return parameters - parts.beyond_layers(source) + parts.beyond_layers(target)
+    if source == target:
+        return parameters
+    return (
+        parameters + estimated_embedding(parameters, parts)
+        if target == "total"
+        else _without_embedding(parameters, parts)
+    )
+
+
+def _without_embedding(total: Array, scale: float) -> Array:
+    """Solve r^3 + scale r = total for N = r^3 by Newton steps."""
+    root = np.cbrt(total)  # above the root of a rising convex cubic, so every step goes down to it
+    for _ in range(60):
+        root = root - (root**3 + scale * root - total) / (3 * root**2 + scale)
+    return root**3
+
+
+def _parts_of_widths(hidden_size: Array, vocab_size: Array, tied: bool) -> EmbeddingParts:
+    """Count embeddings from widths and vocabularies by the catalog, without position tables.
+
+    Args:
+        hidden_size: widths, [n].
+        vocab_size: rows of the token table, [n].
+        tied: whether the head is the token table again.
+
+    Returns:
+        The parts.
+
+    Raises:
+        FitError: a width or vocabulary is not a positive whole number; the row of the table is not
+            known here.
+    """
+    from steelyard.catalog import Architecture
+
+    shapes = np.stack([hidden_size, vocab_size])
+    if not (np.isfinite(shapes) & (shapes > 0) & (shapes == np.round(shapes))).all():
+        raise FitError(
+            "hidden_size and vocab_size must be positive whole numbers",
+            hint="vocab_size=50257, or the column that holds it",
+        )
+    return embedding_parts(
+        [
+            Architecture(
+                name="shape",
+                hidden_size=int(width),
+                num_layers=1,
+                num_heads=1,
+                num_kv_heads=1,
+                head_dim=int(width),
+                intermediate_size=4 * int(width),
+                vocab_size=int(vocabulary),
+                tied_embeddings=tied,
+            )
+            for width, vocabulary in shapes.T
+        ]
+    )
+
+
+def parts_for(
+    table: "RunTable",
+    architectures: "Sequence[Architecture | str] | None",
+    hidden_size: str,
+    vocab_size: int | str,
+    tied: bool,
+    embedding_scale: float | None,
+) -> EmbeddingParts | float:
+    """Resolve the one way to convert that was given; see `RunTable.to_counts` for the arguments."""
+    if (architectures is not None) + bool(hidden_size) + (embedding_scale is not None) != 1:
+        raise FitError(
+            "pass exactly one of architectures, hidden_size with vocab_size, and embedding_scale"
+        )
+    if embedding_scale is not None:
+        return float(embedding_scale)
+    if architectures is None:
+        rows = (
+            table[vocab_size]
+            if isinstance(vocab_size, str)
+            else np.full(table.num_runs, float(vocab_size))
+        )
+        return _parts_of_widths(table[hidden_size], rows, tied)
+    if len(architectures) != table.num_runs:
+        raise FitError(
+            f"{len(architectures)} architectures for {table.num_runs} runs", hint="pass one per row"
+        )
+    return embedding_parts(architectures)
+
+
+def to_counts(table: "RunTable", counts: str, parts: EmbeddingParts | float) -> "RunTable":
+    """Count a table's parameters by another convention.
+
+    Args:
+        table: table that states what it counts in every row.
+        counts: "total", "non-embedding" or "non-embedding+head".
+        parts: exact parts [n], or the scale h of the estimate, which marks "parameters" as
+            estimated.
+
+    Returns:
+        The table with converted parameters; its FLOPs stay as they were measured.
+
+    Raises:
+        FitError: a row does not state what it counts, or its count would not be positive; rows are
+            named.
+    """
+    found = _converted(
+        table,
+        "counts",
+        counts,
+        lambda sizes, source: convert_counts(sizes, source, counts, parts),
+        "which parameters they count, so they cannot be converted",
+        "state it when reading: counts='total' or counts='non-embedding'",
+    )
+    bad = np.flatnonzero(~(found.numbers["parameters"] > 0))
+    if len(bad):
+        raise FitError(
+            f"{table.origin}: embeddings hold more than the "
+            f"{table.numbers['parameters'][bad[0]]:g} parameters stated in "
+            f"{name_rows(table.rows[bad])}",
+            hint="check the shapes, or which parameters the table counts",
+        )
+    if isinstance(parts, EmbeddingParts):
+        return found
+    return replace(found, estimated=tuple(dict.fromkeys((*table.estimated, "parameters"))))

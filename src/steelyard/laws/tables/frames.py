@@ -181,14 +181,10 @@ def word_columns(frame: "polars.DataFrame", numbers: Mapping[str, Array]) -> dic
     """
     import polars
 
-    names = [
-        name
-        for name in frame.columns
-        if name not in numbers and frame[name].dtype in (polars.String, polars.Categorical)
-    ]
     return {
         name: np.array(frame[name].cast(polars.String).fill_null("").to_list(), dtype=np.str_)
-        for name in names
+        for name in frame.columns
+        if name not in numbers and frame[name].dtype in (polars.String, polars.Categorical)
     }
 
 
@@ -260,11 +256,11 @@ def store_frame(
             hint="see: steelyard runs list",
         )
     places = {**_STORE_COLUMNS, **columns}
-    rows = [[_value(run, place) for place in places.values()] for run in runs]
-    for index, (name, place) in enumerate(list(places.items())):
+    body = {name: [_value(run, place) for run in runs] for name, place in places.items()}
+    for name, place in list(places.items()):
         # A default column that no run measured is left out, and FLOPs too when some did not: they
         # are 6 N D then. What the caller named must be there.
-        missing = [run.id for run, row in zip(runs, rows, strict=True) if row[index] is None]
+        missing = [run.id for run, value in zip(runs, body[name], strict=True) if value is None]
         if missing and (name in columns or (len(missing) < len(runs) and name != "flops")):
             raise DataError(
                 f"run {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''} "
@@ -272,13 +268,12 @@ def store_frame(
                 hint="choose runs with kind= that all measured it, or name another quantity",
             )
         if missing:
-            del places[name]
+            del places[name], body[name]
     head = {
         "run": [run.id for run in runs],
         "name": [run.name for run in runs],
         "seed": [run.seed for run in runs],
     }
-    body = {name: [_value(run, place) for run in runs] for name, place in places.items()}
     return polars.DataFrame({**head, **body}, strict=False), places
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steelyard.errors import DataError
+from steelyard.errors import DataError, FitError
 from steelyard.laws.tables import conversions
-from steelyard.laws.tables import counts as counting
 from steelyard.laws.tables.columns import RunColumns, UnknownColumnError
-from steelyard.laws.tables.conventions import ALLOWED, UNSTATED, Conventions
+from steelyard.laws.tables.conventions import ALLOWED, COLUMN_OF, UNSTATED, Conventions
 from steelyard.laws.tables.frames import (
     POSITIVE,
     number_columns,
@@ -231,10 +230,10 @@ class RunTable(RunColumns):
             if isinstance(architectures, str)
             else architectures
         )
-        return counting.to_counts(
+        return conversions.to_counts(
             self,
             counts,
-            counting.parts_for(self, named, hidden_size, vocab_size, tied, embedding_scale),
+            conversions.parts_for(self, named, hidden_size, vocab_size, tied, embedding_scale),
         )
 
     def to_loss_unit(
@@ -259,8 +258,40 @@ class RunTable(RunColumns):
 
     @classmethod
     def concat(cls, tables: "Sequence[RunTable]") -> "RunTable":
-        """Put tables below each other that state the same conventions; see `conversions.concat`."""
-        return conversions.concat(tables)
+        """Put tables below each other that state the same conventions.
+
+        Args:
+            tables: at least one; columns that not all have are left out.
+
+        Returns:
+            All rows; their numbers count on from 1.
+
+        Raises:
+            FitError: a convention differs, or is unstated in one of several tables.
+        """
+        if not tables:
+            raise FitError("no tables to put together", hint="pass at least one")
+        _refuse_different(tables)
+        first = tables[0]
+        numbers = [name for name in first.numbers if all(name in table.numbers for table in tables)]
+        words = [name for name in first.words if all(name in table.words for table in tables)]
+        return replace(
+            first,
+            numbers={
+                name: np.concatenate([table.numbers[name] for table in tables]) for name in numbers
+            },
+            words={name: np.concatenate([table.words[name] for table in tables]) for name in words},
+            conventions=Conventions(
+                **{
+                    name: np.concatenate([getattr(table.conventions, name) for table in tables])
+                    for name in ALLOWED
+                }
+            ),
+            origin="; ".join(table.origin for table in tables),
+            rows=np.arange(1, 1 + sum(table.num_runs for table in tables)),
+            estimated=tuple(dict.fromkeys(name for table in tables for name in table.estimated)),
+            num_dropped=sum(table.num_dropped for table in tables),
+        )
 
     def for_published(self, law: "PublishedLaw") -> "RunTable":
         """Return the table if it may be compared with a published law.
@@ -276,5 +307,41 @@ class RunTable(RunColumns):
         Raises:
             FitError: a convention differs, or the table does not state it.
         """
-        conversions.refuse_other_conventions(self, law)
+        tokenizer = law.tokenizer if law.loss_unit.endswith("/token") else ""
+        other = "losses per token of two tokenizers do not compare; fit a law of your own"
+        for name, wanted, hint in (
+            ("counts", law.counts, f"convert with table.to_counts({law.counts!r}, ...)"),
+            (
+                "loss_unit",
+                law.loss_unit,
+                f"convert with table.to_loss_unit({law.loss_unit!r}, ...)",
+            ),
+            ("tokenizer", tokenizer, other),
+        ):
+            known = wanted and COLUMN_OF[name] in self
+            word = self.conventions.one(name, self.rows) if known else wanted
+            if word != wanted:
+                hint = f"state {name}= when reading" if word == UNSTATED else hint
+                raise FitError(
+                    f"{law.name} has {name} {wanted}, {self.origin} has {word}", hint=hint
+                )
         return self
+
+
+def _refuse_different(tables: "Sequence[RunTable]") -> None:
+    """Refuse tables whose conventions are not known to be the same."""
+    for name in ALLOWED:
+        holders = [table for table in tables if COLUMN_OF[name] in table]
+        said = [table.conventions.one(name, table.rows) for table in holders]
+        # Losses per byte compare whatever the tokenizer.
+        if name == "tokenizer" and all(table.unit("loss").endswith("/byte") for table in holders):
+            continue
+        if len(said) > 1 and (UNSTATED in said or len(set(said)) > 1):
+            shown = ", ".join(
+                f"{word} ({table.origin})" for word, table in zip(said, holders, strict=True)
+            )
+            raise FitError(
+                f"tables with different or unstated {name} cannot be put together: {shown}",
+                hint=f"state {name}= when reading each; convert with to_counts or to_loss_unit "
+                f"where they differ",
+            )

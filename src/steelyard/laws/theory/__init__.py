@@ -1,12 +1,14 @@
 """Models of learning that can be solved exactly, and tables of runs whose truth is known."""
 
 from steelyard.laws.theory.coverage import Coverage, coverage
-from steelyard.laws.theory.generators import GeneratedRuns, draw, random_feature_runs
-from steelyard.laws.theory.grids import (
+from steelyard.laws.theory.generators import (
+    GeneratedRuns,
     chinchilla_grid,
     crossed,
+    draw,
     isoflop_grid,
     learning_curve_grid,
+    random_feature_runs,
     repeated_data_grid,
     routed_grid,
 )

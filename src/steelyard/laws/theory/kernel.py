@@ -6,8 +6,6 @@ the sample are h(x) and the loss as a function of the capacity x, free of the sa
 non-negative least squares turns them into modes. The tail beyond the sample is extrapolated.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -29,21 +27,6 @@ _ROUND_OFF = 1e-10
 _LEAST_RESIDUAL = 0.02
 """Ridge fits that leave less than this say nothing of the dimension: 1 - dimension / rows is then a
 difference of nearly equal numbers."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sample:
-    """Ridge regression on a sample over a grid of penalties.
-
-    Attributes:
-        capacity: x = residual / ridge, [r].
-        residual: mean share of a random target that is left, [r].
-        train: mean squared residual of the target, [r].
-    """
-
-    capacity: Array
-    residual: Array
-    train: Array
 
 
 def from_kernel(
@@ -171,8 +154,8 @@ def _modes(values: Array, rows: int) -> tuple[Array, Array]:
     return grid[kept], count[kept]
 
 
-def _ridge_fits(features: Array, targets: Array, penalty: Array) -> _Sample:
-    """Fit ridge regression for every penalty at once."""
+def _ridge_fits(features: Array, targets: Array, penalty: Array) -> tuple[Array, Array]:
+    """Return what ridge fits leave of a random target, a share, and of the target itself, [r]."""
     rows = len(features)
     values, directions = _principal(features)
     seen = targets if rows < features.shape[1] else features.T @ targets
@@ -182,7 +165,7 @@ def _ridge_fits(features: Array, targets: Array, penalty: Array) -> _Sample:
     left = penalty[:, None] / (penalty[:, None] + values)
     rest = max(float((targets**2).sum() - aligned.sum()), 0.0)
     residual = (left.sum(axis=1) + rows - len(values)) / rows
-    return _Sample(residual / penalty, residual, (left**2 @ aligned + rest) / rows)
+    return residual, (left**2 @ aligned + rest) / rows
 
 
 def _loss_by_capacity(
@@ -191,13 +174,13 @@ def _loss_by_capacity(
     """Read the loss of a student of capacity x on endless samples, noise included, [x] each."""
     rows = len(features)
     penalty = 1 / np.geomspace(0.03 / variance.max(), 1e3 / variance.min(), 200)
-    fits = _ridge_fits(features, targets, penalty)
-    x = fits.capacity
+    residual, train = _ridge_fits(features, targets, penalty)
+    x = residual / penalty
     shared = ((count * variance**2) / (1 + variance * x[:, None]) ** 2).sum(axis=1)
     # Train loss over squared residual is generalized cross-validation; the last factor turns the
     # loss after so many rows into that on endless ones. More capacity never loses more.
-    loss = np.minimum.accumulate(fits.train / fits.residual**2 * (1 - x**2 * shared / rows))
-    known = (fits.residual > _TRUSTED_RESIDUAL) & (loss > 0)
+    loss = np.minimum.accumulate(train / residual**2 * (1 - x**2 * shared / rows))
+    known = (residual > _TRUSTED_RESIDUAL) & (loss > 0)
     grid = np.geomspace(x[known][0], x[known][-1], _CAPACITIES)
     return grid, np.interp(np.log(grid), np.log(x[known]), loss[known])
 

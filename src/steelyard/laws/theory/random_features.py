@@ -104,9 +104,8 @@ class RandomFeatureModel:
 
         Source: Bordelon, Atanasov, Pehlevan 2024 (arXiv 2402.01092), section 3.
         """
-        dynamics = self._dynamics(width, samples)
+        dynamics = self._stable(width, samples)
         when = _steps(steps)
-        self._stable(dynamics)
         if batch is None:
             test, train = mean_field(dynamics, when)[:2]
         else:
@@ -114,7 +113,15 @@ class RandomFeatureModel:
 
             _check_batch(batch, samples)
             test, train = minibatch_losses(dynamics, when, batch)
-        return LossCurve(when, test, train, self._truncation(test))
+        missing = self.spectrum.unlearned_share(test)
+        if (missing > _TRUNCATION_WARNING).any():
+            warnings.warn(
+                f"{self.spectrum.modes:g} modes are few for these steps: up to "
+                f"{missing.max():.0%} of the loss is missing; take more modes",
+                SteelyardWarning,
+                stacklevel=2,
+            )
+        return LossCurve(when, test, train, missing)
 
     def ensemble_loss(
         self,
@@ -142,8 +149,7 @@ class RandomFeatureModel:
         """
         if students < 1:
             raise ConfigError(f"{students} students make no ensemble, at least 1 is needed")
-        dynamics = self._dynamics(width, samples)
-        self._stable(dynamics)
+        dynamics = self._stable(width, samples)
         losses = mean_field(dynamics, _steps(steps))
         common = {
             "samples": losses.shared_samples,
@@ -201,8 +207,7 @@ class RandomFeatureModel:
         Raises:
             ConfigError: as for `loss`, no generators, or too many modes for memory.
         """
-        dynamics = self._dynamics(width, samples)
-        self._stable(dynamics)
+        dynamics = self._stable(width, samples)
         if batch is not None:
             _check_batch(batch, samples)
         last = int(_steps(steps).max())
@@ -333,8 +338,9 @@ class RandomFeatureModel:
             label_noise=self.label_noise,
         )
 
-    def _stable(self, dynamics: Dynamics) -> None:
-        """Refuse a learning rate that diverges."""
+    def _stable(self, width: float, samples: float) -> Dynamics:
+        """Put the student together, and refuse a learning rate that diverges."""
+        dynamics = self._dynamics(width, samples)
         limit = learning_rate_limit(dynamics)
         if self.learning_rate >= limit:
             raise ConfigError(
@@ -344,17 +350,7 @@ class RandomFeatureModel:
                 hint=f"take at most {0.9 * limit:.3g}; narrow students and few samples sharpen "
                 f"the largest curvature",
             )
-
-    def _truncation(self, test: Array) -> Array:
-        """Estimate what the missing modes would add; warn where it is much."""
-        share = self.spectrum.unlearned_share(test)
-        if (share > _TRUNCATION_WARNING).any():
-            message = (
-                f"{self.spectrum.modes:g} modes are few for these steps: up to "
-                f"{share.max():.0%} of the loss is missing; take more modes"
-            )
-            warnings.warn(message, SteelyardWarning, stacklevel=3)
-        return share
+        return dynamics
 
 
 def _slope(losses: list[float], sizes: tuple[float, float]) -> float:

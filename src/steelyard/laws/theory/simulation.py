@@ -67,98 +67,63 @@ def simulate_run(
         size = getattr(dynamics, name)
         if np.isfinite(size) and size != int(size):
             raise ConfigError(f"a simulation needs a whole number of {name}, not {size:g}")
-    variance, power = dynamics.spectrum.expanded()
-    target = np.sqrt(power / variance)
-    features = (
-        None
-        if np.isinf(dynamics.width)
-        else generator.standard_normal((int(dynamics.width), len(variance)))
-    )
-    if features is not None:
-        features /= np.sqrt(dynamics.width)  # so that curvature does not grow with the width
-    if np.isinf(dynamics.samples):
-        return _fresh_samples(dynamics, (variance, target, features), steps, batch, generator)
-    inputs = generator.standard_normal((int(dynamics.samples), len(variance))) * np.sqrt(variance)
-    labels = inputs @ target
-    if dynamics.label_noise:
-        labels += np.sqrt(dynamics.label_noise) * generator.standard_normal(len(labels))
-    return _same_samples(
-        dynamics, (variance, target, features), inputs, labels, steps, batch, generator
-    )
-
-
-_Task = tuple[Array, Array, Array | None]
-
-
-def _same_samples(
-    dynamics: Dynamics,
-    task: _Task,
-    inputs: Array,
-    labels: Array,
-    steps: int,
-    batch: int | None,
-    generator: np.random.Generator,
-) -> tuple[Array, Array]:
-    """Train on the same samples in every step."""
-    seen = inputs if task[2] is None else inputs @ task[2].T
-    weights = np.zeros(seen.shape[1])
+    student = _Student(dynamics, generator)
+    held = None if np.isinf(dynamics.samples) else student.draw(int(dynamics.samples), generator)
+    if held and dynamics.label_noise:
+        held[1][:] += student.label_sd * generator.standard_normal(len(held[1]))
+    weights = np.zeros(len(student.correlation))
     moved = np.zeros_like(weights)
-    # The test loss is that of the population, not of a test set, whose noise would hide the few
-    # percent that the theory may be off.
-    test_loss = _TestLoss(task)
     test, train = np.empty(steps + 1), np.empty(steps + 1)
     for step in range(steps + 1):
-        residual = labels - seen @ weights
-        test[step] = test_loss(weights)
-        train[step] = residual @ residual / len(residual)
-        if batch is None:
-            gradient = seen.T @ residual / len(residual)
+        test[step] = student.loss(weights)
+        # Of fresh examples none is seen twice: train and test loss differ by the labels' noise.
+        train[step] = test[step] + dynamics.label_noise
+        if held:
+            seen, labels = held
+            residual = labels - seen @ weights
+            train[step] = residual @ residual / len(residual)
+            every = batch is None
+            rows = slice(None) if every else generator.choice(len(labels), batch, replace=False)
+            gradient = seen[rows].T @ residual[rows] / len(residual[rows])
+        elif batch is None:
+            gradient = student.gradient(weights)
         else:
-            rows = generator.choice(len(residual), batch, replace=False)
-            gradient = seen[rows].T @ residual[rows] / batch
+            seen, labels = student.draw(batch, generator)
+            labels += student.label_sd * generator.standard_normal(batch)
+            gradient = seen.T @ (labels - seen @ weights) / batch
         moved = dynamics.momentum * moved + gradient
         weights += dynamics.learning_rate * moved
     return test, train
 
 
-def _fresh_samples(
-    dynamics: Dynamics, task: _Task, steps: int, batch: int | None, generator: np.random.Generator
-) -> tuple[Array, Array]:
-    """Train on the population gradient, or on a fresh batch in every step.
+class _Student:
+    """A student's features, and its population loss as a quadratic form of its weights.
 
-    No example is seen twice, so train and test loss are the same but for the noise of the labels.
+    The test loss is that of the population, not of a test set, whose noise would hide the few
+    percent that the theory may be off.
     """
-    variance, target, features = task
-    test_loss = _TestLoss(task)
-    weights = np.zeros(len(variance) if features is None else len(features))
-    moved = np.zeros_like(weights)
-    test = np.empty(steps + 1)
-    for step in range(steps + 1):
-        test[step] = test_loss(weights)
-        if batch is None:
-            gradient = test_loss.gradient(weights)
-        else:
-            inputs = generator.standard_normal((batch, len(variance))) * np.sqrt(variance)
-            noise = np.sqrt(dynamics.label_noise) * generator.standard_normal(batch)
-            seen = inputs if features is None else inputs @ features.T
-            gradient = seen.T @ (inputs @ target + noise - seen @ weights) / batch
-        moved = dynamics.momentum * moved + gradient
-        weights += dynamics.learning_rate * moved
-    return test, test + dynamics.label_noise
 
-
-class _TestLoss:
-    """The population loss as a quadratic form of the student's weights."""
-
-    def __init__(self, task: _Task) -> None:
-        """Make the covariance of the student's features once."""
-        variance, target, features = task
-        self.start = float(variance @ target**2)
-        self.correlation = variance * target
-        self.covariance = variance
-        if features is not None:
+    def __init__(self, dynamics: Dynamics, generator: np.random.Generator) -> None:
+        """Draw the features, if they are few, and make their covariance once."""
+        variance, power = dynamics.spectrum.expanded()
+        self.label_sd = np.sqrt(dynamics.label_noise)
+        self.sd = np.sqrt(variance)
+        self.target = np.sqrt(power / variance)
+        self.features = None
+        self.start = float(variance @ self.target**2)
+        self.correlation, self.covariance = variance * self.target, variance
+        if np.isfinite(dynamics.width):
+            features = generator.standard_normal((int(dynamics.width), len(variance)))
+            features /= np.sqrt(dynamics.width)  # so that curvature does not grow with the width
             self.correlation = features @ self.correlation
             self.covariance = (features * variance) @ features.T
+            self.features = features
+
+    def draw(self, count: int, generator: np.random.Generator) -> tuple[Array, Array]:
+        """Draw examples: their features [count, N] and labels without noise [count]."""
+        inputs = generator.standard_normal((count, len(self.sd))) * self.sd
+        seen = inputs if self.features is None else inputs @ self.features.T
+        return seen, inputs @ self.target
 
     def gradient(self, weights: Array) -> Array:
         """Return minus half the slope, [N]."""
@@ -167,6 +132,6 @@ class _TestLoss:
         )
         return self.correlation - turned
 
-    def __call__(self, weights: Array) -> float:
-        """Return the loss."""
+    def loss(self, weights: Array) -> float:
+        """Return the population loss."""
         return self.start - float(weights @ (self.correlation + self.gradient(weights)))

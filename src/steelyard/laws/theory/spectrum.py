@@ -150,13 +150,10 @@ class Spectrum:
 def _edges(modes: int) -> tuple[Array, Array]:
     """Return first and last index of every bin, from 1."""
     single = np.arange(1, min(modes, _SINGLE_MODES) + 1)
-    rest = np.zeros(0)
-    if modes > _SINGLE_MODES:
-        decades = np.log10(modes / _SINGLE_MODES)
-        ends = np.geomspace(_SINGLE_MODES, modes, int(np.ceil(decades * _BINS_PER_DECADE)) + 1)[1:]
-        rest = np.unique(np.round(ends))
-        rest = rest[rest > _SINGLE_MODES]
-    last = np.concatenate([single, rest]).astype(np.float64)
+    most = max(modes, _SINGLE_MODES)
+    bins = int(np.ceil(np.log10(most / _SINGLE_MODES) * _BINS_PER_DECADE))
+    rest = np.unique(np.round(np.geomspace(_SINGLE_MODES, most, bins + 1)))
+    last = np.concatenate([single, rest[rest > _SINGLE_MODES]]).astype(np.float64)
     return np.concatenate([[1.0], last[:-1] + 1]), last
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import altair as alt
 import numpy as np
 
 from steelyard.runs.charts import bars
@@ -25,8 +26,6 @@ def _spec(chart: Any) -> dict[str, Any]:
 
 def _seconds_axis(values: Sequence[float]) -> Any:
     """Return a logarithmic axis of times, with marks such as "20 ms" and "1.5 s"."""
-    import altair as alt
-
     low, high = min(values, default=1.0), max(values, default=1.0)
     steps = (1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)
     ticks = [step * 10.0**power for power in range(-7, 5) for step in steps]
@@ -52,8 +51,6 @@ def latency_shares(
     Returns:
         Vega-Lite spec.
     """
-    import altair as alt
-
     whole = [record for record in records if record.is_ok]
     series = {
         "first token": [record.ttft_s for record in whole],
@@ -112,8 +109,6 @@ def token_rate(
     Returns:
         Vega-Lite spec.
     """
-    import altair as alt
-
     times = [at_s for record in records for at_s in record.chunk_s]
     weights = [
         record.output_tokens / len(record.chunk_s) for record in records for _ in record.chunk_s
@@ -158,8 +153,6 @@ def ramp_throughput(levels: Mapping[int, LoadSummary]) -> dict[str, Any]:
     Returns:
         Vega-Lite spec.
     """
-    import altair as alt
-
     rows = [
         {
             "concurrency": level,
@@ -191,8 +184,6 @@ def ramp_latency(levels: Mapping[int, LoadSummary]) -> dict[str, Any]:
     Returns:
         Vega-Lite spec.
     """
-    import altair as alt
-
     rows: list[dict[str, Any]] = []
     names = {"first token": "ttft", "per output token": "tpot", "last token": "e2e"}
     for level, item in levels.items():
@@ -226,8 +217,6 @@ def ramp_latency(levels: Mapping[int, LoadSummary]) -> dict[str, Any]:
 
 def _level_axis(levels: list[int]) -> Any:
     """Return the axis of concurrency, a mark at each level."""
-    import altair as alt
-
     scale = alt.Scale(type="log", base=2, nice=False, padding=14)
     return alt.X(
         "concurrency:Q",

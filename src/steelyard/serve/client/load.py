@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import queue
 import socket
 import subprocess
@@ -10,16 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from steelyard.errors import BackendError, ConfigError, DataError, require
-from steelyard.serve.client.bodies import Form
+from steelyard.errors import BackendError, ConfigError, DataError
 from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.wire.address import Endpoint
 from steelyard.serve.client.wire.connection import Answer, ConnectionPool, ProtocolError
 from steelyard.serve.client.worker import (
     Go,
+    LoadOptions,
     Message,
     NumDone,
     Result,
@@ -33,66 +31,6 @@ __all__ = ["LoadOptions", "LoadResult", "list_models", "run_load"]
 
 _WARM_UP_INDEX = 10**9
 _LEAD_S = 0.05
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoadOptions:
-    """How a load is sent.
-
-    Attributes:
-        endpoint: the server.
-        model: name that the requests carry; left out when empty.
-        form: "tokens" sends token ids, "text" words, "chat" words as a message.
-        concurrency: requests under way at once (closed loop); 0 sends each at its arrival time
-            (open loop).
-        warm_up: requests sent before the clock starts; they are not recorded.
-        processes: number of sending processes; 0 takes one, and another for every 64 concurrent
-            requests, at most one per processor.
-        timeout_s: longest wait for one answer.
-        retries: how often a request is sent again after 429, after the time it asks for.
-        duration_s: no request starts later; 0 for no limit.
-        seed: seed of the prompts.
-        vocab_size: token ids lie below it.
-        extra: fields of every body, such as {"top_p": 0.9}; None takes a usual field away, such as
-            {"ignore_eos": None}.
-    """
-
-    endpoint: Endpoint
-    model: str = ""
-    form: Form = "tokens"
-    concurrency: int = 0
-    warm_up: int = 4
-    processes: int = 0
-    timeout_s: float = 600.0
-    retries: int = 0
-    duration_s: float = 0.0
-    seed: int = 0
-    vocab_size: int = 256
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range.
-
-        Raises:
-            ConfigError: names the option and its range.
-        """
-        require(
-            self,
-            form=(self.form in ("tokens", "text", "chat"), "tokens, text or chat"),
-            concurrency=(self.concurrency >= 0, "at least 0"),
-            warm_up=(self.warm_up >= 0, "at least 0"),
-            processes=(self.processes >= 0, "at least 0"),
-            timeout_s=(self.timeout_s > 0, "above 0"),
-            retries=(self.retries >= 0, "at least 0"),
-            duration_s=(self.duration_s >= 0, "at least 0"),
-            vocab_size=(self.vocab_size >= 1, "at least 1"),
-        )
-
-    @property
-    def num_processes(self) -> int:
-        """Processes that send."""
-        wanted = self.processes or min(1 + self.concurrency // 64, os.cpu_count() or 1)
-        return min(wanted, self.concurrency) if self.concurrency else wanted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,21 +162,12 @@ def _plan(options: LoadOptions, rows: Sequence[TraceRow], number: int) -> Worker
         else 0
     )
     return WorkerPlan(
-        endpoint=options.endpoint,
-        form=options.form,
-        model=options.model,
-        seed=options.seed,
-        vocab_size=options.vocab_size,
-        extra=options.extra,
+        options=replace(options, concurrency=concurrency),
         chains=list(chains.values())[number::count],
         warm_up=[
             (_WARM_UP_INDEX + number + index * count, replace(row, hash_ids=(), session=""))
             for index, row in enumerate(warm)
         ],
-        concurrency=concurrency,
-        timeout_s=options.timeout_s,
-        retries=options.retries,
-        duration_s=options.duration_s,
     )
 
 

@@ -6,14 +6,17 @@ prints can end up between the frames.
 
 import asyncio
 import gc
+import os
 import socket
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from steelyard.errors import require
 from steelyard.frames import Channel, MessageCodec
 from steelyard.serve.client.bodies import BodyMaker, Form
 from steelyard.serve.client.record import RequestRecord
@@ -22,44 +25,95 @@ from steelyard.serve.client.wire.connection import ConnectionPool
 from steelyard.serve.client.wire.stream import fill_record
 from steelyard.serve.traces.record import TraceRow
 
-__all__ = ["Go", "Message", "NumDone", "Result", "Warm", "WorkerPlan", "open_channel"]
+__all__ = [
+    "Go",
+    "LoadOptions",
+    "Message",
+    "NumDone",
+    "Result",
+    "Warm",
+    "WorkerPlan",
+    "open_channel",
+]
 
 _PROGRESS_S = 0.25
 _LIMIT_BYTES = 2**31
 """Longest message; a plan holds a whole trace, a result the times of all its tokens."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadOptions:
+    """How a load is sent.
+
+    Attributes:
+        endpoint: the server.
+        model: name that the requests carry; left out when empty.
+        form: "tokens" sends token ids, "text" words, "chat" words as a message.
+        concurrency: requests under way at once (closed loop); 0 sends each at its arrival time
+            (open loop).
+        warm_up: requests sent before the clock starts; they are not recorded.
+        processes: number of sending processes; 0 takes one, and another for every 64 concurrent
+            requests, at most one per processor.
+        timeout_s: longest wait for one answer.
+        retries: how often a request is sent again after 429, after the time it asks for.
+        duration_s: no request starts later; 0 for no limit.
+        seed: seed of the prompts.
+        vocab_size: token ids lie below it.
+        extra: fields of every body, such as {"top_p": 0.9}; None takes a usual field away, such as
+            {"ignore_eos": None}.
+    """
+
+    endpoint: Endpoint
+    model: str = ""
+    form: Form = "tokens"
+    concurrency: int = 0
+    warm_up: int = 4
+    processes: int = 0
+    timeout_s: float = 600.0
+    retries: int = 0
+    duration_s: float = 0.0
+    seed: int = 0
+    vocab_size: int = 256
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            ConfigError: names the option and its range.
+        """
+        require(
+            self,
+            form=(self.form in ("tokens", "text", "chat"), "tokens, text or chat"),
+            concurrency=(self.concurrency >= 0, "at least 0"),
+            warm_up=(self.warm_up >= 0, "at least 0"),
+            processes=(self.processes >= 0, "at least 0"),
+            timeout_s=(self.timeout_s > 0, "above 0"),
+            retries=(self.retries >= 0, "at least 0"),
+            duration_s=(self.duration_s >= 0, "at least 0"),
+            vocab_size=(self.vocab_size >= 1, "at least 1"),
+        )
+
+    @property
+    def num_processes(self) -> int:
+        """Processes that send."""
+        wanted = self.processes or min(1 + self.concurrency // 64, os.cpu_count() or 1)
+        return min(wanted, self.concurrency) if self.concurrency else wanted
+
+
 class WorkerPlan(msgspec.Struct, tag=True, kw_only=True):
     """What one process sends.
 
     Attributes:
-        endpoint: the server.
-        form: form of the prompts.
-        model: name of the model, may be empty.
-        seed: seed of the prompts.
-        vocab_size: token ids lie below it.
-        extra: fields of every body.
+        options: how, with the requests under way at once that are this process' share.
         chains: requests that follow one another, (row of the trace, row) each; a request of its own
             is a chain of one.
         warm_up: rows sent before the start and not recorded.
-        concurrency: chains under way at once; 0 starts each when its first row arrives.
-        timeout_s: longest wait for one answer.
-        retries: how often a request is sent again after 429.
-        duration_s: no chain starts later; 0 for no limit.
     """
 
-    endpoint: Endpoint
-    form: Form
-    model: str
-    seed: int
-    vocab_size: int
-    extra: dict[str, Any]
+    options: LoadOptions
     chains: list[list[tuple[int, TraceRow]]]
     warm_up: list[tuple[int, TraceRow]]
-    concurrency: int
-    timeout_s: float
-    retries: int
-    duration_s: float
 
 
 class Warm(msgspec.Struct, tag=True):
@@ -101,13 +155,14 @@ class _Sender:
     def __init__(self, plan: WorkerPlan) -> None:
         """Make what all requests share."""
         self.plan = plan
-        self.pool = ConnectionPool(plan.endpoint)
+        self.options = options = plan.options
+        self.pool = ConnectionPool(options.endpoint)
         self.maker = BodyMaker(
-            form=plan.form,
-            model=plan.model,
-            seed=plan.seed,
-            vocab_size=plan.vocab_size,
-            extra=plan.extra,
+            form=options.form,
+            model=options.model,
+            seed=options.seed,
+            vocab_size=options.vocab_size,
+            extra=options.extra,
         )
         self.records: list[RequestRecord] = []
         self.start_s = 0.0
@@ -126,19 +181,19 @@ class _Sender:
         await asyncio.gather(
             *(
                 lane()
-                for _ in range(max(1, min(self.plan.concurrency or 8, len(self.plan.warm_up))))
+                for _ in range(max(1, min(self.options.concurrency or 8, len(self.plan.warm_up))))
             )
         )
         return errors[0] if errors else ""
 
     async def run(self) -> None:
         """Send everything and wait for all answers."""
-        await (self._closed() if self.plan.concurrency else self._open())
+        await (self._closed() if self.options.concurrency else self._open())
 
     async def _closed(self) -> None:
         """Keep a fixed number of chains under way."""
         chains = iter(self.plan.chains)
-        await asyncio.gather(*(self._lane(chains) for _ in range(self.plan.concurrency)))
+        await asyncio.gather(*(self._lane(chains) for _ in range(self.options.concurrency)))
 
     async def _lane(self, chains: Iterator[list[tuple[int, TraceRow]]]) -> None:
         """Send one chain after the other."""
@@ -166,7 +221,7 @@ class _Sender:
             if place:
                 body = self.maker.body(row, index)
                 await asyncio.sleep(row.think_s)
-            is_first_open = not self.plan.concurrency and not place
+            is_first_open = not self.options.concurrency and not place
             record = await self._send(
                 index,
                 row,
@@ -189,15 +244,14 @@ class _Sender:
             prompt_tokens=row.input_tokens,
             expected_tokens=row.output_tokens,
         )
-        plan = self.plan
         await fill_record(
             self.pool,
             self.maker.path,
             body,
             record,
             start_s=self.start_s,
-            timeout_s=plan.timeout_s,
-            retries=plan.retries,
+            timeout_s=self.options.timeout_s,
+            retries=self.options.retries,
         )
         return record
 
@@ -207,7 +261,7 @@ class _Sender:
 
     def _is_over(self, at_s: float) -> bool:
         """Whether nothing may start any more."""
-        return 0 < self.plan.duration_s <= at_s
+        return 0 < self.options.duration_s <= at_s
 
 
 async def _work(plan: WorkerPlan, channel: Channel) -> None:

@@ -1,7 +1,5 @@
 """Serve a model over HTTP: a gateway process in front, an engine process behind it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from steelyard.errors import BackendError, ConfigError

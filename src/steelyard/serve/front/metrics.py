@@ -1,13 +1,8 @@
 """Counters and histograms of a gateway in Prometheus' format."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-if TYPE_CHECKING:
-    from steelyard.serve.front.engine.wire import Step
+from steelyard.serve.front.engine.wire import Step
 
 __all__ = ["GatewayMetrics"]
 

@@ -1,13 +1,9 @@
 """One choice of an answer on its way: its tokens as text, as far as the client may see it."""
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
+from steelyard.serve.front.engine.wire import Update
 from steelyard.serve.front.text import TextCodec, TextStream
-
-if TYPE_CHECKING:
-    from steelyard.serve.front.engine.wire import Update
 
 __all__ = ["Sequence", "TokenReport"]
 

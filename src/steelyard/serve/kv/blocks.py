@@ -1,75 +1,11 @@
 """Fixed-size blocks of key/value slots: the pool that counts their users, and block tables."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Protocol
-
 import numpy as np
 
-from steelyard.errors import CapacityError, ConfigError
+from steelyard.errors import CapacityError, require
+from steelyard.serve.kv.prefix import PrefixIndex
 
-if TYPE_CHECKING:
-    from steelyard.serve.kv.prefix import PrefixIndex
-
-__all__ = ["BlockPool", "BlockTable", "Pool"]
-
-
-class Pool(Protocol):
-    """Blocks that tables take and give back.
-
-    Attributes:
-        num_blocks: blocks in the pool.
-        block_size: token slots per block.
-        prefix: index of reusable blocks, or None.
-    """
-
-    num_blocks: int
-    block_size: int
-    prefix: PrefixIndex | None
-
-    @property
-    def num_available(self) -> int:
-        """Blocks that no table holds and that may be handed out."""
-        ...
-
-    @property
-    def num_in_use(self) -> int:
-        """Blocks that may not be handed out."""
-        ...
-
-    @property
-    def num_in_tables(self) -> int:
-        """Blocks in use without those that an allocator loses by rounding."""
-        ...
-
-    def users(self, block: int) -> int:
-        """Return the number of tables that hold a block."""
-        ...
-
-    def can_take(self, count: int) -> bool:
-        """Whether `take` would succeed."""
-        ...
-
-    def take(self, count: int, *, after: int = -1) -> list[int]:
-        """Take blocks, each with one user; all or none.
-
-        Args:
-            count: how many, at least 0.
-            after: the last block of the table that grows, -1 for a table without any.
-
-        Returns:
-            Their ids in the order in which the table should use them.
-
-        Raises:
-            CapacityError: that many cannot be had; nothing was taken.
-        """
-        ...
-
-    def retain(self, block: int) -> None:
-        """Add a user to a block that is held or idle in the prefix index."""
-
-    def release(self, block: int) -> None:
-        """Drop a user; a block without users is free."""
+__all__ = ["BlockPool", "BlockTable"]
 
 
 class BlockPool:
@@ -77,6 +13,11 @@ class BlockPool:
 
     A block nobody holds goes back to the free list (last in, first out, so warm memory is used
     first), or, when the prefix index knows its content, stays there until space is needed.
+
+    Attributes:
+        num_blocks: blocks in the pool.
+        block_size: token slots per block.
+        prefix: index of reusable blocks.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.
     """
@@ -87,39 +28,38 @@ class BlockPool:
         Args:
             num_blocks: blocks in the pool, at least 1.
             block_size: token slots per block, a power of two.
-            prefix: index of reusable blocks, or None to reuse none.
+            prefix: index of reusable blocks; one that knows none by default.
 
         Raises:
             ConfigError: a size is out of range.
         """
-        if num_blocks < 1:
-            raise ConfigError(
-                f"num_blocks is {num_blocks}, but must be at least 1",
-                hint="set more memory aside for the pool",
-            )
-        if block_size < 1 or block_size & (block_size - 1):
-            raise ConfigError(
-                f"block_size is {block_size}, but must be a power of two", hint="use 16"
-            )
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.prefix = prefix
+        self.prefix = PrefixIndex() if prefix is None else prefix
+        require(
+            self,
+            num_blocks=(num_blocks >= 1, "at least 1, so set more memory aside for the pool"),
+            block_size=(
+                block_size >= 1 and not block_size & (block_size - 1),
+                "a power of two, such as 16",
+            ),
+        )
         self._users = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
 
     @property
     def num_available(self) -> int:
         """Blocks that can be handed out: free ones and idle ones of the prefix index."""
-        return len(self._free) + (self.prefix.num_idle if self.prefix else 0)
+        return len(self._free) + self.prefix.num_idle
 
     @property
     def num_in_use(self) -> int:
-        """Blocks held by at least one table."""
+        """Blocks that may not be handed out."""
         return self.num_blocks - self.num_available
 
     @property
     def num_in_tables(self) -> int:
-        """Blocks in use: none is lost by rounding."""
+        """Blocks in use without those that an allocator loses by rounding: none here."""
         return self.num_in_use
 
     def users(self, block: int) -> int:
@@ -139,7 +79,7 @@ class BlockPool:
             after: ignored, as any block is as good as another.
 
         Returns:
-            Their ids.
+            Their ids in the order in which the table should use them.
 
         Raises:
             CapacityError: fewer are available; nothing was taken.
@@ -150,7 +90,6 @@ class BlockPool:
             if self._free:
                 blocks.append(self._free.pop())
             else:
-                assert self.prefix is not None
                 blocks.append(self.prefix.evict())
             self._users[blocks[-1]] = 1
         return blocks
@@ -167,7 +106,6 @@ class BlockPool:
         """Add a user to a block that is held or idle in the prefix index."""
         # A block without users that is asked for by its content is idle, never on the free list.
         if self._users[block] == 0:
-            assert self.prefix is not None
             self.prefix.unpark(block)
         self._users[block] += 1
 
@@ -177,7 +115,7 @@ class BlockPool:
         self._users[block] -= 1
         if self._users[block]:
             return
-        if self.prefix and self.prefix.knows(block):
+        if self.prefix.knows(block):
             self.prefix.park(block)
         else:
             self._free.append(block)
@@ -222,7 +160,7 @@ class BlockTable:
         """Count the blocks to add before `num_tokens` fit."""
         return max(0, -(-num_tokens // block_size) - self.num_blocks)
 
-    def grow(self, pool: Pool, num_tokens: int) -> None:
+    def grow(self, pool: BlockPool, num_tokens: int) -> None:
         """Take blocks until `num_tokens` fit; all or none.
 
         Args:
@@ -236,7 +174,7 @@ class BlockTable:
         if missing:
             self.extend(pool.take(missing, after=self.last))
 
-    def fork(self, pool: Pool, num_blocks: int) -> BlockTable:
+    def fork(self, pool: BlockPool, num_blocks: int) -> "BlockTable":
         """Share the leading `num_blocks` blocks with a new table."""
         copy = BlockTable()
         copy.extend(self._blocks[:num_blocks].tolist())
@@ -244,7 +182,7 @@ class BlockTable:
             pool.retain(block)
         return copy
 
-    def make_writable(self, pool: Pool, position: int) -> tuple[int, int] | None:
+    def make_writable(self, pool: BlockPool, position: int) -> tuple[int, int] | None:
         """Replace the block at a token position by a copy of this table's own, if it is shared.
 
         Args:
@@ -266,7 +204,7 @@ class BlockTable:
         self._blocks[index] = own
         return shared, own
 
-    def free(self, pool: Pool) -> None:
+    def free(self, pool: BlockPool) -> None:
         """Release all blocks."""
         # Last first: blocks that become idle are evicted in this order, and the end of a prefix is
         # of no use without its beginning.

@@ -1,15 +1,9 @@
 """A pool that hands out blocks in runs, so that what a sequence holds moves in few copies."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from steelyard.errors import ConfigError
 from steelyard.serve.kv.blocks import BlockPool
+from steelyard.serve.kv.prefix import PrefixIndex
 from steelyard.serve.kv.runs import FreeRuns, SizeClasses
-
-if TYPE_CHECKING:
-    from steelyard.serve.kv.prefix import PrefixIndex
 
 __all__ = ["GroupPool"]
 
@@ -62,11 +56,7 @@ class GroupPool(BlockPool):
     @property
     def num_available(self) -> int:
         """Blocks that can be handed out: free, taken ahead, or idle in the prefix index."""
-        return (
-            self._runs.num_blocks
-            + self._ahead.num_blocks
-            + (self.prefix.num_idle if self.prefix else 0)
-        )
+        return self._runs.num_blocks + self._ahead.num_blocks + self.prefix.num_idle
 
     def take(self, count: int, *, after: int = -1) -> list[int]:
         """Take blocks for one table, as far as possible in its run.
@@ -101,7 +91,7 @@ class GroupPool(BlockPool):
             return
         if block + 1 in self._ahead.sizes:
             self._runs.give(block + 1, self._ahead.remove(block + 1))
-        if self.prefix and self.prefix.knows(block):
+        if self.prefix.knows(block):
             self.prefix.park(block)
         else:
             self._runs.give(block, 1)
@@ -149,7 +139,6 @@ class GroupPool(BlockPool):
         ahead = self._ahead.largest()
         # Cached prefixes are the last to go: blocks ahead of tables hold nothing yet.
         if free < 0 and ahead < 0:
-            assert self.prefix is not None
             return self.prefix.evict(), 1
         if free >= 0 and (ahead < 0 or self._runs.sizes[free] >= self._ahead.sizes[ahead]):
             return free, self._runs.take(free, needed)

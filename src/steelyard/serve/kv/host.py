@@ -1,7 +1,5 @@
 """Books of the second tier: which of its blocks hold which tokens of which sequence."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from steelyard.errors import CapacityError

@@ -1,7 +1,5 @@
 """Stores of a second tier's blocks: memory, or a file that bypasses the page cache if it can."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import threading

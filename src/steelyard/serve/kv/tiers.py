@@ -1,24 +1,19 @@
 """Transfers of keys and values between the pool's tensor and a second tier, in own threads."""
 
-from __future__ import annotations
-
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from steelyard.errors import ConfigError
 from steelyard.serve.kv.stores import BlockStore, FileStore, MemoryStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from steelyard.serve.kv.transfer import Transfer
+from steelyard.serve.kv.transfer import Tiers, Transfer
 
 __all__ = ["LinkModel", "TieredKV", "TransferStats", "make_store", "pool_bytes"]
 
@@ -84,8 +79,6 @@ def pool_bytes(kv: Tensor) -> np.ndarray:
             f"the second tier copies a contiguous pool on the CPU, not on {kv.device}",
             hint="set host_blocks to 0",
         )
-    import torch
-
     return kv.flatten(0, 1).flatten(2).view(torch.uint8).numpy().transpose(1, 0, 2)
 
 
@@ -112,7 +105,7 @@ def make_store(kv: Tensor, num_blocks: int, folder: Path | None = None) -> Block
     )
 
 
-class TieredKV:
+class TieredKV(Tiers):
     """Copies blocks between a pool and a store, in threads that do not hold the interpreter lock.
 
     A transfer's runs of blocks move one copy per run. Incoming and outgoing transfers have threads
@@ -143,6 +136,7 @@ class TieredKV:
         Raises:
             ConfigError: the pool is not on the CPU.
         """
+        super().__init__()
         self.store = store
         self.grouped = grouped
         self.link = link
@@ -154,7 +148,6 @@ class TieredKV:
         self._stats = {"out": TransferStats(), "in": TransferStats()}
         self._lock = threading.Lock()
         self._under_way: dict[int, Future[float]] = {}
-        self.took_s: dict[int, float] = {}
 
     @property
     def num_under_way(self) -> int:

@@ -4,8 +4,6 @@ Decoding sequences attend together, prompt chunks one by one: a chunk is a large
 and padding chunks to one length would cost more than the calls.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import Executor
 
 import numpy as np

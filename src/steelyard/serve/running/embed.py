@@ -1,10 +1,8 @@
 """Embeddings of prompts: the last hidden states of a decoder, pooled over each prompt."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,9 +10,7 @@ from torch import Tensor
 
 from steelyard.errors import ConfigError
 from steelyard.nn.layer import causal_attention
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
+from steelyard.nn.transformer import Transformer
 
 __all__ = ["embed"]
 

@@ -3,8 +3,6 @@
 Keys and values are stored in the pool, then one kernel reads them through the block table.
 """
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

@@ -3,24 +3,19 @@
 This is the reference, and with packed weights and the numba kernel the path without a compiler.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from steelyard.nn.layer import Attend
+from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.attention import StepAttention
 from steelyard.serve.running.gpu_attention import GPUStepAttention, gpu_kernel_fits
 from steelyard.serve.running.linear import can_pack, packed_model
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.scheduling.step import StepPlan
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
 
 __all__ = ["ModelSteps"]
 

@@ -1,9 +1,7 @@
 """Runs the plan of a step: pool tensor, one flattened batch through the dense layers, sampling."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,16 +9,14 @@ from torch import Tensor
 
 from steelyard.errors import BackendError, CapacityError, ConfigError
 from steelyard.native import switched_off
-from steelyard.serve.running.launcher import Launch, Launcher
+from steelyard.nn.transformer import Transformer
+from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
 
 __all__ = ["TorchRunner"]
 
@@ -35,7 +31,7 @@ class _Steps(Protocol):
         ...
 
 
-class TorchRunner:
+class TorchRunner(EngineRunner):
     """Executes step plans on one device.
 
     Attributes:
@@ -81,11 +77,11 @@ class TorchRunner:
                 take the dtype or device.
             CapacityError: the device has no memory for the pool.
         """
+        super().__init__(sampler or Sampler())
         weight = next(model.parameters())
         self.compiled = _refuse(model, config, compiled, kv_dtype)
         self.model = model.eval()
         self.config = config
-        self.sampler = sampler or Sampler()
         self.pool = KVPool(
             model.architecture,
             config.num_blocks,
@@ -94,8 +90,6 @@ class TorchRunner:
             weight.device,
         )
         self.kernel, self.kernel_note, self._steps = self._choose(native)
-        self._device = weight.device
-        self._launcher = Launcher(self._run)
 
     @property
     def kv(self) -> Tensor:
@@ -122,29 +116,6 @@ class TorchRunner:
             self.execute(_one_token_plan(num_decodes))
         self.kv[:, :, :1] = saved
         self.sampler.warm_up(self.model.architecture.vocab_size)
-
-    def execute(self, plan: StepPlan) -> StepOutput:
-        """Run one step, after all that were launched.
-
-        Args:
-            plan: plan of a scheduler of the same config.
-
-        Returns:
-            The tokens of the sampled rows.
-        """
-        return self._launcher.execute(plan)
-
-    def launch(self, plan: StepPlan) -> Launch:
-        """Run a step in the runner's thread, after all launched before it.
-
-        Args:
-            plan: plan of a scheduler of the same config; tokens that the previous step has yet to
-                give stand in `feedback`.
-
-        Returns:
-            Its `result()` waits for the output.
-        """
-        return self._launcher.launch(plan)
 
     @torch.inference_mode()
     def _run(self, plan: StepPlan, token_ids: np.ndarray) -> StepOutput:

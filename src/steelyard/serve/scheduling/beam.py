@@ -1,16 +1,10 @@
 """One step of a beam search over the sequences of a family."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from steelyard.serve.scheduling.hypothesis import Hypothesis
+from steelyard.serve.scheduling.request import Family, Hypothesis, Request
 from steelyard.serve.scheduling.step import StepOutput
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.request import Family, Request
 
 __all__ = ["advance_beams", "best_hypotheses"]
 

@@ -1,18 +1,13 @@
 """A step between its plan and its results."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from steelyard.serve.scheduling.beam import advance_beams, best_hypotheses
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.memory import KVMemory
-    from steelyard.serve.scheduling.planner import Chunk
-    from steelyard.serve.scheduling.request import Family, Request
-    from steelyard.serve.scheduling.step import StepOutput, StepPlan
+from steelyard.serve.scheduling.memory import KVMemory
+from steelyard.serve.scheduling.planner import Chunk
+from steelyard.serve.scheduling.request import Family, Request
+from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["Flight", "take_tokens"]
 
@@ -30,7 +25,7 @@ class Flight:
     chunks: list[tuple[Request, int, int, int]]
 
     @classmethod
-    def of(cls, plan: StepPlan, chunks: list[Chunk]) -> Flight:
+    def of(cls, plan: StepPlan, chunks: list[Chunk]) -> "Flight":
         """Count what a plan runs as done, its tokens as unknown."""
         record = []
         for request, length in chunks:

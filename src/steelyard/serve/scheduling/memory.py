@@ -1,20 +1,15 @@
 """What requests need of the pool: admission, growth, sharing, copies, prefixes."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.serve.kv.blocks import BlockPool, Pool
+from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.groups import GroupPool
 from steelyard.serve.kv.prefix import PrefixIndex
+from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.request import Request
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.config import SchedulerConfig
 
 __all__ = ["KVMemory"]
 
@@ -24,7 +19,7 @@ class KVMemory:
 
     Attributes:
         config: limits.
-        prefix: index of reusable blocks, or None.
+        prefix: index of reusable blocks; it stays empty without prefix caching.
         pool: the blocks.
     """
 
@@ -36,18 +31,14 @@ class KVMemory:
             model_key: name of the weights, for the prefix index.
         """
         self.config = config
-        self.prefix = PrefixIndex(model_key=model_key) if config.prefix_caching else None
-        self.pool: Pool = self._make_pool()
+        self.prefix = PrefixIndex(model_key=model_key)
+        limits = config.num_blocks, config.block_size, self.prefix
+        self.pool: BlockPool = (
+            GroupPool(*limits, group_blocks=config.group_blocks)
+            if config.allocator == "block-group"
+            else BlockPool(*limits)
+        )
         self._copies: dict[int, int] = {}
-
-    def _make_pool(self) -> Pool:
-        """Make the pool of the configured allocator."""
-        config = self.config
-        if config.allocator == "block-group":
-            return GroupPool(
-                config.num_blocks, config.block_size, self.prefix, group_blocks=config.group_blocks
-            )
-        return BlockPool(config.num_blocks, config.block_size, self.prefix)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Count the blocks that hold `num_tokens`."""
@@ -82,12 +73,7 @@ class KVMemory:
         # The block of the prompt's last token is not shared: every sequence writes into its own.
         shared = (len(request.prompt) - 1) // self.config.block_size
         needed = shared + count * (self.blocks_for(total) - shared)
-        return needed <= self.config.num_blocks - self.num_pinned
-
-    @property
-    def num_pinned(self) -> int:
-        """Blocks that pins keep or will keep."""
-        return self.prefix.num_pinned if self.prefix else 0
+        return needed <= self.config.num_blocks - self.prefix.num_pinned
 
     def pin(self, tokens: list[int]) -> int:
         """Keep the full blocks of a prefix in the pool, from when they are computed.
@@ -105,20 +91,18 @@ class KVMemory:
         # Pinned blocks never come free; without room for one longest sequence beside them, a
         # request that was accepted might never run.
         needed = self.blocks_for(self.config.max_model_len)
-        if self.num_pinned + len(hashes) + needed > self.config.num_blocks:
+        if self.prefix.num_pinned + len(hashes) + needed > self.config.num_blocks:
             raise CapacityError(
                 f"{len(hashes)} more pinned blocks leave no room for a sequence of "
                 f"{self.config.max_model_len} tokens",
                 hint="unpin another prefix or enlarge the pool",
             )
-        if self.prefix is not None:
-            self.prefix.pin(hashes)
+        self.prefix.pin(hashes)
         return len(hashes) * self.config.block_size
 
     def unpin(self, tokens: list[int]) -> None:
         """Take one `pin` of the same tokens back."""
-        if self.prefix is not None:
-            self.prefix.unpin(self._hashes(tokens))
+        self.prefix.unpin(self._hashes(tokens))
 
     def admit(self, sequences: list[Request], headroom: int) -> bool:
         """Find the sequences of a waiting request blocks for all their known tokens, or none.
@@ -140,7 +124,7 @@ class KVMemory:
         held = len(known) + sum(heads)
         # Idle blocks count as available, but those that this request finds again leave the idle
         # list when they are retained, so they are not there to be handed out.
-        idle = sum(self.prefix.is_idle(block) for block in known) if self.prefix else 0
+        idle = sum(self.prefix.is_idle(block) for block in known)
         fresh = sum(self.blocks_for(item.num_tokens + 1) for item in sequences) - held
         if fresh + idle + headroom > self.pool.num_available:
             return False
@@ -232,7 +216,7 @@ class KVMemory:
         size = self.config.block_size
         before = start // size
         full = stop // size
-        if self.prefix is None or full == before:
+        if full == before or not self.config.prefix_caching:
             return
         hashes = request.hash_blocks(self.prefix.root, size, full)
         for index in range(before, full):
@@ -244,20 +228,15 @@ class KVMemory:
 
     def _match(self, request: Request) -> list[int]:
         """Find known blocks for a request's beginning; at least its last token is left to run."""
-        if self.prefix is None:
-            return []
         size = self.config.block_size
-        full = (request.num_tokens - 1) // size
+        full = (request.num_tokens - 1) // size if self.config.prefix_caching else 0
         return self.prefix.match(request.hash_blocks(self.prefix.root, size, full))
 
     def _hashes(self, tokens: list[int]) -> list[bytes]:
         """Return the chain hashes of a prefix's full blocks; none without prefix caching."""
-        if self.prefix is None:
-            return []
         size = self.config.block_size
-        return Request(id="", prompt=tokens).hash_blocks(
-            self.prefix.root, size, len(tokens) // size
-        )
+        full = len(tokens) // size if self.config.prefix_caching else 0
+        return Request(id="", prompt=tokens).hash_blocks(self.prefix.root, size, full)
 
     def _common_blocks(self, leader: Request, other: Request) -> int:
         """Count the full blocks of what two sequences of one family have in common.

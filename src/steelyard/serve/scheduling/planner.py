@@ -1,16 +1,10 @@
 """Lays the sequences of a step out as flat index arrays."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from steelyard.serve.kv.transfer import Transfer
+from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepPlan
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.request import Request
 
 __all__ = ["Chunk", "lay_out"]
 

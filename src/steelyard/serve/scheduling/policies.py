@@ -1,21 +1,15 @@
 """The choices of a configuration as objects: order, second tier, and how a request yields."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, cast
-
-from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.host import HostSpace
+from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import DLPM, FCFS, VTC, OrderPolicy, Priority, ShortestJob
-from steelyard.serve.scheduling.swaps.never import NoSwapper
+from steelyard.serve.scheduling.memory import KVMemory
+from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.swaps.swapper import Swapper
 
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.config import SchedulerConfig
-    from steelyard.serve.scheduling.memory import KVMemory
-    from steelyard.serve.scheduling.request import Request
-
 __all__ = ["make_policy", "make_swapper", "prefers_swap"]
+
+_ORDERS = {"vtc": VTC, "priority": Priority, "sjf": ShortestJob, "fcfs": FCFS}
 
 
 def make_policy(config: SchedulerConfig, memory: KVMemory) -> OrderPolicy:
@@ -28,28 +22,21 @@ def make_policy(config: SchedulerConfig, memory: KVMemory) -> OrderPolicy:
     Returns:
         A policy without requests.
     """
-    match config.policy:
-        case "vtc":
-            return VTC()
-        case "dlpm":
-            return DLPM(cached_prefix=memory.num_cached)
-        case "priority":
-            return Priority()
-        case "sjf":
-            return ShortestJob()
-        case "fcfs":
-            return FCFS()
+    if config.policy == "dlpm":
+        return DLPM(cached_prefix=memory.num_cached)
+    return _ORDERS[config.policy]()
 
 
-def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper | NoSwapper:
-    """Make the second tier's bookkeeping, or what stands in its place without one."""
-    if config.preemption == "recompute":
-        return NoSwapper()
-    host = HostSpace(config.host_blocks, config.block_size, group_blocks=config.group_blocks)
-    root = memory.prefix.root if memory.prefix else b""
-    pool = cast(BlockPool, memory.pool)
+def make_swapper(config: SchedulerConfig, memory: KVMemory) -> Swapper:
+    """Make the second tier's bookkeeping; without swapping it has one block, and nothing moves."""
+    swaps = config.preemption != "recompute"
+    blocks = config.host_blocks if swaps else 1
     return Swapper(
-        pool, host, reuse=config.reuse_host_copies, keep_turns=config.keep_turns, root=root
+        memory.pool,
+        HostSpace(blocks, config.block_size, group_blocks=config.group_blocks),
+        reuse=config.reuse_host_copies,
+        keep_turns=config.keep_turns and swaps,
+        root=memory.prefix.root,
     )
 
 

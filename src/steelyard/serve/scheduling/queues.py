@@ -1,20 +1,13 @@
 """The requests in flight by where their keys and values are, and what moves them about."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from steelyard.serve.scheduling.config import SchedulerConfig
+from steelyard.serve.scheduling.memory import KVMemory
 from steelyard.serve.scheduling.policies import prefers_swap
-from steelyard.serve.scheduling.ready import width
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.config import SchedulerConfig
-    from steelyard.serve.scheduling.memory import KVMemory
-    from steelyard.serve.scheduling.request import Request
-    from steelyard.serve.scheduling.swaps.never import NoSwapper
-    from steelyard.serve.scheduling.swaps.swapper import Swapper
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.swaps.swapper import Swapper
 
 __all__ = ["Queues"]
 
@@ -23,6 +16,9 @@ class Queues:
     """Requests without blocks, with blocks, and on the host, each by order of arrival.
 
     Attributes:
+        config: limits.
+        memory: the pool and the rules by which requests take from it.
+        swapper: moves requests to the host tier and back, if there is one.
         waiting: requests without blocks.
         running: requests with blocks.
         swapped: requests on the host or on their way out or in.
@@ -32,9 +28,7 @@ class Queues:
         num_cached_tokens: prompt tokens of admissions that did not have to be computed.
     """
 
-    def __init__(
-        self, config: SchedulerConfig, memory: KVMemory, swapper: Swapper | NoSwapper
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, memory: KVMemory, swapper: Swapper) -> None:
         """Start without a request.
 
         Args:
@@ -49,9 +43,9 @@ class Queues:
         self.num_swaps = 0
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
-        self._config = config
-        self._memory = memory
-        self._swapper = swapper
+        self.config = config
+        self.memory = memory
+        self.swapper = swapper
         self._watermark = int(config.watermark_fraction * config.num_blocks)
 
     def take_in(self, request: Request) -> bool:
@@ -63,13 +57,13 @@ class Queues:
         Returns:
             Whether it is "running" or "swapping_in" now.
         """
-        memory = self._memory
-        wide = sum(width(item) for item in self.running) + sum(
-            width(item) for item in self.swapped if item.state == "swapping_in"
+        memory = self.memory
+        wide = sum(item.width for item in self.running) + sum(
+            item.width for item in self.swapped if item.state == "swapping_in"
         )
         # A preempted request with a token in flight has to wait for it: all its tokens are computed
         # again, and this one is not known yet.
-        if wide + width(request) > self._config.max_num_seqs or any(
+        if wide + request.width > self.config.max_num_seqs or any(
             item.num_unknown for item in request.sequences
         ):
             return False
@@ -86,21 +80,21 @@ class Queues:
             self._count_prompt(request)
             return True
         needed = memory.blocks_for(request.num_tokens + 1) + headroom
-        return needed <= memory.pool.num_available and self._swapper.start_in(request)
+        return needed <= memory.pool.num_available and self.swapper.start_in(request)
 
     def preempt(self, request: Request) -> None:
         """Take a running request's blocks, to the host or for good; it keeps its place in line."""
         self.num_preemptions += 1
-        if prefers_swap(self._config, request) and self._swapper.can_swap_out(request):
+        if prefers_swap(self.config, request) and self.swapper.can_swap_out(request):
             request.num_preemptions += 1
             self.num_swaps += 1
-            self._swapper.start_out(request)
+            self.swapper.start_out(request)
             self._move(request, self.running, self.swapped)
             return
-        self._swapper.forget(request)
+        self.swapper.forget(request)
         for item in request.members:
             if not item.finish_reason:
-                item.table.free(self._memory.pool)
+                item.table.free(self.memory.pool)
                 item.num_computed = 0
                 item.num_preemptions += 1
         request.state = "waiting"
@@ -116,11 +110,11 @@ class Queues:
             Requests that do not fit beside all that come before them, the last first; none while
             everyone before them runs already.
         """
-        room = self._config.num_blocks - self._watermark - self._memory.num_pinned
-        places = self._config.max_num_seqs
+        room = self.config.num_blocks - self._watermark - self.memory.prefix.num_pinned
+        places = self.config.max_num_seqs
         for rank, request in enumerate(order):
-            room -= self._memory.footprint(request)
-            places -= width(request)
+            room -= self.memory.footprint(request)
+            places -= request.width
             # The first always fits: what it needs alone was checked when it was added.
             if rank and (room < 0 or places < 0):
                 break
@@ -134,13 +128,13 @@ class Queues:
 
     def land(self, transfer_ids: Iterable[int]) -> None:
         """Let requests whose transfer into the pool is done run from the next step on."""
-        for request in self._swapper.land(transfer_ids):
+        for request in self.swapper.land(transfer_ids):
             if request.state == "running":
                 self._move(request, self.swapped, self.running)
 
     def fail(self, transfer_ids: Iterable[int]) -> None:
         """Let requests of which nothing is left wait to be computed again."""
-        for request in self._swapper.fail(transfer_ids):
+        for request in self.swapper.fail(transfer_ids):
             if request.state == "waiting":
                 self._move(request, self.swapped, self.waiting)
 
@@ -149,14 +143,14 @@ class Queues:
         queues = {"running": self.running, "waiting": self.waiting}
         queues.get(request.state, self.swapped).remove(request)
         if request.family is None:
-            self._swapper.retire(request)
+            self.swapper.retire(request)
 
     def _adopt(self, request: Request) -> bool:
         """Let a waiting request use an earlier turn's copy if that holds more than the pool."""
-        kept = 0 if request.family else self._swapper.num_kept(request)
-        if not kept or kept <= self._memory.num_cached(request):
+        kept = 0 if request.family else self.swapper.num_kept(request)
+        if not kept or kept <= self.memory.num_cached(request):
             return False
-        self._swapper.adopt(request)
+        self.swapper.adopt(request)
         self._count_prompt(request)
         return True
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from steelyard.serve.kv.blocks import BlockTable
 from steelyard.serve.kv.prefix import chain_hash
 from steelyard.serve.scheduling.params import SamplingParams
 
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.hypothesis import Hypothesis
-
-__all__ = ["Family", "Request", "RequestState"]
+__all__ = ["Family", "Hypothesis", "Request", "RequestState"]
 
 RequestState = Literal["waiting", "running", "swapping_out", "swapped", "swapping_in"]
 
@@ -113,12 +110,58 @@ class Request:
         return self.family.root if self.family else self
 
     @property
+    def width(self) -> int:
+        """Sequences that it may run side by side."""
+        return self.params.num_sequences if self.family else 1
+
+    @property
+    def num_prefill(self) -> int:
+        """Tokens of the sequence that may run as a prompt chunk now."""
+        pending = self.num_pending
+        if self.num_unknown or (pending == 1 and self.output):
+            return 0
+        family = self.family
+        if family is None:
+            return pending
+        if not family.may_run(self):
+            return 0
+        # The last token of a beam runs as a decode, in one step with those of the other beams, as
+        # the search compares the candidates of all of them.
+        return pending - 1 if family.is_beam and family.has_forked else pending
+
+    @property
     def expected_tokens(self) -> int:
         """Prompt and output tokens at the end, as far as one can tell."""
         limit = self.params.max_tokens
         return len(self.prompt) + (
             limit if self.params.ignore_end else min(self.expected_output or limit, limit)
         )
+
+    def decodable(self) -> list[Request]:
+        """Return the sequences of this running request that may decode now.
+
+        A sequence may run ahead of the token that a step in flight gives it, unless its next token
+        depends on that one in other ways than through the model, or that one may be its last. Beams
+        go together or not at all.
+        """
+        family = self.family
+        if family is None:
+            return [self] if self._may_decode(self.is_synchronous) else []
+        ready = [
+            item
+            for item in family.living
+            if family.may_run(item)
+            and item._may_decode(item.is_synchronous or not family.has_forked)
+        ]
+        return [] if family.is_beam and len(ready) < len(family.living) else ready
+
+    def _may_decode(self, waits: bool) -> bool:
+        """Whether the sequence has one pending token of its output and is not to wait for it."""
+        known = len(self.output)
+        unknown = self.num_unknown
+        if len(self.prompt) + known + unknown - self.num_computed != 1 or known + unknown == 0:
+            return False
+        return unknown == 0 or not (waits or known + unknown >= self.params.max_tokens)
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Return prompt and output tokens at positions [start, stop)."""
@@ -187,6 +230,26 @@ class Request:
         if logprob is not None:
             self.logprobs.append(logprob)
             self.cumulative_logprob += logprob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hypothesis:
+    """A finished beam of a search.
+
+    Attributes:
+        tokens: output token ids, without the end token.
+        logprobs: log probability of each.
+        cumulative_logprob: log probability of the output and its end token.
+        score: cumulative log probability over the number of tokens, with the end token, to the
+            power of the length penalty.
+        finish_reason: "stop" or "length".
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
+    cumulative_logprob: float
+    score: float
+    finish_reason: str
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

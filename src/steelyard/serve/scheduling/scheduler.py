@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from steelyard.errors import ConfigError
-from steelyard.serve.kv.blocks import Pool
+from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import FCFS, OrderPolicy
 from steelyard.serve.scheduling.flight import Flight, take_tokens
@@ -12,7 +12,6 @@ from steelyard.serve.scheduling.memory import KVMemory
 from steelyard.serve.scheduling.planner import Chunk, lay_out
 from steelyard.serve.scheduling.policies import make_policy, make_swapper
 from steelyard.serve.scheduling.queues import Queues
-from steelyard.serve.scheduling.ready import decodable, num_prefill
 from steelyard.serve.scheduling.request import Family, Request
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.scheduling.usage import KVUsage, measure_usage
@@ -20,7 +19,7 @@ from steelyard.serve.scheduling.usage import KVUsage, measure_usage
 __all__ = ["Scheduler", "SchedulerConfig"]
 
 
-class Scheduler:
+class Scheduler(Queues):
     """Continuous batching with chunked prefill and preemption.
 
     Each step, decoding sequences go first, one token each; the rest of the token budget goes to
@@ -37,13 +36,7 @@ class Scheduler:
     Deterministic: equal calls yield equal plans.
 
     Attributes:
-        config: limits.
-        memory: the pool and the rules by which requests take from it.
         policy: order of requests.
-        swapper: moves requests to the host tier and back, if there is one.
-        waiting: requests without blocks, by order of arrival.
-        running: requests with blocks, by order of arrival.
-        swapped: requests on the host or on their way out or in, by order of arrival.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.5; token budget as in Agrawal et al. 2024
         (arXiv 2403.02310); planning ahead as in Zhu et al. 2024 (arXiv 2408.12757), section 4.2.
@@ -66,14 +59,9 @@ class Scheduler:
             memory: an unused pool with the rules by which requests take from it; that of the config
                 by default.
         """
-        self.config = config
-        self.memory = memory or KVMemory(config, model_key=model_key)
-        self.policy = policy or make_policy(config, self.memory)
-        self.swapper = make_swapper(config, self.memory)
-        self._queues = Queues(config, self.memory, self.swapper)
-        self.waiting = self._queues.waiting
-        self.running = self._queues.running
-        self.swapped = self._queues.swapped
+        memory = memory or KVMemory(config, model_key=model_key)
+        super().__init__(config, memory, make_swapper(config, memory))
+        self.policy = policy or make_policy(config, memory)
         self._requests: dict[str, Request] = {}
         self._flights: deque[Flight] = deque()
         self._arrivals = 0
@@ -81,7 +69,7 @@ class Scheduler:
         self._is_fcfs = isinstance(self.policy, FCFS)
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> BlockPool:
         """The blocks."""
         return self.memory.pool
 
@@ -94,26 +82,6 @@ class Scheduler:
     def num_requests(self) -> int:
         """Requests that have not ended."""
         return len(self._requests)
-
-    @property
-    def num_preemptions(self) -> int:
-        """Preemptions of all requests."""
-        return self._queues.num_preemptions
-
-    @property
-    def num_swaps(self) -> int:
-        """Preemptions that moved blocks to the host."""
-        return self._queues.num_swaps
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Prompt tokens of admissions."""
-        return self._queues.num_prompt_tokens
-
-    @property
-    def num_cached_tokens(self) -> int:
-        """Prompt tokens of admissions that did not have to be computed."""
-        return self._queues.num_cached_tokens
 
     def check(self, request: Request) -> None:
         """Refuse a request that could never finish.
@@ -219,7 +187,7 @@ class Scheduler:
         # sequences that run would be short of them again in the next.
         while budget > 0 and not is_short:
             request = self._next(now_s)
-            if request is None or not self._queues.take_in(request):
+            if request is None or not self.take_in(request):
                 break
             if request.state == "running":
                 budget = self._prefill([request], chunks, budget)
@@ -266,14 +234,6 @@ class Scheduler:
                 finished.append(root)
         return finished
 
-    def land(self, transfer_ids: Iterable[int]) -> None:
-        """Take note of transfers that are done; requests that came in run from the next step on."""
-        self._queues.land(transfer_ids)
-
-    def fail(self, transfer_ids: Iterable[int]) -> None:
-        """Take note of transfers that did not work; what they lost is computed again."""
-        self._queues.fail(transfer_ids)
-
     def usage(self) -> KVUsage:
         """Sort the pool's slots by what they hold."""
         return measure_usage(
@@ -298,7 +258,7 @@ class Scheduler:
         is_short = False
         running = list(self.running) if self._is_fcfs else self._ranked(self.running, now_s)
         for request in list(running):
-            ready = decodable(request) if request.state == "running" else []
+            ready = request.decodable() if request.state == "running" else []
             if not ready:
                 continue
             if self.memory.has_slot(request):
@@ -313,7 +273,7 @@ class Scheduler:
                 # to preempt one more request.
                 if self.memory.missing(ready) <= coming:
                     break
-                self._queues.preempt(running.pop())
+                self.preempt(running.pop())
             if request.state == "running" and self.memory.missing(ready) <= self.pool.num_available:
                 self.memory.grow(ready)
                 chunks += [(item, 1) for item in ready]
@@ -325,7 +285,7 @@ class Scheduler:
             if budget <= 0:
                 break
             for item in request.sequences:
-                length = min(num_prefill(item), budget)
+                length = min(item.num_prefill, budget)
                 if length > 0:
                     chunks.append((item, length))
                     budget -= length
@@ -349,8 +309,8 @@ class Scheduler:
         """Preempt running requests so that those that come first in a new order can run."""
         self.policy.update(now_s)
         order = self._ranked((*self.running, *self.swapped, *self.waiting), now_s)
-        for request in self._queues.left_over(order):
-            self._queues.preempt(request)
+        for request in self.left_over(order):
+            self.preempt(request)
 
     def _charge(self, plan: StepPlan, chunks: list[Chunk]) -> None:
         """Tell the policy of service.
@@ -381,6 +341,6 @@ class Scheduler:
         """Forget a request that ended."""
         del self._requests[request.id]
         self.policy.leave(request)
-        self._queues.remove(request)
+        self.remove(request)
         for member in request.members:
             self._release(member)

@@ -1,7 +1,5 @@
 """One step of the engine: its tokens, their slots, and the sequences that get a token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

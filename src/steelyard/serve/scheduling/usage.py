@@ -1,14 +1,10 @@
 """How much of a pool holds tokens, and where the rest went."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from steelyard.serve.kv.blocks import Pool
-    from steelyard.serve.scheduling.request import Request
+from steelyard.serve.kv.blocks import BlockPool
+from steelyard.serve.scheduling.request import Request
 
 __all__ = ["KVUsage", "measure_usage"]
 
@@ -44,7 +40,7 @@ class KVUsage:
         return self.stored / (self.num_slots - self.cached) if self.num_slots > self.cached else 1.0
 
 
-def measure_usage(pool: Pool, running: Iterable[Request]) -> KVUsage:
+def measure_usage(pool: BlockPool, running: Iterable[Request]) -> KVUsage:
     """Sort the slots of a pool.
 
     Args:
@@ -66,7 +62,7 @@ def measure_usage(pool: Pool, running: Iterable[Request]) -> KVUsage:
         future = max(min(slots, request.expected_tokens) - request.num_computed, 0)
         lacking += empty * share
         reserved += min(future, empty) * share
-    cached = pool.prefix.num_idle * size if pool.prefix else 0
+    cached = pool.prefix.num_idle * size
     tables = pool.num_in_tables * size
     return KVUsage(
         stored=tables - round(lacking),

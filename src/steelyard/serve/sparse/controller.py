@@ -1,7 +1,5 @@
 """The controller at work: one recurrent step per token, one product per past token."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -72,7 +70,7 @@ class Controller:
             )
 
     @classmethod
-    def load(cls, path: Path | str) -> Controller:
+    def load(cls, path: Path | str) -> "Controller":
         """Read what `save` wrote.
 
         Args:
@@ -118,7 +116,7 @@ class Controller:
             )
             raise ConfigError(message, hint="train a controller for this model")
 
-    def states(self, num_requests: int, max_length: int) -> ControllerStates:
+    def states(self, num_requests: int, max_length: int) -> "ControllerStates":
         """Return empty states for requests side by side."""
         return ControllerStates(self, num_requests, max_length)
 

@@ -1,24 +1,19 @@
 """A batched decoder over bounded caches: every request owns a slab of constant size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from steelyard.errors import CapacityError, ConfigError
+from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.linear import can_pack, packed_model
 from steelyard.serve.sparse.attention import SlabAttention
+from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.policies import RetentionPolicy, Sinks, TopK
 from steelyard.serve.sparse.renumber import SinkKeys
 from steelyard.serve.sparse.slots import BLOCK_SIZE, SlotTable, slab_width
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
-    from steelyard.serve.sparse.controller import Controller
 
 __all__ = ["SparseDecoder", "SparseStats", "slab_bytes"]
 
@@ -35,8 +30,6 @@ class SparseStats:
         kv_bytes_per_request: bytes of keys and values of one slab.
         controller_bytes_per_token: bytes of controller state a token leaves behind, 0 without a
             controller.
-        prefix_sharing: always False: slots are private to a request, since what it keeps is its own
-            choice.
     """
 
     steps: int
@@ -45,7 +38,6 @@ class SparseStats:
     rebuilt: int
     kv_bytes_per_request: int
     controller_bytes_per_token: int
-    prefix_sharing: bool = False
 
 
 class SparseDecoder:

@@ -3,12 +3,9 @@
 Sequences are fed token by token, as in decoding: a full prefill would hide what releases cost.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,13 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from steelyard.errors import ConfigError
+from steelyard.nn.transformer import Transformer
+from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.engine import SparseDecoder
 from steelyard.serve.sparse.labels import Aggregation, attention_rows, top_labels
 from steelyard.serve.sparse.policies import RetentionPolicy
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
-    from steelyard.serve.sparse.controller import Controller
 
 __all__ = ["Evaluation", "controller_recall", "evaluate", "evaluate_full"]
 
@@ -57,7 +52,7 @@ class Evaluation:
         """Tokens per second, all sequences together."""
         return self.losses.size / self.seconds
 
-    def agreement(self, other: Evaluation) -> float:
+    def agreement(self, other: "Evaluation") -> float:
         """Return the share of places at which two evaluations name the same likeliest token."""
         return float((self.choices == other.choices).mean())
 

@@ -1,16 +1,12 @@
 """What the controller learns from: which past tokens full attention attends most."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from steelyard.nn.layer import causal_attention
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
+from steelyard.nn.transformer import Transformer
 
 __all__ = ["Aggregation", "attention_rows", "top_labels"]
 

@@ -5,19 +5,21 @@ released one can be computed again. Tokens keep their original positions.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
-from steelyard.errors import ConfigError
+from steelyard.errors import ConfigError, require
 
 __all__ = ["H2O", "Adore", "Full", "RetentionPolicy", "Sinks", "TopK", "Window"]
 
 Signal = Literal["none", "attention", "controller"]
+_LEAST = "at least 1, such as 256"
+_SHARE = "in [0, 1), a share of the capacity"
 
 
-class RetentionPolicy(Protocol):
-    """What a bounded cache asks of a policy.
+class RetentionPolicy:
+    """What a bounded cache asks of a policy; by itself one that keeps everything.
 
     Attributes:
         capacity: tokens kept between steps, m; 0 keeps all.
@@ -26,20 +28,10 @@ class RetentionPolicy(Protocol):
             scores.
     """
 
-    @property
-    def capacity(self) -> int:
-        """Tokens kept between steps, 0 for all."""
-        ...
-
-    @property
-    def rebuild(self) -> int:
-        """Most tokens computed again in a step."""
-        ...
-
-    @property
-    def signal(self) -> Signal:
-        """What the scores are."""
-        ...
+    __slots__ = ()
+    capacity: int = 0
+    rebuild: int = 0
+    signal: Signal = "none"
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank cached tokens; the lowest is released first.
@@ -52,31 +44,16 @@ class RetentionPolicy(Protocol):
         Returns:
             float32 [B, S]; infinity for tokens that are never released.
         """
-        ...
-
-
-class _KeepAll:
-    """What policies without releases share."""
-
-    __slots__ = ()
-
-    def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Rank all alike, infinitely: nothing is released."""
-        del now, scores
         return np.full(positions.shape, np.inf, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Full(_KeepAll):
+class Full(RetentionPolicy):
     """Keep every token."""
-
-    capacity: int = 0
-    rebuild: int = 0
-    signal: Signal = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(RetentionPolicy):
     """Keep the latest tokens.
 
     Attributes:
@@ -84,21 +61,18 @@ class Window:
     """
 
     capacity: int
-    rebuild: int = 0
-    signal: Signal = "none"
 
     def __post_init__(self) -> None:
         """Refuse an empty window."""
-        _check_capacity(self.capacity)
+        require(self, capacity=(self.capacity >= 1, _LEAST))
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank by position."""
-        del now, scores
         return positions.astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Sinks:
+class Sinks(RetentionPolicy):
     """Keep the first tokens, on which attention rests when nothing matters, and the latest ones.
 
     Attributes:
@@ -114,22 +88,23 @@ class Sinks:
     capacity: int
     num_sinks: int = 4
     renumber: bool = False
-    rebuild: int = 0
-    signal: Signal = "none"
 
     def __post_init__(self) -> None:
         """Refuse sinks that leave no window."""
-        _check_capacity(self.capacity)
-        _check_protected(self.num_sinks, self.capacity, "num_sinks")
+        fits = 0 <= self.num_sinks < self.capacity
+        require(
+            self,
+            capacity=(self.capacity >= 1, _LEAST),
+            num_sinks=(fits, f"in [0, capacity = {self.capacity})"),
+        )
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank by position, the first tokens above all."""
-        del now, scores
         return np.where(positions < self.num_sinks, np.inf, positions).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class H2O:
+class H2O(RetentionPolicy):
     """Keep the latest tokens and those that received most attention so far (heavy hitters).
 
     Attention is added up over heads and layers, because a token is kept or released as a whole.
@@ -143,13 +118,15 @@ class H2O:
 
     capacity: int
     recent: float = 0.5
-    rebuild: int = 0
-    signal: Signal = "attention"
+    signal = "attention"
 
     def __post_init__(self) -> None:
         """Refuse a share out of range."""
-        _check_capacity(self.capacity)
-        _check_share(self.recent)
+        require(
+            self,
+            capacity=(self.capacity >= 1, _LEAST),
+            recent=(0 <= self.recent < 1, _SHARE),
+        )
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Rank by attention received, the latest above all."""
@@ -159,7 +136,7 @@ class H2O:
 
 
 @dataclass(frozen=True, slots=True)
-class TopK(_KeepAll):
+class TopK(RetentionPolicy):
     """Keep every token and attend only to those with most attention.
 
     This is what bounded caches try to reach, at more than the cost of full attention: a first pass
@@ -173,18 +150,15 @@ class TopK(_KeepAll):
     """
 
     attended: int
-    capacity: int = 0
-    rebuild: int = 0
-    signal: Signal = "attention"
+    signal = "attention"
 
     def __post_init__(self) -> None:
         """Refuse attending to nothing."""
-        if self.attended < 1:
-            raise ConfigError(f"attended is {self.attended}, but must be at least 1", hint="use 96")
+        require(self, attended=(self.attended >= 1, "at least 1, such as 96"))
 
 
 @dataclass(frozen=True, slots=True)
-class Adore:
+class Adore(RetentionPolicy):
     """Keep the tokens that a trained controller scores highest.
 
     Released tokens are computed again when it scores them higher than cached ones.
@@ -202,21 +176,22 @@ class Adore:
     rebuild: int = 8
     num_sinks: int = 4
     recent: float = 0.25
-    signal: Signal = "controller"
+    signal = "controller"
 
     def __post_init__(self) -> None:
         """Refuse sizes that do not fit into the capacity."""
-        _check_capacity(self.capacity)
-        _check_share(self.recent)
-        _check_protected(
-            self.num_sinks + round(self.recent * self.capacity),
-            self.capacity,
-            "num_sinks + recent * capacity",
+        protected = self.num_sinks + round(self.recent * self.capacity)
+        within = f"in [0, capacity = {self.capacity})"
+        require(
+            self,
+            capacity=(self.capacity >= 1, _LEAST),
+            recent=(0 <= self.recent < 1, _SHARE),
+            rebuild=(0 <= self.rebuild < self.capacity, f"{within}, such as 8"),
         )
-        if not 0 <= self.rebuild < self.capacity:
+        if not 0 <= protected < self.capacity:
             raise ConfigError(
-                f"rebuild is {self.rebuild}, but must be in [0, capacity = {self.capacity})",
-                hint="use 8",
+                f"num_sinks + recent * capacity is {protected}, but must be {within}",
+                hint="raise the capacity",
             )
 
     def priority(self, positions: np.ndarray, now: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -226,26 +201,3 @@ class Adore:
             positions > (now - round(self.recent * self.capacity))[:, None]
         )
         return np.where(kept, np.inf, scores).astype(np.float32)
-
-
-def _check_capacity(capacity: int) -> None:
-    """Refuse a cache without room for one token."""
-    if capacity < 1:
-        raise ConfigError(f"capacity is {capacity}, but must be at least 1", hint="use 256")
-
-
-def _check_share(recent: float) -> None:
-    """Refuse a share out of range."""
-    if not 0 <= recent < 1:
-        raise ConfigError(
-            f"recent is {recent}, but must be in [0, 1)", hint="it is a share of the capacity"
-        )
-
-
-def _check_protected(count: int, capacity: int, name: str) -> None:
-    """Refuse more protected tokens than the cache holds."""
-    if not 0 <= count < capacity:
-        raise ConfigError(
-            f"{name} is {count}, but must be in [0, capacity = {capacity})",
-            hint="raise the capacity",
-        )

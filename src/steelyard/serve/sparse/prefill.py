@@ -1,7 +1,5 @@
 """Prompts with full attention first: exact states of the best tokens, for more memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

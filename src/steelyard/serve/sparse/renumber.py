@@ -1,19 +1,13 @@
 """Sink keys that move along with the window, for caches that count positions within themselves."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from steelyard.errors import ConfigError
 from steelyard.nn.rotary import rotate, spread
+from steelyard.nn.transformer import Transformer
 from steelyard.serve.sparse.policies import Sinks
 from steelyard.serve.sparse.slots import SlotTable
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
 
 __all__ = ["SinkKeys"]
 

@@ -5,31 +5,26 @@ from its admission to its end, and the block's id is its slab: admission, order,
 and planning ahead work as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from steelyard.errors import CapacityError, ConfigError
-from steelyard.serve.running.launcher import Launch, Launcher
+from steelyard.nn.transformer import Transformer
+from steelyard.serve.engine import LLM
+from steelyard.serve.options import EngineOptions, PolicyName
+from steelyard.serve.running.grammar import Grammars
+from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
+from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.engine import SparseDecoder, slab_bytes
 from steelyard.serve.sparse.policies import H2O, Adore, RetentionPolicy, Sinks, TopK, Window
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
-    from steelyard.serve.engine import LLM
-    from steelyard.serve.options import EngineOptions, PolicyName
-    from steelyard.serve.running.grammar import Grammars
-    from steelyard.serve.scheduling.fairness import OrderPolicy
 
 __all__ = ["CACHES", "SparseRunner", "bounded_engine", "bounded_llm"]
 
@@ -130,8 +125,6 @@ def bounded_llm(
     Example:
         >>> llm = bounded_llm(model, Window(256))  # doctest: +SKIP
     """
-    from steelyard.serve.engine import LLM
-
     longest = max_model_len or model.architecture.max_positions
     slabs = _num_slabs(model, policy, longest, pool_bytes)
     # The scheduler keeps one block free when it admits a request beside others, hence the spare.
@@ -199,7 +192,7 @@ class _OneOutputSampler(Sampler):
         super().check(params, vocab_size)
 
 
-class SparseRunner:
+class SparseRunner(EngineRunner):
     """Executes plans of a scheduler whose blocks are the slabs of a decoder.
 
     A prompt is fed in pieces that begin at multiples of the decoder's chunk, wherever the plans
@@ -221,9 +214,8 @@ class SparseRunner:
             decoder: one row per block of the scheduler.
             sampler: turns logits into tokens.
         """
+        super().__init__(sampler)
         self.decoder = decoder
-        self.sampler = sampler
-        self._launcher = Launcher(self._run)
 
     @property
     def kv(self) -> Tensor:
@@ -236,14 +228,6 @@ class SparseRunner:
         self.decoder.feed(row, [row])
         self.decoder.free(0)
         self.sampler.warm_up(self.decoder.model.architecture.vocab_size)
-
-    def execute(self, plan: StepPlan) -> StepOutput:
-        """Run a step, after all that were launched."""
-        return self._launcher.execute(plan)
-
-    def launch(self, plan: StepPlan) -> Launch:
-        """Run a step in the runner's thread, after all launched before it."""
-        return self._launcher.launch(plan)
 
     @torch.inference_mode()
     def _run(self, plan: StepPlan, token_ids: np.ndarray) -> StepOutput:

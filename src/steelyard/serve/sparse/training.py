@@ -1,9 +1,7 @@
 """Trains the controller against a frozen language model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -11,11 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from steelyard.errors import ConfigError
+from steelyard.nn.transformer import Transformer
 from steelyard.serve.sparse.controller import NUM_BUCKETS, Controller, distance_buckets, model_key
 from steelyard.serve.sparse.labels import Aggregation, attention_rows, top_labels
-
-if TYPE_CHECKING:
-    from steelyard.nn.transformer import Transformer
 
 __all__ = ["ControllerModule", "Objective", "balanced_loss", "mass_loss", "train_controller"]
 

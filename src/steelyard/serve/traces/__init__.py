@@ -3,13 +3,18 @@
 Rows hold lengths; prompts are made when they are needed.
 """
 
-from steelyard.serve.traces.arrivals import draw_arrivals, gamma_gaps, rate_of, rescale_rate
 from steelyard.serve.traces.clients import ClientStatistics, client_mix, read_clients
 from steelyard.serve.traces.lengths import LengthStatistics
 from steelyard.serve.traces.prompts import PromptMaker, with_prompts
 from steelyard.serve.traces.read import load_rows, load_trace, read_rows
 from steelyard.serve.traces.record import TraceRequest, TraceRow, make_request
-from steelyard.serve.traces.reshape import scale_lengths
+from steelyard.serve.traces.reshape import (
+    draw_arrivals,
+    gamma_gaps,
+    rate_of,
+    rescale_rate,
+    scale_lengths,
+)
 from steelyard.serve.traces.sessions import make_sessions
 from steelyard.serve.traces.synthetic import synthetic_rows
 

@@ -1,7 +1,6 @@
 """A service's load as the sum of its clients: each with its own rate, burstiness and lengths."""
 
 import csv
-import gzip
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from steelyard.errors import ConfigError, TraceError
+from steelyard.serve.traces.fields import open_text, read_number
 from steelyard.serve.traces.lengths import LengthStatistics
 from steelyard.serve.traces.record import TraceRow
 
@@ -107,16 +107,9 @@ def read_clients(path: Path) -> list[ClientStatistics]:
         TraceError: the file cannot be read, a column is missing, or a value is wrong; names file,
             row and field.
     """
-    try:
-        with path.open("rb") as probe:
-            opened = gzip.open if probe.read(2) == b"\x1f\x8b" else open
-        with opened(path, "rt", encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream)  # pyright: ignore[reportArgumentType]
-            clients = [_client(row, f"{path}, line {reader.line_num}") for row in reader]
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(
-            f"cannot read {path}: {error}", hint="give a table of client statistics in CSV"
-        ) from error
+    with open_text(path, "a table of client statistics in CSV") as stream:
+        reader = csv.DictReader(stream)
+        clients = [_client(row, f"{path}, line {reader.line_num}") for row in reader]
     clients = [client for client in clients if client.rate_per_s > 0]
     if not any(client.inputs and client.outputs for client in clients):
         raise TraceError(f"{path} has no client with known lengths", hint="give at least one")
@@ -130,34 +123,21 @@ def _client(row: dict[str, str], where: str) -> ClientStatistics:
         raise TraceError(f"{where}: arrival_family is {family!r}", hint="it is Gamma or Weibull")
     return ClientStatistics(
         client=row.get("client") or where,
-        rate_per_s=_number(row, "mean_rate_rps", where),
-        cv=max(_number(row, "mean_cv", where), 0.01),  # the Gamma shape is 1 / cv**2
+        rate_per_s=read_number(row, "mean_rate_rps", where),
+        cv=max(read_number(row, "mean_cv", where), 0.01),  # the Gamma shape is 1 / cv**2
         family=family,
         inputs=_lengths(row, "input_tokens", where),
         outputs=_lengths(row, "output_tokens", where),
     )
 
 
-def _number(row: dict[str, str], name: str, where: str) -> float:
-    """Read a finite number of at least 0."""
-    try:
-        value = float(row[name])
-    except KeyError as error:
-        raise TraceError(
-            f"{where}: no column {name!r}", hint="give a table of client statistics"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise TraceError(f"{where}: {name} is {row[name]!r}", hint=f"{name} is a number") from error
-    if not (math.isfinite(value) and value >= 0):
-        raise TraceError(f"{where}: {name} is {value}", hint=f"{name} is finite and at least 0")
-    return value
-
-
 def _lengths(row: dict[str, str], name: str, where: str) -> LengthStatistics | None:
     """Read the statistics of one length, or None when the row has none."""
     if not row.get(f"{name}_mean"):
         return None
-    parts = [_number(row, f"{name}_{part}", where) for part in ("mean", "p50", "p90", "p95", "p99")]
+    parts = [
+        read_number(row, f"{name}_{part}", where) for part in ("mean", "p50", "p90", "p95", "p99")
+    ]
     return LengthStatistics(mean=parts[0], quantiles=(parts[1], parts[2], parts[3], parts[4]))
 
 

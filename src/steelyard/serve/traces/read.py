@@ -1,11 +1,10 @@
 """Traces from files: the content tells the format, and errors name file, row and field."""
 
 import csv
-import gzip
-import io
 import math
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import msgspec
 import numpy as np
 
 from steelyard.errors import TraceError
-from steelyard.serve.traces.arrivals import draw_arrivals, rescale_rate
+from steelyard.serve.traces.fields import open_text, read_number
 from steelyard.serve.traces.prompts import with_prompts
 from steelyard.serve.traces.record import TraceRequest, TraceRow
-from steelyard.serve.traces.reshape import scale_lengths
+from steelyard.serve.traces.reshape import draw_arrivals, rescale_rate, scale_lengths
 
 __all__ = ["has_arrivals", "load_rows", "load_trace", "read_rows"]
 
@@ -25,7 +24,7 @@ _OUTPUT = ("output_tokens", "GeneratedTokens")
 _ARRIVAL = ("arrival_s", "TIMESTAMP")
 _FORMATS = (
     "a CSV with input_tokens, output_tokens and perhaps arrival_s, or JSON lines with "
-    "timestamp, input_length, output_length, hash_ids"
+    "timestamp, input_length, output_length, hash_ids, in UTF-8"
 )
 _BLOCK_TOKENS = 512
 
@@ -37,17 +36,6 @@ class _Line(msgspec.Struct):
     input_length: int
     output_length: int
     hash_ids: list[int] = []
-
-
-def _open(path: Path) -> io.TextIOBase:
-    """Open a plain or gzip-compressed text file, told apart by its first bytes."""
-    with path.open("rb") as stream:
-        is_gzip = stream.read(2) == b"\x1f\x8b"
-    return (
-        gzip.open(path, "rt", encoding="utf-8", newline="")
-        if is_gzip
-        else path.open(encoding="utf-8", newline="")
-    )  # pyright: ignore[reportReturnType]
 
 
 def read_rows(path: Path) -> Iterator[TraceRow]:
@@ -72,21 +60,14 @@ def read_rows(path: Path) -> Iterator[TraceRow]:
         4, for hashed blocks.
     """
     count = 0
-    try:
-        with _open(path) as stream:
-            first = stream.readline()
-            lines = chain([first], stream)
-            for row in (
-                _json_rows(lines, path)
-                if first.lstrip().startswith("{")
-                else _csv_rows(lines, path)
-            ):
-                count += 1
-                yield row
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(
-            f"cannot read {path}: {error}", hint=f"give {_FORMATS}, in UTF-8"
-        ) from error
+    with open_text(path, _FORMATS) as stream:
+        first = stream.readline()
+        lines = chain([first], stream)
+        for row in (
+            _json_rows(lines, path) if first.lstrip().startswith("{") else _csv_rows(lines, path)
+        ):
+            count += 1
+            yield row
     if not count:
         raise TraceError(f"{path} has no rows", hint="give at least one request")
 
@@ -103,13 +84,8 @@ def has_arrivals(path: Path) -> bool:
     Raises:
         TraceError: the file cannot be read.
     """
-    try:
-        with _open(path) as stream:
-            first = stream.readline()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise TraceError(
-            f"cannot read {path}: {error}", hint=f"give {_FORMATS}, in UTF-8"
-        ) from error
+    with open_text(path, _FORMATS) as stream:
+        first = stream.readline()
     return first.lstrip().startswith("{") or bool(
         set(_ARRIVAL) & {name.strip() for name in first.split(",")}
     )
@@ -129,15 +105,17 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:
     output = _column(names, _OUTPUT, path)
     arrival = next((name for name in _ARRIVAL if name in names), "")
     when = _arrival_reader(arrival)
+    seconds = partial(read_number, kind="a number of seconds")
+    count = partial(read_number, read=int, kind="a whole number", least=1)
     for row in reader:
         where = f"{path}, line {reader.line_num}"
         yield TraceRow(
-            arrival_s=_seconds(row, arrival, where, when) if arrival else 0.0,
-            input_tokens=_count(row, prompt, where),
-            output_tokens=_count(row, output, where),
+            arrival_s=seconds(row, arrival, where, read=when) if arrival else 0.0,
+            input_tokens=count(row, prompt, where),
+            output_tokens=count(row, output, where),
             client=row.get("client") or "default",
             session=row.get("session") or "",
-            think_s=_seconds(row, "think_s", where, float) if row.get("think_s") else 0.0,
+            think_s=seconds(row, "think_s", where) if row.get("think_s") else 0.0,
         )
 
 
@@ -162,32 +140,6 @@ def _arrival_reader(column: str) -> Callable[[str], float]:
         return at_s - first[0]
 
     return since_first if column == "TIMESTAMP" else float
-
-
-def _seconds(row: dict[str, str], name: str, where: str, read: Callable[[str], float]) -> float:
-    """Read a time that is finite and not negative."""
-    try:
-        value = read(row[name])
-    except (TypeError, ValueError) as error:
-        raise TraceError(
-            f"{where}: {name} is {row[name]!r}", hint=f"{name} is a number of seconds"
-        ) from error
-    if not (math.isfinite(value) and value >= 0):
-        raise TraceError(f"{where}: {name} is {value}", hint=f"{name} is finite and at least 0")
-    return value
-
-
-def _count(row: dict[str, str], name: str, where: str) -> int:
-    """Read a whole number of at least 1."""
-    try:
-        value = int(row[name])
-    except (TypeError, ValueError) as error:
-        raise TraceError(
-            f"{where}: {name} is {row[name]!r}", hint=f"{name} is a whole number"
-        ) from error
-    if value < 1:
-        raise TraceError(f"{where}: {name} is {value}", hint=f"{name} is at least 1")
-    return value
 
 
 def _json_rows(lines: Iterator[str], path: Path) -> Iterator[TraceRow]:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from steelyard.errors import ConfigError
-from steelyard.serve.traces.arrivals import gamma_gaps
 from steelyard.serve.traces.record import TraceRow
+from steelyard.serve.traces.reshape import gamma_gaps
 
 __all__ = ["make_sessions"]
 

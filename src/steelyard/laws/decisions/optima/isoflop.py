@@ -75,12 +75,12 @@ class IsoFlop:
     @property
     def exponent(self) -> Estimate:
         """Exponent a of N* ~ C^a."""
-        return _of(self.lines[:, 0, 1], self.level)
+        return Estimate.over(self.lines[:, 0, 1], self.level)
 
     @property
     def token_exponent(self) -> Estimate:
         """Exponent of D* ~ C^b; 1 - a when FLOPs are 6 N D."""
-        return _of(self.lines[:, 1, 1], self.level)
+        return Estimate.over(self.lines[:, 1, 1], self.level)
 
     @property
     def dropped(self) -> tuple[BudgetMinimum, ...]:
@@ -120,7 +120,7 @@ class IsoFlop:
             raise FitError(
                 f"a budget of {flops:g} FLOP has no best size", hint="give the budget like 1e22"
             )
-        return _of(
+        return Estimate.over(
             np.exp(self.lines[:, which, 0] + self.lines[:, which, 1] * np.log(flops)), self.level
         )
 
@@ -184,12 +184,10 @@ def isoflop(
         _minimum(curve, size, method, window, edges, bootstraps, level, generator)
         for curve in curves
     ]
-    used = [item for item in found if item.record.state != "dropped"]
+    used = [item for item in found if item[0].state != "dropped"]
     if len(used) < _FEWEST_BUDGETS:
         reasons = "; ".join(
-            f"{item.record.flops:.3g} FLOP: {item.record.reason}"
-            for item in found
-            if item.record.reason
+            f"{record.flops:.3g} FLOP: {record.reason}" for record, *_ in found if record.reason
         )
         raise FitError(
             f"{len(used)} budgets have a minimum, at least {_FEWEST_BUDGETS} are "
@@ -199,7 +197,7 @@ def isoflop(
         )
     lines, scatter = _regress(used, generator)
     return IsoFlop(
-        budgets=tuple(item.record for item in found),
+        budgets=tuple(record for record, *_ in found),
         lines=lines,
         noise=size,
         noise_source=origin,
@@ -219,14 +217,8 @@ class _Curve:
     loss: Array
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A record of a budget with ln C, and ln N* and ln D* with bootstraps, [1 + B] each."""
-
-    record: BudgetMinimum
-    log_flops: float
-    size: Array
-    tokens: Array
+_Found = tuple[BudgetMinimum, Array, Array]
+"""A budget with its ln N* and ln D*, the estimate and the bootstraps, [1 + B] each."""
 
 
 def _check_options(window: int, noise: float | None, bootstraps: int, level: float) -> None:
@@ -328,7 +320,7 @@ def _minimum(
         state = "extended" if found.is_extended[0] else "used"
     size = np.where(is_inside, found.size, curve.size[copies.argmin(axis=1)])
     tokens = _tokens_at(curve, size)
-    estimate = _of(np.exp(size), level)
+    estimate = Estimate.over(np.exp(size), level)
     edge: Edge = "" if found.edge[0] == 0 else "low" if found.edge[0] < 0 else "high"
     record = BudgetMinimum(
         flops=curve.flops,
@@ -340,7 +332,7 @@ def _minimum(
         state=state,
         reason=reason,
     )
-    return _Found(record, float(np.log(curve.flops)), size, tokens)
+    return record, size, tokens
 
 
 def _tokens_at(curve: _Curve, size: Array) -> Array:
@@ -351,14 +343,14 @@ def _tokens_at(curve: _Curve, size: Array) -> Array:
 
 def _regress(found: list[_Found], generator: np.random.Generator) -> tuple[Array, float]:
     """Fit both lines to estimate and bootstraps, [1 + B, 2, 2]; return also the scatter."""
-    x = np.array([item.log_flops for item in found])
-    values = np.stack([[item.size for item in found], [item.tokens for item in found]])
+    records, sizes, tokens = zip(*found, strict=True)
+    x = np.array([float(np.log(record.flops)) for record in records])
+    values = np.stack([sizes, tokens])
     variance = values[0, :, 1:].var(axis=1)
     scatter = _scatter(x, values[0, :, 0], variance)
     weights = 1 / (variance + scatter**2 + 1e-12)
     # The scatter about the line is no noise of the losses, so the bootstrap must add it itself;
     # what goes to the size is taken from the tokens, because the budget is fixed.
-    values = values.copy()
     shift = scatter * generator.standard_normal(values[0, :, 1:].shape)
     values[0, :, 1:] += shift
     values[1, :, 1:] -= shift
@@ -383,8 +375,3 @@ def _lines(x: Array, values: Array, weights: Array) -> Array:
     slope = np.einsum("n,kns->ks", weights * (x - center), values) / spread
     mean = np.einsum("n,kns->ks", weights, values) / weights.sum()
     return np.stack([mean - slope * center, slope], axis=1)
-
-
-def _of(values: Array, level: float) -> Estimate:
-    """Take the first value as the estimate and the rest as its bootstrap."""
-    return Estimate.of(float(values[0]), values[1:], level)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.estimate import tails
-from steelyard.laws.fitting.quantiles import student
+from steelyard.laws.fitting.estimate import student, tails
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["LocalPolynomial", "choose_polynomial"]

@@ -91,19 +91,16 @@ class Measurements:
             own = self.known.setdefault(name, {})
             if name in self.failed or examples in own:
                 continue
-            value = self._look_up(name, examples)
-            if value is None:
+            value = (
+                self.losses(name, examples)
+                if callable(self.losses)
+                else self.losses[name].get(examples)
+            )
+            if value is None:  # the table has no such size
                 continue
-            own[examples] = value
+            own[examples] = float(value)
             if not (math.isfinite(value) and value > 0):
                 self.failed[name] = f"loss {value:g} at {examples} examples"
-
-    def _look_up(self, name: str, examples: int) -> float | None:
-        """Train, or read the table; None where the table has no such size."""
-        if callable(self.losses):
-            return float(self.losses(name, examples))
-        value = self.losses[name].get(examples)
-        return None if value is None else float(value)
 
     def curve(self, name: str) -> tuple[Array, Array]:
         """Return a model's tuned sizes, rising, and its losses, [n] each."""

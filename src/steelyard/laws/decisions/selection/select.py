@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.decisions.selection.accept_then_stop import accept_then_stop
 from steelyard.laws.decisions.selection.candidates import Candidate, LossAt, Measurements
-from steelyard.laws.decisions.selection.ladder import NUM_START, Method, ladder_sizes
 from steelyard.laws.decisions.selection.racing import (
+    NUM_START,
+    Method,
+    accept_then_stop,
     error_growth,
+    ladder_sizes,
     race,
     step_error,
 )
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.estimate import Estimate, normal, tails
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla
 
@@ -147,11 +148,12 @@ def select_model(
     found = Measurements(named, losses)
     sizes = ladder_sizes(found, target_examples, max_examples, min_examples, budget_flops, method)
     if method in _LADDER_METHODS and len(sizes) <= NUM_START:
-        message = (
+        warnings.warn(
             f"{len(sizes)} sizes are fewer than {NUM_START + 1}; models are ranked by "
-            f"their loss at {sizes[-1]} examples"
+            f"their loss at {sizes[-1]} examples",
+            SteelyardWarning,
+            stacklevel=2,
         )
-        warnings.warn(message, SteelyardWarning, stacklevel=2)
         method = "subtuning"
     dropped = _measure(found, sizes, target_examples, method, level)
     _warn_of_rises(found)
@@ -291,14 +293,12 @@ def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
 
 def _warn_of_rises(found: Measurements) -> None:
     """Warn of curves whose loss rises with more data."""
-    rising = []
-    for name in found.alive:
-        loss = found.curve(name)[1]
-        if len(loss) > 1 and (loss[1:] > (1 + _RISE) * loss[:-1]).any():
-            rising.append(name)
+    curves = {name: found.curve(name)[1] for name in found.alive}
+    rising = [name for name, loss in curves.items() if (loss[1:] > (1 + _RISE) * loss[:-1]).any()]
     if rising:
-        message = (
+        warnings.warn(
             f"the loss of {', '.join(rising)} rises with more data by over {_RISE:.0%}; "
-            f"tune their learning rate per size"
+            f"tune their learning rate per size",
+            SteelyardWarning,
+            stacklevel=3,
         )
-        warnings.warn(message, SteelyardWarning, stacklevel=3)

@@ -78,16 +78,15 @@ def best_over_sizes(
     # the noise, most where most sizes were tried.
     mean = np.exp(np.bincount(row, np.log(value)) / np.bincount(row))
     shards = np.unique(unique[:, 0])
-    best, chosen, largest, smallest = [], [], [], []
+    rows = []
     for shard in shards:
         inside = unique[:, 0] == shard
         sizes, errors = unique[inside, 1], mean[inside]
-        best.append(float(errors.min()))
-        chosen.append(float(sizes[errors <= (1 + tolerance) * errors.min()][0]))
-        if len(sizes) > 1 and chosen[-1] == sizes[-1]:
-            largest.append(float(shard))
-        elif len(sizes) > 1 and chosen[-1] == sizes[0]:
-            smallest.append(float(shard))
+        near = sizes[errors <= (1 + tolerance) * errors.min()]
+        rows.append((errors.min(), near[0], sizes[0], sizes[-1]))
+    best, chosen, first, last = np.array(rows).T
+    largest = shards[(first < last) & (chosen == last)].tolist()
+    smallest = shards[(first < last) & (chosen == first)].tolist()
     if largest:
         shown = ", ".join(f"{shard:g}" for shard in largest)
         message = (
@@ -97,8 +96,8 @@ def best_over_sizes(
         warnings.warn(message, SteelyardWarning, stacklevel=2)
     return BestOverSizes(
         samples=shards,
-        error=np.array(best),
-        size=np.array(chosen),
+        error=best,
+        size=chosen,
         at_largest=tuple(largest),
         at_smallest=tuple(smallest),
     )
@@ -106,18 +105,15 @@ def best_over_sizes(
 
 def _refuse_repeats(cells: Array, seed: ArrayLike | None) -> None:
     """Refuse runs that stand for the same cell."""
-    keys = [tuple(cell) for cell in cells.tolist()]
-    if seed is not None:
-        keys = [
-            (*key, label)
-            for key, label in zip(keys, np.asarray(seed).astype(str).tolist(), strict=True)
-        ]
-    first: dict[tuple[object, ...], int] = {}
-    for row, key in enumerate(keys):
-        if key in first:
-            raise FitError(
-                f"rows {first[key] + 1} and {row + 1} are the same cell: {key[0]:g} samples, "
-                f"{key[1]:g} parameters",
-                hint="drop one of them, or name the repetitions with seed=",
-            )
-        first[key] = row
+    labels = np.zeros(len(cells)) if seed is None else np.asarray(seed).astype(str)
+    keys = np.column_stack([cells, np.unique(labels, return_inverse=True)[1]])
+    _, number, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    number = number.reshape(-1)
+    again = np.flatnonzero(counts[number] > 1)
+    if len(again):
+        first, second = np.flatnonzero(number == number[again[0]])[:2]
+        raise FitError(
+            f"rows {first + 1} and {second + 1} are the same cell: {cells[first, 0]:g} samples, "
+            f"{cells[first, 1]:g} parameters",
+            hint="drop one of them, or name the repetitions with seed=",
+        )

@@ -13,20 +13,44 @@ from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.inversion import input_for
+from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.learning_curves.power_law_floor import fit_floor, model_size_law
-from steelyard.laws.forms.learning_curves.regions import (
-    FEWEST,
-    Regions,
-    count_plateau,
-    regions_of,
-)
+from steelyard.laws.forms.learning_curves.curve_laws import NO_FLOOR, fit_floor, model_size_law
 
-__all__ = ["CurveFit", "fit_learning_curve"]
+__all__ = ["CurveFit", "Regions", "fit_learning_curve"]
+
+Region = Literal["plateau", "power", "floor"]
 
 _DECADES = 2.0
 _RISE = 1.3
-_FAR_HINT = "allow it with extrapolate=True"
+_FEWEST = 4
+"""Shards beyond the plateau that a curve needs."""
+_NEAR_GUESS = 0.1
+"""A shard within 10 % of the best guess has learned nothing yet."""
+_OFF_LINE = 0.05
+"""One-sided probability at which a small shard is taken off the power law."""
+_STEEPER = 0.02
+"""One-sided probability at which a curve is taken to steepen."""
+_LEAST_NOISE = 1e-4
+"""Log units; curves without noise would fail every test of significance."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Regions:
+    """Where a learning curve changes its kind.
+
+    Attributes:
+        labels: "plateau", "power" or "floor" of each shard, in the order of rising samples.
+        plateau: error near guessing; None when no shard shows it.
+        power_from: samples at which the power law leaves the plateau; None without one.
+        floor_from: samples at which the floor is half of the error; may lie beyond the shards;
+            infinite without a floor.
+    """
+
+    labels: tuple[Region, ...]
+    plateau: float | None
+    power_from: float | None
+    floor_from: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,16 +109,14 @@ class CurveFit:
             raise FitError(
                 f"{doublings:g} doublings are not positive or lead more than two decades beyond "
                 f"the shards",
-                hint=_FAR_HINT,
+                hint="allow it with extrapolate=True",
             )
         before = self.largest_samples
 
         def share(params: dict[str, Array]) -> Array:
-            powers = [
-                params["alpha"] * (before * factor) ** -params["beta"]
-                for factor in (1.0, 2.0**doublings)
-            ]
-            return (powers[0] - powers[1]) / (powers[0] + params.get("gamma", 0.0))
+            power = params["alpha"] * before ** -params["beta"]
+            gained = power * (1 - 2.0 ** (-doublings * params["beta"]))
+            return gained / (power + params.get("gamma", 0.0))
 
         return self.fit.derive(share, level)
 
@@ -165,29 +187,27 @@ def fit_learning_curve(
 
     Source: Hestness et al. 2017 (arXiv 1712.00409), sections 3 and 5.
     """
-    amount, value = (
-        np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in (samples, error)
-    )
-    _check(amount, value)
+    amount = positive_column("samples", samples, np.size(samples))
     order = np.argsort(amount, kind="stable")
-    amount, value = amount[order], value[order]
+    value = positive_column("error", error, len(amount))[order]
+    amount = amount[order]
+    _check(amount, value)
     _check_validation(value, num_validation)
     skipped = (
-        count_plateau(amount, value, best_guess) if plateau_shards == "auto" else plateau_shards
+        _count_plateau(amount, value, best_guess) if plateau_shards == "auto" else plateau_shards
     )
-    if not 0 <= skipped <= len(amount) - FEWEST:
+    if not 0 <= skipped <= len(amount) - _FEWEST:
         raise FitError(
             f"{len(amount) - skipped} shards beyond a plateau of {skipped} cannot be fitted; "
-            f"{FEWEST} are needed",
+            f"{_FEWEST} are needed",
             hint="add larger shards: on a plateau nothing has been learned yet",
         )
     inner = slice(skipped, None)
     settings = {"delta": delta, "bootstraps": bootstraps, "seed": seed, "source": source}
     curve = fit_floor(amount[inner], value[inner], **settings)
-    plateau = None
-    if skipped:
-        measured = float(np.exp(np.log(value[:skipped]).mean()))
-        plateau = best_guess if best_guess is not None else measured
+    plateau = best_guess if skipped else None
+    if skipped and best_guess is None:
+        plateau = float(np.exp(np.log(value[:skipped]).mean()))
     size_fit = None
     if size is not None:
         column = np.atleast_1d(np.asarray(size, dtype=np.float64))[order]
@@ -196,58 +216,38 @@ def fit_learning_curve(
         )
     return CurveFit(
         fit=curve,
-        regions=regions_of(amount, skipped, plateau, curve),
+        regions=_regions(amount, skipped, plateau, curve),
         size_fit=size_fit,
     )
 
 
 def _check(samples: Array, error: Array) -> None:
-    """Refuse curves that cannot be fitted, by row."""
-    if samples.shape != error.shape or samples.ndim != 1:
+    """Refuse curves that show no fall; samples rise."""
+    repeated = samples[1:][np.diff(samples) == 0]
+    if len(repeated):
         raise FitError(
-            f"samples of shape {samples.shape} and errors of shape {error.shape} do not match",
-            hint="give one error per shard",
-        )
-    bad = np.flatnonzero(~(np.isfinite(error) & (error > 0) & np.isfinite(samples) & (samples > 0)))
-    if len(bad):
-        row = int(bad[0])
-        raise FitError(
-            f"row {row + 1}: {samples[row]:g} samples with error {error[row]:g}; both must be "
-            f"positive and finite",
-            hint="an error of 0 is below what the validation set resolves; use a larger one, or "
-            "the loss",
-        )
-    amounts, counts = np.unique(samples, return_counts=True)
-    if (counts > 1).any():
-        raise FitError(
-            f"{amounts[counts > 1][0]:g} samples are given more than once",
+            f"{repeated[0]:g} samples are given more than once",
             hint="reduce sizes and seeds with best_over_sizes first",
         )
-    if len(samples) < FEWEST or amounts[-1] < 10 * amounts[0]:
+    if len(samples) < _FEWEST or samples[-1] < 10 * samples[0]:
         raise FitError(
-            f"{len(samples)} shards from {amounts[0]:g} to {amounts[-1]:g} samples do not show a "
+            f"{len(samples)} shards from {samples[0]:g} to {samples[-1]:g} samples do not show a "
             f"curve",
-            hint=f"train on at least {FEWEST} nested shards over a decade, better seven over two",
+            hint=f"train on at least {_FEWEST} nested shards over a decade, better seven over two",
         )
-    _check_falling(samples, error)
-
-
-def _check_falling(samples: Array, error: Array) -> None:
-    """Refuse metrics that grow with data, and curves without any fall."""
-    value = error[np.argsort(samples)]
     # Noise lets an error rise a little; 30 % from one shard to the next is a run that failed, and a
     # last error above the first is a metric that grows.
-    jumps = np.flatnonzero(value[1:] > _RISE * value[:-1])
-    if value[-1] > value[0] or len(jumps):
-        where = int(jumps[0]) + 1 if len(jumps) else len(value) - 1
+    jumps = np.flatnonzero(error[1:] > _RISE * error[:-1])
+    if error[-1] > error[0] or len(jumps):
+        where = int(jumps[0]) + 1 if len(jumps) else len(error) - 1
         raise FitError(
-            f"the error rises to {value[where]:g} at {np.sort(samples)[where]:g} samples",
+            f"the error rises to {error[where]:g} at {samples[where]:g} samples",
             hint="give an error or a loss, not an accuracy; a single rise is a run that failed: "
             "repeat it or leave it out",
         )
-    if value.max() < 1.1 * value.min():
+    if error.max() < 1.1 * error.min():
         raise FitError(
-            f"every error lies between {value.min():g} and {value.max():g}: all shards are on a "
+            f"every error lies between {error.min():g} and {error.max():g}: all shards are on a "
             f"plateau",
             hint="with more data the fall may begin; if it never does, look for a bug in the "
             "model or the labels",
@@ -263,3 +263,72 @@ def _check_validation(error: Array, count: int | None) -> None:
             f"like a floor"
         )
         warnings.warn(message, SteelyardWarning, stacklevel=4)
+
+
+def _count_plateau(samples: Array, error: Array, best_guess: float | None) -> int:
+    """Count the smallest shards that are off the power law of the larger ones."""
+    guessing = math.inf if best_guess is None else (1 - _NEAR_GUESS) * best_guess
+    # From the large end: what lies below the law of the larger shards did not yet follow it.
+    count = next(
+        (
+            index + 1
+            for index in range(len(samples) - _FEWEST - 2, -1, -1)
+            if error[index] > guessing or _lies_below(samples[index:], error[index:])
+        ),
+        0,
+    )
+    # A power law above a floor only flattens, so what still gets steeper is the bend towards it.
+    while len(samples) - count > _FEWEST and _steepens(samples[count:], error[count:]):
+        count += 1
+    return count
+
+
+def _steepens(samples: Array, error: Array) -> bool:
+    """Test whether the curve still gets steeper in log-log space."""
+    from scipy.special import stdtrit
+
+    # A parabola in log-log space; its leading coefficient is tested against 0.
+    log_size = np.log(samples) - np.log(samples).mean()
+    terms = np.stack([log_size**2, log_size, np.ones_like(log_size)], axis=1)
+    found = np.linalg.lstsq(terms, np.log(error), rcond=None)[0]
+    freedom = len(samples) - terms.shape[1]
+    variance = float(((np.log(error) - terms @ found) ** 2).sum()) / freedom
+    spread = math.sqrt(max(variance, _LEAST_NOISE**2) * float(np.linalg.inv(terms.T @ terms)[0, 0]))
+    return bool(found[0] < float(stdtrit(freedom, _STEEPER)) * spread)
+
+
+def _lies_below(samples: Array, error: Array) -> bool:
+    """Test whether the first point lies below the law of the others (one-sided t test)."""
+    from scipy.special import stdtrit
+
+    others = fit_floor(samples[1:], error[1:], delta=math.inf, bootstraps=0, seed=0, source="")
+    # The law itself is uncertain where it is extended to: the spread of a new point there is the
+    # noise times sqrt(1 + leverage).
+    said, slopes = others.law.evaluate(others.theta[None], {"samples": samples})
+    inner, first = slopes[0][:, 1:], slopes[0][:, 0]
+    leverage = first @ np.linalg.pinv(inner @ inner.T) @ first
+    freedom = max(len(samples) - 1 - len(others.law.parameters), 1)
+    spread = max(others.noise, _LEAST_NOISE) * math.sqrt(1 + max(float(leverage), 0.0))
+    return float(said[0, 0] - np.log(error[0])) > float(stdtrit(freedom, 1 - _OFF_LINE)) * spread
+
+
+def _regions(samples: Array, skipped: int, plateau: float | None, curve: Fit) -> Regions:
+    """Place the breakpoints of a fitted curve."""
+    params = {"gamma": NO_FLOOR} | curve.params
+    power_from = None
+    if plateau is not None and plateau > params["gamma"]:
+        power_from = (params["alpha"] / (plateau - params["gamma"])) ** (1 / params["beta"])
+    # A floor at its bound is none: the error then is a power law as far as the shards reach.
+    floor_from = math.inf
+    if "gamma" in curve.params and "gamma" not in curve.at_bounds:
+        with np.errstate(over="ignore"):
+            floor_from = float(
+                np.float64(params["alpha"] / params["gamma"]) ** (1 / params["beta"])
+            )
+    labels: list[Region] = [
+        "plateau" if row < skipped else "floor" if amount > floor_from else "power"
+        for row, amount in enumerate(samples)
+    ]
+    return Regions(
+        labels=tuple(labels), plateau=plateau, power_from=power_from, floor_from=floor_from
+    )

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.estimate import Estimate, normal, student, tails
 from steelyard.laws.fitting.fit import fit as fit_points
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.fitting.quantiles import normal, student
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.pools.pool_utility import Stretch, log_mixture_excess, pool_utility
 
@@ -194,16 +193,13 @@ class PoolFit:
         freedom = max(self.fit.num_points - len(self.fit.law.parameters), 1)
         distance = np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0)
         noise = student(freedom, level) * self.fit.noise
-        spread = noise**2 + (normal(level) * self.fit.drift * distance) ** 2
-        center = logs[0]
-        low, high = (
-            np.quantile(logs[1:], tails(level), axis=0) if len(logs) > 1 else (center, center)
-        )
-        below, above = np.maximum(center - low, 0), np.maximum(high - center, 0)
+        spread = np.hypot(noise, normal(level) * self.fit.drift * distance)
+        center, *draws = logs
+        low, high = np.quantile(draws or [center], tails(level), axis=0)
         return Prediction(
             np.exp(center),
-            np.exp(center - np.sqrt(below**2 + spread)),
-            np.exp(center + np.sqrt(above**2 + spread)),
+            np.exp(center - np.hypot(np.maximum(center - low, 0.0), spread)),
+            np.exp(center + np.hypot(np.maximum(high - center, 0.0), spread)),
         )
 
 

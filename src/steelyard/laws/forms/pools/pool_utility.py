@@ -10,8 +10,7 @@ share times more rarely. So the excess error of a mixture is a product over pool
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,15 +23,15 @@ from steelyard.laws.fitting.terms import (
     Derivatives,
     Input,
     Minimum,
+    Product,
+    Raised,
     Sum,
     Term,
-    Transform,
 )
-from steelyard.laws.forms.effective import Repeated
+from steelyard.laws.forms.terms import Formula, Quotient, Repeated, positive, real
 
 __all__ = [
     "Meeting",
-    "PoolExcess",
     "Stretch",
     "binomial_weights",
     "effective_pool",
@@ -48,43 +47,10 @@ Stretch = Literal["share", "size"]
 """How a half-life stretches in a mixture: by 1 / share drawn, or by all unique samples over the
 pool's; equal for draws by size."""
 
-
-@dataclass(frozen=True)
-class PoolExcess(Term):
-    """The error above its floor after n samples from one pool.
-
-    It is a (n / n0)^b with b halved every tau passes. Inputs are "samples", n, and "pool_size", the
-    unique samples of the pool. Parameters are "a", "n0", "b" and "tau".
-
-    Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), equations 1 to 3.
-    """
-
-    transforms: ClassVar[dict[str, Transform]] = {
-        "a": "log",
-        "n0": "log",
-        "b": "identity",
-        "tau": "log",
-    }
-    inputs: ClassVar[tuple[str, ...]] = ("samples", "pool_size")
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the log excess, [S, n]; see `Term.evaluate`."""
-        from steelyard.laws.forms.pools.pool_passes import log_growth
-
-        samples, sizes = inputs["samples"], inputs["pool_size"]
-        sets = max(len(np.atleast_2d(theta[name])) for name in self.transforms)
-        rate = np.log(2.0) * np.exp(-np.broadcast_to(theta["tau"], (sets, len(samples))))
-        growth, by_half_life = log_growth(samples, sizes, rate)
-        beyond = growth - theta["n0"]
-        slopes: Derivatives = {
-            "a": 1.0,
-            "n0": -theta["b"],
-            "b": beyond,
-            "tau": theta["b"] * by_half_life,
-        }
-        return theta["a"] + theta["b"] * beyond, slopes
+_EFFECTIVE = Repeated(
+    Input("samples"), Minimum((Input("samples"), Input("pool_size"))), "R", "geometric"
+)
+"""What samples of a pool are worth of which the repeated ones count less."""
 
 
 def pool_utility(meeting: Meeting = "inside") -> Law:
@@ -107,13 +73,21 @@ def pool_utility(meeting: Meeting = "inside") -> Law:
 
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), equations 1 to 3.
     """
-    return _law(
-        "pool_utility",
-        PoolExcess(),
-        meeting,
-        _half_life(),
-        "d + a (n / n0)^b_k, b_k = b / 2^(k / tau)",
-    )
+    half_life = positive("tau", -2.5, 9.0, 0.5, 2.0)
+    growth = Formula(_log_growth, (half_life,), ("samples", "pool_size"))
+    formula = "d + a (n / n0)^b_k, b_k = b / 2^(k / tau)"
+    return _law("pool_utility", growth, meeting, half_life, formula)
+
+
+def _log_growth(
+    theta: Mapping[str, Array], samples: Array, sizes: Array
+) -> tuple[Array, Derivatives]:
+    """Return the growth of the samples in log units, weakened with every pass, [S, n]."""
+    from steelyard.laws.forms.pools.pool_passes import log_growth
+
+    half_lives = np.broadcast_to(theta["tau"], (len(theta["tau"]), len(samples)))
+    growth, slope = log_growth(samples, sizes, np.log(2.0) * np.exp(-half_lives))
+    return growth, {"tau": slope}
 
 
 def effective_pool(meeting: Meeting = "inside") -> Law:
@@ -134,59 +108,24 @@ def effective_pool(meeting: Meeting = "inside") -> Law:
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), the effective-data baseline, after
         Muennighoff et al. 2023 (arXiv 2305.16264), equation 5.
     """
-    constant = Parameter(name="R", transform="log", low=-5.0, high=9.0, starts=(0.5, 2.0))
-    return _law("effective_pool", _EffectiveExcess(), meeting, constant, "d + a (n_eff / n0)^b")
+    constant = positive("R", -5.0, 9.0, 0.5, 2.0)
+    return _law("effective_pool", _EFFECTIVE, meeting, constant, "d + a (n_eff / n0)^b")
 
 
-@dataclass(frozen=True)
-class _EffectiveExcess(Term):
-    """a (effective samples / n0)^b."""
-
-    transforms: ClassVar[dict[str, Transform]] = {
-        "a": "log",
-        "n0": "log",
-        "b": "identity",
-        "R": "log",
-    }
-    inputs: ClassVar[tuple[str, ...]] = ("samples", "pool_size")
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the log excess, [S, n]; see `Term.evaluate`."""
-        log, slopes = _effective_samples().evaluate(theta, inputs)
-        beyond = log - theta["n0"]
-        return theta["a"] + theta["b"] * beyond, {
-            "a": 1.0,
-            "n0": -theta["b"],
-            "b": beyond,
-            "R": theta["b"] * slopes["R"],
-        }
-
-
-def _effective_samples() -> Repeated:
-    return Repeated(
-        Input("samples"), Minimum((Input("samples"), Input("pool_size"))), "R", "geometric"
-    )
-
-
-def _half_life() -> Parameter:
-    return Parameter(name="tau", transform="log", low=-2.5, high=9.0, starts=(0.5, 2.0))
-
-
-def _law(name: str, excess: Term, meeting: Meeting, memory: Parameter, formula: str) -> Law:
-    """Declare a law of pools; only two of its parameters differ between pools."""
+def _law(name: str, growth: Term, meeting: Meeting, memory: Parameter, formula: str) -> Law:
+    """Declare a floor d and a (growth / n0)^b above it; b and memory differ between pools."""
     known = {"inside": {"a": 1.0}, "outside": {"n0": 1.0}, "both": {}}
     if meeting not in known:
         raise FitError(f"unknown meeting {meeting!r}", hint="inside, outside or both")
+    excess = Product((Constant("a"), Raised(Quotient((growth, Constant("n0"))), "b")))
     law = Law(
         name=f"{name}:{meeting}",
         term=Sum((excess, Constant("d"))),
         parameters=(
-            Parameter(name="a", transform="log", low=-20.0, high=40.0, starts=(0.0,)),
-            Parameter(name="n0", transform="log", low=-20.0, high=40.0, starts=(8.0,)),
-            Parameter(name="d", transform="log", low=-12.0, high=5.0, starts=(-2.0,)),
-            Parameter(name="b", transform="identity", low=-3.0, high=-1e-4, starts=(-0.1, -0.4)),
+            positive("a", -20.0, 40.0, 0.0),
+            positive("n0", -20.0, 40.0, 8.0),
+            positive("d", -12.0, 5.0, -2.0),
+            real("b", -3.0, -1e-4, -0.1, -0.4),
             memory,
         ),
         formula=formula,
@@ -244,10 +183,8 @@ def _effective_mixture(
     for pool in range(shares.shape[1]):
         drawn = shares[:, pool] > 0
         seen = {"samples": samples[drawn] * shares[drawn, pool], "pool_size": sizes[drawn, pool]}
-        log, _ = _effective_samples().evaluate(
-            {"R": np.log(numbers["R"][:, pool : pool + 1])}, seen
-        )
-        total[:, drawn] += np.exp(log)
+        log_constant = np.log(numbers["R"][:, pool : pool + 1])
+        total[:, drawn] += np.exp(_EFFECTIVE.evaluate({"R": log_constant}, seen)[0])
     return np.log(numbers["a"])[:, None] + utility * (
         np.log(total) - np.log(numbers["n0"])[:, None]
     )

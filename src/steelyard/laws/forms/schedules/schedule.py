@@ -5,17 +5,21 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.estimate import Estimate, normal, tails
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter, Prior
-from steelyard.laws.fitting.quantiles import normal
 from steelyard.laws.fitting.terms import Array, Derivatives, Term, Transform
-from steelyard.laws.forms.schedules.schedule_kernel import Drops, anneal, collect_drops
-from steelyard.laws.forms.schedules.schedule_rates import LearningRates
+from steelyard.laws.forms.schedules.schedule_rates import (
+    Drops,
+    LearningRates,
+    anneal,
+    collect_drops,
+)
+from steelyard.laws.forms.terms import positive, real
 
 __all__ = [
     "CooldownGain",
@@ -149,33 +153,13 @@ def _parameters(schedules: Sequence[LearningRates]) -> tuple[Parameter, ...]:
     trunk = float(np.log(0.5) + 0.5 * middle)
     fall = float(np.log(0.1 / peak))
     return (
-        Parameter(name="L0", transform="log", low=-7.0, high=7.0, starts=(0.0, 1.0)),
-        Parameter(name="A", transform="log", low=-25.0, high=25.0, starts=(trunk,)),
-        Parameter(name="alpha", transform="identity", low=0.02, high=3.0, starts=(0.3, 0.6)),
-        Parameter(name="B", transform="log", low=-25.0, high=30.0, starts=(fall,)),
-        Parameter(
-            name="C",
-            transform="log",
-            low=-25.0,
-            high=30.0,
-            starts=(step_scale - 1.0, step_scale + 1.0),
-        ),
-        Parameter(
-            name="beta",
-            transform="identity",
-            low=0.02,
-            high=5.0,
-            starts=(0.5,),
-            prior=_BELIEFS["beta"],
-        ),
-        Parameter(
-            name="gamma",
-            transform="identity",
-            low=-1.0,
-            high=3.0,
-            starts=(0.6,),
-            prior=_BELIEFS["gamma"],
-        ),
+        positive("L0", -7.0, 7.0, 0.0, 1.0),
+        positive("A", -25.0, 25.0, trunk),
+        real("alpha", 0.02, 3.0, 0.3, 0.6),
+        positive("B", -25.0, 30.0, fall),
+        positive("C", -25.0, 30.0, step_scale - 1.0, step_scale + 1.0),
+        real("beta", 0.02, 5.0, 0.5, prior=_BELIEFS["beta"]),
+        real("gamma", -1.0, 3.0, 0.6, prior=_BELIEFS["gamma"]),
     )
 
 
@@ -247,7 +231,8 @@ def fit_curves(
     )
     step = np.concatenate([np.asarray(curve.step, dtype=np.float64) for curve in curves])
     loss = np.concatenate([np.asarray(curve.loss, dtype=np.float64) for curve in curves])
-    blocks = _blocks(number, step, block_steps)
+    spans = np.stack([number, step // max(block_steps, 1)], axis=1)
+    blocks = np.unique(spans, axis=0, return_inverse=True)[1].reshape(-1)
     # The engine weighs a prior against the number of points; narrowing it by sqrt(blocks / points)
     # weighs it against the blocks, which are what is independent.
     shrink = float(np.sqrt((blocks.max() + 1) / len(blocks)))
@@ -283,12 +268,6 @@ def _starts(law: Law, loss: Array) -> Array:
     return grid
 
 
-def _blocks(number: Array, step: Array, block_steps: int) -> NDArray[np.int64]:
-    """Number the blocks of each curve, [n]."""
-    pairs = np.stack([number, step // max(block_steps, 1)], axis=1)
-    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-
-
 def predict_curve(
     fit: Fit, rates: LearningRates, steps: ArrayLike, level: float = 0.8
 ) -> Prediction:
@@ -307,20 +286,16 @@ def predict_curve(
     Raises:
         FitError: a step lies outside the schedule, or the level is not between 0 and 1.
     """
-    ends = tails(level)
     law = _for_schedules(fit, (rates,)) if fit.law.name == "multi_power" else fit.law
     step = np.atleast_1d(np.asarray(steps, dtype=np.float64))
     inputs = {"schedule": np.ones_like(step), "step": step}
-    center = law.predict(fit.theta[None], inputs)[0]
-    below = above = np.zeros_like(center)
-    if len(fit.samples):
-        low, high = np.quantile(law.predict(fit.samples, inputs), ends, axis=0)
-        below, above = np.maximum(center - low, 0.0), np.maximum(high - center, 0.0)
+    center, *draws = law.predict(np.concatenate([fit.theta[None], fit.samples]), inputs)
+    low, high = np.quantile(draws or [center], tails(level), axis=0)
     noise = normal(level) * fit.noise
     return Prediction(
         np.exp(center),
-        np.exp(center - np.hypot(below, noise)),
-        np.exp(center + np.hypot(above, noise)),
+        np.exp(center - np.hypot(np.maximum(center - low, 0.0), noise)),
+        np.exp(center + np.hypot(np.maximum(high - center, 0.0), noise)),
     )
 
 

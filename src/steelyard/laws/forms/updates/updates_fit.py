@@ -2,13 +2,13 @@
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.minimizer import Minima, Problem, minimize
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.updates.return_curves import DataNeeds
@@ -51,29 +51,24 @@ def fit_updates(
     Source: Rybkin et al. 2025 (arXiv 2502.04327), section 4.
     """
     _check(needs, critic_parameters)
-    law = updates_to_data(needs.unit)
-    steps = needs.steps.T
-    # Near the optimum log residual x steps is the residual of the steps, so squared steps as
-    # weights turn least squares of the logs into those of the steps, and the law stays log-linear.
-    is_linear = loss == "linear"
-    weights = (steps / steps.max(axis=1, keepdims=True)) ** 2 if is_linear else np.ones_like(steps)
-    delta = math.inf if is_linear else _DELTA
-    optimum = _optimum(law, needs, steps, weights, delta)
-    samples = _resampled(law, needs, weights, delta, optimum.theta)
-    parts = zip(optimum.theta, samples, steps, weights, optimum.objective, strict=True)
-    inputs = {"utd": needs.utds}
+    problem = _problem(needs, loss)
+    optimum = _optimum(problem, _starts(needs))
+    samples = _resampled(problem, needs, optimum.theta)
+    parts = zip(
+        optimum.theta, samples, needs.steps.T, problem.weights, optimum.objective, strict=True
+    )
     fits = tuple(
         Fit(
-            law=law,
+            law=problem.law,
             theta=theta,
             samples=sample,
-            inputs=inputs,
+            inputs=dict(problem.inputs),
             target=target,
             weights=weight,
             clusters=np.arange(len(needs.utds)),
-            delta=delta,
+            delta=problem.delta,
             objective=float(objective),
-            noise=_noise(np.log(target) - law.predict(theta[None], inputs)[0]),
+            noise=_noise(np.log(target) - problem.law.predict(theta[None], problem.inputs)[0]),
             resampling="pairs" if len(sample) else "none",
             source=source,
         )
@@ -91,14 +86,35 @@ def fit_updates(
     )
 
 
-def _optimum(law: Law, needs: DataNeeds, steps: Array, weights: Array, delta: float) -> Minima:
+def _problem(needs: DataNeeds, loss: Literal["log", "linear"]) -> Problem:
+    """State the fit of every threshold."""
+    steps = needs.steps.T
+    # Near the optimum log residual x steps is the residual of the steps, so squared steps as
+    # weights turn least squares of the logs into those of the steps, and the law stays log-linear.
+    is_linear = loss == "linear"
+    return Problem(
+        law=updates_to_data(needs.unit),
+        inputs={"utd": needs.utds},
+        target=np.log(steps),
+        weights=(steps / steps.max(axis=1, keepdims=True)) ** (2 if is_linear else 0),
+        delta=math.inf if is_linear else _DELTA,
+        center=np.zeros(3),
+        precision=np.zeros(3),
+    )
+
+
+def _optimum(problem: Problem, starts: Array) -> Minima:
     """Minimize from every start, then once more from the best of each threshold, [J, 3]."""
-    starts = _starts(needs)
-    count = starts.shape[1]
-    many = (np.repeat(steps, count, axis=0), np.repeat(weights, count, axis=0))
-    rough = _minimize(law, needs.utds, *many, delta, np.concatenate(starts))
-    best = rough.objective.reshape(-1, count).argmin(axis=1) + count * np.arange(len(steps))
-    return _minimize(law, needs.utds, steps, weights, delta, rough.theta[best])
+    thresholds, count, _ = starts.shape
+    rows = np.repeat(np.arange(thresholds), count)
+    rough = _minimize(problem.take(rows), np.concatenate(starts))
+    best = rough.objective.reshape(-1, count).argmin(axis=1) + count * np.arange(thresholds)
+    return _minimize(problem, rough.theta[best])
+
+
+def _minimize(problem: Problem, starts: Array) -> Minima:
+    """Minimize from starts near the optimum."""
+    return minimize(problem, starts, far=False, max_iterations=300)
 
 
 def _noise(residuals: Array) -> float:
@@ -142,26 +158,7 @@ def _starts(needs: DataNeeds) -> Array:
     return np.stack(rows, axis=1)
 
 
-def _minimize(
-    law: Law, utds: Array, steps: Array, weights: Array, delta: float, starts: Array
-) -> Minima:
-    """Minimize one problem per row of `steps`, [S, U]."""
-    size = len(law.parameters)
-    problem = Problem(
-        law=law,
-        inputs={"utd": utds},
-        target=np.log(steps),
-        weights=weights,
-        delta=delta,
-        center=np.zeros(size),
-        precision=np.zeros(size),
-    )
-    return minimize(problem, starts, far=False, max_iterations=300)
-
-
-def _resampled(
-    law: Law, needs: DataNeeds, weights: Array, delta: float, theta: Array
-) -> list[Array]:
+def _resampled(problem: Problem, needs: DataNeeds, theta: Array) -> list[Array]:
     """Fit the resamplings that reach every threshold, [B, 3] per threshold."""
     # A resampling takes part in all thresholds or in none, so that row b is the same resampling
     # everywhere and can be interpolated between thresholds.
@@ -174,20 +171,12 @@ def _resampled(
             f"{needs.thresholds[worst]:g}",
             hint="leave the highest thresholds out, train longer or add seeds",
         )
-    kept = samples[reached].transpose(2, 0, 1)
-    count = kept.shape[1]
-    if not count:
+    if not len(samples):
         return [np.zeros((0, 3))] * len(theta)
-    steps = kept.reshape(-1, len(needs.utds))
-    found = _minimize(
-        law,
-        needs.utds,
-        steps,
-        np.repeat(weights, count, axis=0),
-        delta,
-        np.repeat(theta, count, axis=0),
-    ).theta
-    return list(found.reshape(len(theta), count, 3))
+    kept = np.log(samples[reached].transpose(2, 0, 1))
+    rows = np.repeat(np.arange(len(theta)), kept.shape[1])
+    drawn = replace(problem.take(rows), target=kept.reshape(-1, len(needs.utds)))
+    return list(_minimize(drawn, theta[rows]).theta.reshape(*kept.shape[:2], 3))
 
 
 def _rises(needs: DataNeeds) -> tuple[tuple[float, float], ...]:

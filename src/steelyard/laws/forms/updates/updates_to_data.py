@@ -1,9 +1,8 @@
 """Data and compute to reach a return as laws of the updates-to-data ratio (UTD)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,8 +11,11 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.law import Law, Parameter
-from steelyard.laws.fitting.terms import Array, Constant, Derivatives, Power, Sum, Term, Transform
+from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.points import positive_column
+from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Raised, Sum
+from steelyard.laws.forms.powers import power_form
+from steelyard.laws.forms.terms import Number, Quotient, positive, real
 
 __all__ = [
     "Hyperparameters",
@@ -25,26 +27,6 @@ __all__ = [
 ]
 
 _BATCH_MULTIPLE = 16
-
-
-@dataclass(frozen=True)
-class _Excess(Term):
-    """unit x (utd / beta)^-alpha."""
-
-    unit: float
-
-    transforms: ClassVar[dict[str, Transform]] = {"beta": "log", "alpha": "identity"}
-    inputs: ClassVar[tuple[str, ...]] = ("utd",)
-
-    def evaluate(
-        self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
-    ) -> tuple[Array, Derivatives]:
-        """Return the log excess, [S, n]; see `Term.evaluate`."""
-        distance = theta["beta"] - np.log(inputs["utd"])
-        return math.log(self.unit) + theta["alpha"] * distance, {
-            "beta": theta["alpha"],
-            "alpha": distance,
-        }
 
 
 def updates_to_data(unit: float | str = 1.0) -> Law:
@@ -60,13 +42,14 @@ def updates_to_data(unit: float | str = 1.0) -> Law:
     Source: Rybkin et al. 2025 (arXiv 2502.04327), equation 1.
     """
     size = float(unit)
+    ratio = Quotient((Constant("beta"), Input("utd")))
     return Law(
         name=f"updates_to_data:{size!r}",
-        term=Sum((Constant("Dmin"), _Excess(size))),
+        term=Sum((Constant("Dmin"), Product((Number(size), Raised(ratio, "alpha"))))),
         parameters=(
-            Parameter(name="Dmin", transform="log", low=-30.0, high=50.0, starts=(math.log(size),)),
-            Parameter(name="beta", transform="log", low=-40.0, high=40.0, starts=(0.0,)),
-            Parameter(name="alpha", transform="identity", low=0.02, high=6.0, starts=(0.5, 1.2)),
+            positive("Dmin", -30.0, 50.0, math.log(size)),
+            positive("beta", -40.0, 40.0, 0.0),
+            real("alpha", 0.02, 6.0, 0.5, 1.2),
         ),
         formula="Dmin + unit (utd / beta)^-alpha",
     )
@@ -82,14 +65,9 @@ def updates_setting() -> Law:
 
     Source: Rybkin et al. 2025 (arXiv 2502.04327), equations 3 and 4.
     """
-    parameters = (
-        Parameter(name="coefficient", transform="log", low=-60.0, high=60.0, starts=(0.0,)),
-        Parameter(name="slope", transform="identity", low=-4.0, high=4.0, starts=(0.3,)),
-    )
-    power = Power("coefficient", "slope", "utd")
-    return Law(
-        name="updates_setting", term=power, parameters=parameters, formula="coefficient utd^-slope"
-    )
+    parameters = (positive("coefficient", -60.0, 60.0, 0.0), real("slope", -4.0, 4.0, 0.3))
+    roles = ("coefficient", "slope")
+    return power_form("updates_setting", "utd", roles, parameters, "coefficient utd^-slope")
 
 
 def hyperparameter_law(tasks: Sequence[str]) -> Law:
@@ -193,7 +171,7 @@ class UpdatesLaw:
         Raises:
             FitError: the threshold lies outside the fitted ones, or the UTD is not positive.
         """
-        steps = self.steps(threshold, np.array([_positive(utd)]))[:, 0]
+        steps = self.steps(threshold, positive_column("utd", utd, 1))[:, 0]
         return Estimate.of(steps[0], steps[1:], level)
 
     def compute_needed(self, threshold: float, utd: float, level: float = 0.8) -> Estimate:
@@ -211,7 +189,7 @@ class UpdatesLaw:
 
         Source: Rybkin et al. 2025 (arXiv 2502.04327), equation 2.
         """
-        ratios = np.array([_positive(utd)])
+        ratios = positive_column("utd", utd, 1)
         flops = (self.steps(threshold, ratios) * self.flops_per_step(ratios))[:, 0]
         return Estimate.of(flops[0], flops[1:], level)
 
@@ -237,7 +215,7 @@ class UpdatesLaw:
 
         Source: Rybkin et al. 2025 (arXiv 2502.04327), equations 3 and 4 and appendix C.
         """
-        ratios = np.array([_positive(utd)])
+        ratios = positive_column("utd", utd, 1)
         batch, rate = (
             float(_best_value(one, ratios, task)[0])
             for one in (self.batch_size, self.learning_rate)
@@ -264,18 +242,13 @@ class UpdatesLaw:
                 f"return {threshold:g} lies outside the fitted thresholds, {low:g} to {high:g}",
                 hint="fit it from the curves",
             )
-        # Thresholds share the resampled seeds, so row b may be interpolated between two of them; a
-        # single threshold stands for both.
-        at = min(
-            int(np.searchsorted(self.thresholds, threshold, side="right")) - 1, len(self.fits) - 2
+        # Thresholds share the resampled seeds, so row b may be interpolated between two of them.
+        at = float(np.interp(threshold, self.thresholds, np.arange(len(self.fits))))
+        first, second = (
+            one.law.predict(np.concatenate([one.theta[None], one.samples]), {"utd": utds})
+            for one in (self.fits[math.floor(at)], self.fits[math.ceil(at)])
         )
-        share = (
-            (threshold - self.thresholds[at]) / (self.thresholds[at + 1] - self.thresholds[at])
-            if at >= 0
-            else 0.0
-        )
-        first, second = (self._log_steps(max(row, 0), utds) for row in (at, at + 1))
-        return np.exp((1 - share) * first + share * second)
+        return np.exp(first + at % 1 * (second - first))
 
     def flops_per_step(self, utds: Array) -> Array:
         """Return training FLOP per environment step, [n]."""
@@ -285,21 +258,6 @@ class UpdatesLaw:
             * utds
             * _best_value(self.batch_size, utds, "")
         )
-
-    def _log_steps(self, index: int, utds: Array) -> Array:
-        """Return the log need of one threshold, [1 + B, n]."""
-        one = self.fits[index]
-        return one.law.predict(np.concatenate([one.theta[None], one.samples]), {"utd": utds})
-
-
-def _positive(utd: float) -> float:
-    """Refuse ratios that are not positive."""
-    if not (math.isfinite(utd) and utd > 0):
-        raise FitError(
-            f"UTD {utd:g} must be positive and finite",
-            hint="it is the number of gradient steps per environment step",
-        )
-    return utd
 
 
 def _best_value(one: Fit, utds: Array, task: str) -> Array:

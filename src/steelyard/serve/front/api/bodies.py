@@ -1,7 +1,5 @@
 """What clients may send: bodies of the OpenAI-compatible API, checked while they are decoded."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal, TypeVar
 

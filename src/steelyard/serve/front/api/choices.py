@@ -1,16 +1,13 @@
 """What goes back: answers, stream events and log probabilities in the shapes of the OpenAI API."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    from steelyard.serve.front.sequence import Sequence, TokenReport
-    from steelyard.serve.front.text import TextCodec
+from steelyard.serve.front.sequence import Sequence, TokenReport
+from steelyard.serve.front.text import TextCodec
 
 __all__ = ["ChatShape", "CompletionShape", "Shape", "usage"]
 

@@ -1,7 +1,5 @@
 """Errors as clients of the API see them."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec
@@ -54,7 +52,7 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
     @classmethod
-    def refusal(cls, error: SteelyardError, param: str | None = None) -> ApiError:
+    def refusal(cls, error: SteelyardError, param: str | None = None) -> "ApiError":
         """Return 400 with the message and hint of an error of ours.
 
         Args:

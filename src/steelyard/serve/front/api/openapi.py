@@ -1,7 +1,5 @@
 """The API's own description, derived from the bodies it takes."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

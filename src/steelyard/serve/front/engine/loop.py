@@ -3,15 +3,16 @@
 Only the thread that steps touches the engine: commands wait in a queue until it has ended a step.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steelyard.errors import DataError, SteelyardError
+from steelyard.frames import Channel
+from steelyard.serve.engine import LLM
 from steelyard.serve.front.engine.wire import (
     Abort,
     Add,
@@ -25,14 +26,8 @@ from steelyard.serve.front.engine.wire import (
     ToGateway,
     Update,
 )
+from steelyard.serve.results import Delta
 from steelyard.serve.scheduling.request import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard.frames import Channel
-    from steelyard.serve.engine import LLM
-    from steelyard.serve.results import Delta
 
 __all__ = ["EngineLoop"]
 

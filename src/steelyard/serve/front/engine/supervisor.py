@@ -1,14 +1,13 @@
 """Keeps an engine process running: starts it, hears it, and starts it again when it dies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from steelyard.errors import BackendError, DataError
 from steelyard.frames import MessageCodec
@@ -21,9 +20,6 @@ from steelyard.serve.front.engine.wire import (
     ToEngine,
     ToGateway,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["EngineSupervisor"]
 

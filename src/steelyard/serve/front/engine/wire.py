@@ -6,8 +6,6 @@ are arrays, not maps: one `Step` per engine step carries the tokens of all reque
 would be most of its bytes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

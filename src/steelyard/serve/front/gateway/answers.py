@@ -1,49 +1,48 @@
-"""Answers to requests for text: from a checked body to the last byte."""
+"""Answers to requests for text and for vectors: from a checked body to the last byte."""
 
-from __future__ import annotations
-
+import base64
 import math
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from steelyard.errors import SteelyardError
-from steelyard.serve.front.api.bodies import ChatBody, CompletionBody
+from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody
 from steelyard.serve.front.api.choices import ChatShape, CompletionShape, Shape, usage
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.gateway.calls import Call
-from steelyard.serve.front.gateway.prompts import check_tokens, encode_prompt, off_loop
-from steelyard.serve.scheduling.params import SamplingParams
-
-if TYPE_CHECKING:
-    from steelyard.serve.front.gateway.dispatch import Dispatcher
-    from steelyard.serve.front.gateway.exchange import Exchange
-    from steelyard.serve.front.metrics import GatewayMetrics
-    from steelyard.serve.front.text import TextCodec
+from steelyard.serve.front.gateway.dispatch import Dispatcher
+from steelyard.serve.front.gateway.exchange import Exchange
+from steelyard.serve.front.gateway.inputs import (
+    check_tokens,
+    encode_prompt,
+    off_loop,
+    sampling_params,
+)
+from steelyard.serve.front.metrics import GatewayMetrics
+from steelyard.serve.front.text import TextCodec
 
 __all__ = ["Answers"]
 
 
+@dataclass(frozen=True, slots=True)
 class Answers:
-    """Runs calls and writes their answers."""
+    """Runs requests and writes their answers.
 
-    def __init__(
-        self, name: str, codec: TextCodec, dispatcher: Dispatcher, metrics: GatewayMetrics
-    ) -> None:
-        """Keep the parts.
+    Attributes:
+        name: name of the model.
+        codec: tokenizer and chat template.
+        dispatcher: way to the engine.
+        metrics: counts calls and tokens.
+    """
 
-        Args:
-            name: name of the model.
-            codec: tokenizer and chat template.
-            dispatcher: way to the engine.
-            metrics: counts calls.
-        """
-        self.name = name
-        self._codec = codec
-        self._dispatcher = dispatcher
-        self._metrics = metrics
+    name: str
+    codec: TextCodec
+    dispatcher: Dispatcher
+    metrics: GatewayMetrics
 
     async def complete(self, exchange: Exchange, body: CompletionBody) -> None:
         """Answer `/v1/completions`.
@@ -55,10 +54,9 @@ class Answers:
         Raises:
             ApiError: the request is refused; nothing was sent.
         """
-        exchange.clock.parsed_s = time.perf_counter()
-        prompts = [await encode_prompt(self._codec, item) for item in body.prompts]
+        prompts = [await encode_prompt(self.codec, item) for item in body.prompts]
         prefixes = (
-            [item if isinstance(item, str) else self._codec.decode(item) for item in body.prompts]
+            [item if isinstance(item, str) else self.codec.decode(item) for item in body.prompts]
             if body.echo
             else []
         )
@@ -75,11 +73,57 @@ class Answers:
         Raises:
             ApiError: the request is refused; nothing was sent.
         """
-        exchange.clock.parsed_s = time.perf_counter()
         messages = [item.plain() for item in body.messages]
         size = sum(len(item["content"]) for item in messages)
-        prompt = await off_loop(size, lambda: self._codec.encode_chat(messages))
+        prompt = await off_loop(size, lambda: self.codec.encode_chat(messages))
         await self._run(exchange, body, [prompt], [], self._shape(ChatShape, "chatcmpl", body))
+
+    async def embed(self, exchange: Exchange, body: EmbeddingBody) -> None:
+        """Answer `/v1/embeddings` with one vector per prompt.
+
+        Args:
+            exchange: request to answer.
+            body: its body, checked field by field.
+
+        Raises:
+            ApiError: the request is refused or there is no engine.
+        """
+        prompts = [await encode_prompt(self.codec, item) for item in body.prompts]
+        ready = self.dispatcher.ready
+        backlog = self.dispatcher.backlog
+        check_tokens(prompts, ready, "input")
+        longest = max(len(prompt) for prompt in prompts)
+        limit = ready.max_model_len if ready else 0
+        if longest > limit:
+            raise ApiError(
+                400,
+                f"input of {longest} tokens exceeds the model length {limit}; shorten it",
+                param="input",
+            )
+        cost = sum(len(prompt) for prompt in prompts)
+        # One question to the engine, answered between two steps: it has no text to stream.
+        exchange.client.enter(cost, backlog, time.perf_counter())
+        try:
+            answer = await self.dispatcher.embed(prompts)
+        finally:
+            backlog.leave(cost, 0, time.perf_counter(), is_complete=False)
+        if answer.message:
+            raise ApiError(400, answer.message, param="input")
+        self.metrics.prompt_tokens.inc(cost)
+        rows = np.frombuffer(answer.values, dtype="<f4").reshape(len(prompts), answer.width)
+        kept = _cut(rows, body.dimensions)
+        values: list[Any] = (
+            [base64.b64encode(row.tobytes()).decode() for row in kept]
+            if body.encoding_format == "base64"
+            else kept.tolist()
+        )
+        data = [
+            {"object": "embedding", "index": index, "embedding": value}
+            for index, value in enumerate(values)
+        ]
+        counts = {"prompt_tokens": cost, "total_tokens": cost}
+        whole = {"object": "list", "data": data, "model": self.name, "usage": counts}
+        await exchange.send_json(200, msgspec.json.encode(whole))
 
     def _shape(self, kind: type[Shape], prefix: str, body: CompletionBody | ChatBody) -> Shape:
         """Make an answer's frame."""
@@ -88,7 +132,7 @@ class Answers:
             f"{prefix}-{secrets.token_hex(12)}",
             int(time.time()),
             self.name,
-            self._codec,
+            self.codec,
             with_usage=with_usage,
         )
 
@@ -101,10 +145,10 @@ class Answers:
         shape: Shape,
     ) -> None:
         """Make the call, let it in, write its answer and count it out."""
-        check_tokens(prompts, self._dispatcher.ready, "prompt")
+        check_tokens(prompts, self.dispatcher.ready, "prompt")
         limit = body.output_limit or max(self._longest - max(len(prompt) for prompt in prompts), 1)
-        params = _params(body, limit)
-        call = Call(shape.id, prompts, params, self._codec, body.stops, streaming=bool(body.stream))
+        params = sampling_params(body, limit)
+        call = Call(shape.id, prompts, params, self.codec, body.stops, streaming=bool(body.stream))
         self._check_length(call)
         call.clock = exchange.clock
         call.clock.tokenized_s = time.perf_counter()
@@ -112,24 +156,24 @@ class Answers:
         # The key pays. Were it the name in the body, one key could pose as many clients, and fair
         # policies would serve it as many times.
         call.client, call.user = exchange.client.name, body.user or ""
-        backlog = self._dispatcher.backlog
+        backlog = self.dispatcher.backlog
         call.expected = backlog.predict(limit, is_forced=params.ignore_end)
         # Charged as predicted and settled in `_count`: a limit that waited for the true length
         # would let in everything that comes before the first answer ends.
         cost = call.predicted_tokens
         exchange.client.enter(cost, backlog, time.perf_counter())
-        self._dispatcher.submit(call)
+        self.dispatcher.submit(call)
         try:
             writer = self._stream if call.streaming else self._whole
             await exchange.until_gone(writer(exchange, call, shape, body, prefixes))
         finally:
-            self._dispatcher.leave(call)
+            self.dispatcher.leave(call)
             self._count(exchange, call, cost)
 
     @property
     def _longest(self) -> int:
         """Longest prompt and output together."""
-        return self._dispatcher.ready.max_model_len if self._dispatcher.ready else 1
+        return self.dispatcher.ready.max_model_len if self.dispatcher.ready else 1
 
     def _check_length(self, call: Call) -> None:
         """Refuse what exceeds the model length."""
@@ -206,27 +250,22 @@ class Answers:
     async def _open(
         self, exchange: Exchange, call: Call, shape: Shape, prefixes: list[str]
     ) -> bytes:
-        """Send the headers and return what comes before the first text."""
-        opening = self._opening(call, shape, prefixes)
+        """Send the headers and return what comes before the first text: roles, or the prompt."""
+        for item in call.sequences if prefixes else ():
+            item.text = prefixes[item.index // call.width] + item.text
         call.emitted = True
         call.clock.first_relayed_s = time.perf_counter()
         await exchange.start_stream(call.clock.header(call.clock.first_relayed_s))
-        return opening
-
-    def _opening(self, call: Call, shape: Shape, prefixes: list[str]) -> bytes:
-        """Return what comes before the first text: roles, or an echoed prompt."""
-        for item in call.sequences if prefixes else ():
-            item.text = prefixes[item.index // call.width] + item.text
         return b"".join(shape.opening(item) for item in call.sequences)
 
     def _count(self, exchange: Exchange, call: Call, cost: int) -> None:
         """Count a call out: room in the backlog, tokens of its key, metrics."""
         now_s = time.perf_counter()
-        metrics = self._metrics
+        metrics = self.metrics
         clock = call.clock
         is_complete = call.is_done and call.failure is None
         output = call.num_output_tokens
-        self._dispatcher.backlog.leave(
+        self.dispatcher.backlog.leave(
             cost, output // max(len(call.sequences), 1), now_s, is_complete=is_complete
         )
         exchange.client.tokens.give(cost - call.num_prompt_tokens - output)
@@ -247,67 +286,15 @@ class Answers:
                 metrics.stages.labels(name).observe(value)
 
 
-def _params(body: CompletionBody | ChatBody, limit: int) -> SamplingParams:
-    """Return a body's fields as sampling parameters."""
-    names = body.unsupported()
-    if names:
-        raise ApiError(400, f"not supported: {', '.join(names)}; leave it out", param=names[0])
-    n = body.n or 1
-    beams = body.beam_width or 0
-    drawn = body.best_of or 0
-    if drawn and drawn < n:
-        raise ApiError(400, f"best_of is {drawn}, but must be at least n = {n}", param="best_of")
-    if body.stream and (drawn > n or beams):
+def _cut(rows: np.ndarray, dimensions: int | None) -> np.ndarray:
+    """Keep leading components of vectors and make them unit length again."""
+    if dimensions is None:
+        return rows
+    if dimensions > rows.shape[1]:
         raise ApiError(
             400,
-            "the likeliest sequences are known only at the end; leave stream out",
-            param="stream",
+            f"dimensions is {dimensions}, but the vectors have {rows.shape[1]}",
+            param="dimensions",
         )
-    try:
-        return SamplingParams(
-            max_tokens=limit,
-            min_tokens=min(body.min_tokens or 0, limit),
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_p=1.0 if body.top_p is None else body.top_p,
-            top_k=max(body.top_k or 0, 0),
-            min_p=body.min_p or 0.0,
-            presence_penalty=body.presence_penalty or 0.0,
-            frequency_penalty=body.frequency_penalty or 0.0,
-            repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
-            logit_bias=_bias(body.logit_bias),
-            # Drawn here, not in the engine: a second engine gives the same answer as the first.
-            seed=secrets.randbits(63) if body.seed is None else body.seed & (2**63 - 1),
-            stop_tokens=tuple(body.stop_token_ids or ()),
-            ignore_end=bool(body.ignore_eos),
-            logprobs=body.num_logprobs,
-            n=n,
-            best_of=drawn if drawn > n else 0,
-            beam_width=beams,
-            length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
-            grammar=_grammar(body),
-        )
-    except SteelyardError as error:
-        raise ApiError.refusal(error, str(error).partition(" ")[0]) from error
-
-
-def _bias(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
-    """Return logit biases by token."""
-    if any(not key.isascii() or not key.isdigit() for key in given or ()):
-        raise ApiError(400, "logit_bias must have token ids for names", param="logit_bias")
-    return tuple((int(key), value) for key, value in (given or {}).items())
-
-
-def _grammar(body: CompletionBody | ChatBody) -> str:
-    """Return the grammar of a response format, spelled as `running.grammar` does."""
-    form = body.response_format
-    if form is None or form.type == "text":
-        return ""
-    if form.type == "json_object":
-        return "json_object"
-    if form.json_schema is None or form.json_schema.schema is None:
-        raise ApiError(
-            400,
-            "response_format of type 'json_schema' needs json_schema.schema",
-            param="response_format",
-        )
-    return "json_schema:" + msgspec.json.encode(form.json_schema.schema).decode()
+    kept = rows[:, :dimensions]
+    return (kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1e-12)).astype("<f4")

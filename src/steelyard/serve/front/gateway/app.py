@@ -1,23 +1,17 @@
 """The gateway's ASGI application: routes, keys, limits, errors."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 
 from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody, decode_body
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.api.openapi import schema
+from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.exchange import Exchange, Receive, Scope, Send
-
-if TYPE_CHECKING:
-    from steelyard.serve.front.gateway.answers import Answers
-    from steelyard.serve.front.gateway.dispatch import Dispatcher
-    from steelyard.serve.front.gateway.vectors import Vectors
-    from steelyard.serve.front.limits.keys import KeyRing
-    from steelyard.serve.front.metrics import GatewayMetrics
+from steelyard.serve.front.limits.keys import KeyRing
 
 __all__ = ["GatewayApp"]
 
@@ -42,31 +36,29 @@ class GatewayApp:
     def __init__(
         self,
         answers: Answers,
-        vectors: Vectors,
-        dispatcher: Dispatcher,
         keys: KeyRing,
-        metrics: GatewayMetrics,
         *,
         body_limit_bytes: int = 4 * 2**20,
     ) -> None:
         """Keep the parts.
 
         Args:
-            answers: answers requests for text.
-            vectors: answers requests for embeddings.
-            dispatcher: way to the engine.
+            answers: answers requests for text and vectors.
             keys: who may ask.
-            metrics: counts requests by route and outcome.
             body_limit_bytes: longest body.
         """
         self.is_draining = False
         self._answers = answers
-        self._vectors = vectors
-        self._dispatcher = dispatcher
+        self._dispatcher = answers.dispatcher
+        self._metrics = answers.metrics
         self._keys = keys
-        self._metrics = metrics
         self._body_limit_bytes = body_limit_bytes
         self._created = int(time.time())
+        self._posts: dict[str, tuple[Any, Callable[[Exchange, Any], Awaitable[None]]]] = {
+            "/v1/completions": (CompletionBody, answers.complete),
+            "/v1/chat/completions": (ChatBody, answers.chat),
+            "/v1/embeddings": (EmbeddingBody, answers.embed),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -128,18 +120,11 @@ class GatewayApp:
         # Before the body is read: under overload a refusal must cost next to nothing.
         self._dispatcher.backlog.refuse_if_full()
         data = await exchange.body(self._body_limit_bytes)
-        if exchange.path == "/v1/completions":
-            body = decode_body(data, CompletionBody)
-            self._check_model(body.model)
-            await self._answers.complete(exchange, body)
-        elif exchange.path == "/v1/chat/completions":
-            chat = decode_body(data, ChatBody)
-            self._check_model(chat.model)
-            await self._answers.chat(exchange, chat)
-        else:
-            asked = decode_body(data, EmbeddingBody)
-            self._check_model(asked.model)
-            await self._vectors.embed(exchange, asked)
+        kind, answer = self._posts[exchange.path]
+        body = decode_body(data, kind)
+        exchange.clock.parsed_s = time.perf_counter()
+        self._check_model(body.model)
+        await answer(exchange, body)
 
     def _check_model(self, name: str | None) -> None:
         """Refuse a request for another model."""

@@ -1,19 +1,14 @@
 """One request to the API on its way: the sequences it runs and the text they gave so far."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.engine.wire import Update
 from steelyard.serve.front.gateway.stages import StageClock
 from steelyard.serve.front.sequence import Sequence
-
-if TYPE_CHECKING:
-    from steelyard.serve.front.engine.wire import Update
-    from steelyard.serve.front.text import TextCodec
-    from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.front.text import TextCodec
+from steelyard.serve.scheduling.params import SamplingParams
 
 __all__ = ["Call"]
 
@@ -120,7 +115,8 @@ class Call:
             Whether the client should hear of it at once: at the first token and at an end.
         """
         if update.finish_reason == "refused":
-            self.fail(ApiError(400, update.message))
+            self.failure = ApiError(400, update.message)
+            self.has_news = True
             return True
         sequence = self.sequences[row * self.width + update.index]
         if sequence.finish_reason:  # it met a stop string here; the engine does not know yet
@@ -147,11 +143,6 @@ class Call:
         return all(
             item.finish_reason for item in self.sequences[row * self.width : (row + 1) * self.width]
         )
-
-    def fail(self, error: ApiError) -> None:
-        """End without an answer."""
-        self.failure = error
-        self.has_news = True
 
     def wake(self) -> None:
         """Let the waiting answer go on."""

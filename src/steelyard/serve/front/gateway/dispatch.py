@@ -3,11 +3,9 @@
 Sends prompts, hands out each step's tokens, and keeps what is in flight bounded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.engine.wire import (
@@ -23,13 +21,9 @@ from steelyard.serve.front.engine.wire import (
     ToGateway,
     Update,
 )
+from steelyard.serve.front.gateway.calls import Call
 from steelyard.serve.front.limits.backlog import Backlog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from steelyard.serve.front.gateway.calls import Call
-    from steelyard.serve.front.metrics import GatewayMetrics
+from steelyard.serve.front.metrics import GatewayMetrics
 
 __all__ = ["Dispatcher"]
 

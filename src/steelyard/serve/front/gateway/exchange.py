@@ -1,7 +1,5 @@
 """One HTTP request and its answer, straight on ASGI messages."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import secrets

@@ -1,14 +1,13 @@
 """The gateway process: starts the engine, serves HTTP, and ends without cutting anyone off."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 
@@ -19,17 +18,11 @@ from steelyard.serve.front.engine.wire import Start
 from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.app import GatewayApp
 from steelyard.serve.front.gateway.dispatch import Dispatcher
-from steelyard.serve.front.gateway.vectors import Vectors
 from steelyard.serve.front.limits.backlog import Backlog
 from steelyard.serve.front.limits.keys import KeyRing, read_keys
 from steelyard.serve.front.metrics import GatewayMetrics
 from steelyard.serve.front.text import TextCodec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from steelyard.serve.options import ServeOptions
+from steelyard.serve.options import ServeOptions
 
 __all__ = ["run_gateway"]
 
@@ -66,15 +59,7 @@ class _Gateway:
         )
         codec = TextCodec.load(folder)
         answers = Answers(name, codec, self.dispatcher, self.metrics)
-        vectors = Vectors(name, codec, self.dispatcher, self.metrics)
-        self.app = GatewayApp(
-            answers,
-            vectors,
-            self.dispatcher,
-            ring,
-            self.metrics,
-            body_limit_bytes=options.body_limit_bytes,
-        )
+        self.app = GatewayApp(answers, ring, body_limit_bytes=options.body_limit_bytes)
         start = Start(str(folder), to_plain(options.engine))
         self.supervisor = EngineSupervisor(
             start,

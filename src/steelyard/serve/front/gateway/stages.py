@@ -1,7 +1,5 @@
 """Where the time of a request went, from its arrival to the last byte handed to the network."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """How much may be in flight: a bound on requests and on the tokens they are predicted to cost."""
 
-from __future__ import annotations
-
 from steelyard.serve.front.api.errors import ApiError
 
 __all__ = ["Backlog"]

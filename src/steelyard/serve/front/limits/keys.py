@@ -1,7 +1,5 @@
 """Who may ask, and how much: API keys and their rates."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

@@ -6,14 +6,11 @@ Reported log probabilities are those of the raw logits; only beams rank tokens b
 biases and penalties made of them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from torch import Tensor
 
 from steelyard.errors import BackendError, ConfigError
+from steelyard.serve.running.grammar import Grammars
 from steelyard.serve.running.sampling.draws import draw_tokens, find_peaks, likeliest
 from steelyard.serve.running.sampling.logprobs import LogProbs, asks_logprobs
 from steelyard.serve.running.sampling.penalties import (
@@ -27,9 +24,6 @@ from steelyard.serve.running.states import RequestStates
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
-
-if TYPE_CHECKING:
-    from steelyard.serve.running.grammar import Grammars
 
 __all__ = ["Sampler"]
 

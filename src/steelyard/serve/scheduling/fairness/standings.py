@@ -1,13 +1,10 @@
 """What parties that share something were served, kept only as long as it makes a difference."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.request import Request
 
 __all__ = ["Owners", "Standings", "payer_of"]
 

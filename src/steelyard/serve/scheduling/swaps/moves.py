@@ -1,16 +1,12 @@
 """Transfers between the pool and the host tier that have not landed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from steelyard.serve.kv.transfer import Transfer
-
-if TYPE_CHECKING:
-    from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.request import Request
 
 __all__ = ["Move", "Moves"]
 
@@ -117,8 +113,7 @@ class Moves:
 
     def drain(self) -> list[Transfer]:
         """Return the transfers to start now; each is returned once."""
-        fresh = self._undrained
-        self._undrained = []
+        fresh, self._undrained = self._undrained, []
         for move in fresh:
             move.started = True
         return [move.transfer for move in fresh]

@@ -1,19 +1,16 @@
 """Swapping: which requests are on the host, what is copied, and when blocks are free again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from steelyard.serve.kv.blocks import BlockPool
 from steelyard.serve.kv.host import HostCopy, HostSpace
-from steelyard.serve.kv.transfer import Transfer
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.swaps.moves import Move, Moves
 
 __all__ = ["Swapper"]
 
 
-class Swapper:
+class Swapper(Moves):
     """Swaps requests out of the pool and in again.
 
     A request's `state` says where it is:
@@ -55,22 +52,12 @@ class Swapper:
                 its tokens.
             root: start of the chain hashes, that of the prefix index where there is one.
         """
+        super().__init__()
         self.pool = pool
         self.host = host
         self.reuse = reuse
         self.keep_turns = keep_turns
         self._root = root
-        self._moves = Moves()
-
-    @property
-    def has_fresh(self) -> bool:
-        """Whether `drain` would return a transfer."""
-        return self._moves.has_fresh
-
-    @property
-    def num_blocks_leaving(self) -> int:
-        """Pool blocks that come free when the transfers under way have landed."""
-        return self._moves.num_blocks_leaving
 
     def can_swap_out(self, request: Request) -> bool:
         """Whether a running request has anything to move and the host tier room for it."""
@@ -110,7 +97,7 @@ class Swapper:
         assert copy.valid_tokens >= request.num_computed > 0
         copy.pinned = True
         copy.resident = False
-        self._moves.begin(
+        self.begin(
             "in",
             request.id,
             request,
@@ -120,10 +107,6 @@ class Swapper:
         )
         request.state = "swapping_in"
         return True
-
-    def drain(self) -> list[Transfer]:
-        """Return the transfers to start now; each is returned once."""
-        return self._moves.drain()
 
     def land(self, transfer_ids: Iterable[int]) -> list[Request]:
         """Take note of transfers that are done.
@@ -136,7 +119,7 @@ class Swapper:
         """
         changed = []
         for name in transfer_ids:
-            move = self._moves.end(name)
+            move = self.end(name)
             if move.transfer.direction == "in" and move.request and not move.turned_back:
                 self._arrive(move, move.request)
             else:
@@ -159,7 +142,7 @@ class Swapper:
         """
         changed = []
         for name in transfer_ids:
-            move = self._moves.end(name)
+            move = self.end(name)
             copy = self.host.find(move.key)
             # A failed way out leaves what an earlier copy sent; a failed way in says that the copy
             # cannot be read, so none of it is trusted.
@@ -181,17 +164,17 @@ class Swapper:
             request: request in any state; blocks that a transfer of it uses come free when that
                 has landed, or at once if it has not started.
         """
-        move = self._moves.latest(request.id)
+        move = self.latest(request.id)
         if move is None:
             self.host.drop(request.id)
             return
-        self._moves.orphan(move)
+        self.orphan(move)
         move.doomed = True
         # Another request of the same id may come while the transfer is still under way; it must not
         # meet this copy.
         move.key = self._part_with(request.id)
         if not move.started:
-            self._moves.recall(move)
+            self.recall(move)
             self._settle(move, move.valid_tokens)
 
     def retire(self, request: Request) -> None:
@@ -293,7 +276,7 @@ class Swapper:
         if not moving:
             copy.pinned = request is not None
             return False
-        self._moves.begin(
+        self.begin(
             "out",
             key,
             request,
@@ -330,18 +313,18 @@ class Swapper:
 
     def _turn_back(self, request: Request) -> None:
         """Preempt a request on its way in."""
-        move = self._moves.latest(request.id)
+        move = self.latest(request.id)
         assert move is not None
         # Its blocks are being written, so they come free only when the transfer has landed.
         if move.started:
             move.turned_back = True
             request.state = "swapping_out"
         else:
-            self._moves.recall(move)
+            self.recall(move)
             self._settle(move, move.valid_tokens)
 
     def _part_with(self, request_id: str) -> str:
         """Rename the copy of a request that goes, to what no later request can be called."""
-        name = f"{request_id}\0{self._moves.next_number()}"
+        name = f"{request_id}\0{self.next_number()}"
         self.host.rename(request_id, name)
         return name
