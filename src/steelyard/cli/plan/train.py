@@ -13,11 +13,10 @@ from steelyard.cost import model_flops_per_token
 from steelyard.errors import ConfigError
 from steelyard.laws import Fit
 from steelyard.plan import Plan, plan_training
-from steelyard.plan.allocation import AllocationLike
 from steelyard.plan.machines import Machines, machines_of
 from steelyard.plan.shapes import model_of
 from steelyard.plan.spend import plan_within, read_budget
-from steelyard.plan.types import layout_words
+from steelyard.plan.types import AllocationLike, layout_words
 from steelyard.quantity import Provenance
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import parse
