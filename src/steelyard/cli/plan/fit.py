@@ -162,11 +162,11 @@ def _table(placed: list[Placement]) -> Table:
         Column("weights"),
         Column("fits"),
         Column("memory", align="right"),
-        Column("of", align="right"),
+        Column("of", align="right", rank=1),
         Column("tokens/s", align="right"),
-        Column("80 % interval", align="right"),
+        Column("80 % interval", align="right", rank=2),
         Column("USD per million", align="right"),
-        Column("bound by"),
+        Column("bound by", rank=3),
     ]
     sources = dict.fromkeys(item.tokens_per_s.source for item in placed if item.tokens_per_s)
     caption = "weights marked * are a forecast: no engine of this package computes with them yet"
