@@ -64,6 +64,9 @@ def test_non_embedding_counts_of_gpt2_and_llama():
         ("deepseek-v3", 37e9),
         ("deepseek-v2", 21e9),
         ("qwen3-30b-a3b", 3.3e9),
+        ("qwen3-235b-a22b", 22e9),
+        ("qwen3-coder-480b-a35b", 35e9),
+        ("kimi-k2", 32.6e9),
     ],
 )
 def test_active_parameters_as_published(name, active):

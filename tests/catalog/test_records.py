@@ -1,5 +1,7 @@
 """Looking records up: names, sources, the user's folder, and every way a record can be broken."""
 
+import re
+
 import pytest
 
 from steelyard import catalog
@@ -112,6 +114,7 @@ def test_user_file_overrides_single_fields(folder):
     )
     record = catalog.accelerator("H100-SXM5-80GB")
     assert record.price_usd_per_hour == 2.5
+    assert record.price_date == ""
     assert record.memory_bytes == 80e9
     assert "price_usd_per_hour from" in record.source and "whitepaper" in record.source
     (folder / "prices.toml").write_text(
@@ -119,7 +122,7 @@ def test_user_file_overrides_single_fields(folder):
     )
     assert catalog.accelerator("H100-SXM5-80GB").price_usd_per_hour == 3.125
     (folder / "prices.toml").unlink()
-    assert catalog.accelerator("H100-SXM5-80GB").price_usd_per_hour == 12.29
+    assert catalog.accelerator("H100-SXM5-80GB").price_usd_per_hour == 6.88
 
 
 def test_user_file_adds_records_with_units(folder):
@@ -223,3 +226,13 @@ def test_binary_user_file_is_refused(folder):
     (folder / "noise.toml").write_bytes(bytes(range(256)))
     with pytest.raises(CatalogError, match=r"noise\.toml"):
         catalog.names("sites")
+
+
+def test_every_price_has_its_month_and_source():
+    for name in catalog.names("accelerators"):
+        record = catalog.accelerator(name)
+        for price, month, source in (
+            (record.price_usd_per_hour, record.price_date, record.price_source),
+            (record.purchase_usd, record.purchase_date, record.purchase_source),
+        ):
+            assert not price or (re.fullmatch(r"20\d\d-[01]\d", month) and source), name

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from steelyard.cost import bill, fit_correction
 from steelyard.cost.energy import accelerator_power_w, run_energy_j
-from steelyard.cost.money import Assumptions, chip_hour, depreciated_value
+from steelyard.cost.money import Assumptions, chip_hour, dated, depreciated_value
 from steelyard.errors import ConfigError, FitError
 
 
@@ -114,3 +115,10 @@ def test_correction_never_gives_negative_factors(count, parts, seed):
     )
     forecast = correction.forecast("train.step_time", generator.uniform(0.1, 10, parts), "test")
     assert min(correction.factors) >= 0 and 0 < forecast.low <= forecast.value <= forecast.high
+
+
+def test_an_old_price_says_so():
+    today = date(2026, 11, 22)
+    assert dated("list rent", "2026-03", today) == "list rent, 2026-03"
+    assert dated("list rent", "2025-10", today) == "list rent, 2025-10, older than 12 months"
+    assert dated("list rent", "", today) == "list rent"

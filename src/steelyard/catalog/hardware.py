@@ -23,7 +23,12 @@ class Accelerator:
         scale_up_bytes_per_s: ONE-WAY bandwidth to peers in the node, 0 for none.
         host_link_bytes_per_s: one-way bandwidth to the host's memory, 0 when unknown.
         tdp_w: board power, 0 when unknown.
-        price_usd_per_hour: an example on-demand price, 0 when unknown.
+        price_usd_per_hour: an example on-demand rent, 0 when unknown.
+        price_date: month of that rent, such as "2025-06".
+        price_source: where that rent stands.
+        purchase_usd: an example price of one chip, 0 when unknown.
+        purchase_date: month of that price.
+        purchase_source: where that price stands.
         confidence: high, medium, unsure or measured.
         source: datasheet, paper, or the date of the calibration.
     """
@@ -40,6 +45,11 @@ class Accelerator:
     host_link_bytes_per_s: float = 0.0
     tdp_w: float = 0.0
     price_usd_per_hour: float = 0.0
+    price_date: str = ""
+    price_source: str = ""
+    purchase_usd: float = 0.0
+    purchase_date: str = ""
+    purchase_source: str = ""
     confidence: str = "high"
     source: str = ""
 

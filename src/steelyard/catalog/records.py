@@ -286,6 +286,9 @@ def _over(old: _Table | None, new: _Table) -> _Table:
     else:
         source = f"{old.values.get('source', '')}; {', '.join(new.values)} from {new.file}"
         start = {**old.values, "source": source}
+        if "price_usd_per_hour" in new.values:
+            # The month and the source of another price would pass for those of the user's.
+            start |= {"price_date": "", "price_source": new.file}
     return _Table({**start, **new.values}, new.file)
 
 

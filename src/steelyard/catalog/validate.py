@@ -99,7 +99,7 @@ def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[boo
     peaks = record.peak_flops_per_s
     return (
         _positive(record, "memory_bytes", "memory_bytes_per_s", "year")
-        | _not_negative(record, *links, "tdp_w", "price_usd_per_hour")
+        | _not_negative(record, *links, "tdp_w", "price_usd_per_hour", "purchase_usd")
         | {
             "peak_flops_per_s": (
                 bool(peaks) and all(peak > 0 for peak in peaks.values()),

@@ -6,6 +6,8 @@ from rich.console import Console
 
 from steelyard.catalog import Calibration, store_calibration
 from steelyard.cli.output import Switch
+from steelyard.runs.grid import GridColumn, grid
+from steelyard.runs.screen import screen
 from steelyard.units import pretty
 
 
@@ -46,22 +48,10 @@ def _measure(quick: bool, device: str) -> Calibration:
 
 def _print(calibration: Calibration, path: str) -> None:
     """Print the figures, how noisy they are, and where they are stored."""
-    from rich.table import Table
-
-    table = Table(
-        box=None,
-        pad_edge=False,
-        show_header=False,
-        title=f"this-machine  [dim]{calibration.description}[/]",
-        title_justify="left",
-    )
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
-    for label, text, note in _rows(calibration):
-        table.add_row(label, text, note)
-    console = Console()
-    console.print(table)
+    columns = [GridColumn(style="dim"), GridColumn(right=True), GridColumn(style="dim")]
+    console = screen()
+    console.print(f"[bold]this-machine[/]  [dim]{calibration.description}[/]")
+    console.print(grid(columns, _rows(calibration), console.width), soft_wrap=True)
     console.print(
         f"noise {pretty(calibration.noise, 'fraction')}: {_verdict(calibration.noise)}",
         highlight=False,

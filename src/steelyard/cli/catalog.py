@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import cyclopts
-from rich.console import Console
 
 from steelyard import catalog
 from steelyard.catalog import Architecture, count_parameters
@@ -12,6 +11,8 @@ from steelyard.catalog.records import KINDS, near_names
 from steelyard.cli.output import Switch, print_json
 from steelyard.config import to_plain
 from steelyard.errors import CatalogError
+from steelyard.runs.grid import GridColumn, grid
+from steelyard.runs.screen import screen
 from steelyard.units import pretty
 
 app = cyclopts.App(
@@ -161,58 +162,50 @@ def _cell(record: Any, name: str, unit: str) -> str:
     return pretty(value, unit) if unit else str(value)
 
 
-def _table(**options: Any) -> Any:
-    """Start a table without lines."""
-    from rich.table import Table
-
-    return Table(box=None, pad_edge=False, header_style="bold", **options)
-
-
 def _print_counts(counts: dict[str, int]) -> None:
     """Print how many records there are of each kind."""
-    table = _table()
-    table.add_column("kind")
-    table.add_column("records", justify="right")
-    for kind, count in counts.items():
-        table.add_row(kind, str(count))
-    console = Console()
-    console.print(table)
+    columns = [GridColumn(head="kind"), GridColumn(head="records", right=True)]
+    console = screen()
+    rows = [[kind, str(count)] for kind, count in counts.items()]
+    console.print(grid(columns, rows, console.width))
     console.print("`steelyard catalog list KIND` lists one kind", style="dim")
 
 
 def _print_records(kind: str, records: list[Any]) -> None:
     """Print one line per record."""
-    table = _table(caption=f"{len(records)} {kind}; - is unknown", caption_justify="left")
-    table.add_column("name", no_wrap=True)
-    for name, _ in _COLUMNS[kind]:
-        side = "left" if name in _WORDS else "right"
-        table.add_column(_HEADS.get(name, name), justify=side, no_wrap=True)
-    for record in records:
-        table.add_row(record.name, *(_cell(record, name, unit) for name, unit in _COLUMNS[kind]))
-    console = Console()
-    # Into a pipe or file whole lines are written, whatever the width of the screen.
-    console.print(table, width=None if console.is_terminal else 200)
+    # The first columns matter most: on a narrow terminal those at the end leave first.
+    columns = [
+        GridColumn(head=_HEADS.get(name, name), right=name not in _WORDS, rank=place)
+        for place, (name, _) in enumerate(_COLUMNS[kind], start=1)
+    ]
+    rows = [
+        [record.name, *(_cell(record, name, unit) for name, unit in _COLUMNS[kind])]
+        for record in records
+    ]
+    console = screen()
+    console.print(grid([GridColumn(head="name"), *columns], rows, console.width), soft_wrap=True)
+    console.print(f"{len(records)} {kind}; - is unknown", style="dim")
 
 
 def _print_one(kind: str, record: Any) -> None:
     """Print every known field of one record."""
-    title = f"{record.name}  [dim]{kind.removesuffix('s')}[/]"
-    table = _table(show_header=False, title=title, title_justify="left")
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
+    rows: list[tuple[str, str]] = []
     if isinstance(record, Architecture):
-        for part, count in dataclasses.asdict(count_parameters(record)).items():
-            table.add_row(f"parameters, {part.replace('_', ' ')}", pretty(count, "count"))
+        counts = dataclasses.asdict(count_parameters(record))
+        rows += [
+            (f"parameters, {part.replace('_', ' ')}", pretty(count, "count"))
+            for part, count in counts.items()
+        ]
     for field in dataclasses.fields(record):
-        for label, text in _lines(field.name, getattr(record, field.name)):
-            table.add_row(label, text)
-    Console().print(table)
+        rows += _lines(field.name, getattr(record, field.name))
+    console = screen()
+    console.print(f"[bold]{record.name}[/]  [dim]{kind.removesuffix('s')}[/]")
+    columns = [GridColumn(style="dim"), GridColumn()]
+    console.print(grid(columns, rows, console.width), soft_wrap=True)
 
 
 def _lines(name: str, value: Any) -> list[tuple[str, str]]:
     """Return the lines of one field, none for what is unknown."""
-    from rich.markup import escape
-
     unit = next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "")
     if name == "name" or (value in ("", 0) and not isinstance(value, bool)):
         return []
@@ -221,7 +214,7 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
     if isinstance(value, dict):
         return [(f"peak, {key}", pretty(item, unit)) for key, item in value.items()]
     if not unit:
-        return [(name.replace("_", " "), escape(str(value)))]
+        return [(name.replace("_", " "), str(value))]
     label = name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_w")
     label += " bandwidth" if unit == "byte/s" else ""
     return [(label.replace("_", " "), pretty(value, unit))]

@@ -48,7 +48,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
         Column("quantity"),
         Column("forecast", align="right"),
         Column("80 % interval", align="right"),
-        Column("provenance"),
+        Column("provenance", rank=1),
     ]
     sources = dict.fromkeys(item.source for item in forecasts)
     return Table(columns=heads, rows=rows, caption="; ".join(sources))

@@ -4,13 +4,15 @@ import cyclopts
 
 from steelyard.cli.output import Switch, print_json
 from steelyard.papers import Paper, select
+from steelyard.runs.grid import GridColumn, grid
+from steelyard.runs.screen import screen
 
 app = cyclopts.App(
     name="papers",
     help="List the papers behind the package, what implements each, and how far it is.",
 )
 
-_COLORS = {"works": "green", "partly": "yellow", "planned": "dim"}
+_STATES = ("works", "partly", "planned")
 
 
 @app.default
@@ -27,29 +29,27 @@ def papers(*, room: str = "", state: str = "", json: Switch = False) -> None:
 
 
 def _print_table(chosen: list[Paper]) -> None:
-    """Print the papers and a count per state."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    counts = {state: sum(paper.state == state for paper in chosen) for state in _COLORS}
-    table = Table(
-        caption=", ".join(f"{count} {state}" for state, count in counts.items()),
-        caption_justify="left",
-    )
-    for column in ("paper", "room", "state"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("title, object, benchmark", ratio=1)
-    for paper in chosen:
-        lines = [escape(f"{paper.title} ({paper.venue})")]
-        lines += [f"[cyan]{escape(paper.object)}[/]"] if paper.object else []
-        lines += (
-            [f"[dim]python -m benchmarks {escape(paper.benchmark)}[/]"] if paper.benchmark else []
-        )
-        table.add_row(
-            escape(paper.key),
-            paper.room,
-            f"[{_COLORS[paper.state]}]{paper.state}[/]",
-            "\n".join(lines),
-        )
-    Console().print(table)
+    """Print a line per paper, and a count per state."""
+    columns = [
+        GridColumn(head="paper", style="bold"),
+        GridColumn(head="room"),
+        GridColumn(head="state"),
+        GridColumn(head="benchmark"),
+        GridColumn(head="object", rank=1),
+        GridColumn(head="title", rank=2),
+    ]
+    rows = [
+        [
+            item.key,
+            item.room,
+            item.state,
+            item.benchmark,
+            item.object,
+            f"{item.title} ({item.venue})",
+        ]
+        for item in chosen
+    ]
+    console = screen()
+    console.print(grid(columns, rows, console.width), soft_wrap=True)
+    counts = {state: sum(paper.state == state for paper in chosen) for state in _STATES}
+    console.print(", ".join(f"{count} {state}" for state, count in counts.items()), style="dim")

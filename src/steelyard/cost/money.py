@@ -2,13 +2,21 @@
 
 import math
 from dataclasses import dataclass
+from datetime import date
 from typing import NamedTuple
 
 from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.energy import J_PER_KWH, run_energy_j
 from steelyard.errors import CatalogError, ConfigError
 
-__all__ = ["Assumptions", "ChipHour", "chip_hour", "depreciated_value", "known_purchase_usd"]
+__all__ = [
+    "Assumptions",
+    "ChipHour",
+    "chip_hour",
+    "dated",
+    "depreciated_value",
+    "known_purchase_usd",
+]
 
 HOURS_PER_YEAR = 8766.0
 
@@ -64,11 +72,32 @@ class ChipHour(NamedTuple):
 
 
 def known_purchase_usd(accelerator: Accelerator) -> tuple[float, str]:
-    """Return a published server price per accelerator and its source, (0, "") if none is known."""
-    return next(
-        ((price, source) for name, price, source in _PURCHASES if name in accelerator.name.upper()),
-        (0.0, ""),
-    )
+    """Return a published price per accelerator and its source, (0, "") if none is known.
+
+    The price is that of a server where one is known, else that of the chip alone.
+    """
+    servers = (row[1:] for row in _PURCHASES if row[0] in accelerator.name.upper())
+    chip = dated(accelerator.purchase_source, accelerator.purchase_date)
+    return next(servers, (accelerator.purchase_usd, chip))
+
+
+def dated(source: str, month: str, today: date | None = None) -> str:
+    """Return the source of a price with its month, and whether that is long ago.
+
+    Args:
+        source: where the price stands.
+        month: when it stood there, such as "2025-06", or empty when unknown.
+        today: day to compare with; the current one when not given.
+
+    Returns:
+        The source; a price older than twelve months says so.
+    """
+    if not month:
+        return source
+    day = today or date.today()
+    year, number = (int(part) for part in month.split("-")[:2])
+    months = 12 * (day.year - year) + day.month - number
+    return f"{source}, {month}" + (", older than 12 months" if months > 12 else "")
 
 
 def depreciated_value(
@@ -127,7 +156,8 @@ def chip_hour(
         return ChipHour(rent_usd, 0.0, 0.0, "rented", "rent as given")
     rent = accelerator.price_usd_per_hour
     if purchase_usd is None and rent:
-        return ChipHour(rent, 0.0, 0.0, "rented", f"list price of {accelerator.name}")
+        source = dated(f"list rent of {accelerator.name}", accelerator.price_date)
+        return ChipHour(rent, 0.0, 0.0, "rented", source)
     price, source = purchase_usd, "purchase price as given"
     if price is None:
         price, source = known_purchase_usd(accelerator)

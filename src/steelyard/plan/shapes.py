@@ -3,11 +3,13 @@
 import math
 from dataclasses import replace
 
+from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.parameters import count_parameters
-from steelyard.errors import InfeasibleError
+from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.units import parse
 
-__all__ = ["decoder_near", "global_batch_tokens", "learning_rate"]
+__all__ = ["decoder_near", "global_batch_tokens", "learning_rate", "model_of"]
 
 
 def decoder_near(
@@ -130,3 +132,34 @@ def learning_rate(flops: float) -> float:
     Source: DeepSeek LLM 2024 (arXiv 2401.02954), equation 1: 0.3118 C^-0.1250.
     """
     return 0.3118 * flops**-0.1250
+
+
+def model_of(
+    text: str, *, vocab_size: int = 32768, sequence_length: int = 2048
+) -> tuple[Architecture, list[str]]:
+    """Return the model that a name or a size stands for.
+
+    Args:
+        text: catalog name, or parameters such as "1B".
+        vocab_size: rows of the token embedding of a shape made for a size.
+        sequence_length: longest sequence of such a shape.
+
+    Returns:
+        The architecture, and the catalog's decoders nearest in size where it was made for one.
+
+    Raises:
+        CatalogError: no model has the name, and it is no size.
+        InfeasibleError: the vocabulary's tables alone exceed the size.
+    """
+    try:
+        wanted = parse(text, "parameter")
+    except ConfigError:
+        return catalog.architecture_by_name(text), []
+    made = decoder_near(wanted, vocab_size=vocab_size, sequence_length=sequence_length)
+    decoders = (catalog.architecture_by_name(name) for name in catalog.names("architectures"))
+    sizes = {
+        arch.name: abs(math.log(count_parameters(arch).total / wanted))
+        for arch in decoders
+        if arch.kind == "decoder"
+    }
+    return made, sorted(sizes, key=lambda name: sizes[name])[:3]

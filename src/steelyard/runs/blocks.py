@@ -56,11 +56,14 @@ class Column(msgspec.Struct, frozen=True):
         name: the words of the head.
         unit: unit of every number below, empty for none.
         align: "left" or "right"; empty aligns to the right when every cell is a number.
+        rank: columns of the highest rank leave first on a terminal that is too narrow; 0 always
+            stays.
     """
 
     name: str
     unit: str = ""
     align: Literal["", "left", "right"] = ""
+    rank: int = 0
 
 
 class Table(msgspec.Struct, frozen=True, tag="table"):

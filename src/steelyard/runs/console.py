@@ -7,6 +7,8 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from steelyard.runs.blocks import Block, Chart, Checks, Document, Facts, Table, Text
+from steelyard.runs.grid import GridColumn, grid
+from steelyard.runs.screen import screen
 from steelyard.runs.theme import PROVENANCE
 from steelyard.runs.wording import cell_text, check_words, heading, right_aligned, summary_words
 
@@ -24,7 +26,7 @@ def render_console(report: Document, console: Console | None = None) -> None:
         report: what to print.
         console: where to; None for standard output.
     """
-    console = console or Console()
+    console = console or screen()
     console.print()
     console.print(RichText(report.title, style="bold"))
     if report.subtitle:
@@ -46,7 +48,7 @@ def _block(block: Block, width: int) -> RenderableType:
         case Facts():
             return _facts(block)
         case Table():
-            return _table(block)
+            return _table(block, width)
         case Checks():
             return _checks(block, wide=width >= _WIDE)
         case Chart():
@@ -87,15 +89,13 @@ def _facts(block: Facts) -> RichTable:
     return grid
 
 
-def _table(block: Table) -> RenderableType:
+def _table(block: Table, width: int) -> RenderableType:
     """Draw a table with numbers to the right."""
-    table = RichTable(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column, right in zip(block.columns, right_aligned(block), strict=True):
-        table.add_column(
-            RichText(heading(column)), justify="right" if right else "left", overflow="fold"
-        )
-    for row in block.rows:
-        table.add_row(*(RichText(cell_text(cell)) for cell in row))
+    columns = [
+        GridColumn(head=heading(column), right=right, rank=column.rank)
+        for column, right in zip(block.columns, right_aligned(block), strict=True)
+    ]
+    table = grid(columns, [[cell_text(cell) for cell in row] for row in block.rows], width)
     return Group(table, RichText(block.caption, style="dim italic")) if block.caption else table
 
 

@@ -1,0 +1,237 @@
+"""`steelyard plan fit`: whether and where a model fits, how fast it is there, and for how much."""
+
+from dataclasses import replace
+from typing import Any
+
+from steelyard import catalog
+from steelyard.catalog import Architecture
+from steelyard.catalog.hardware import Accelerator
+from steelyard.catalog.records import WORLD_AVERAGE
+from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cli.output import Switch, print_json
+from steelyard.config import to_plain
+from steelyard.cost.roofline import Machine
+from steelyard.cost.weights import WEIGHT_TYPES
+from steelyard.errors import ConfigError
+from steelyard.plan.fit import COUNTS, USES, Placement, Use, place
+from steelyard.plan.largest import largest_served
+from steelyard.plan.shapes import model_of
+from steelyard.runs.report import Cell, Column, Report, Section, Table
+from steelyard.units import parse, pretty
+
+__all__ = ["fit", "weight_types"]
+
+_ROWS = 8
+
+
+def fit(
+    model: str = "",
+    *,
+    params: str = "",
+    context: str = "4k",
+    users: int = 1,
+    use: Use | None = None,
+    weights: str = "",
+    accelerator: str = "",
+    count: int = 0,
+    price: str = "",
+    rows: int = _ROWS,
+    json: Switch = False,
+) -> int:
+    """Say where a model fits for serving and training, how fast it is there, and for how much.
+
+    Without a model: the largest models that this machine serves at 5 tokens/s or more.
+
+    Example: steelyard plan fit llama-3.1-8b --context 8k --users 4 --use serve
+
+    Args:
+        model: catalog name of the model, or its size, such as 7B.
+        params: size of the model, such as 7B, in place of a name.
+        context: tokens of each sequence, such as 8k.
+        users: sequences that are served together.
+        use: serve, train (all weights) or lora (adapters); all three when left out.
+        weights: type of the weights, one of fp32, bf16, fp8, int8 and int4; all when empty.
+        accelerator: catalog name of the only accelerator to look at, or this-machine.
+        count: accelerators of that kind; the fewest that suffice when 0.
+        price: rent of one accelerator and hour, such as "2.5 USD"; that of the catalog when empty.
+        rows: rows of each table.
+        json: print all placements as JSON.
+
+    Returns:
+        Exit status: 1 where the model fits nowhere.
+    """
+    tokens = _tokens(context)
+    if users < 1 or count < 0 or rows < 1:
+        raise ConfigError("--users and --rows are at least 1, --count at least 0")
+    kinds = weight_types(weights)
+    if not model and not params:
+        _print_largest(tokens, kinds, rows, json=json)
+        return 0
+    arch, _ = model_of(model or params)
+    records = _records(accelerator, price)
+    found: dict[Use, list[Placement]] = {
+        item: place(
+            arch,
+            records,
+            use=item,
+            context=tokens,
+            users=users,
+            weights=kinds,
+            counts=(count,) if count else COUNTS,
+            site=catalog.site(WORLD_AVERAGE),
+        )
+        for item in ((use,) if use else USES)
+    }
+    everything = [item for placed in found.values() for item in placed]
+    fits = any(item.fits for item in everything)
+    if json:
+        print_json([_plain(item) for item in everything])
+    else:
+        title = f"Where {arch.name} fits"
+        if not fits:
+            title = _lack(everything, arch, records, tokens, users)
+        subtitle = f"{tokens:,} tokens of context, {users} served together"
+        _print(title, subtitle, found, rows, one_kind=bool(accelerator))
+    return 0 if fits else 1
+
+
+def _tokens(context: str) -> int:
+    """Read a context length such as "8k", which is 8,192 tokens."""
+    text = context.strip().lower()
+    if text.endswith("k") and text[:-1].isdigit():
+        return 1024 * int(text[:-1]) or 1
+    tokens = round(parse(context, "token", where="--context"))
+    if tokens < 1:
+        raise ConfigError(f"--context is {context!r}, but must be at least 1 token")
+    return tokens
+
+
+def weight_types(name: str) -> tuple[str, ...]:
+    """Return the weight types to try; an unknown one is refused."""
+    if name and name not in WEIGHT_TYPES:
+        raise ConfigError(f"--weights {name!r} is not one of {', '.join(WEIGHT_TYPES)}")
+    return (name,) if name else tuple(WEIGHT_TYPES)
+
+
+def _records(name: str, price: str) -> list[tuple[Accelerator, Machine | None]]:
+    """Return the accelerators to look at, this machine with its measured rates."""
+    names = [name] if name else catalog.names("accelerators")
+    records = [catalog.accelerator(item) for item in names]
+    if price:
+        rent = parse(price, "USD", where="--price")
+        records = [replace(record, price_usd_per_hour=rent, price_date="") for record in records]
+    return [(record, _measured(record)) for record in records]
+
+
+def _measured(record: Accelerator) -> Machine | None:
+    """Return the calibrated roofline of this machine, None of any other."""
+    calibration = catalog.load_calibration() if record.confidence == "measured" else None
+    if calibration is None or record.name != calibration.machine:
+        return None
+    fastest = max(record.peak_flops_per_s, key=lambda dtype: record.peak_flops_per_s[dtype])
+    return Machine.from_calibration(calibration, fastest)
+
+
+def _print(
+    title: str, subtitle: str, found: dict[Use, list[Placement]], rows: int, *, one_kind: bool
+) -> None:
+    """Print a table per use: what fits first, the cheapest on top."""
+    sections = [
+        Section(USES[use].capitalize(), [_table(_shown(placed, rows, one_kind))])
+        for use, placed in found.items()
+    ]
+    Report(title, subtitle, sections).print()
+
+
+def _shown(placed: list[Placement], rows: int, one_kind: bool) -> list[Placement]:
+    """Return the rows to show: of each accelerator the best, unless only one is looked at."""
+    if one_kind:
+        return placed[:rows]
+    best: dict[str, Placement] = {}
+    for item in placed:
+        best.setdefault(item.accelerator, item)
+    shown = list(best.values())[:rows]
+    own = [item for item in placed if item.accelerator == THIS_MACHINE][:1]
+    return shown + [item for item in own if item not in shown]
+
+
+def _table(placed: list[Placement]) -> Table:
+    """Make the table of placements."""
+    heads = [
+        Column("accelerator"),
+        Column("weights"),
+        Column("fits"),
+        Column("memory", align="right"),
+        Column("of", align="right", rank=1),
+        Column("tokens/s", align="right"),
+        Column("80 % interval", align="right", rank=2),
+        Column("USD per million", align="right"),
+        Column("bound by", rank=3),
+    ]
+    sources = dict.fromkeys(item.tokens_per_s.source for item in placed if item.tokens_per_s)
+    caption = "weights marked * are a forecast: no engine of this package computes with them yet"
+    if len(sources) == 1:
+        caption = f"{caption}; {next(iter(sources))}"
+    return Table(columns=heads, rows=[_row(item) for item in placed], caption=caption)
+
+
+def _row(item: Placement) -> list[Cell]:
+    """Make the row of a placement."""
+    rate = item.tokens_per_s
+    money = item.usd_per_million
+    return [
+        f"{item.count} x {item.accelerator}",
+        item.weights if item.has_engine else f"{item.weights}*",
+        "yes" if item.fits else "no",
+        pretty(item.memory.total, "byte"),
+        pretty(item.limit_bytes, "byte"),
+        f"{rate.value:,.3g}" if rate else "",
+        f"{rate.low:,.3g} .. {rate.high:,.3g}" if rate else "",
+        f"{money:,.3g}" if money is not None else "rent unknown" if rate else "",
+        item.bound,
+    ]
+
+
+def _plain(item: Placement) -> dict[str, Any]:
+    """Return a placement as JSON values."""
+    return to_plain(item) | {"fits": item.fits}
+
+
+def _lack(
+    placed: list[Placement],
+    arch: Architecture,
+    records: list[tuple[Accelerator, Machine | None]],
+    context: int,
+    users: int,
+) -> str:
+    """Say what the least short placement needs, has, and how many would do."""
+    least = min(placed, key=lambda item: item.memory.total / item.limit_bytes)
+    more = place(
+        arch,
+        [item for item in records if item[0].name == least.accelerator],
+        use=least.use,
+        context=context,
+        users=users,
+        weights=(least.weights,),
+        counts=COUNTS,
+    )[0]
+    enough = f"; fits on {more.count}" if more.fits else ""
+    return (
+        f"{arch.name} does not fit: needs {pretty(least.memory.total, 'byte')} in {least.weights}, "
+        f"{least.count} x {least.accelerator} has {pretty(least.limit_bytes, 'byte')} each{enough}"
+    )
+
+
+def _print_largest(context: int, weights: tuple[str, ...], rows: int, *, json: bool) -> None:
+    """Print the largest models that this machine serves at a bearable pace."""
+    record = catalog.accelerator(THIS_MACHINE)
+    machine = _measured(record)
+    found = largest_served(record, machine, context=context, weights=weights)
+    if json:
+        print_json([{"model": arch.name} | _plain(item) for arch, item in found])
+        return
+    heads = [Column("model"), *_table([]).columns[1:]]
+    table = Table(columns=heads, rows=[[arch.name, *_row(item)[1:]] for arch, item in found[:rows]])
+    title = "What this machine serves"
+    subtitle = f"largest first, {context:,} tokens of context, 5 tokens/s or more"
+    Report(title, subtitle, [Section("", [table])]).print()

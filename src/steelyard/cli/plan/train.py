@@ -1,0 +1,191 @@
+"""`steelyard plan train`: the training run that a budget of compute, money or time buys."""
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from steelyard import laws
+from steelyard.catalog import Architecture
+from steelyard.catalog.parameters import count_parameters
+from steelyard.cli.output import Switch, forecast_table, print_json
+from steelyard.config import to_plain
+from steelyard.cost import model_flops_per_token
+from steelyard.errors import ConfigError
+from steelyard.laws import Fit
+from steelyard.plan import Plan, plan_training
+from steelyard.plan.machines import Machines, machines_of
+from steelyard.plan.shapes import model_of
+from steelyard.plan.spend import plan_within, read_budget
+from steelyard.plan.types import AllocationLike, layout_words
+from steelyard.quantity import Provenance
+from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
+from steelyard.units import parse
+
+__all__ = ["train"]
+
+
+def train(
+    *,
+    budget: str,
+    cluster: str = "",
+    accelerator: str = "",
+    count: int = 0,
+    model: str = "",
+    law: str = "besiroglu2024",
+    site: str = "",
+    dtype: str = "",
+    sequence_length: int = 2048,
+    vocab_size: int = 32768,
+    deadline: str = "1 year",
+    nodes: int = 0,
+    price_per_hour: str = "",
+    json: Switch = False,
+) -> None:
+    """Plan the training run that a budget of compute, money or time buys.
+
+    Money or carbon whose price or intensity is unknown are left out with a note, null in JSON.
+
+    Example: steelyard plan train --budget '$5,000' --accelerator H100-SXM5-80GB --count 8
+
+    Args:
+        budget: what may be used, such as 1e21FLOP, '$5,000' or '3 days'.
+        cluster: catalog name of the cluster, or this-machine.
+        accelerator: catalog name of an accelerator to rent, in place of a cluster.
+        count: most accelerators to use; all of a cluster and 8 of an accelerator when 0.
+        model: catalog name of the model, or its size, such as 1B; the size that the law finds best
+            when empty.
+        law: name of a published scaling law.
+        site: catalog name of the place; the cluster's own when empty, and the world's average where
+            that is unknown.
+        dtype: number format of the products; bf16 on published accelerators and the fastest one on
+            this machine when empty.
+        sequence_length: tokens per sequence.
+        vocab_size: rows of the token embedding.
+        deadline: longest acceptable run, such as "3 weeks".
+        nodes: most nodes of the cluster to use, 0 for all.
+        price_per_hour: rent of one accelerator, such as "2.5 USD"; amortized or list price when
+            empty.
+        json: print the plan as JSON.
+    """
+    machines = machines_of(
+        cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, site=site, dtype=dtype
+    )
+    rent = parse(price_per_hour, "USD", where="--price-per-hour") if price_per_hour else None
+    if rent is None and accelerator:
+        # An accelerator that is named apart from a cluster is rented, where a rent is known.
+        rent = machines.accelerator.price_usd_per_hour or None
+    sizes = {"vocab_size": vocab_size, "sequence_length": sequence_length}
+    architecture, near = model_of(model, **sizes) if model else (None, [])
+    fit = _published(law)
+
+    def plan(flops: float) -> Plan:
+        allocation: AllocationLike = laws.allocate(fit, flops)
+        if architecture:
+            allocation = _at_size(fit, architecture, flops, sequence_length)
+        limit = parse(deadline, "s", where="--deadline")
+        how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
+        return _plan(allocation, machines, **sizes, **how)
+
+    allowed = read_budget(budget, where="--budget")
+    made = plan_within(allowed, plan)
+    notes = [*machines.notes]
+    if near:
+        notes.append(f"model: a shape of that size; named ones near it: {', '.join(near)}")
+    if json:
+        print_json(_plain_plan(made) | {"assumptions": notes})
+    else:
+        _print(made, str(allowed), notes)
+
+
+def _published(law: str) -> Fit:
+    """Return a published law; an unknown name is refused with those near it."""
+    if law not in laws.published:
+        near = difflib.get_close_matches(law, laws.published, n=2, cutoff=0.3)
+        raise ConfigError(
+            f"no published law named {law!r}",
+            hint=f"near names: {', '.join(near) or ', '.join(laws.published)}",
+        )
+    return laws.published[law].fit()
+
+
+@dataclass(frozen=True, slots=True)
+class _SizedRun:
+    """What a law says of a model of given size.
+
+    Attributes:
+        parameters: parameters of the model.
+        tokens: training tokens that the compute buys.
+        loss: loss in nats per token, with its interval.
+        source: source of the law.
+        provenance: how the law came about.
+    """
+
+    parameters: float
+    tokens: float
+    loss: Any
+    source: str
+    provenance: Provenance
+
+
+def _at_size(fit: Fit, arch: Architecture, flops: float, sequence_length: int) -> _SizedRun:
+    """Spend a compute on one model."""
+    size = float(count_parameters(arch).total)
+    tokens = flops / model_flops_per_token(arch, sequence_length)
+    predicted = fit.predict({"parameters": size, "tokens": tokens}, extrapolate=True)
+    return _SizedRun(size, tokens, predicted.first, fit.source, fit.provenance)
+
+
+def _plan(allocation: AllocationLike, machines: Machines, **how: Any) -> Plan:
+    """Plan a run on the machines; a calibrated one takes the number format that is faster here."""
+    rooflines = machines.calibrated or (None,)
+    plans = [
+        plan_training(
+            allocation,
+            cluster=machines.cluster,
+            accelerator=machines.accelerator,
+            site=machines.site,
+            dtype=roofline.dtype if roofline else machines.dtype,
+            machine=roofline,
+            **how,
+        )
+        for roofline in rooflines
+    ]
+    return min(plans, key=lambda made: made.forecast("train.total_time").value)
+
+
+def _plain_plan(made: Plan) -> dict[str, Any]:
+    """Return a plan as JSON values; quantities without a forecast are null, with the reason."""
+    values = to_plain(made)
+    values["forecasts"] += [
+        {"quantity": name, "value": None, "low": None, "high": None, "source": reason}
+        for name, reason in made.unknown.items()
+    ]
+    return values
+
+
+def _print(made: Plan, budget: str, assumptions: list[str]) -> None:
+    """Print a plan as tables."""
+    choice = {**made.choice, "architecture": made.choice["architecture"]["name"]}
+    rows: list[list[Cell]] = [
+        [name.replace("_", " "), _plain(value)] for name, value in choice.items()
+    ]
+    chosen = Table(columns=[Column("setting"), Column("value", align="left")], rows=rows)
+    rejected = Table(
+        columns=[Column("alternative"), Column("why not")],
+        rows=[[layout_words(item.choice), item.reason] for item in made.rejected],
+    )
+    notes = [Text(f"{name} is left out: {why}.") for name, why in made.unknown.items()]
+    notes += [Text(f"{note}.") for note in assumptions]
+    sections = [
+        Section("Choice", [chosen, Text(f"Bound by {made.binding_constraint}.")]),
+        Section("Forecasts", [forecast_table(made.forecasts), *notes]),
+        Section("Rejected", [rejected]),
+    ]
+    Report(f"Plan for {budget}", f"on {made.choice['cluster']}", sections).print()
+
+
+def _plain(value: Any) -> str:
+    """Return a setting as people write it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,108 @@
+"""`steelyard plan which`: the same work on every accelerator, ranked by money, time and energy."""
+
+import math
+
+from steelyard import catalog
+from steelyard.cli.output import Switch, print_json
+from steelyard.cli.plan.fit import weight_types
+from steelyard.config import to_plain
+from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.plan.shapes import model_of
+from steelyard.plan.which import Contender, ServingGoal, which_for_serving, which_for_training
+from steelyard.quantity import quantity
+from steelyard.runs.report import Cell, Column, Report, Section, Table
+from steelyard.units import parse, pretty
+
+__all__ = ["which"]
+
+
+def which(
+    *,
+    model: str,
+    tokens: str = "",
+    rate: str = "",
+    ttft: str = "1 s",
+    tpot: str = "50 ms",
+    prompt: int = 512,
+    output: int = 256,
+    count: int = 64,
+    weights: str = "bf16",
+    site: str = "world-average",
+    json: Switch = False,
+) -> None:
+    """Rank the accelerators of the catalog for one work by money, time and energy.
+
+    Example: steelyard plan which --model llama-3.1-8b --rate '20 request/s' --tpot '30 ms'
+
+    Args:
+        model: catalog name of the model, or its size, such as 7B.
+        tokens: training tokens, such as 1e12 or 300B; asks about training.
+        rate: requests per second, such as 20; asks about serving.
+        ttft: longest time to the first token.
+        tpot: longest time per further token.
+        prompt: mean prompt length in tokens.
+        output: mean output length in tokens.
+        count: accelerators of each kind that train.
+        weights: type of the weights that are served: fp32, bf16, fp8, int8 or int4.
+        site: catalog name of the place with its electricity.
+        json: print all contenders as JSON.
+    """
+    if bool(tokens) == bool(rate):
+        raise ConfigError(
+            "either --tokens or --rate must be given",
+            hint="--tokens 300B asks about training, --rate '20 request/s' about serving",
+        )
+    if min(prompt, output, count) < 1:
+        raise ConfigError("--prompt, --output and --count are at least 1")
+    arch, _ = model_of(model)
+    place = catalog.site(site)
+    records = [
+        catalog.accelerator(name)
+        for name in catalog.names("accelerators")
+        if catalog.accelerator(name).confidence != "measured"
+    ]
+    if tokens:
+        amount = parse(tokens, "token", where="--tokens")
+        found = which_for_training(arch, records, tokens=amount, count=count, site=place)
+        title = f"Training {arch.name} on {pretty(amount, 'token')}"
+        shown = ("train.total_time", "run.cost", "run.energy", "train.mfu")
+    else:
+        goal = ServingGoal(
+            rate_per_s=parse(rate, "request/s", where="--rate"),
+            prompt_tokens=prompt,
+            output_tokens=output,
+            ttft_s=parse(ttft, "s", where="--ttft"),
+            tpot_s=parse(tpot, "s", where="--tpot"),
+        )
+        found = which_for_serving(arch, records, goal, site=place, weights=weight_types(weights)[0])
+        title = f"Serving {arch.name} at {pretty(goal.rate_per_s, 'request/s')}"
+        shown = ("run.cost", "run.energy", "serve.ttft", "serve.tpot")
+    if json:
+        print_json([to_plain(item) for item in found])
+    else:
+        _print(title, found, shown, per_hour=bool(rate))
+    if not any(item.count for item in found):
+        raise InfeasibleError(f"no accelerator of the catalog can do it: {found[0].reason}")
+
+
+def _print(title: str, found: list[Contender], shown: tuple[str, ...], *, per_hour: bool) -> None:
+    """Print the contenders, those that can do the work first."""
+    heads = [Column("accelerator"), Column("count", align="right")]
+    heads += [Column(name, align="right") for name in shown]
+    rows = [[item.accelerator, item.count or "", *_values(item, shown)] for item in found]
+    table = Table(
+        columns=[*heads, Column("why not")],
+        rows=[[*row, item.reason] for row, item in zip(rows, found, strict=True)],
+        caption="rents of the catalog; rates are published peaks x assumed efficiencies, "
+        "+-35 %" + ("; money and energy of one hour" if per_hour else ""),
+    )
+    Report(title, "the cheapest first", [Section("", [table])]).print()
+
+
+def _values(item: Contender, shown: tuple[str, ...]) -> list[Cell]:
+    """Return a contender's forecasts as people write them, empty where unknown."""
+    found = {name: item.value(name) for name in shown}
+    return [
+        "" if math.isinf(value) else pretty(value, quantity(name).unit)
+        for name, value in found.items()
+    ]

@@ -1,0 +1,162 @@
+"""Number types that weights are stored in: their bytes, and the products they are used in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.cost.memory import MemoryBreakdown, parameter_count, serving_memory
+from steelyard.cost.operators import OperatorTable
+
+__all__ = [
+    "WEIGHT_TYPES",
+    "WeightType",
+    "product_dtype",
+    "stored_bytes",
+    "stored_serving_memory",
+    "with_stored_weights",
+]
+
+_TABLE_BYTES = 2.0
+"""Embeddings and head stay in 16 bits when the layers are quantized. Source: Dettmers et al. 2022
+(arXiv 2208.07339), section 3; Lin et al. 2023 (arXiv 2306.00978)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightType:
+    """How the weights of the layers are stored.
+
+    Attributes:
+        name: "fp32", "bf16", "fp8", "int8" or "int4".
+        bytes_per_weight: bytes of a weight with its share of the scales.
+        activation_bytes: bytes of an element of activations, keys and values.
+        products: number formats of the products, the preferred one first.
+        trains: whether training keeps its weights in this type.
+    """
+
+    name: str
+    bytes_per_weight: float
+    activation_bytes: float
+    products: tuple[str, ...]
+    trains: bool = False
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether a weight takes fewer than 16 bits."""
+        return self.bytes_per_weight < _TABLE_BYTES
+
+
+WEIGHT_TYPES: dict[str, WeightType] = {
+    item.name: item
+    for item in (
+        WeightType(
+            name="fp32", bytes_per_weight=4, activation_bytes=4, products=("fp32",), trains=True
+        ),
+        WeightType(
+            name="bf16",
+            bytes_per_weight=2,
+            activation_bytes=2,
+            products=("bf16", "fp16"),
+            trains=True,
+        ),
+        WeightType(
+            name="fp8",
+            bytes_per_weight=1,
+            activation_bytes=2,
+            products=("fp8", "bf16", "fp16", "fp32"),
+        ),
+        WeightType(
+            name="int8",
+            bytes_per_weight=1,
+            activation_bytes=2,
+            products=("int8", "bf16", "fp16", "fp32"),
+        ),
+        # A 16-bit scale per 32 weights; products run in 16 bits after the weights are widened.
+        WeightType(
+            name="int4",
+            bytes_per_weight=0.5 + 2 / 32,
+            activation_bytes=2,
+            products=("bf16", "fp16", "fp32"),
+        ),
+    )
+}
+"""Weight types by name, the widest first."""
+
+
+def product_dtype(kind: WeightType, peaks: Mapping[str, float]) -> str | None:
+    """Return the number format in which a machine multiplies weights of a type.
+
+    Args:
+        kind: type the weights are stored in.
+        peaks: the machine's rates by dtype.
+
+    Returns:
+        The first of the type's formats that has a rate; None when none has.
+    """
+    return next((dtype for dtype in kind.products if peaks.get(dtype)), None)
+
+
+def stored_bytes(arch: Architecture, kind: WeightType) -> float:
+    """Return the bytes of all weights; embeddings and head of a quantized model take 16 bits.
+
+    Args:
+        arch: model whose weights are stored.
+        kind: type of the layers' weights.
+
+    Returns:
+        Bytes.
+    """
+    layers, tables = parameter_count(arch)
+    return layers * kind.bytes_per_weight + tables * max(kind.bytes_per_weight, _TABLE_BYTES)
+
+
+def with_stored_weights(table: OperatorTable, kind: WeightType) -> OperatorTable:
+    """Return operators that read their weights in the type they are stored in.
+
+    Args:
+        table: operators listed with `kind.activation_bytes` per element.
+        kind: type of the layers' weights.
+
+    Returns:
+        The same operators; only the bytes of weights differ.
+    """
+    factor = kind.bytes_per_weight / kind.activation_bytes
+    whole = np.array([name.startswith("head") for name in table.names])
+    scale = np.where(whole, max(factor, _TABLE_BYTES / kind.activation_bytes), factor)
+    weights = table.weight_bytes * scale.reshape(-1, *(1,) * (table.flops.ndim - 1))
+    return replace(
+        table, weight_bytes=weights, bytes_read=table.bytes_read - table.weight_bytes + weights
+    )
+
+
+def stored_serving_memory(
+    arch: Architecture,
+    kind: WeightType,
+    *,
+    tokens_resident: ArrayLike,
+    step_tokens: ArrayLike = 1,
+    tensor_parallel: int = 1,
+) -> MemoryBreakdown:
+    """Forecast the memory of serving with weights in the type they are stored in.
+
+    Args:
+        arch: model that is served.
+        kind: type of the layers' weights.
+        tokens_resident: tokens whose keys and values are kept.
+        step_tokens: tokens processed in one step.
+        tensor_parallel: accelerators the model is split over.
+
+    Returns:
+        Bytes per part on one accelerator.
+    """
+    plain = serving_memory(
+        arch,
+        tokens_resident=tokens_resident,
+        step_tokens=step_tokens,
+        dtype_bytes=kind.activation_bytes,
+        tensor_parallel=tensor_parallel,
+    )
+    weights = stored_bytes(arch, kind) / tensor_parallel
+    return replace(plain, weights=weights, total=plain.total - plain.weights + weights)

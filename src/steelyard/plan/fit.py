@@ -1,0 +1,384 @@
+"""Where a model fits: accelerators and counts for serving, training and adapters, ranked."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.hardware import Accelerator, Site
+from steelyard.cost.collectives import all_reduce_s
+from steelyard.cost.layout import RECOMPUTE, Layout
+from steelyard.cost.memory import (
+    MIXED,
+    PURE_FP32,
+    MemoryBreakdown,
+    Precision,
+    parameter_count,
+    training_memory,
+)
+from steelyard.cost.money import chip_hour
+from steelyard.cost.operators import OperatorTable, operators
+from steelyard.cost.roofline import Machine, operator_times_s
+from steelyard.cost.step import training_step
+from steelyard.cost.weights import (
+    WEIGHT_TYPES,
+    WeightType,
+    product_dtype,
+    stored_bytes,
+    stored_serving_memory,
+    with_stored_weights,
+)
+from steelyard.errors import CatalogError
+from steelyard.quantity import Forecast
+
+__all__ = ["COUNTS", "PREFILL_CHUNK", "RESERVE", "USES", "Placement", "Use", "place"]
+
+Use = Literal["serve", "train", "lora"]
+USES: dict[Use, str] = {
+    "serve": "serving",
+    "train": "training, or fine-tuning of all weights",
+    "lora": "fine-tuning of low-rank adapters",
+}
+"""What a model is placed for, in words."""
+COUNTS = (1, 2, 4, 8)
+"""Accelerators of one node that are tried."""
+
+RESERVE = 0.05
+"""Share of the memory that driver, kernels and fragmentation take; chosen so that 26 published
+statements of what fits come out right."""
+PREFILL_CHUNK = 512
+"""Most prompt tokens of one serving step, as engines split them by default."""
+_LORA_RANK = 16
+_STEP_TOKENS = 131072
+"""Tokens of a training step: gradients are accumulated up to it."""
+_ENGINE_TYPES = ("fp32", "bf16")
+"""Weight types that the engines of this package compute with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """A model on a number of accelerators of one kind.
+
+    Attributes:
+        use: what for.
+        accelerator: catalog name.
+        count: accelerators; where none of the tried numbers suffices, the largest.
+        weights: name of the weight type.
+        memory: bytes on each accelerator.
+        limit_bytes: bytes that each accelerator offers.
+        tokens_per_s: forecast of output tokens in serving, of trained tokens otherwise; None where
+            the model does not fit or the machine has no products for the weights.
+        usd_per_million: money per million of these tokens, None where no price is known.
+        bound: "compute", "bandwidth" or "links", what limits the speed; "memory" where it does not
+            fit.
+        has_engine: whether an engine of this package computes with this weight type.
+    """
+
+    use: Use
+    accelerator: str
+    count: int
+    weights: str
+    memory: MemoryBreakdown
+    limit_bytes: float
+    tokens_per_s: Forecast | None = None
+    usd_per_million: float | None = None
+    bound: str = "memory"
+    has_engine: bool = True
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices."""
+        return self.memory.total <= self.limit_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Load:
+    """What the model has to do.
+
+    Attributes:
+        use: what for.
+        context: tokens of each sequence.
+        users: sequences that decode together.
+    """
+
+    use: Use
+    context: int
+    users: int
+
+
+def place(
+    arch: Architecture,
+    accelerators: Iterable[tuple[Accelerator, Machine | None]],
+    *,
+    use: Use = "serve",
+    context: int = 4096,
+    users: int = 1,
+    weights: Sequence[str] = tuple(WEIGHT_TYPES),
+    counts: Sequence[int] = COUNTS,
+    site: Site | None = None,
+) -> list[Placement]:
+    """Place a model on the fewest accelerators of each kind that hold it.
+
+    Args:
+        arch: model to place.
+        accelerators: records, each with its measured roofline where there is one.
+        use: "serve", "train" (AdamW on all weights) or "lora" (adapters of rank 16).
+        context: tokens of each sequence.
+        users: sequences served together.
+        weights: weight types to try; training takes fp32 and bf16 only.
+        counts: numbers of accelerators to try, rising.
+        site: place whose electricity amortized hardware and own machines pay.
+
+    Returns:
+        Placements that fit first, the cheapest first among them, then the fastest; those that do
+        not fit at the end, the least short first.
+    """
+    load = _Load(use=use, context=context, users=users)
+    kinds = [WEIGHT_TYPES[name] for name in weights]
+    kinds = [kind for kind in kinds if kind.trains or use != "train"]
+    needs = {kind.name: _memories(arch, kind, load, tuple(counts)) for kind in kinds}
+    found = [
+        _placement(arch, record, measured, kind, load, needs[kind.name], site)
+        for record, measured in accelerators
+        for kind in kinds
+    ]
+    return sorted(found, key=_rank)
+
+
+def _rank(item: Placement) -> tuple[Any, ...]:
+    """Return the sorting key: fits, then money, then speed, then what lacks."""
+    speed = item.tokens_per_s.value if item.tokens_per_s else 0.0
+    money = np.inf if item.usd_per_million is None else item.usd_per_million
+    return (not item.fits, money, -speed, item.memory.total / item.limit_bytes)
+
+
+_Needs = list[tuple[int, Layout, MemoryBreakdown]]
+
+
+def _memories(arch: Architecture, kind: WeightType, load: _Load, counts: tuple[int, ...]) -> _Needs:
+    """Return the memory for each count and, in training, policy, the preferred first."""
+    if load.use == "serve":
+        return [
+            (
+                count,
+                Layout(tensor=count),
+                stored_serving_memory(
+                    arch,
+                    kind,
+                    tokens_resident=load.context * load.users,
+                    step_tokens=max(load.users, min(load.context, PREFILL_CHUNK)),
+                    tensor_parallel=count,
+                ),
+            )
+            for count in counts
+            # Query heads are split evenly or not at all.
+            if count == 1 or arch.num_heads % count == 0
+        ]
+    policies = [
+        (count, Layout(data=count, zero_stage=zero, recompute=recompute))
+        for count in counts
+        for zero in ((0, 3) if count > 1 else (0,))
+        for recompute in ("none", "full")
+    ]
+    return [(count, layout, _training(arch, kind, load, layout)) for count, layout in policies]
+
+
+def _training(arch: Architecture, kind: WeightType, load: _Load, layout: Layout) -> MemoryBreakdown:
+    """Return the memory of training all weights, or adapters over frozen ones."""
+    frozen = Precision(
+        weights=stored_bytes(arch, kind) / sum(parameter_count(arch)),
+        gradients=0.0,
+        optimizer=0.0,
+        activations=kind.activation_bytes,
+    )
+    whole = PURE_FP32 if kind.name == "fp32" else MIXED
+    found = training_memory(
+        arch,
+        batch=1,
+        sequence_length=load.context,
+        layout=layout,
+        precision=frozen if load.use == "lora" else whole,
+    )
+    if load.use == "train":
+        return found
+    # Adapters are small, so every replica keeps them whole: 16-bit weights, fp32 gradients and
+    # states.
+    adapters = _adapter_parameters(arch)
+    states = {"gradients": 4.0 * adapters, "optimizer": 12.0 * adapters}
+    own = 2.0 * adapters
+    return replace(
+        found, **states, weights=found.weights + own, total=found.total + own + 16.0 * adapters
+    )
+
+
+def _adapter_parameters(arch: Architecture) -> float:
+    """Count the parameters of adapters on every matrix of every layer.
+
+    Source: Hu et al. 2021 (arXiv 2106.09685), section 4.1; all linear layers as in Dettmers et al.
+    2023 (arXiv 2305.14314).
+    """
+    table = operators(arch, phase="prefill", tokens=1)
+    layer = table.mask("matmul") & np.array([name != "head" for name in table.names])
+    return float(_LORA_RANK * (table.count * (table.n + table.k))[layer].sum())
+
+
+def _placement(
+    arch: Architecture,
+    record: Accelerator,
+    measured: Machine | None,
+    kind: WeightType,
+    load: _Load,
+    needs: _Needs,
+    site: Site | None,
+) -> Placement:
+    """Place a model with one weight type on the fewest accelerators that hold it."""
+    limit = (measured.memory_bytes if measured else record.memory_bytes) * (1 - RESERVE)
+    # A calibrated machine has no second of its kind; chips without a known link cannot share work.
+    is_alone = measured is not None or not (
+        record.scale_up_bytes_per_s or record.host_link_bytes_per_s
+    )
+    held = [need for need in needs if need[0] == 1 or not is_alone]
+    chosen = next((need for need in held if need[2].total <= limit), None)
+    count, layout, memory = chosen or min(held, key=lambda need: need[2].total)
+    plain = Placement(
+        use=load.use,
+        accelerator=record.name,
+        count=count,
+        weights=kind.name,
+        memory=memory,
+        limit_bytes=limit,
+        has_engine=kind.name in _ENGINE_TYPES,
+    )
+    # Quantized weights that are trained around are widened to 16 bits for every product.
+    peaks = record.peak_flops_per_s
+    wide = {name: rate for name, rate in peaks.items() if name not in ("fp8", "int8")}
+    dtype = product_dtype(kind, wide if load.use == "lora" else peaks)
+    if chosen is None or dtype is None:
+        return plain
+    machine = _machine(record, measured, dtype)
+    if load.use == "serve":
+        rate, bound = _decode_rate(arch, machine, kind, load, count)
+    else:
+        rate, bound = _training_rate(arch, machine, kind, load, layout)
+    return replace(
+        plain,
+        tokens_per_s=_rate_forecast(load.use, rate, machine),
+        usd_per_million=_usd_per_million(record, site, count, rate),
+        bound=bound,
+    )
+
+
+def _machine(record: Accelerator, measured: Machine | None, dtype: str) -> Machine:
+    """Return the roofline of one accelerator of a node of eight."""
+    if measured is not None:
+        return measured
+    return replace(Machine.from_accelerator(record, dtype=dtype), accelerators_per_node=max(COUNTS))
+
+
+def _rate_forecast(use: Use, rate: float, machine: Machine) -> Forecast:
+    """Forecast tokens per second; the interval is that of step times on such machines."""
+    is_measured = machine.provenance == "measured"
+    return Forecast.about(
+        "serve.throughput" if use == "serve" else "train.throughput",
+        rate,
+        relative=0.2 if is_measured else 0.35,
+        provenance="derived" if is_measured else "assumed",
+        source=machine.source,
+    )
+
+
+def _usd_per_million(
+    record: Accelerator, site: Site | None, count: int, rate: float
+) -> float | None:
+    """Return the money of a million tokens; None where no price is known."""
+    if site is None:
+        return None
+    try:
+        hour = chip_hour(record, site)
+    except CatalogError:
+        return None
+    # Hardware that is owned is cheaper than any rent: only this machine is taken as owned.
+    if hour.method != "rented" and record.confidence != "measured":
+        return None
+    return hour.total_usd * count / 3600 / rate * 1e6
+
+
+@lru_cache(maxsize=512)
+def _listed(
+    arch: Architecture, phase: Literal["train", "decode"], load: _Load, kind: str, count: int
+) -> OperatorTable:
+    """List the operators of a step once for all machines."""
+    chosen = WEIGHT_TYPES[kind]
+    decodes = phase == "decode"
+    return with_stored_weights(
+        operators(
+            arch,
+            phase=phase,
+            tokens=1 if decodes else load.context,
+            context=load.context if decodes else None,
+            batch=load.users if decodes else 1,
+            dtype_bytes=chosen.activation_bytes,
+            tensor_parallel=count,
+        ),
+        chosen,
+    )
+
+
+def _decode_rate(
+    arch: Architecture, machine: Machine, kind: WeightType, load: _Load, count: int
+) -> tuple[float, str]:
+    """Return output tokens per second of all users together, and what limits them."""
+    table = _listed(arch, "decode", load, kind.name, count)
+    kernels_s = float((table.count * operator_times_s(table, machine)).sum())
+    size = load.users * arch.hidden_size * kind.activation_bytes
+    # One sum over the group after attention and one after the MLP.
+    links_s = 2 * arch.num_layers * float(all_reduce_s(machine, size, count)) if count > 1 else 0.0
+    moved = float(table.total("bytes_moved"))
+    memory_s = moved / float(machine.bandwidth(moved))
+    # Where products are slow at few rows, moving the bytes is a small part of the time.
+    bound = "compute" if memory_s < kernels_s / 2 else "bandwidth"
+    return load.users / (kernels_s + links_s), "links" if links_s > kernels_s else bound
+
+
+def _training_rate(
+    arch: Architecture, machine: Machine, kind: WeightType, load: _Load, layout: Layout
+) -> tuple[float, str]:
+    """Return trained tokens per second of all accelerators, and what limits them."""
+    accumulation = max(1, round(_STEP_TOKENS / (load.context * layout.data)))
+    if load.use == "lora":
+        return _adapter_rate(arch, machine, kind, load, layout)
+    cost = training_step(
+        arch,
+        machine=machine,
+        micro_batch=1,
+        sequence_length=load.context,
+        accumulation=accumulation,
+        layout=layout,
+    )
+    if cost.data_s > cost.compute_s:
+        return cost.tokens / cost.time_s, "links"
+    return cost.tokens / cost.time_s, "compute" if cost.product_s > 0.5 * cost.compute_s else (
+        "bandwidth"
+    )
+
+
+def _adapter_rate(
+    arch: Architecture, machine: Machine, kind: WeightType, load: _Load, layout: Layout
+) -> tuple[float, str]:
+    """Return trained tokens per second of adapters: no gradients of the frozen weights."""
+    table = _listed(arch, "train", load, kind.name, 1)
+    times = table.count * operator_times_s(table, machine)
+    frozen = np.array([not name.endswith(".grad_weight") for name in table.names])
+    forward = np.array(["." not in name for name in table.names])
+    repeated = times[forward].sum() if layout.recompute == RECOMPUTE[2] else 0.0
+    kernels_s = float(times[frozen].sum() + repeated)
+    gathered = stored_bytes(arch, kind) if layout.zero_stage == 3 else 0.0
+    # Frozen weights are gathered for the forward and the backward pass.
+    links_s = float(all_reduce_s(machine, gathered, layout.data)) if gathered else 0.0
+    products = table.mask("matmul") | table.mask("attention")
+    bound = "compute" if times[frozen & products].sum() > 0.5 * kernels_s else "bandwidth"
+    rate = layout.data * load.context / max(kernels_s, links_s)
+    return rate, "links" if links_s > kernels_s else bound
