@@ -113,7 +113,7 @@ def test_long_contexts_side_by_side(capsys):
 @pytest.mark.parametrize(
     ("verb", "options", "names"),
     [
-        ("train", ("--machine", "H100-SXM5-80GB"), {"train.step_time", "train.peak_memory"}),
+        ("train", ("--machine", "MI325X"), {"train.step_time", "train.peak_memory"}),
         ("serve", ("--machine", "A100-SXM4-80GB", "--batch", "4"), {"serve.ttft", "serve.tpot"}),
         ("memory", ("--tensor", "8", "--recompute", "full"), {"plan.memory_per_accelerator"}),
     ],
@@ -136,3 +136,17 @@ def test_an_unknown_policy_is_refused(capsys):
     for verb in ("train", "memory"):
         assert run("cost", verb, "--model", "llama-3-8b", "--recompute", "some") == 2
         assert "--recompute 'some'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "--model", "llama-3-8b"),
+        ("serve", "--model", "llama-3.1-70b", "--context", "1024"),
+    ],
+)
+def test_what_does_not_fit_says_so_first_and_fails(words, capsys):
+    assert run("cost", *words, "--machine", "H100-SXM5-80GB") == 1
+    first = " ".join(capsys.readouterr().out.strip().split("\n\n")[0].split())
+    assert f"{words[2]} does not fit: needs 1" in first
+    assert "has 80 GB; fits on " in first

@@ -22,7 +22,9 @@ from steelyard.cost import (
     training_step,
 )
 from steelyard.cost.layout import RECOMPUTE
+from steelyard.cost.weights import WEIGHT_TYPES
 from steelyard.errors import CalibrationError, ConfigError
+from steelyard.plan.fit import Use, place
 from steelyard.quantity import Forecast
 from steelyard.runs import Column, Report, Section, Table
 from steelyard.runs.report import Cell
@@ -121,8 +123,10 @@ def train(
     sequence_length: int = 2048,
     accumulation: int = 1,
     recompute: str = "none",
-) -> None:
+) -> int:
     """Forecast one optimizer step on one accelerator.
+
+    Example: steelyard cost train --model gpt2-xl --machine L40S --micro-batch 4
 
     Args:
         subject: model and machine.
@@ -130,6 +134,9 @@ def train(
         sequence_length: tokens per sequence.
         accumulation: micro-batches per step.
         recompute: activations that the backward pass computes again: none, selective or full.
+
+    Returns:
+        Exit status: 1 where the memory does not suffice.
     """
     _check_recompute(recompute)
     device = subject.roofline()
@@ -151,15 +158,37 @@ def train(
     )
     said = "weights, optimizer and saved activations"
     forecasts.append(_derived("train.peak_memory", step.memory.total, 0.15, said))
-    parts = _parts(step, "s", "compute_s", "update_s")
-    parts.append(["fits in memory", "yes" if step.memory.total <= device.memory_bytes else "no"])
+    lack = _lack(subject, device, step.memory.total, "train", sequence_length)
     _print(
-        f"Training {subject.model} on {subject.machine}",
+        lack or f"Training {subject.model} on {subject.machine}",
         f"{step.tokens:,.0f} tokens per step",
         forecasts,
-        parts,
+        _parts(step, "s", "compute_s", "update_s"),
         json=subject.json,
     )
+    return 1 if lack else 0
+
+
+def _lack(
+    subject: Subject, device: Machine, needs: float, use: Use, context: int, users: int = 1
+) -> str:
+    """Say what a model that does not fit needs, has, and how many would do; empty if it fits."""
+    if needs <= device.memory_bytes:
+        return ""
+    has = pretty(device.memory_bytes, "byte")
+    said = f"{subject.model} does not fit: needs {pretty(needs, 'byte')}, has {has}"
+    if device.provenance == "measured" or device.dtype not in WEIGHT_TYPES:
+        return said
+    found = place(
+        subject.architecture(),
+        [(catalog.accelerator(subject.machine), None)],
+        use=use,
+        context=context,
+        users=users,
+        weights=(device.dtype,),
+    )
+    enough = next((item.count for item in found if item.fits), 0)
+    return f"{said}; fits on {enough}" if enough else said
 
 
 def _check_recompute(name: str) -> None:
@@ -169,13 +198,18 @@ def _check_recompute(name: str) -> None:
 
 
 @app.command
-def serve(*, subject: Subject, context: int = 2048, batch: int = 1) -> None:
+def serve(*, subject: Subject, context: int = 2048, batch: int = 1) -> int:
     """Forecast prefill and decoding on one accelerator.
+
+    Example: steelyard cost serve --model llama-3.1-8b --machine L40S --context 8192 --batch 4
 
     Args:
         subject: model and machine.
         context: tokens of each user.
         batch: users that decode together.
+
+    Returns:
+        Exit status: 1 where the memory does not suffice.
     """
     device = subject.roofline()
     arch = subject.architecture()
@@ -202,13 +236,15 @@ def serve(*, subject: Subject, context: int = 2048, batch: int = 1) -> None:
     free = device.memory_bytes - memory.weights - memory.activations - memory.workspace
     parts = _parts(memory, "byte", "weights", "kv_cache", "total")
     parts.append(["users that fit", max(0, int(free // (cache * context)))])
+    lack = _lack(subject, device, memory.total, "serve", context, batch)
     _print(
-        f"Serving {subject.model} on {subject.machine}",
+        lack or f"Serving {subject.model} on {subject.machine}",
         f"context {context:,}, batch {batch}",
         forecasts,
         parts,
         json=subject.json,
     )
+    return 1 if lack else 0
 
 
 @app.command
