@@ -4,6 +4,8 @@ The overview is printed here and only the room that was asked for is imported, s
 stays fast.
 """
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -124,8 +126,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    # A terminal that knows only ASCII gets question marks for the rest, not an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = _run(words)
+        # What is still in the buffer may meet a full disk: better here than after the verdict.
+        sys.stdout.flush()
     except SteelyardError as error:
         if debug:
             raise
@@ -138,4 +146,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader, such as `head`, has enough: without this Python complains while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        if debug:
+            raise
+        _print_error(_of_system(error), words)
+        if error.errno == errno.ENOSPC:
+            # What could not be written would be tried once more at the exit, and fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 2
     raise SystemExit(code)
+
+
+def _of_system(error: OSError) -> SteelyardError:
+    """Return an error of the operating system in the package's words."""
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return SteelyardError(f"{reason[:1].lower()}{reason[1:]}", hint="free it and try again")
+    return SteelyardError(
+        f"cannot use {error.filename}: {reason[:1].lower()}{reason[1:]}",
+        hint="give a place that can be read and written",
+    )

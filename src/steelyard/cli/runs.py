@@ -8,7 +8,7 @@ import cyclopts
 import msgspec
 
 from steelyard.cli.output import Switch, print_report
-from steelyard.errors import ConfigError, StoreError
+from steelyard.errors import ConfigError
 from steelyard.runs import export as exports
 from steelyard.runs import views
 
@@ -33,13 +33,7 @@ def _open(store: str) -> "RunStore":
     """Open an existing store; a folder that holds none is refused."""
     from steelyard.runs.store import RunStore
 
-    # Opening makes a store where there is none: a misspelled folder would look like an empty store.
-    if store and "://" not in store and not (Path(store).expanduser() / "runs.sqlite").is_file():
-        raise StoreError(
-            f"no run store in {store}",
-            hint="give the folder that holds runs.sqlite, or leave --store out",
-        )
-    return RunStore(store or None)
+    return RunStore.existing(store or None)
 
 
 @app.command(name="list")

@@ -162,7 +162,7 @@ def model_folder(text: str) -> Path:
     from steelyard.runs.store import RunStore
 
     try:
-        record = RunStore().get(text)
+        record = RunStore.existing().get(text)
     except StoreError as error:
         raise StoreError(
             f"{text!r} is neither a model folder nor a run", hint=error.hint

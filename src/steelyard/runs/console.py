@@ -36,7 +36,8 @@ def render_console(report: Document, console: Console | None = None) -> None:
         if section.title:
             console.print(RichText(section.title, style="bold underline"))
         for block in section.blocks:
-            console.print(_block(block, console.width))
+            # A name longer than the line is printed whole: cut, it could not be copied.
+            console.print(_block(block, console.width), crop=False)
             console.print()
 
 

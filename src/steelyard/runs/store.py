@@ -92,6 +92,28 @@ class RunStore:
             str(location) if is_url else f"sqlite:///{self.folder / 'runs.sqlite'}"
         )
 
+    @classmethod
+    def existing(cls, location: Path | str | None = None) -> "RunStore":
+        """Open a store that is there, to read it: nothing is made where there is none.
+
+        Args:
+            location: a folder, or a "postgresql://..." URL; None for `runs` in the user's data
+                folder.
+
+        Raises:
+            StoreError: the folder holds no store, or the store cannot be used.
+        """
+        folder = Path(location or user_dir() / "runs").expanduser()
+        is_url = isinstance(location, str) and "://" in location
+        if not is_url and not (folder / "runs.sqlite").is_file():
+            raise StoreError(
+                f"no run store in {folder}",
+                hint="give the folder that holds runs.sqlite"
+                if location
+                else "`steelyard quickstart` makes the first run",
+            )
+        return cls(location)
+
     def create(
         self, kind: str, recipe: Mapping[str, Any], *, seed: int, name: str = ""
     ) -> RunWriter:

@@ -57,6 +57,8 @@ def fit(
 
     chart_file(chart)  # a wrong name is refused before minutes of fitting
     wanted = laws.law_named(law).fix(**numbers(fix, "--fix"))
+    if bootstraps < 0 or seed < 0:
+        raise ConfigError("--bootstraps and --seed are at least 0")
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
     if chart is not None:

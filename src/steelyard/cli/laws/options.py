@@ -95,7 +95,11 @@ class TableOptions:
             # A store states parameters and units itself; only what it does not know is taken.
             own = {name: word for name, word in stated.items() if name in ("tokenizer", "schedule")}
             table = RunTable.from_store(
-                RunStore(file), kind=self.kind, drop_invalid=self.drop_invalid, **own, **columns
+                RunStore.existing(file),
+                kind=self.kind,
+                drop_invalid=self.drop_invalid,
+                **own,
+                **columns,
             )
         else:
             table = RunTable.read(file, drop_invalid=self.drop_invalid, **stated, **columns)

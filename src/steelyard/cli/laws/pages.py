@@ -79,7 +79,10 @@ def fit_page(fitted: "Fit", profiles: "Sequence[Profile]") -> Report:
     for name, value in fitted.params.items():
         note = "flat, see its profile" if name in flat else ""
         note = "at its bound" if name in fitted.at_bounds else note
-        rows.append([name, *(f"{end:.5g}" for end in (value, *fitted.interval(name))), note])
+        # Without bootstraps an interval would be a point that passes for certainty.
+        ends = fitted.interval(name) if len(fitted.samples) else ()
+        figures = [f"{end:.5g}" for end in (value, *ends)]
+        rows.append([name, *figures, *[""] * (3 - len(figures)), note])
     formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
     return _page(
         f"Law {fitted.law.name}",
@@ -87,7 +90,9 @@ def fit_page(fitted: "Fit", profiles: "Sequence[Profile]") -> Report:
         "Parameters",
         [Column("parameter"), *_right("fitted", "low", "high"), Column("note")],
         rows,
-        f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})",
+        f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})"
+        if len(fitted.samples)
+        else "no intervals: nothing was resampled",
         [*_fit_notes(fitted), *(f"profile of {item}" for item in profiles)],
     )
 

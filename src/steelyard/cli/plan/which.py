@@ -88,7 +88,8 @@ def which(
 def _print(title: str, found: list[Contender], shown: tuple[str, ...], *, per_hour: bool) -> None:
     """Print the contenders, those that can do the work first."""
     heads = [Column("accelerator"), Column("count", align="right")]
-    heads += [Column(name, align="right") for name in shown]
+    # The last figures leave first where the terminal is too narrow for all.
+    heads += [Column(name, align="right", rank=rank) for rank, name in enumerate(shown)]
     rows = [[item.accelerator, item.count or "", *_values(item, shown)] for item in found]
     table = Table(
         columns=[*heads, Column("why not")],

@@ -1,0 +1,68 @@
+"""The first day's questions and mishaps, at two widths of a terminal and in a pipe."""
+
+import contextlib
+import io
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from steelyard.cli.main import main
+
+CASES = tomllib.loads(Path(__file__).with_name("first_day.toml").read_text())["case"]
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEELYARD_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    size, tokens = np.meshgrid(np.geomspace(1e7, 1e9, 5), np.geomspace(1e9, 1e11, 4))
+    loss = 1.7 + 400 / size**0.34 + 410 / tokens**0.28
+    rows = np.column_stack([size.ravel(), tokens.ravel(), loss.ravel()])
+    lines = [",".join(map(repr, map(float, row))) for row in rows]
+    (folder / "runs.csv").write_text("\n".join(["parameters,tokens,loss", *lines]) + "\n")
+    return tmp_path
+
+
+def run(words, width, monkeypatch):
+    """Run a command line in this process; a width makes it print to a terminal of that width."""
+    out = Terminal() if width else io.StringIO()
+    monkeypatch.setenv("COLUMNS", str(width or 80))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+    return int(ended.value.code or 0), ESCAPES.sub("", out.getvalue())
+
+
+@pytest.mark.parametrize("width", [80, 120, 0], ids=["80", "120", "piped"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["asks"].replace(" ", "-"))
+def test_first_day(case, width, home, monkeypatch):
+    code, shown = run(case["words"], width, monkeypatch)
+    assert code == case.get("code", 0), shown
+    text = " ".join(shown.split())
+    for part in case["shows"]:
+        assert part in text, shown
+    for part in ["Traceback", *case.get("hides", [])]:
+        assert part not in text
+    if not width:
+        assert "\x1b" not in shown
+    if "leaves" in case:
+        assert sorted(path.name for path in home.rglob("*") if path.is_file()) == ["runs.csv"]
+
+
+def test_the_terminal_stands_for_a_real_one(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Terminal()
+    with contextlib.redirect_stdout(out):
+        assert Console().is_terminal
