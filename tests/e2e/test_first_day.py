@@ -39,9 +39,12 @@ def run(words, width, monkeypatch):
     """Run a command line in this process; a width makes it print to a terminal of that width."""
     out = Terminal() if width else io.StringIO()
     monkeypatch.setenv("COLUMNS", str(width or 80))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main(words)
     return int(ended.value.code or 0), ESCAPES.sub("", out.getvalue())
 
 

@@ -24,7 +24,7 @@ from steelyard.cost import (
 from steelyard.cost.layout import RECOMPUTE
 from steelyard.cost.weights import WEIGHT_TYPES
 from steelyard.errors import CalibrationError, ConfigError
-from steelyard.plan.fit import Use, place
+from steelyard.plan.fit import Use, fits_on
 from steelyard.quantity import Forecast
 from steelyard.runs import Column, Report, Section, Table
 from steelyard.runs.report import Cell
@@ -179,15 +179,9 @@ def _lack(
     said = f"{subject.model} does not fit: needs {pretty(needs, 'byte')}, has {has}"
     if device.provenance == "measured" or device.dtype not in WEIGHT_TYPES:
         return said
-    found = place(
-        subject.architecture(),
-        [(catalog.accelerator(subject.machine), None)],
-        use=use,
-        context=context,
-        users=users,
-        weights=(device.dtype,),
-    )
-    enough = next((item.count for item in found if item.fits), 0)
+    record = catalog.accelerator(subject.machine)
+    load = {"context": context, "users": users}
+    enough = fits_on(subject.architecture(), record, use=use, weights=device.dtype, **load)
     return f"{said}; fits on {enough}" if enough else said
 
 

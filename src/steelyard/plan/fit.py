@@ -34,7 +34,7 @@ from steelyard.cost.weights import (
 from steelyard.errors import CatalogError
 from steelyard.quantity import Forecast
 
-__all__ = ["COUNTS", "PREFILL_CHUNK", "RESERVE", "USES", "Placement", "Use", "place"]
+__all__ = ["COUNTS", "PREFILL_CHUNK", "RESERVE", "USES", "Placement", "Use", "fits_on", "place"]
 
 Use = Literal["serve", "train", "lora"]
 USES: dict[Use, str] = {
@@ -146,6 +146,33 @@ def place(
         for kind in kinds
     ]
     return sorted(found, key=_rank)
+
+
+def fits_on(
+    arch: Architecture,
+    record: Accelerator,
+    *,
+    use: Use,
+    weights: str,
+    context: int = 4096,
+    users: int = 1,
+) -> int:
+    """Return how many accelerators of a node hold a model.
+
+    Args:
+        arch: model to place.
+        record: accelerator.
+        use: what for.
+        weights: weight type.
+        context: tokens of each sequence.
+        users: sequences served together.
+
+    Returns:
+        The fewest of 1, 2, 4 and 8; 0 where none of them suffices.
+    """
+    load = {"context": context, "users": users}
+    [found] = place(arch, [(record, None)], use=use, weights=(weights,), **load)
+    return found.count if found.fits else 0
 
 
 def _rank(item: Placement) -> tuple[Any, ...]:

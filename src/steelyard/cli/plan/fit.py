@@ -13,7 +13,7 @@ from steelyard.config import to_plain
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WEIGHT_TYPES
 from steelyard.errors import ConfigError
-from steelyard.plan.fit import COUNTS, USES, Placement, Use, place
+from steelyard.plan.fit import COUNTS, USES, Placement, Use, fits_on, place
 from steelyard.plan.largest import largest_served
 from steelyard.plan.shapes import model_of
 from steelyard.runs.report import Cell, Column, Report, Section, Table
@@ -206,16 +206,10 @@ def _lack(
 ) -> str:
     """Say what the least short placement needs, has, and how many would do."""
     least = min(placed, key=lambda item: item.memory.total / item.limit_bytes)
-    more = place(
-        arch,
-        [item for item in records if item[0].name == least.accelerator],
-        use=least.use,
-        context=context,
-        users=users,
-        weights=(least.weights,),
-        counts=COUNTS,
-    )[0]
-    enough = f"; fits on {more.count}" if more.fits else ""
+    record = next(item for item, _ in records if item.name == least.accelerator)
+    load = {"context": context, "users": users}
+    count = fits_on(arch, record, use=least.use, weights=least.weights, **load)
+    enough = f"; fits on {count}" if count else ""
     return (
         f"{arch.name} does not fit: needs {pretty(least.memory.total, 'byte')} in {least.weights}, "
         f"{least.count} x {least.accelerator} has {pretty(least.limit_bytes, 'byte')} each{enough}"
