@@ -180,8 +180,9 @@ def _lack(
     if device.provenance == "measured" or device.dtype not in WEIGHT_TYPES:
         return said
     record = catalog.accelerator(subject.machine)
-    load = {"context": context, "users": users}
-    enough = fits_on(subject.architecture(), record, use=use, weights=device.dtype, **load)
+    enough = fits_on(
+        subject.architecture(), record, use=use, weights=device.dtype, context=context, users=users
+    )
     return f"{said}; fits on {enough}" if enough else said
 
 

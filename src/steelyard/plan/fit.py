@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Site
-from steelyard.cost.collectives import all_reduce_s
-from steelyard.cost.layout import RECOMPUTE, Layout
+from steelyard.cost.layout import Layout
 from steelyard.cost.memory import (
     MIXED,
     PURE_FP32,
@@ -20,23 +18,21 @@ from steelyard.cost.memory import (
     training_memory,
 )
 from steelyard.cost.money import chip_hour
-from steelyard.cost.operators import OperatorTable, operators
-from steelyard.cost.roofline import Machine, operator_times_s
-from steelyard.cost.step import training_step
+from steelyard.cost.operators import operators
+from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import (
     WEIGHT_TYPES,
     WeightType,
     product_dtype,
     stored_bytes,
     stored_serving_memory,
-    with_stored_weights,
 )
 from steelyard.errors import CatalogError
+from steelyard.plan.rates import Load, Use, decode_rate, training_rate
 from steelyard.quantity import Forecast
 
 __all__ = ["COUNTS", "PREFILL_CHUNK", "RESERVE", "USES", "Placement", "Use", "fits_on", "place"]
 
-Use = Literal["serve", "train", "lora"]
 USES: dict[Use, str] = {
     "serve": "serving",
     "train": "training, or fine-tuning of all weights",
@@ -52,8 +48,6 @@ statements of what fits come out right."""
 PREFILL_CHUNK = 512
 """Most prompt tokens of one serving step, as engines split them by default."""
 _LORA_RANK = 16
-_STEP_TOKENS = 131072
-"""Tokens of a training step: gradients are accumulated up to it."""
 _ENGINE_TYPES = ("fp32", "bf16")
 """Weight types that the engines of this package compute with."""
 
@@ -94,21 +88,6 @@ class Placement:
         return self.memory.total <= self.limit_bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Load:
-    """What the model has to do.
-
-    Attributes:
-        use: what for.
-        context: tokens of each sequence.
-        users: sequences that decode together.
-    """
-
-    use: Use
-    context: int
-    users: int
-
-
 def place(
     arch: Architecture,
     accelerators: Iterable[tuple[Accelerator, Machine | None]],
@@ -136,7 +115,7 @@ def place(
         Placements that fit first, the cheapest first among them, then the fastest; those that do
         not fit at the end, the least short first.
     """
-    load = _Load(use=use, context=context, users=users)
+    load = Load(use=use, context=context, users=users)
     kinds = [WEIGHT_TYPES[name] for name in weights]
     kinds = [kind for kind in kinds if kind.trains or use != "train"]
     needs = {kind.name: _memories(arch, kind, load, tuple(counts)) for kind in kinds}
@@ -170,9 +149,10 @@ def fits_on(
     Returns:
         The fewest of 1, 2, 4 and 8; 0 where none of them suffices.
     """
-    load = {"context": context, "users": users}
-    [found] = place(arch, [(record, None)], use=use, weights=(weights,), **load)
-    return found.count if found.fits else 0
+    only = [(record, None)]
+    found = place(arch, only, use=use, weights=(weights,), context=context, users=users)
+    # Training keeps no weights of fewer than 16 bits: then nothing is placed.
+    return next((item.count for item in found if item.fits), 0)
 
 
 def _rank(item: Placement) -> tuple[Any, ...]:
@@ -185,7 +165,7 @@ def _rank(item: Placement) -> tuple[Any, ...]:
 _Needs = list[tuple[int, Layout, MemoryBreakdown]]
 
 
-def _memories(arch: Architecture, kind: WeightType, load: _Load, counts: tuple[int, ...]) -> _Needs:
+def _memories(arch: Architecture, kind: WeightType, load: Load, counts: tuple[int, ...]) -> _Needs:
     """Return the memory for each count and, in training, policy, the preferred first."""
     if load.use == "serve":
         return [
@@ -213,7 +193,7 @@ def _memories(arch: Architecture, kind: WeightType, load: _Load, counts: tuple[i
     return [(count, layout, _training(arch, kind, load, layout)) for count, layout in policies]
 
 
-def _training(arch: Architecture, kind: WeightType, load: _Load, layout: Layout) -> MemoryBreakdown:
+def _training(arch: Architecture, kind: WeightType, load: Load, layout: Layout) -> MemoryBreakdown:
     """Return the memory of training all weights, or adapters over frozen ones."""
     frozen = Precision(
         weights=stored_bytes(arch, kind) / sum(parameter_count(arch)),
@@ -257,7 +237,7 @@ def _placement(
     record: Accelerator,
     measured: Machine | None,
     kind: WeightType,
-    load: _Load,
+    load: Load,
     needs: _Needs,
     site: Site | None,
 ) -> Placement:
@@ -287,9 +267,9 @@ def _placement(
         return plain
     machine = _machine(record, measured, dtype)
     if load.use == "serve":
-        rate, bound = _decode_rate(arch, machine, kind, load, count)
+        rate, bound = decode_rate(arch, machine, kind, load, count)
     else:
-        rate, bound = _training_rate(arch, machine, kind, load, layout)
+        rate, bound = training_rate(arch, machine, kind, load, layout)
     return replace(
         plain,
         tokens_per_s=_rate_forecast(load.use, rate, machine),
@@ -331,81 +311,3 @@ def _usd_per_million(
     if hour.method != "rented" and record.confidence != "measured":
         return None
     return hour.total_usd * count / 3600 / rate * 1e6
-
-
-@lru_cache(maxsize=512)
-def _listed(
-    arch: Architecture, phase: Literal["train", "decode"], load: _Load, kind: str, count: int
-) -> OperatorTable:
-    """List the operators of a step once for all machines."""
-    chosen = WEIGHT_TYPES[kind]
-    decodes = phase == "decode"
-    return with_stored_weights(
-        operators(
-            arch,
-            phase=phase,
-            tokens=1 if decodes else load.context,
-            context=load.context if decodes else None,
-            batch=load.users if decodes else 1,
-            dtype_bytes=chosen.activation_bytes,
-            tensor_parallel=count,
-        ),
-        chosen,
-    )
-
-
-def _decode_rate(
-    arch: Architecture, machine: Machine, kind: WeightType, load: _Load, count: int
-) -> tuple[float, str]:
-    """Return output tokens per second of all users together, and what limits them."""
-    table = _listed(arch, "decode", load, kind.name, count)
-    kernels_s = float((table.count * operator_times_s(table, machine)).sum())
-    size = load.users * arch.hidden_size * kind.activation_bytes
-    # One sum over the group after attention and one after the MLP.
-    links_s = 2 * arch.num_layers * float(all_reduce_s(machine, size, count)) if count > 1 else 0.0
-    moved = float(table.total("bytes_moved"))
-    memory_s = moved / float(machine.bandwidth(moved))
-    # Where products are slow at few rows, moving the bytes is a small part of the time.
-    bound = "compute" if memory_s < kernels_s / 2 else "bandwidth"
-    return load.users / (kernels_s + links_s), "links" if links_s > kernels_s else bound
-
-
-def _training_rate(
-    arch: Architecture, machine: Machine, kind: WeightType, load: _Load, layout: Layout
-) -> tuple[float, str]:
-    """Return trained tokens per second of all accelerators, and what limits them."""
-    accumulation = max(1, round(_STEP_TOKENS / (load.context * layout.data)))
-    if load.use == "lora":
-        return _adapter_rate(arch, machine, kind, load, layout)
-    cost = training_step(
-        arch,
-        machine=machine,
-        micro_batch=1,
-        sequence_length=load.context,
-        accumulation=accumulation,
-        layout=layout,
-    )
-    if cost.data_s > cost.compute_s:
-        return cost.tokens / cost.time_s, "links"
-    return cost.tokens / cost.time_s, "compute" if cost.product_s > 0.5 * cost.compute_s else (
-        "bandwidth"
-    )
-
-
-def _adapter_rate(
-    arch: Architecture, machine: Machine, kind: WeightType, load: _Load, layout: Layout
-) -> tuple[float, str]:
-    """Return trained tokens per second of adapters: no gradients of the frozen weights."""
-    table = _listed(arch, "train", load, kind.name, 1)
-    times = table.count * operator_times_s(table, machine)
-    frozen = np.array([not name.endswith(".grad_weight") for name in table.names])
-    forward = np.array(["." not in name for name in table.names])
-    repeated = times[forward].sum() if layout.recompute == RECOMPUTE[2] else 0.0
-    kernels_s = float(times[frozen].sum() + repeated)
-    gathered = stored_bytes(arch, kind) if layout.zero_stage == 3 else 0.0
-    # Frozen weights are gathered for the forward and the backward pass.
-    links_s = float(all_reduce_s(machine, gathered, layout.data)) if gathered else 0.0
-    products = table.mask("matmul") | table.mask("attention")
-    bound = "compute" if times[frozen & products].sum() > 0.5 * kernels_s else "bandwidth"
-    rate = layout.data * load.context / max(kernels_s, links_s)
-    return rate, "links" if links_s > kernels_s else bound

@@ -207,8 +207,9 @@ def _lack(
     """Say what the least short placement needs, has, and how many would do."""
     least = min(placed, key=lambda item: item.memory.total / item.limit_bytes)
     record = next(item for item, _ in records if item.name == least.accelerator)
-    load = {"context": context, "users": users}
-    count = fits_on(arch, record, use=least.use, weights=least.weights, **load)
+    count = fits_on(
+        arch, record, use=least.use, weights=least.weights, context=context, users=users
+    )
     enough = f"; fits on {count}" if count else ""
     return (
         f"{arch.name} does not fit: needs {pretty(least.memory.total, 'byte')} in {least.weights}, "
