@@ -19,6 +19,9 @@ def screen(*, stderr: bool = False) -> Console:
 
     Args:
         stderr: whether to print to standard error.
+
+    Returns:
+        The console.
     """
     stream = sys.stderr if stderr else sys.stdout
     plain = bool(os.environ.get("NO_COLOR")) or not stream.isatty()

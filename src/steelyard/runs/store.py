@@ -100,6 +100,9 @@ class RunStore:
             location: a folder, or a "postgresql://..." URL; None for `runs` in the user's data
                 folder.
 
+        Returns:
+            The store.
+
         Raises:
             StoreError: the folder holds no store, or the store cannot be used.
         """
