@@ -45,8 +45,9 @@ def test_list_show_compare(ids: list[str], tmp_path: Path, capsys) -> None:
     out = capsys.readouterr().out
     assert all(run in out for run in ids)
     assert call("list", "--json", "--limit", "1", tmp_path=tmp_path) == 0
-    rows = json.loads(capsys.readouterr().out)["sections"][0]["blocks"][0]["rows"]
-    assert [row[0] for row in rows] == [ids[1]]
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in rows] == [ids[1]]
+    assert rows[0]["measurements"]
     assert call("show", ids[0][:6], "--html", str(tmp_path / "run.html"), tmp_path=tmp_path) == 0
     out = capsys.readouterr().out
     assert "optimizer.rate" in out
@@ -67,10 +68,7 @@ def test_check_exits_by_verdict_and_fills_the_ledger(
     assert "inside" in out
     assert "Forecast but not measured: eval.loss" in out
     assert call("check", ids[1], "--record", "law", "--json", tmp_path=tmp_path) == 1
-    assert (
-        json.loads(capsys.readouterr().out)["sections"][0]["blocks"][0]["checks"][0]["covered"]
-        is False
-    )
+    assert json.loads(capsys.readouterr().out)["checks"][0]["covered"] is False
     assert call("ledger", tmp_path=tmp_path) == 0
     assert "50 %" in capsys.readouterr().out
 

@@ -23,11 +23,22 @@ def print_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def print_report(report: Report, *, json: bool, html: Path | None = None) -> None:
-    """Print a report for people or as JSON, and write it to an HTML file where one is named."""
+def print_report(
+    report: Report, *, json: bool, html: Path | None = None, values: Any = None
+) -> None:
+    """Print a report for people, or JSON, and write it to an HTML file where one is named.
+
+    Args:
+        report: what people see.
+        json: print JSON: the values, or the report's layout where there are none.
+        html: file for the page.
+        values: what programs want to know, without layout.
+    """
     if html:
         report.write_html(html)
-    if json:
+    if json and values is not None:
+        print_json(values)
+    elif json:
         sys.stdout.write(report.to_json() + "\n")
     else:
         report.print()

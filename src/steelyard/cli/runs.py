@@ -2,13 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 import msgspec
 
 from steelyard.cli.output import Switch, print_report
+from steelyard.config import to_plain
 from steelyard.errors import ConfigError
+from steelyard.quantity import Check
 from steelyard.runs import export as exports
 from steelyard.runs import views
 
@@ -47,10 +49,9 @@ def list_runs(*, kind: str = "", limit: int = 30, store: Store = "", json: Switc
         json: print JSON.
     """
     opened = _open(store)
-    print_report(
-        views.list_report(opened.list(kind=kind, limit=max(limit, 0)), opened.database.url),
-        json=json,
-    )
+    records = opened.list(kind=kind, limit=max(limit, 0))
+    report = views.list_report(records, opened.database.url)
+    print_report(report, json=json, values=list(map(to_plain, records)))
 
 
 @app.command
@@ -65,8 +66,15 @@ def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Swit
     """
     opened = _open(store)
     record = opened.get(run)
-    report = views.run_report(record, opened.check(record.id), opened.columns(record.id))
-    print_report(report, json=json, html=html)
+    checks = opened.check(record.id)
+    report = views.run_report(record, checks, opened.columns(record.id))
+    values = to_plain(record) | {"checks": list(map(_values, checks))}
+    print_report(report, json=json, html=html, values=values)
+
+
+def _values(check: Check) -> dict[str, Any]:
+    """Return a check as JSON values, with its error and verdict."""
+    return to_plain(check) | {"relative_error": check.relative_error, "covered": check.covered}
 
 
 @app.command
@@ -87,7 +95,8 @@ def compare(*runs: str, store: Store = "", json: Switch = False) -> None:
             hint="steelyard runs compare ID ID",
         )
     opened = _open(store)
-    print_report(views.compare_report([opened.get(run) for run in runs]), json=json)
+    records = [opened.get(run) for run in runs]
+    print_report(views.compare_report(records), json=json, values=list(map(to_plain, records)))
 
 
 @app.command
@@ -121,7 +130,8 @@ def check(
     checks = opened.check(found.id)
     if record:
         Ledger(opened).record(record, checks, found.id)
-    print_report(views.check_report(found, checks), json=json, html=html)
+    values = {"id": found.id, "checks": list(map(_values, checks))}
+    print_report(views.check_report(found, checks), json=json, html=html, values=values)
     return 0 if all(item.covered for item in checks) else 1
 
 
@@ -177,4 +187,6 @@ def ledger(*, store: Store = "", json: Switch = False) -> None:
     from steelyard.runs.ledger import Ledger
 
     opened = _open(store)
-    print_report(views.ledger_report(Ledger(opened).summary(), opened.database.url), json=json)
+    rows = Ledger(opened).summary()
+    report = views.ledger_report(rows, opened.database.url)
+    print_report(report, json=json, values=list(map(to_plain, rows)))

@@ -38,11 +38,12 @@ def _moment(time_s: float) -> str:
 
 def _duration(record: RunRecord) -> str:
     """Print how long a run took; a dash while it has no end."""
-    return (
-        "–"
-        if record.finished_s is None
-        else pretty_duration(max(record.finished_s - record.started_s, 0.0))
-    )
+    # What is measured counts every part of a run that was resumed, and of one stored at its end.
+    whole = [item.value for item in record.measurements if item.quantity == "run.duration"]
+    if not whole and record.finished_s is None:
+        return "–"
+    took = record.finished_s - record.started_s if record.finished_s is not None else 0.0
+    return pretty_duration(max(took, *whole, 0.0))
 
 
 def _machine(record: RunRecord) -> str:

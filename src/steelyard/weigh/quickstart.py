@@ -25,7 +25,7 @@ from steelyard.data.text import default_sources, prepare
 from steelyard.files import exclusive
 from steelyard.laws import Fit, allocate, published
 from steelyard.plan import Plan, plan_training
-from steelyard.quantity import Check, Forecast, check
+from steelyard.quantity import Check, Forecast, Measurement, check
 from steelyard.runs import Ledger, RunStore
 from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
@@ -128,7 +128,7 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         checks = check(forecasts, result.measurements()) + check(
             serving.forecasts, serving.measurements
         )
-        run_id = _keep(stages, config, ladder, checks)
+        run_id = _keep(stages, config, ladder, checks, time.monotonic() - began_s)
     return Quickstart(
         config=config,
         calibration=calibration,
@@ -274,7 +274,13 @@ def _serve(stages: Stages, config: QuickstartConfig) -> ServingOutcome:
     )
 
 
-def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list[Check]) -> str:
+def _keep(
+    stages: Stages,
+    config: QuickstartConfig,
+    ladder: Ladder,
+    checks: list[Check],
+    duration_s: float,
+) -> str:
     """Write the run and its checks into the run store and the ledger, once."""
 
     def work() -> str:
@@ -284,6 +290,7 @@ def _keep(stages: Stages, config: QuickstartConfig, ladder: Ladder, checks: list
             for item in checks:
                 run.forecast(item.forecast)
                 run.measure(item.measurement)
+            run.measure(Measurement(quantity="run.duration", value=duration_s))
             run.artifact("model", model_directory(config))
         ledger = Ledger(store)
         for forecaster, kinds in _forecasters(checks).items():
