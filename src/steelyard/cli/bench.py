@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError
+from steelyard.runs.progress import progress
 from steelyard.serve.client.load import LoadOptions, LoadResult, list_models, run_load
 from steelyard.serve.client.results import store_load, to_json, write_results
 from steelyard.serve.client.summary import LoadSummary, Slo, summarize
@@ -259,20 +260,11 @@ def _rows(options: BenchOptions, level: int, rate_per_s: float | None) -> list[T
 
 def _run(options: LoadOptions, rows: list[TraceRow], level: int, *, quiet: bool) -> LoadResult:
     """Run one level under a progress bar on standard error; every level has prompts of its own."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task(f"{level} at once" if level else "at arrival times", total=len(rows))
+    name = f"{level} at once" if level else "at arrival times"
+    with progress(name, total=len(rows), quiet=quiet) as advance:
         # Prompts of an earlier level would be in the server's prefix cache.
         chosen = replace(options, concurrency=level, seed=options.seed + 1000 * level)
-        return run_load(chosen, rows, on_progress=lambda done: bar.update(task, completed=done))
+        return run_load(chosen, rows, on_progress=lambda done: advance(done, ""))
 
 
 def _finish(

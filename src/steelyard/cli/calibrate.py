@@ -2,11 +2,10 @@
 
 import sys
 
-from rich.console import Console
-
 from steelyard.catalog import Calibration, store_calibration
 from steelyard.cli.output import Switch
 from steelyard.runs.grid import GridColumn, grid
+from steelyard.runs.progress import progress
 from steelyard.runs.screen import screen
 from steelyard.units import pretty
 
@@ -31,18 +30,12 @@ def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = Fals
 
 def _measure(quick: bool, device: str) -> Calibration:
     """Measure with a progress bar on standard error."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     # It loads torch, which the help of this command does without.
     from steelyard.catalog.calibrate import calibrate as measure
 
-    columns = (TextColumn("{task.description:<44}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
+    with progress("calibrate") as advance:
         return measure(
-            quick=quick,
-            device=device,
-            progress=lambda text, fraction: bar.update(task, description=text, completed=fraction),
+            quick=quick, device=device, progress=lambda text, share: advance(share, text)
         )
 
 

@@ -6,10 +6,15 @@ import cyclopts
 
 from steelyard.cli.output import Switch, print_report
 from steelyard.data.manifest import Manifest, read_manifest, verify
+from steelyard.runs.progress import progress
 from steelyard.runs.report import Column, Facts, Report, Section, Table
 from steelyard.units import parse, pretty
 
 app = cyclopts.App(name="data", help="Clean, deduplicate and tokenize text into verified shards.")
+
+
+_STAGES = ("read", "deduplicate", "tokenizer", "pack")
+"""What preparing text does, in order."""
 
 
 @app.command
@@ -34,21 +39,11 @@ def prepare(
         seed: seed that chooses the held-out documents.
         json: print JSON instead of a table.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from steelyard.data import text
 
     limit = int(parse(max_bytes, "byte", where="--max-bytes")) if max_bytes else None
     sources = list(paths) or text.default_sources()
-    with Progress(console=Console(stderr=True), transient=True, disable=json) as bar:
-        tasks = {}
-
-        def advance(stage: str, fraction: float) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=1.0)
-            bar.update(tasks[stage], completed=fraction)
-
+    with progress("prepare text", quiet=json) as advance:
         manifest = text.prepare(
             sources,
             out,
@@ -56,7 +51,9 @@ def prepare(
             heldout_fraction=heldout_fraction,
             seed=seed,
             max_bytes=limit,
-            progress=advance,
+            progress=lambda stage, share: advance(
+                (_STAGES.index(stage) + share) / len(_STAGES), stage
+            ),
         )
     _show(out, manifest, json)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from steelyard.cli.output import Switch
 from steelyard.files import write_bytes
+from steelyard.runs.progress import progress
 from steelyard.units import parse
-from steelyard.weigh.progress import console_bar
 from steelyard.weigh.settings import QuickstartConfig
 
 __all__ = ["quickstart"]
@@ -51,7 +51,7 @@ def quickstart(
     from steelyard.weigh.quickstart import run_quickstart
     from steelyard.weigh.report import build
 
-    report = build(run_quickstart(config, bar=console_bar))
+    report = build(run_quickstart(config, bar=progress))
     report.write_html(out / "report.html")
     write_bytes(out / "report.json", report.to_json().encode())
     if json:

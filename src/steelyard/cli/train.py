@@ -9,6 +9,7 @@ from steelyard import units
 from steelyard.cli.output import Switch, print_json
 from steelyard.data.shards import TokenShards
 from steelyard.quantity import QUANTITIES
+from steelyard.runs.progress import progress
 from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
@@ -45,25 +46,12 @@ def _train(
     config: TrainConfig, data: Path, out: Path, subprocess: bool, *, quiet: bool
 ) -> TrainResult:
     """Train under a progress bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
     from steelyard.train.trainer import train
 
-    columns = (
-        "{task.description}",
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task(config.architecture.name, total=config.steps, note="")
+    with progress(config.architecture.name, total=config.steps, quiet=quiet) as advance:
 
-        def on_step(progress: Progress) -> None:
-            note = f"loss {progress.loss:.3f}  {progress.tokens_per_s:,.0f} tokens/s"
-            bar.update(task, completed=progress.step, note=note)
+        def on_step(now: Progress) -> None:
+            advance(now.step, f"loss {now.loss:.3f}, {now.tokens_per_s:,.0f} tokens/s")
 
         if subprocess:
             return train_in_subprocess(config, data, out, on_step=on_step)
