@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from steelyard.cli.main import main
+from steelyard.cli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,22 @@ def test_a_value_from_a_recipe_is_refused_under_its_field(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "steps is 0" in error
     assert "--steps" not in error
+
+
+def test_completion_knows_every_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["--install-completion", "bash"])
+    assert not ended.value.code
+    place = Path(capsys.readouterr().out.split(": ")[1].strip())
+    script = place.read_text()
+    assert all(name in script for name in COMMANDS)
+    assert "--token-budget" in script
+
+
+def test_completion_of_an_unknown_shell_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    with pytest.raises(SystemExit) as ended:
+        main(["--install-completion"])
+    assert ended.value.code == 2
+    assert "no completion for the shell 'tcsh'" in capsys.readouterr().err

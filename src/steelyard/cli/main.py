@@ -8,10 +8,15 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steelyard import __version__
 from steelyard.errors import ConfigError, SteelyardError
+
+if TYPE_CHECKING:
+    import cyclopts
 
 __all__ = ["COMMANDS", "main"]
 
@@ -47,10 +52,12 @@ def _overview() -> str:
     return (
         "Usage: steelyard COMMAND [VERB] [OPTIONS]\n\nWeigh big AI work with small means: "
         "forecast, plan, run, check.\n\n"
-        f"Commands:\n{rows}\n\nOptions:\n  --help      This page; `steelyard COMMAND --help` for "
-        f"one command.\n"
-        "  --version   The version.\n  --debug     Show the traceback of an error.\n\nStart with: "
-        "steelyard quickstart\n"
+        f"Commands:\n{rows}\n\nOptions:\n"
+        "  --help                        This page; `steelyard COMMAND --help` for one command.\n"
+        "  --version                     The version.\n"
+        "  --debug                       Show the traceback of an error.\n"
+        "  --install-completion [SHELL]  Complete commands and options in bash, zsh or fish.\n\n"
+        "Start with: steelyard quickstart\n"
     )
 
 
@@ -62,6 +69,8 @@ def _run(words: list[str]) -> int:
     if words[0] == "--version":
         sys.stdout.write(f"{__version__}\n")
         return 0
+    if words[0] == "--install-completion":
+        return _install_completion(words[1:])
     if words[0] not in COMMANDS:
         import difflib
 
@@ -70,9 +79,7 @@ def _run(words: list[str]) -> int:
         raise ConfigError(f"no command {words[0]!r}", hint=hint)
     import cyclopts
 
-    app = cyclopts.App(name="steelyard", version=__version__, help_format="plaintext")
-    target, text = COMMANDS[words[0]]
-    app.command(f"steelyard.cli.{target}", name=words[0], help=text)
+    app = _app(words[:1])
     try:
         return int(
             app(
@@ -87,6 +94,31 @@ def _run(words: list[str]) -> int:
         raise ConfigError(
             " ".join(str(error).split()), hint=f"`steelyard {verb} --help` lists the options"
         ) from error
+
+
+def _app(names: Iterable[str]) -> "cyclopts.App":
+    """Make the application with some of its commands; each room is imported when it is used."""
+    import cyclopts
+
+    app = cyclopts.App(name="steelyard", version=__version__, help_format="plaintext")
+    for name in names:
+        target, text = COMMANDS[name]
+        app.command(f"steelyard.cli.{target}", name=name, help=text)
+    return app
+
+
+def _install_completion(words: list[str]) -> int:
+    """Write the completion of one shell, that of the session when none is named."""
+    shells = ("bash", "zsh", "fish")
+    shell = words[0] if words else Path(os.environ.get("SHELL", "")).name
+    if shell not in shells:
+        raise ConfigError(
+            f"no completion for the shell {shell!r}",
+            hint=f"name one: steelyard --install-completion {'|'.join(shells)}",
+        )
+    place = _app(COMMANDS).install_completion(shell=shell)
+    sys.stdout.write(f"{shell} completes steelyard from its next start: {place}\n")
+    return 0
 
 
 def _print_error(error: SteelyardError, words: list[str]) -> None:
