@@ -51,6 +51,8 @@ def run(words, width, monkeypatch):
 @pytest.mark.parametrize("width", [80, 120, 0], ids=["80", "120", "piped"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["asks"].replace(" ", "-"))
 def test_first_day(case, width, home, monkeypatch):
+    if case.get("home") == "file":
+        (home / "home").write_text("no folder")
     code, shown = run(case["words"], width, monkeypatch)
     assert code == case.get("code", 0), shown
     text = " ".join(shown.split())

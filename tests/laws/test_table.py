@@ -1,5 +1,8 @@
 import gzip
+import json
 import math
+import os
+import threading
 
 import numpy as np
 import polars as pl
@@ -372,3 +375,48 @@ def test_runs_of_a_store(tmp_path):
         RunTable.from_store(store, loss="eval.bits_per_byte")
     with pytest.raises(DataError, match="no rl with status done"):
         RunTable.from_store(store, kind="rl")
+
+
+ROWS = "1e7,1e9,3.5\n2e7,2e9,3.2\n4e7,4e9,3.0\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "parameters,tokens,loss\n" + ROWS,
+        " parameters , tokens, loss\n" + ROWS.replace(",", " , "),
+        "parameters;tokens;loss\n" + ROWS.replace(",", ";"),
+    ],
+    ids=["plain", "padded", "semicolons"],
+)
+def test_tables_are_read_as_people_write_them(tmp_path, text):
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    table = RunTable.read(path)
+    np.testing.assert_allclose(table["loss"], [3.5, 3.2, 3.0])
+    np.testing.assert_allclose(table["parameters"], [1e7, 2e7, 4e7])
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("parameters,tokens,loss,loss\n1e7,1e9,3.5,3.6\n")
+    with pytest.raises(DataError, match="more than one column 'loss'"):
+        RunTable.read(path)
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    place = tmp_path / "pipe"
+    os.mkfifo(place)
+    writer = threading.Thread(target=place.write_text, args=("parameters,tokens,loss\n" + ROWS,))
+    writer.start()
+    assert len(RunTable.read(place)["loss"]) == 3
+    writer.join()
+
+
+def test_a_loss_of_nan_as_json_writes_it_is_a_diverged_run(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    rows = [{"parameters": 1e7, "tokens": 1e9, "loss": loss} for loss in (3.5, math.nan, 3.4)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(FitError, match="row 2"):
+        RunTable.read(path)
+    np.testing.assert_allclose(RunTable.read(path, drop_invalid=True)["loss"], [3.5, 3.4])

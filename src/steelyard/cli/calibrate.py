@@ -3,6 +3,7 @@
 import sys
 
 from steelyard.catalog import Calibration, store_calibration
+from steelyard.catalog.stored import calibration_path
 from steelyard.cli.output import Switch
 from steelyard.runs.grid import GridColumn, grid
 from steelyard.runs.progress import progress
@@ -20,6 +21,8 @@ def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = Fals
         device: device to measure, cpu or cuda.
         json: print the stored record as JSON instead of a table.
     """
+    # A home that cannot be written is refused here, before minutes of measuring.
+    calibration_path().parent.mkdir(parents=True, exist_ok=True)
     calibration = _measure(quick, device)
     path = store_calibration(calibration)
     if json:

@@ -7,6 +7,7 @@ stays fast.
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -134,15 +135,17 @@ def _print_error(error: SteelyardError, words: list[str]) -> None:
 
 
 def _in_flags(error: SteelyardError, words: list[str]) -> tuple[str, str]:
-    """Return message and hint with a field named as the flag that was typed for it."""
+    """Return message and hint with fields named as the flags that set them."""
     from steelyard.cli.flags import flag_name
 
+    # A switch that a hint names as Python writes it, such as drop_invalid=True.
+    hint = re.sub(r"\b(\w+)=True\b", lambda found: f"--{flag_name(found[1])}", error.hint)
     name = error.field if isinstance(error, ConfigError) else ""
     flag = f"--{flag_name(name)}"
     # A value that was not typed comes from a file, where the field's own name stands.
     if not name or all(word.partition("=")[0] != flag for word in words):
-        return str(error), error.hint
-    return str(error).replace(name, flag), error.hint.replace(name, flag)
+        return str(error), hint
+    return str(error).replace(name, flag), hint.replace(name, flag)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

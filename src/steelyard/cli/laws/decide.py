@@ -12,6 +12,7 @@ from steelyard.cli.laws.options import (
     LawOptions,
     chart_file,
     dump,
+    known_inputs,
     numbers,
     source_fit,
 )
@@ -46,6 +47,7 @@ def predict(
     options = law or LawOptions()
     asked = options.law()
     run = numbers(at, "--at")
+    known_inputs(run, asked, "--at")
     said = asked.predict(run, level, extrapolate=options.extrapolate).first
     distance = float(asked.distance(run)[0])
     if json:

@@ -22,6 +22,7 @@ __all__ = [
     "TableOptions",
     "chart_file",
     "dump",
+    "known_inputs",
     "numbers",
     "pairs",
     "source_fit",
@@ -182,7 +183,7 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
         Value by name.
 
     Raises:
-        ConfigError: a text has no equals sign.
+        ConfigError: a text has no equals sign, or a name stands twice.
     """
     found = {}
     for text in (part for item in texts for part in item.split(",")):
@@ -191,8 +192,31 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
             raise ConfigError(
                 f"{option} {text!r} is not of the form {form}", hint=f"write {option} {form}"
             )
+        if name.strip() in found:
+            raise ConfigError(
+                f"{option} names {name.strip()} twice", hint="leave one of the two values out"
+            )
         found[name.strip()] = value.strip()
     return found
+
+
+def known_inputs(run: dict[str, float], asked: "Fit", option: str) -> None:
+    """Refuse a run with a name that the law does not read.
+
+    Args:
+        run: value by name.
+        asked: fit of the law.
+        option: option the run was given with.
+
+    Raises:
+        ConfigError: a name is not one of the law's inputs.
+    """
+    strange = [name for name in run if name not in asked.law.inputs]
+    if strange:
+        raise ConfigError(
+            f"{option} names {strange[0]}, which law {asked.law.name} does not read",
+            hint=f"its inputs: {', '.join(asked.law.inputs)}",
+        )
 
 
 def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:

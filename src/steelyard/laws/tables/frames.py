@@ -1,14 +1,11 @@
 """Runs from files and run stores as plain columns of numbers and words."""
 
 import difflib
-import gzip
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from steelyard.errors import DataError, FitError
 from steelyard.laws.fitting.terms import Array
@@ -25,7 +22,6 @@ __all__ = [
     "number_columns",
     "pick",
     "positive_rows",
-    "read_frame",
     "refuse_flops",
     "store_frame",
     "word_columns",
@@ -67,72 +63,6 @@ def pick(wanted: str, names: Iterable[str], where: str) -> str:
     raise DataError(
         f"{where} has no column {wanted!r}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"it has {shown or 'none'}",
-    )
-
-
-def read_frame(
-    data: "Path | str | Mapping[str, ArrayLike] | polars.DataFrame",
-) -> "polars.DataFrame":
-    """Read a table of one run per row.
-
-    Args:
-        data: a file of CSV, Parquet or JSON lines (.jsonl, .ndjson), CSV and JSON lines also
-            gzipped (.gz); or columns, [n] each; or a frame.
-
-    Returns:
-        The table as Polars reads it, with types inferred from all rows.
-
-    Raises:
-        DataError: no such file, another kind of file, one that cannot be read, or columns of
-            different lengths.
-    """
-    import polars
-
-    if isinstance(data, polars.DataFrame):
-        return data
-    if not isinstance(data, Path | str):
-        try:
-            return polars.DataFrame({name: np.asarray(data[name]) for name in data})
-        except (polars.exceptions.PolarsError, TypeError, ValueError) as error:
-            raise DataError(
-                f"not columns of one length: {error}", hint="pass one value per run in each column"
-            ) from error
-    return _read_file(Path(data))
-
-
-def _read_file(path: Path) -> "polars.DataFrame":
-    """Read a file whose ending tells its kind."""
-    import polars
-
-    if not path.is_file():
-        raise DataError(
-            f"no such file: {path}",
-            hint="name a CSV, Parquet or JSON-lines file with one run per row",
-        )
-    # The ending before .gz tells the kind; types are inferred from all rows, because a column that
-    # is whole for a hundred rows may hold a fraction in the next one.
-    kind = "".join(path.suffixes[-2:]).removesuffix(".gz").rsplit(".", 1)[-1].lower()
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        if kind == "parquet":
-            return polars.read_parquet(io.BytesIO(content))
-        if kind in ("jsonl", "ndjson"):
-            return polars.read_ndjson(io.BytesIO(content), infer_schema_length=None)
-        if kind in ("csv", "tsv"):
-            return polars.read_csv(
-                io.BytesIO(content),
-                infer_schema_length=None,
-                separator="\t" if kind == "tsv" else ",",
-            )
-    except (polars.exceptions.PolarsError, UnicodeDecodeError, OSError, EOFError) as error:
-        message = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(
-            f"{path} cannot be read as {kind}: {message}",
-            hint="check that the file is whole and its ending tells its kind",
-        ) from error
-    raise DataError(
-        f"{path}: unknown kind of table {kind!r}",
-        hint="endings: .csv, .csv.gz, .tsv, .parquet, .jsonl, .jsonl.gz",
     )
 
 

@@ -12,11 +12,11 @@ from steelyard.errors import DataError, FitError
 from steelyard.laws.tables import conversions
 from steelyard.laws.tables.columns import RunColumns, UnknownColumnError
 from steelyard.laws.tables.conventions import ALLOWED, COLUMN_OF, UNSTATED, Conventions
+from steelyard.laws.tables.files import read_frame
 from steelyard.laws.tables.frames import (
     POSITIVE,
     number_columns,
     positive_rows,
-    read_frame,
     refuse_flops,
     store_frame,
     word_columns,
