@@ -89,7 +89,11 @@ def test_ctrl_c_leaves_no_workers(tmp_path):
     script.write_text(SLEEPER.replace("sys.argv[1]", repr(str(seen))))
     seen.mkdir()
     process = subprocess.Popen(
-        [sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE
+        [sys.executable, str(script)],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        # A shell starts background jobs with interrupts ignored, and their children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while len(list(seen.iterdir())) < 2 and time.monotonic() < deadline:
