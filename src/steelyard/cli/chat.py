@@ -61,10 +61,18 @@ def chat(
 
 
 def _address_or_folder(target: str) -> str:
-    """Turn a run's id into the folder of its model; anything else stays."""
+    """Turn a run's id into the folder of its model; an address or a folder stays."""
     from steelyard.cli.serve import model_folder
+    from steelyard.errors import ConfigError
 
+    # A bare word could be a host's name, but who types one means a model or a run.
+    is_word = re.fullmatch(r"[\w-]+", target) is not None and target != "localhost"
     is_run = re.fullmatch(r"[0-9a-f]{6,12}", target) is not None and not Path(target).exists()
+    if is_word and not is_run and not Path(target).exists():
+        raise ConfigError(
+            f"{target!r} is neither an address, a model folder nor a run",
+            hint="write such as http://127.0.0.1:8000; `steelyard runs list` names the runs",
+        )
     return str(model_folder(target)) if is_run else target
 
 
