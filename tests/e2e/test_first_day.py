@@ -51,7 +51,14 @@ def run(words, width, monkeypatch):
     return int(ended.value.code or 0), ESCAPES.sub("", out.getvalue())
 
 
-@pytest.mark.parametrize("width", [80, 120, 0], ids=["80", "120", "piped"])
+@pytest.mark.parametrize(
+    "width",
+    [
+        pytest.param(80, id="80"),
+        pytest.param(120, id="120", marks=pytest.mark.slow),
+        pytest.param(0, id="piped"),
+    ],
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["asks"].replace(" ", "-"))
 def test_first_day(case, width, home, monkeypatch):
     if case.get("home") == "file":

@@ -207,24 +207,6 @@ def test_a_full_disk_ends_with_one_line_and_no_half_written_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
-    [
-        (("--cluster", "JUWELS-Boosterr"), 2, "JUWELS-Booster"),
-        (("--budget", "many"), 2, "cannot read 'many' as FLOP"),
-        (("--text", "/nowhere/at/all"), 2, "no such file or folder"),
-        (("--minutes", "0"), 2, "but must be in 1..600"),
-    ],
-)
-def test_wrong_options_end_with_one_clear_line(tmp_path, options, code, words):
-    out = tmp_path / "out"
-    done = run(tmp_path / "home", out, *options)
-    assert done.returncode == code
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", "no usable text"),
