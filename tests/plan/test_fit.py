@@ -14,7 +14,7 @@ PUBLISHED = list(csv.DictReader(TABLE.read_text().splitlines()))
 
 def on(model, accelerator, **how):
     return place(
-        catalog.architecture_by_name(model), [(catalog.accelerator(accelerator), None)], **how
+        catalog.architecture_by_name(model), [(catalog.accelerator(accelerator), {})], **how
     )
 
 
@@ -76,7 +76,7 @@ def test_adapters_train_in_less_memory_and_time_than_all_weights():
 @pytest.mark.parametrize("use", USES)
 def test_placements_that_fit_come_first_and_the_cheapest_leads(use):
     arch = catalog.architecture_by_name("llama-3-8b")
-    records = [(catalog.accelerator(name), None) for name in ("T4", "A100-SXM4-80GB", "L4")]
+    records = [(catalog.accelerator(name), {}) for name in ("T4", "A100-SXM4-80GB", "L4")]
     found = place(arch, records, use=use, site=catalog.site("world-average"), counts=(1, 2))
     fits = [item.fits for item in found]
     assert fits == sorted(fits, reverse=True)

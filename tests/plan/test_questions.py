@@ -86,11 +86,15 @@ def test_which_ranks_the_catalog(capsys, work):
     ("words", "message"),
     [
         (("train", "--budget", "5000", "--cluster", "Frontier"), "--budget: '5000' is not"),
-        (("train", "--budget", "1e21FLOP"), "either a cluster or an accelerator"),
+        (("train", "--budget", "1e21FLOP"), "either --cluster or --accelerator"),
         (("fit", "7B", "--weights", "int3"), "--weights 'int3' is not one of"),
         (("fit", "7B", "--context", "x"), "--context: cannot read 'x'"),
         (("fit", "7B", "--users", "0"), "--users and --rows are at least 1"),
+        (("fit", "7B", "--use", "train", "--weights", "int8"), "nothing can be placed so"),
+        (("fit", "7B", "--use", "serve", "--count", "3"), "nothing can be placed so"),
         (("which", "--model", "7B"), "either --tokens or --rate"),
+        (("which", "--model", "7B", "--rate", "0 request/s"), "must be above 0"),
+        (("which", "--model", "7B", "--tokens", "0 tokens"), "must be above 0"),
         (("which", "--model", "7B", "--rate", "5", "--weights", "int3"), "--weights 'int3'"),
         (("which", "--model", "nosuch", "--rate", "5 request/s"), "no architecture named"),
     ],
@@ -99,3 +103,24 @@ def test_wrong_input_is_refused_in_the_words_of_the_command_line(capsys, words, 
     code, _, err = ask(capsys, *words)
     assert code == 2
     assert message in err
+
+
+def test_several_of_each_leave_out_what_has_no_links(capsys):
+    code, out, _ = ask(
+        capsys, "fit", "llama-3-8b", "--use", "serve", "--count", "8", "--weights", "bf16", "--json"
+    )
+    placed = json.loads(out)
+    assert code == 0
+    assert {item["count"] for item in placed} == {8}
+    assert "Xeon-8480+" not in {item["accelerator"] for item in placed}
+
+
+def test_an_old_rent_says_so_wherever_it_counts(capsys):
+    for words in (
+        ("fit", "llama-3-8b", "--use", "serve", "--accelerator", "V100-SXM2-32GB"),
+        ("which", "--model", "llama-3-8b", "--tokens", "1B"),
+        ("train", "--budget", "$500", "--accelerator", "V100-SXM2-32GB"),
+    ):
+        _, out, _ = ask(capsys, *words)
+        said = " ".join(out.split())
+        assert "list rent of V100-SXM2-32GB, 2024-01, older than 12 months" in said

@@ -97,3 +97,10 @@ def test_machines_are_one_of_cluster_and_accelerator():
             machines_of(**names)
     part = machines_of(cluster="Frontier", count=16)
     assert part.cluster.num_accelerators == 16
+
+
+def test_what_would_be_ignored_is_refused():
+    with pytest.raises(ConfigError, match="this-machine is one"):
+        machines_of(accelerator="this-machine", count=8)
+    with pytest.raises(ConfigError, match="nodes are of a cluster"):
+        machines_of(accelerator="T4", nodes=2)

@@ -196,7 +196,9 @@ def _of_system(error: OSError) -> SteelyardError:
     """Return an error of the operating system in the package's words."""
     reason = error.strerror or str(error)
     if error.filename is None:
-        return SteelyardError(f"{reason[:1].lower()}{reason[1:]}", hint="free it and try again")
+        is_full = error.errno == errno.ENOSPC
+        hint = "free some and try again" if is_full else "run it with --debug to see where"
+        return SteelyardError(f"{reason[:1].lower()}{reason[1:]}", hint=hint)
     return SteelyardError(
         f"cannot use {error.filename}: {reason[:1].lower()}{reason[1:]}",
         hint="give a place that can be read and written",

@@ -37,6 +37,7 @@ def bill(
     pue: float = 0.0,
     purchase_usd: float | None = None,
     rent_usd: float | None = None,
+    prefers_rent: bool = False,
     draw: float | None = None,
     duration_relative: float = 0.0,
     assumptions: Assumptions | None = None,
@@ -55,6 +56,7 @@ def bill(
             nor price given is amortized when its purchase price is known, else rented by the
             catalog's list price.
         rent_usd: rent per hour.
+        prefers_rent: whether the catalog's list rent, where there is one, comes before amortizing.
         draw: average over rated power.
         duration_relative: half-width of the duration's own 80 % interval, as a fraction.
         assumptions: constants of the amortization.
@@ -70,8 +72,6 @@ def bill(
         raise ConfigError(
             f"duration_s {duration_s} and num_accelerators {num_accelerators} must be positive"
         )
-    if purchase_usd is None and rent_usd is None:
-        purchase_usd = known_purchase_usd(accelerator)[0] or None
     overhead = pue or site.pue
     energy = run_energy_j(
         accelerator,
@@ -87,8 +87,8 @@ def bill(
     found = [Forecast.about("run.energy", energy, relative=width, provenance=kind, source=said)]
     unknown: dict[str, str] = {}
     try:
-        price = chip_hour(
-            accelerator, site, purchase_usd=purchase_usd, rent_usd=rent_usd, assumptions=assumptions
+        price = _price(
+            accelerator, site, purchase_usd, rent_usd, assumptions, prefers_rent=prefers_rent
         )
         usd = price.total_usd * num_accelerators * duration_s / 3600
         found.append(_cost(usd, price, duration_relative))
@@ -103,6 +103,26 @@ def bill(
     except CatalogError as error:
         unknown["run.carbon"] = f"{error}; {error.hint}"
     return Bill(forecasts=found, unknown=unknown)
+
+
+def _price(
+    accelerator: Accelerator,
+    site: Site,
+    purchase_usd: float | None,
+    rent_usd: float | None,
+    assumptions: Assumptions | None,
+    *,
+    prefers_rent: bool,
+) -> ChipHour:
+    """Price an accelerator-hour: by what is given, else amortized, else by the list rent."""
+    is_rented = prefers_rent and accelerator.price_usd_per_hour
+    known, source = known_purchase_usd(accelerator)
+    if purchase_usd is None and rent_usd is None and known and not is_rented:
+        price = chip_hour(accelerator, site, purchase_usd=known, assumptions=assumptions)
+        return price._replace(source=source)
+    return chip_hour(
+        accelerator, site, purchase_usd=purchase_usd, rent_usd=rent_usd, assumptions=assumptions
+    )
 
 
 def _power_source(accelerator: Accelerator, pue: float) -> str:

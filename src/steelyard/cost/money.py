@@ -19,6 +19,8 @@ __all__ = [
 ]
 
 HOURS_PER_YEAR = 8766.0
+OLD_PRICE = ", older than 12 months"
+"""How the source of a price ends that stood there long ago."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +99,7 @@ def dated(source: str, month: str, today: date | None = None) -> str:
     day = today or date.today()
     year, number = (int(part) for part in month.split("-")[:2])
     months = 12 * (day.year - year) + day.month - number
-    return f"{source}, {month}" + (", older than 12 months" if months > 12 else "")
+    return f"{source}, {month}" + (OLD_PRICE if months > 12 else "")
 
 
 def depreciated_value(

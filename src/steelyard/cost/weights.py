@@ -13,7 +13,7 @@ from steelyard.cost.operators import OperatorTable
 __all__ = [
     "WEIGHT_TYPES",
     "WeightType",
-    "product_dtype",
+    "product_dtypes",
     "stored_bytes",
     "stored_serving_memory",
     "with_stored_weights",
@@ -85,17 +85,17 @@ WEIGHT_TYPES: dict[str, WeightType] = {
 """Weight types by name, the widest first."""
 
 
-def product_dtype(kind: WeightType, peaks: Mapping[str, float]) -> str | None:
-    """Return the number format in which a machine multiplies weights of a type.
+def product_dtypes(kind: WeightType, peaks: Mapping[str, float]) -> list[str]:
+    """Return the number formats in which a machine can multiply weights of a type.
 
     Args:
         kind: type the weights are stored in.
         peaks: the machine's rates by dtype.
 
     Returns:
-        The first of the type's formats that has a rate; None when none has.
+        Those of the type's formats that have a rate, the preferred one first.
     """
-    return next((dtype for dtype in kind.products if peaks.get(dtype)), None)
+    return [dtype for dtype in kind.products if peaks.get(dtype)]
 
 
 def stored_bytes(arch: Architecture, kind: WeightType) -> float:

@@ -43,6 +43,7 @@ def plan_training(
     efficiencies: Efficiencies | None = None,
     machine: Machine | None = None,
     rent_usd: float | None = None,
+    prefers_rent: bool = False,
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
@@ -66,6 +67,7 @@ def plan_training(
         efficiencies: fractions of the peaks that replace the assumed ones.
         machine: calibrated machine that replaces the accelerator's published peaks.
         rent_usd: price of an accelerator-hour that replaces the amortized or list one.
+        prefers_rent: whether the catalog's list rent comes before amortized hardware.
 
     Returns:
         The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
@@ -80,9 +82,8 @@ def plan_training(
     arch = architecture or decoder_near(
         wanted, vocab_size=vocab_size, sequence_length=sequence_length
     )
-    device = machine or Machine.from_accelerator(
-        accelerator, dtype=dtype, cluster=cluster, efficiencies=efficiencies
-    )
+    published = {"dtype": dtype, "cluster": cluster, "efficiencies": efficiencies}
+    device = machine or Machine.from_accelerator(accelerator, **published)
     flops = tokens * model_flops_per_token(arch, sequence_length)
     batch = _global_batch(flops, tokens, sequence_length)
     search = _search(arch, device, cluster, batch, sequence_length, reserve_fraction)
@@ -96,12 +97,13 @@ def plan_training(
         site=site,
         pue=cluster.pue,
         rent_usd=rent_usd,
-        duration_relative=_relative(device),
+        prefers_rent=prefers_rent,
+        duration_relative=step_relative(device),
     )
-    loss = _loss(allocation)
+    timed = _forecasts(search, chosen, choice["steps"], device)
     return Plan(
         choice=choice,
-        forecasts=[loss, *_forecasts(search, chosen, choice["steps"], device), *costs.forecasts],
+        forecasts=[_loss(allocation), *timed, *costs.forecasts],
         rejected=rejected(search, chosen, best, tokens, deadline_s),
         binding_constraint=binding_constraint(search, chosen, best),
         notes=_notes(device, batch, costs.unknown),
@@ -237,7 +239,7 @@ def _choice(
     }
 
 
-def _relative(machine: Machine) -> float:
+def step_relative(machine: Machine) -> float:
     """Return the half-width of a step time's interval: narrower on a calibrated machine."""
     return 0.2 if machine.provenance == "measured" else STEP_RELATIVE
 
@@ -265,7 +267,7 @@ def _forecasts(
         ("plan.num_accelerators", float(search.num_accelerators[index]), 0.0, "chosen by the plan"),
         ("train.flops", work, 0.0, "6N plus attention"),
     )
-    width = _relative(machine)
+    width = step_relative(machine)
     return [
         *(
             Forecast.about(name, value, relative=width, provenance=kind, source=machine.source)

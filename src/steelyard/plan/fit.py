@@ -1,6 +1,6 @@
 """Where a model fits: accelerators and counts for serving, training and adapters, ranked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,17 +17,18 @@ from steelyard.cost.memory import (
     parameter_count,
     training_memory,
 )
-from steelyard.cost.money import chip_hour
+from steelyard.cost.money import ChipHour, chip_hour
 from steelyard.cost.operators import operators
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import (
     WEIGHT_TYPES,
     WeightType,
-    product_dtype,
+    product_dtypes,
     stored_bytes,
     stored_serving_memory,
 )
 from steelyard.errors import CatalogError
+from steelyard.plan.budget import step_relative
 from steelyard.plan.rates import Load, Use, decode_rate, training_rate
 from steelyard.quantity import Forecast
 
@@ -66,6 +67,7 @@ class Placement:
         tokens_per_s: forecast of output tokens in serving, of trained tokens otherwise; None where
             the model does not fit or the machine has no products for the weights.
         usd_per_million: money per million of these tokens, None where no price is known.
+        price_source: where the price of the accelerator stands.
         bound: "compute", "bandwidth" or "links", what limits the speed; "memory" where it does not
             fit.
         has_engine: whether an engine of this package computes with this weight type.
@@ -79,6 +81,7 @@ class Placement:
     limit_bytes: float
     tokens_per_s: Forecast | None = None
     usd_per_million: float | None = None
+    price_source: str = ""
     bound: str = "memory"
     has_engine: bool = True
 
@@ -90,7 +93,7 @@ class Placement:
 
 def place(
     arch: Architecture,
-    accelerators: Iterable[tuple[Accelerator, Machine | None]],
+    accelerators: Iterable[tuple[Accelerator, Mapping[str, Machine]]],
     *,
     use: Use = "serve",
     context: int = 4096,
@@ -103,7 +106,8 @@ def place(
 
     Args:
         arch: model to place.
-        accelerators: records, each with its measured roofline where there is one.
+        accelerators: records, each with its measured rooflines by number format; none for published
+            peaks.
         use: "serve", "train" (AdamW on all weights) or "lora" (adapters of rank 16).
         context: tokens of each sequence.
         users: sequences served together.
@@ -113,16 +117,18 @@ def place(
 
     Returns:
         Placements that fit first, the cheapest first among them, then the fastest; those that do
-        not fit at the end, the least short first.
+        not fit at the end, the least short first. Where none of the counts can share the work,
+        there is no placement.
     """
     load = Load(use=use, context=context, users=users)
     kinds = [WEIGHT_TYPES[name] for name in weights]
     kinds = [kind for kind in kinds if kind.trains or use != "train"]
     needs = {kind.name: _memories(arch, kind, load, tuple(counts)) for kind in kinds}
     found = [
-        _placement(arch, record, measured, kind, load, needs[kind.name], site)
+        _placement(arch, record, measured, kind, load, held, site)
         for record, measured in accelerators
         for kind in kinds
+        if (held := _possible(record, measured, needs[kind.name]))
     ]
     return sorted(found, key=_rank)
 
@@ -149,7 +155,7 @@ def fits_on(
     Returns:
         The fewest of 1, 2, 4 and 8; 0 where none of them suffices.
     """
-    only = [(record, None)]
+    only: list[tuple[Accelerator, Mapping[str, Machine]]] = [(record, {})]
     found = place(arch, only, use=use, weights=(weights,), context=context, users=users)
     # Training keeps no weights of fewer than 16 bits: then nothing is placed.
     return next((item.count for item in found if item.fits), 0)
@@ -232,24 +238,26 @@ def _adapter_parameters(arch: Architecture) -> float:
     return float(_LORA_RANK * (table.count * (table.n + table.k))[layer].sum())
 
 
+def _possible(record: Accelerator, measured: Mapping[str, Machine], needs: _Needs) -> _Needs:
+    """Return the needs whose count the accelerator can share."""
+    # A calibrated machine has no second of its kind; chips without a known link cannot share work.
+    is_alone = measured or not (record.scale_up_bytes_per_s or record.host_link_bytes_per_s)
+    return [need for need in needs if need[0] == 1 or not is_alone]
+
+
 def _placement(
     arch: Architecture,
     record: Accelerator,
-    measured: Machine | None,
+    measured: Mapping[str, Machine],
     kind: WeightType,
     load: Load,
     needs: _Needs,
     site: Site | None,
 ) -> Placement:
     """Place a model with one weight type on the fewest accelerators that hold it."""
-    limit = (measured.memory_bytes if measured else record.memory_bytes) * (1 - RESERVE)
-    # A calibrated machine has no second of its kind; chips without a known link cannot share work.
-    is_alone = measured is not None or not (
-        record.scale_up_bytes_per_s or record.host_link_bytes_per_s
-    )
-    held = [need for need in needs if need[0] == 1 or not is_alone]
-    chosen = next((need for need in held if need[2].total <= limit), None)
-    count, layout, memory = chosen or min(held, key=lambda need: need[2].total)
+    limit = record.memory_bytes * (1 - RESERVE)
+    chosen = next((need for need in needs if need[2].total <= limit), None)
+    count, layout, memory = chosen or min(needs, key=lambda need: need[2].total)
     plain = Placement(
         use=load.use,
         accelerator=record.name,
@@ -259,48 +267,56 @@ def _placement(
         limit_bytes=limit,
         has_engine=kind.name in _ENGINE_TYPES,
     )
-    # Quantized weights that are trained around are widened to 16 bits for every product.
-    peaks = record.peak_flops_per_s
-    wide = {name: rate for name, rate in peaks.items() if name not in ("fp8", "int8")}
-    dtype = product_dtype(kind, wide if load.use == "lora" else peaks)
-    if chosen is None or dtype is None:
+    machines = _machines(record, measured, kind, load.use)
+    if chosen is None or not machines:
         return plain
-    machine = _machine(record, measured, dtype)
-    if load.use == "serve":
-        rate, bound = decode_rate(arch, machine, kind, load, count)
-    else:
-        rate, bound = training_rate(arch, machine, kind, load, layout)
+    rated = [
+        decode_rate(arch, machine, kind, load, count)
+        if load.use == "serve"
+        else training_rate(arch, machine, kind, load, layout)
+        for machine in machines
+    ]
+    rate, bound = max(rated)
+    hour = _hour(record, site)
     return replace(
         plain,
-        tokens_per_s=_rate_forecast(load.use, rate, machine),
-        usd_per_million=_usd_per_million(record, site, count, rate),
+        tokens_per_s=_rate_forecast(load.use, rate, machines[0]),
+        usd_per_million=hour.total_usd * count / 3600 / rate * 1e6 if hour else None,
+        price_source=hour.source if hour else "",
         bound=bound,
     )
 
 
-def _machine(record: Accelerator, measured: Machine | None, dtype: str) -> Machine:
-    """Return the roofline of one accelerator of a node of eight."""
-    if measured is not None:
-        return measured
-    return replace(Machine.from_accelerator(record, dtype=dtype), accelerators_per_node=max(COUNTS))
+def _machines(
+    record: Accelerator, measured: Mapping[str, Machine], kind: WeightType, use: Use
+) -> list[Machine]:
+    """Return the rooflines that may multiply the weights; the fastest of them counts."""
+    # Quantized weights that are trained around are widened to 16 bits for every product.
+    narrow = ("fp8", "int8") if use == "lora" else ()
+    peaks = {name: rate for name, rate in record.peak_flops_per_s.items() if name not in narrow}
+    dtypes = product_dtypes(kind, peaks)
+    if measured:
+        return [measured[dtype] for dtype in dtypes if dtype in measured]
+    # Published peaks rise as formats narrow, so that the preferred one is the fastest.
+    return [
+        replace(Machine.from_accelerator(record, dtype=dtype), accelerators_per_node=max(COUNTS))
+        for dtype in dtypes[:1]
+    ]
 
 
 def _rate_forecast(use: Use, rate: float, machine: Machine) -> Forecast:
     """Forecast tokens per second; the interval is that of step times on such machines."""
-    is_measured = machine.provenance == "measured"
     return Forecast.about(
         "serve.throughput" if use == "serve" else "train.throughput",
         rate,
-        relative=0.2 if is_measured else 0.35,
-        provenance="derived" if is_measured else "assumed",
+        relative=step_relative(machine),
+        provenance="derived" if machine.provenance == "measured" else "assumed",
         source=machine.source,
     )
 
 
-def _usd_per_million(
-    record: Accelerator, site: Site | None, count: int, rate: float
-) -> float | None:
-    """Return the money of a million tokens; None where no price is known."""
+def _hour(record: Accelerator, site: Site | None) -> ChipHour | None:
+    """Return what an accelerator costs for an hour; None where no rent is known."""
     if site is None:
         return None
     try:
@@ -308,6 +324,4 @@ def _usd_per_million(
     except CatalogError:
         return None
     # Hardware that is owned is cheaper than any rent: only this machine is taken as owned.
-    if hour.method != "rented" and record.confidence != "measured":
-        return None
-    return hour.total_usd * count / 3600 / rate * 1e6
+    return hour if hour.method == "rented" or record.confidence == "measured" else None

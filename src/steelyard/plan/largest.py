@@ -1,6 +1,6 @@
 """The largest models of the catalog that one machine serves at a bearable pace."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from steelyard import catalog
 from steelyard.catalog.architecture import Architecture
@@ -18,7 +18,7 @@ _PACE = 5.0
 
 def largest_served(
     record: Accelerator,
-    machine: Machine | None,
+    machines: Mapping[str, Machine],
     *,
     context: int = 4096,
     weights: Sequence[str] = tuple(WEIGHT_TYPES),
@@ -28,7 +28,7 @@ def largest_served(
 
     Args:
         record: the machine.
-        machine: its measured roofline, None for published peaks.
+        machines: its measured rooflines by number format, none for published peaks.
         context: tokens of the sequence.
         weights: weight types to try.
         pace: least output tokens per second.
@@ -50,7 +50,7 @@ def largest_served(
         placed = {
             item.weights: item
             for item in place(
-                arch, [(record, machine)], context=context, weights=small, counts=(1,)
+                arch, [(record, machines)], context=context, weights=small, counts=(1,)
             )
             if item.fits and item.tokens_per_s and item.tokens_per_s.value >= pace
         }

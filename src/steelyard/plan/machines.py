@@ -9,7 +9,7 @@ from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cost.roofline import Machine
 from steelyard.errors import CalibrationError, ConfigError
 
-__all__ = ["Machines", "machines_of", "nodes_of"]
+__all__ = ["Machines", "machines_of", "measured_machines", "nodes_of"]
 
 _PER_NODE = 8
 _INJECTION_BYTES_PER_S = 50e9
@@ -70,12 +70,16 @@ def machines_of(
     if bool(cluster) == bool(accelerator):
         raise ConfigError(
             "name either a cluster or an accelerator",
-            hint="such as --cluster Frontier, --accelerator H100-SXM5-80GB or "
-            "--accelerator this-machine",
+            hint="such as the cluster Frontier, or the accelerator H100-SXM5-80GB",
         )
+    if accelerator and nodes:
+        raise ConfigError("nodes are of a cluster", hint="count accelerators instead")
     if count < 0:
         raise ConfigError(f"count is {count}, but must be at least 0")
     if THIS_MACHINE in (cluster, accelerator):
+        # What would be ignored in silence is refused: its user believes that it counts.
+        if count > 1 or nodes > 1:
+            raise ConfigError("this-machine is one: there are no more to count")
         return _this_machine(site, dtype)
     if cluster:
         chosen = catalog.cluster(cluster)
@@ -141,20 +145,34 @@ def nodes_of(record: Accelerator, count: int) -> Cluster:
 
 def _this_machine(site: str, dtype: str) -> Machines:
     """Return this machine with the rates of its calibration."""
-    calibration = catalog.load_calibration()
-    if calibration is None:
-        raise CalibrationError(
-            "this-machine is not calibrated yet", hint="run `steelyard calibrate`"
-        )
-    measured = dict.fromkeys(point.dtype for point in calibration.matmul)
     cluster = catalog.cluster(THIS_MACHINE)
     place = catalog.site(site or WORLD_AVERAGE)
     return Machines(
         cluster=cluster,
         accelerator=catalog.accelerator(THIS_MACHINE),
         site=place,
-        calibrated=tuple(
-            Machine.from_calibration(calibration, name) for name in ([dtype] if dtype else measured)
-        ),
+        calibrated=tuple(measured_machines(dtype).values()),
         notes=_world_note(place, site),
     )
+
+
+def measured_machines(dtype: str = "") -> dict[str, Machine]:
+    """Return the rooflines that were measured on this machine.
+
+    Args:
+        dtype: the only number format; every one that was measured when empty.
+
+    Returns:
+        Rooflines by number format.
+
+    Raises:
+        CalibrationError: this machine was not calibrated.
+        CatalogError: the number format was not measured.
+    """
+    calibration = catalog.load_calibration()
+    if calibration is None:
+        raise CalibrationError(
+            "this-machine is not calibrated yet", hint="run `steelyard calibrate`"
+        )
+    names = [dtype] if dtype else dict.fromkeys(point.dtype for point in calibration.matmul)
+    return {name: Machine.from_calibration(calibration, name) for name in names}

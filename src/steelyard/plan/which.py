@@ -17,11 +17,12 @@ from steelyard.cost.roofline import Machine, operator_times_s, roofline_time_s
 from steelyard.cost.weights import (
     WEIGHT_TYPES,
     WeightType,
-    product_dtype,
+    product_dtypes,
     stored_serving_memory,
     with_stored_weights,
 )
-from steelyard.errors import CatalogError
+from steelyard.errors import CatalogError, ConfigError, require
+from steelyard.plan.budget import STEP_RELATIVE
 from steelyard.plan.fit import COUNTS, PREFILL_CHUNK, RESERVE
 from steelyard.plan.layouts import search_layouts
 from steelyard.plan.machines import nodes_of
@@ -29,7 +30,6 @@ from steelyard.quantity import Forecast
 
 __all__ = ["Contender", "ServingGoal", "which_for_serving", "which_for_training"]
 
-_RELATIVE = 0.35
 _UTILIZATION = 0.8
 """Share of its rate that a replica is planned for: beyond it queues grow."""
 _BATCHES: NDArray[np.float64] = np.exp2(np.arange(11, dtype=np.float64))
@@ -52,6 +52,11 @@ class ServingGoal:
     output_tokens: int = 256
     ttft_s: float = 1.0
     tpot_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Refuse loads and limits that are not above 0."""
+        names = ("rate_per_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s")
+        require(self, **{name: (getattr(self, name) > 0, "above 0") for name in names})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +108,12 @@ def which_for_training(
     Returns:
         Contenders, the cheapest first; those of unknown price after them by time; those that cannot
         at the end.
+
+    Raises:
+        ConfigError: tokens or count are not above 0.
     """
+    if not (tokens > 0 and count > 0):
+        raise ConfigError(f"tokens {tokens:g} and count {count} must be above 0")
     found = []
     for record in accelerators:
         try:
@@ -159,7 +169,7 @@ def _trained(
 def _timed(quantity: str, value: float, machine: Machine) -> Forecast:
     """Make a forecast that rests on the roofline of a machine."""
     return Forecast.about(
-        quantity, value, relative=_RELATIVE, provenance="assumed", source=machine.source
+        quantity, value, relative=STEP_RELATIVE, provenance="assumed", source=machine.source
     )
 
 
@@ -174,8 +184,8 @@ def _billed(record: Accelerator, site: Site, seconds: float, count: int) -> list
         num_accelerators=count,
         accelerator=record,
         site=site,
-        rent_usd=record.price_usd_per_hour or None,
-        duration_relative=_RELATIVE,
+        prefers_rent=True,
+        duration_relative=STEP_RELATIVE,
     ).forecasts
     return [item for item in found if record.price_usd_per_hour or item.quantity != "run.cost"]
 
@@ -282,14 +292,14 @@ def _served(
     record: Accelerator, kind: WeightType, goal: ServingGoal, works: list[_Work], site: Site
 ) -> Contender:
     """Deploy on one kind of accelerator: the replica size that needs the fewest accelerators."""
-    dtype = product_dtype(kind, record.peak_flops_per_s)
-    if dtype is None:
+    dtypes = product_dtypes(kind, record.peak_flops_per_s)
+    if not dtypes:
         known = ", ".join(sorted(record.peak_flops_per_s))
         return Contender(
             accelerator=record.name, count=0, reason=f"no rate for {kind.name}; it has {known}"
         )
     machine = replace(
-        Machine.from_accelerator(record, dtype=dtype), accelerators_per_node=max(COUNTS)
+        Machine.from_accelerator(record, dtype=dtypes[0]), accelerators_per_node=max(COUNTS)
     )
     linked = record.scale_up_bytes_per_s or record.host_link_bytes_per_s
     tried = [_replica(record, machine, goal, work) for work in works if work.count == 1 or linked]
@@ -306,7 +316,7 @@ def _served(
             Forecast.about(
                 "plan.num_accelerators",
                 count,
-                relative=_RELATIVE,
+                relative=STEP_RELATIVE,
                 provenance="assumed",
                 source=machine.source,
             ),

@@ -1,5 +1,6 @@
 """`steelyard plan fit`: whether and where a model fits, how fast it is there, and for how much."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +11,18 @@ from steelyard.catalog.records import WORLD_AVERAGE
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.output import Switch, print_json
 from steelyard.config import to_plain
+from steelyard.cost.money import OLD_PRICE
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WEIGHT_TYPES
 from steelyard.errors import ConfigError
 from steelyard.plan.fit import COUNTS, USES, Placement, Use, fits_on, place
 from steelyard.plan.largest import largest_served
+from steelyard.plan.machines import measured_machines
 from steelyard.plan.shapes import model_of
 from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.units import parse, pretty
 
-__all__ = ["fit", "weight_types"]
+__all__ = ["fit", "old_prices", "weight_types"]
 
 _ROWS = 8
 
@@ -83,6 +86,7 @@ def fit(
         for item in ((use,) if use else USES)
     }
     everything = [item for placed in found.values() for item in placed]
+    _check_any(everything)
     fits = any(item.fits for item in everything)
     if json:
         print_json([_plain(item) for item in everything])
@@ -93,6 +97,15 @@ def fit(
         subtitle = f"{tokens:,} tokens of context, {users} served together"
         _print(title, subtitle, found, rows, one_kind=bool(accelerator))
     return 0 if fits else 1
+
+
+def _check_any(placed: list[Placement]) -> None:
+    """Refuse a question that leaves nothing to place."""
+    # A model splits over counts that divide its heads, and training keeps wide weights only.
+    if not placed:
+        raise ConfigError(
+            "nothing can be placed so", hint="try another --count, or --weights bf16 for training"
+        )
 
 
 def _tokens(context: str) -> int:
@@ -113,23 +126,18 @@ def weight_types(name: str) -> tuple[str, ...]:
     return (name,) if name else tuple(WEIGHT_TYPES)
 
 
-def _records(name: str, price: str) -> list[tuple[Accelerator, Machine | None]]:
+def _records(name: str, price: str) -> list[tuple[Accelerator, dict[str, Machine]]]:
     """Return the accelerators to look at, this machine with its measured rates."""
     names = [name] if name else catalog.names("accelerators")
     records = [catalog.accelerator(item) for item in names]
     if price:
         rent = parse(price, "USD", where="--price")
         records = [replace(record, price_usd_per_hour=rent, price_date="") for record in records]
-    return [(record, _measured(record)) for record in records]
-
-
-def _measured(record: Accelerator) -> Machine | None:
-    """Return the calibrated roofline of this machine, None of any other."""
-    calibration = catalog.load_calibration() if record.confidence == "measured" else None
-    if calibration is None or record.name != calibration.machine:
-        return None
-    fastest = max(record.peak_flops_per_s, key=lambda dtype: record.peak_flops_per_s[dtype])
-    return Machine.from_calibration(calibration, fastest)
+    # A user's own record may be called this-machine too; only a calibration is measured.
+    return [
+        (record, measured_machines() if record.confidence == "measured" else {})
+        for record in records
+    ]
 
 
 def _print(
@@ -172,7 +180,14 @@ def _table(placed: list[Placement]) -> Table:
     caption = "weights marked * are a forecast: no engine of this package computes with them yet"
     if len(sources) == 1:
         caption = f"{caption}; {next(iter(sources))}"
+    caption += old_prices(item.price_source for item in placed)
     return Table(columns=heads, rows=[_row(item) for item in placed], caption=caption)
+
+
+def old_prices(sources: Iterable[str]) -> str:
+    """Return the end of a caption that names prices of long ago, empty where there are none."""
+    old = dict.fromkeys(source for source in sources if source.endswith(OLD_PRICE))
+    return "".join(f"; {source}" for source in old)
 
 
 def _row(item: Placement) -> list[Cell]:
@@ -200,7 +215,7 @@ def _plain(item: Placement) -> dict[str, Any]:
 def _lack(
     placed: list[Placement],
     arch: Architecture,
-    records: list[tuple[Accelerator, Machine | None]],
+    records: list[tuple[Accelerator, dict[str, Machine]]],
     context: int,
     users: int,
 ) -> str:
@@ -220,8 +235,7 @@ def _lack(
 def _print_largest(context: int, weights: tuple[str, ...], rows: int, *, json: bool) -> None:
     """Print the largest models that this machine serves at a bearable pace."""
     record = catalog.accelerator(THIS_MACHINE)
-    machine = _measured(record)
-    found = largest_served(record, machine, context=context, weights=weights)
+    found = largest_served(record, measured_machines(), context=context, weights=weights)
     if json:
         print_json([{"model": arch.name} | _plain(item) for arch, item in found])
         return

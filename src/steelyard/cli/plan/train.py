@@ -67,34 +67,45 @@ def train(
             empty.
         json: print the plan as JSON.
     """
+    _check_one(cluster, accelerator)
     machines = machines_of(
         cluster=cluster, accelerator=accelerator, count=count, nodes=nodes, site=site, dtype=dtype
     )
     rent = parse(price_per_hour, "USD", where="--price-per-hour") if price_per_hour else None
-    if rent is None and accelerator:
-        # An accelerator that is named apart from a cluster is rented, where a rent is known.
-        rent = machines.accelerator.price_usd_per_hour or None
     sizes = {"vocab_size": vocab_size, "sequence_length": sequence_length}
     architecture, near = model_of(model, **sizes) if model else (None, [])
     fit = _published(law)
 
     def plan(flops: float) -> Plan:
-        allocation: AllocationLike = laws.allocate(fit, flops)
-        if architecture:
-            allocation = _at_size(fit, architecture, flops, sequence_length)
+        allocation: AllocationLike = (
+            _at_size(fit, architecture, flops, sequence_length)
+            if architecture
+            else laws.allocate(fit, flops)
+        )
         limit = parse(deadline, "s", where="--deadline")
         how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
+        # An accelerator that is named apart from a cluster is rented, where a rent is known.
+        how |= {"prefers_rent": bool(accelerator)}
         return _plan(allocation, machines, **sizes, **how)
 
     allowed = read_budget(budget, where="--budget")
     made = plan_within(allowed, plan)
-    notes = [*machines.notes]
-    if near:
-        notes.append(f"model: a shape of that size; named ones near it: {', '.join(near)}")
+    named = f"model: a shape of that size; named ones near it: {', '.join(near)}"
+    notes = [*machines.notes, *([named] if near else [])]
     if json:
         print_json(_plain_plan(made) | {"assumptions": notes})
     else:
         _print(made, str(allowed), notes)
+
+
+def _check_one(cluster: str, accelerator: str) -> None:
+    """Refuse both of cluster and accelerator, and neither, in the words of the flags."""
+    if bool(cluster) == bool(accelerator):
+        raise ConfigError(
+            "give either --cluster or --accelerator",
+            hint="such as --cluster Frontier, --accelerator H100-SXM5-80GB or "
+            "--accelerator this-machine",
+        )
 
 
 def _published(law: str) -> Fit:

@@ -4,7 +4,7 @@ import math
 
 from steelyard import catalog
 from steelyard.cli.output import Switch, print_json
-from steelyard.cli.plan.fit import weight_types
+from steelyard.cli.plan.fit import old_prices, weight_types
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.shapes import model_of
@@ -91,11 +91,12 @@ def _print(title: str, found: list[Contender], shown: tuple[str, ...], *, per_ho
     # The last figures leave first where the terminal is too narrow for all.
     heads += [Column(name, align="right", rank=rank) for rank, name in enumerate(shown)]
     rows = [[item.accelerator, item.count or "", *_values(item, shown)] for item in found]
+    costs = [part.source for item in found for part in item.forecasts]
     table = Table(
         columns=[*heads, Column("why not")],
         rows=[[*row, item.reason] for row, item in zip(rows, found, strict=True)],
         caption="rents of the catalog; rates are published peaks x assumed efficiencies, "
-        "+-35 %" + ("; money and energy of one hour" if per_hour else ""),
+        "+-35 %" + ("; money and energy of one hour" if per_hour else "") + old_prices(costs),
     )
     Report(title, "the cheapest first", [Section("", [table])]).print()
 
