@@ -156,7 +156,7 @@ class Law:
         return replace(self, parameters=free, fixed={**self.fixed, **values})
 
     def grouped(self, vary: Sequence[str], groups: Sequence[str]) -> "Law":
-        """Give some parameters a value per group of points and share the others.
+        """Return a law with a value per group for some parameters; the others are shared.
 
         Args:
             vary: names of free parameters that differ between groups.

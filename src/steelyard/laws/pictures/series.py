@@ -203,7 +203,7 @@ def _shift(fit: Fit, inputs: Mapping[str, Array], series: Series) -> Array:
 
 
 def with_unseen(chosen: Split, inputs: Mapping[str, Array]) -> Split:
-    """Give runs that the fit did not see a curve of their own where no curve is theirs.
+    """Add a curve for each run that the fit did not see where no curve is theirs.
 
     Args:
         chosen: how the fit is drawn.

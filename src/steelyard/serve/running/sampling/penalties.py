@@ -16,7 +16,7 @@ def has_penalty(params: SamplingParams) -> bool:
 
 
 def forbid_end(logits: np.ndarray, params: SamplingParams, position: int) -> None:
-    """Give the tokens that would end an output no chance before it has `min_tokens`.
+    """Leave no chance to the tokens that would end an output before it has `min_tokens`.
 
     Args:
         logits: float32 [V], changed in place.
