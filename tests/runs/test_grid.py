@@ -1,8 +1,12 @@
+import io
 import re
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from steelyard.quantity import Forecast, Measurement, check
+from steelyard.runs import Checks, Report, Section
 from steelyard.runs.grid import GridColumn, grid
 
 WORDS = st.text("abcxyz-_0123456789", min_size=1, max_size=30)
@@ -47,3 +51,18 @@ def test_full_width_is_one_line_per_row():
 
 def test_a_grid_without_heads_has_no_head_line():
     assert grid([GridColumn(), GridColumn()], [["a", "b"]], 80).plain == "a  b"
+
+
+def test_checks_name_every_quantity_at_any_width():
+    said = Forecast.about(
+        "plan.memory_per_accelerator", 3.2e9, relative=0.2, provenance="derived", source="shape"
+    )
+    seen = Measurement(quantity="plan.memory_per_accelerator", value=3.3e9)
+    page = Report("Checks", "", [Section("", [Checks(check([said], [seen]))])])
+    for width in range(30, 130, 5):
+        console = Console(width=width, file=io.StringIO())
+        page.print(console)
+        shown = console.file.getvalue()
+        assert "plan.memory_per_accelerator" in shown
+        assert "3.3" in shown
+        assert "inside" in shown

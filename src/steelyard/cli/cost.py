@@ -177,6 +177,7 @@ def _lack(
         return ""
     has = pretty(device.memory_bytes, "byte")
     said = f"{subject.model} does not fit: needs {pretty(needs, 'byte')}, has {has}"
+    # This machine has no second of its kind, and other formats (fp16) are no type of weights here.
     if device.provenance == "measured" or device.dtype not in WEIGHT_TYPES:
         return said
     record = catalog.accelerator(subject.machine)

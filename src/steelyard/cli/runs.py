@@ -132,6 +132,7 @@ def check(
         Ledger(opened).record(record, checks, found.id)
     values = {"id": found.id, "checks": list(map(_values, checks))}
     print_report(views.check_report(found, checks), json=json, html=html, values=values)
+    # Scripts decide by the exit code, as they do after a failed test.
     return 0 if all(item.covered for item in checks) else 1
 
 

@@ -17,6 +17,8 @@ __all__ = ["render_console"]
 _INLINE = re.compile(r"\*\*(.+?)\*\*|\*(.+?)\*|`(.+?)`|\[([^\]]+)\]\((https?://[^)\s]+)\)")
 _BAR_CELLS = 15
 _WIDE = 120
+_NARROW = 72
+"""Below it the columns of checks would be cut: the least telling ones leave instead."""
 
 
 def render_console(report: Document, console: Console | None = None) -> None:
@@ -51,6 +53,8 @@ def _block(block: Block, width: int) -> RenderableType:
         case Table():
             return _table(block, width)
         case Checks():
+            if width < _NARROW:
+                return _narrow_checks(block, width)
             return _checks(block, wide=width >= _WIDE)
         case Chart():
             return RichText(
@@ -125,6 +129,17 @@ def _checks(block: Checks, *, wide: bool) -> RenderableType:
             *([bar] if wide else []),
         ]
         table.add_row(*cells, RichText(verdict, style=colour))
+    return Group(table, RichText(summary_words(block.checks), style="dim italic"))
+
+
+def _narrow_checks(block: Checks, width: int) -> RenderableType:
+    """Draw checks without colours; interval, error and forecast leave where they find no room."""
+    ranks = {"quantity": 0, "forecast": 1, "80 % interval": 3, "measured": 0, "error": 2}
+    columns = [
+        GridColumn(head=name, rank=rank, right=name != "quantity") for name, rank in ranks.items()
+    ]
+    rows = [[check.forecast.quantity, *check_words(check)] for check in block.checks]
+    table = grid([*columns, GridColumn(head="verdict")], rows, width)
     return Group(table, RichText(summary_words(block.checks), style="dim italic"))
 
 
