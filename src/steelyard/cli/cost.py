@@ -1,7 +1,7 @@
 """`steelyard cost`: time, memory, energy and money of training and serving, before they run."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cyclopts
 
@@ -24,11 +24,13 @@ from steelyard.cost import (
 from steelyard.cost.layout import RECOMPUTE
 from steelyard.cost.weights import WEIGHT_TYPES
 from steelyard.errors import CalibrationError, ConfigError
-from steelyard.plan.fit import Use, fits_on
 from steelyard.quantity import Forecast
 from steelyard.runs import Column, Report, Section, Table
 from steelyard.runs.report import Cell
 from steelyard.units import parse, pretty
+
+if TYPE_CHECKING:
+    from steelyard.plan.fit import Use
 
 app = cyclopts.App(
     name="cost", help="Time, memory, energy and money of training and serving a model."
@@ -170,7 +172,7 @@ def train(
 
 
 def _lack(
-    subject: Subject, device: Machine, needs: float, use: Use, context: int, users: int = 1
+    subject: Subject, device: Machine, needs: float, use: "Use", context: int, users: int = 1
 ) -> str:
     """Say what a model that does not fit needs, has, and how many would do; empty if it fits."""
     if needs <= device.memory_bytes:
@@ -180,6 +182,9 @@ def _lack(
     # This machine has no second of its kind, and other formats (fp16) are no type of weights here.
     if device.provenance == "measured" or device.dtype not in WEIGHT_TYPES:
         return said
+    # Planning is loaded for this one answer, not for the help of every verb.
+    from steelyard.plan.fit import fits_on
+
     record = catalog.accelerator(subject.machine)
     enough = fits_on(
         subject.architecture(), record, use=use, weights=device.dtype, context=context, users=users
