@@ -1,13 +1,14 @@
 """`steelyard cost`: time, memory, energy and money of training and serving, before they run."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cyclopts
 
 from steelyard import catalog
 from steelyard.catalog import Architecture
 from steelyard.cli.output import Switch, forecast_table, print_report
+from steelyard.cli.shortage import shortage
 from steelyard.cost import (
     Efficiencies,
     Layout,
@@ -22,15 +23,11 @@ from steelyard.cost import (
     training_step,
 )
 from steelyard.cost.layout import RECOMPUTE
-from steelyard.cost.weights import WEIGHT_TYPES
 from steelyard.errors import CalibrationError, ConfigError
 from steelyard.quantity import Forecast
 from steelyard.runs import Column, Report, Section, Table
 from steelyard.runs.report import Cell
 from steelyard.units import parse, pretty
-
-if TYPE_CHECKING:
-    from steelyard.plan.fit import Use
 
 app = cyclopts.App(
     name="cost", help="Time, memory, energy and money of training and serving a model."
@@ -142,8 +139,9 @@ def train(
     """
     _check_recompute(recompute)
     device = subject.roofline()
+    arch = subject.architecture()
     step = training_step(
-        subject.architecture(),
+        arch,
         machine=device,
         micro_batch=micro_batch,
         sequence_length=sequence_length,
@@ -160,7 +158,7 @@ def train(
     )
     said = "weights, optimizer and saved activations"
     forecasts.append(_derived("train.peak_memory", step.memory.total, 0.15, said))
-    lack = _lack(subject, device, step.memory.total, "train", sequence_length)
+    lack = shortage(arch, device, step.memory.total, "train", context=sequence_length)
     _print(
         lack or f"Training {subject.model} on {subject.machine}",
         f"{step.tokens:,.0f} tokens per step",
@@ -169,27 +167,6 @@ def train(
         json=subject.json,
     )
     return 1 if lack else 0
-
-
-def _lack(
-    subject: Subject, device: Machine, needs: float, use: "Use", context: int, users: int = 1
-) -> str:
-    """Say what a model that does not fit needs, has, and how many would do; empty if it fits."""
-    if needs <= device.memory_bytes:
-        return ""
-    has = pretty(device.memory_bytes, "byte")
-    said = f"{subject.model} does not fit: needs {pretty(needs, 'byte')}, has {has}"
-    # This machine has no second of its kind, and other formats (fp16) are no type of weights here.
-    if device.provenance == "measured" or device.dtype not in WEIGHT_TYPES:
-        return said
-    # Planning is loaded for this one answer, not for the help of every verb.
-    from steelyard.plan.fit import fits_on
-
-    record = catalog.accelerator(subject.machine)
-    enough = fits_on(
-        subject.architecture(), record, use=use, weights=device.dtype, context=context, users=users
-    )
-    return f"{said}; fits on {enough}" if enough else said
 
 
 def _check_recompute(name: str) -> None:
@@ -237,7 +214,7 @@ def serve(*, subject: Subject, context: int = 2048, batch: int = 1) -> int:
     free = device.memory_bytes - memory.weights - memory.activations - memory.workspace
     parts = _parts(memory, "byte", "weights", "kv_cache", "total")
     parts.append(["users that fit", max(0, int(free // (cache * context)))])
-    lack = _lack(subject, device, memory.total, "serve", context, batch)
+    lack = shortage(arch, device, memory.total, "serve", context=context, users=batch)
     _print(
         lack or f"Serving {subject.model} on {subject.machine}",
         f"context {context:,}, batch {batch}",
