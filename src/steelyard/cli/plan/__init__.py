@@ -4,9 +4,22 @@ import cyclopts
 
 app = cyclopts.App(name="plan", help="Choose model size, layout and machines for a budget.")
 # Each verb is imported when it is asked for: the laws alone take longer than this help.
-for name, text in (
-    ("train", "Plan the training run that a budget of compute, money or time buys."),
-    ("fit", "Say where a model fits, how fast it is there, and for how much."),
-    ("which", "Rank the accelerators of the catalog for one work by money, time and energy."),
+for name, text, example in (
+    (
+        "train",
+        "Plan the training run that a budget of compute, money or time buys.",
+        "--budget '$5,000' --accelerator H100-SXM5-80GB --count 8",
+    ),
+    (
+        "fit",
+        "Say where a model fits, how fast it is there, and for how much.",
+        "llama-3.1-8b --context 8k --users 4 --use serve",
+    ),
+    (
+        "which",
+        "Rank the accelerators of the catalog for one work by money, time and energy.",
+        "--model llama-3.1-8b --rate '20 request/s' --tpot '30 ms'",
+    ),
 ):
-    app.command(f"steelyard.cli.plan.{name}:{name}", name=name, help=text)
+    told = f"{text}\n\nExample: steelyard plan {name} {example}"
+    app.command(f"steelyard.cli.plan.{name}:{name}", name=name, help=told)
