@@ -165,7 +165,7 @@ def test_the_same_scheduler_swaps_in_virtual_time():
             make_request,
             transfer_time_s=lambda item: transfer_s * len(item.runs),
         )
-        assert scheduler.num_swaps > 0
+        assert scheduler.num_swaps > 5
         assert scheduler.pool.num_available == 16
         return seen.timeline.last_token_s.max()
 
