@@ -7,7 +7,7 @@ from typing import TypeVar
 from steelyard.contention import LoadMeter, other_work
 from steelyard.errors import CalibrationError
 
-__all__ = ["Patience"]
+__all__ = ["MOST_LOST", "Patience"]
 
 T = TypeVar("T")
 
