@@ -178,14 +178,21 @@ class Check:
         return 1.0
 
     @property
+    def measured_at_equal_speed(self) -> float:
+        """What a machine of the forecast's speed would have taken; rates stay as measured."""
+        # A rate need not follow the machine: throughput at a steady arrival rate is the arrivals'.
+        is_time = self.forecast.unit in ("s", "s/token")
+        return self.measurement.value / self.slowdown if is_time else self.measurement.value
+
+    @property
     def error_at_equal_speed(self) -> float:
-        """Relative error of the forecast, a time, had the machine kept the forecast's speed."""
-        return _relative(self.forecast.value, self.measurement.value / self.slowdown)
+        """Relative error of the forecast had the machine kept the forecast's speed."""
+        return _relative(self.forecast.value, self.measured_at_equal_speed)
 
     @property
     def covered_at_equal_speed(self) -> bool:
-        """Whether the interval holds what a machine of the forecast's speed would have taken."""
-        return self.forecast.low <= self.measurement.value / self.slowdown <= self.forecast.high
+        """Whether the 80 % interval holds what the forecast's machine would have taken."""
+        return self.forecast.low <= self.measured_at_equal_speed <= self.forecast.high
 
 
 def _relative(said: float, came: float) -> float:

@@ -33,8 +33,6 @@ _MEAN_PROMPT = 96.0
 _MEAN_OUTPUT = 48.0
 _LEAST_DRIFT = 0.1
 """A machine strays this far within a minute even where none of it was seen; assumed."""
-_TIMES = ("serve.ttft", "serve.tpot", "serve.e2e_latency")
-"""Quantities that grow with the time of a step; throughput at this load is the arrivals'."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +148,7 @@ def _weigh(
     trace, rate = make_trace(step_time, seconds=seconds, vocab_size=vocab_size, seed=seed + 1)
     advance(0.4, f"simulating {len(trace)} requests")
     forecasts = [
-        replace(item, pace_s=before.pace().mean_s) if item.quantity in _TIMES else item
+        replace(item, pace_s=before.pace().mean_s)
         for item in forecast_replay(llm, trace, step_time, drift=strayed)
         if item.quantity in CHECKED
     ]
