@@ -3,8 +3,8 @@
 import sys
 
 from steelyard.catalog import Calibration, store_calibration
-from steelyard.catalog.stored import calibration_path
 from steelyard.cli.output import Switch
+from steelyard.files import writable_user_dir
 from steelyard.runs.grid import GridColumn, grid
 from steelyard.runs.progress import progress
 from steelyard.runs.screen import screen
@@ -27,7 +27,7 @@ def calibrate(
         json: print the stored record as JSON instead of a table.
     """
     # A home that cannot be written is refused here, before minutes of measuring.
-    calibration_path().parent.mkdir(parents=True, exist_ok=True)
+    writable_user_dir()
     calibration = _measure(quick, device, force)
     path = store_calibration(calibration)
     if json:

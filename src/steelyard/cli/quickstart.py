@@ -5,7 +5,7 @@ from pathlib import Path
 
 from steelyard.cli.output import Switch
 from steelyard.contention import other_work
-from steelyard.files import write_bytes
+from steelyard.files import writable_user_dir, write_bytes
 from steelyard.runs.progress import progress
 from steelyard.units import parse
 from steelyard.weigh.settings import QuickstartConfig
@@ -52,6 +52,8 @@ def quickstart(
         seed=seed,
         threads=threads,
     )
+    # Both are said before any work: a home that cannot be written, and a machine that is busy.
+    writable_user_dir()
     _warn_of_other_work()
     from steelyard.weigh.quickstart import run_quickstart
     from steelyard.weigh.report import build
