@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cyclopts
 import msgspec
@@ -112,7 +113,7 @@ def read_ladders(path: Path = POINTS) -> list[LadderRun]:
 
 def _point(row: dict[str, str]) -> RungPoint:
     """Read one run; times and memory are not kept, since they say nothing about the law."""
-    counts = {name: int(row[name]) for name in _COLUMNS[:-1]}
+    counts: dict[str, Any] = {name: int(row[name]) for name in _COLUMNS[:-1]}
     return RungPoint(
         **counts,
         loss=float(row["loss"]),
@@ -154,9 +155,7 @@ def _design(out: Path, shards: TokenShards, config: QuickstartConfig) -> Ladder:
     """
     path = out / "ladder.json"
     if not path.exists():
-        shapes = probe_shapes(_MINUTES)
-        times = probe_step_times(shapes, shards, config, lambda *_: None)
-        seconds = dict(zip(shapes, times, strict=True))
+        seconds = probe_step_times(probe_shapes(_MINUTES), shards, config, lambda *_: None)
         write_json(path, design(seconds, budget_s=60 * _MINUTES, max_tokens=shards.num_tokens))
     return convert(read_json(path), Ladder)
 
@@ -168,7 +167,7 @@ def _train(out: Path, text: str, seed: int, threads: int) -> LadderRun:
     shards = _shards(folder, text, seed)
     ladder = _design(out, shards, config)
     points = climb(ladder, shards, config, lambda *_: None)
-    result = train_target(ladder, shards, config, lambda *_: None)
+    result, _ = train_target(ladder, shards, config, lambda *_: None)
     target = RungPoint(
         hidden_size=ladder.target[0],
         num_layers=ladder.target[1],

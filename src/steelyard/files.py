@@ -20,6 +20,7 @@ __all__ = [
     "read_json",
     "sha256_file",
     "user_dir",
+    "writable_user_dir",
     "write_bytes",
     "write_json",
 ]
@@ -34,6 +35,19 @@ def user_dir() -> Path:
     if home:
         return Path(home).expanduser()
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "steelyard"
+
+
+def writable_user_dir() -> Path:
+    """Return the user's data folder, made where it is missing; for work that ends in writing there.
+
+    Raises:
+        OSError: it cannot be made, or nothing may be written in it.
+    """
+    folder = user_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    return folder
 
 
 @contextmanager

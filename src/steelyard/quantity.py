@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from steelyard.errors import ConfigError
+from steelyard.quantity_table import QUANTITIES, Quantity
 
 __all__ = [
     "QUANTITIES",
@@ -24,229 +25,6 @@ __all__ = [
 
 Provenance = Literal["measured", "fitted", "simulated", "derived", "published", "assumed"]
 _PROVENANCES = ("measured", "fitted", "simulated", "derived", "published", "assumed")
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """A defined, unit-bearing metric.
-
-    Attributes:
-        name: dotted, `room.metric`.
-        unit: SI base unit, one of `steelyard.units.UNITS`.
-        better: which direction is good; "neither" for plain sizes.
-        definition: one sentence.
-    """
-
-    name: str
-    unit: str
-    better: Literal["lower", "higher", "neither"]
-    definition: str
-
-
-_ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] = (
-    (
-        "eval.loss",
-        "nat/token",
-        "lower",
-        "Mean cross-entropy per predicted token on held-out documents.",
-    ),
-    (
-        "eval.bits_per_byte",
-        "bit/byte",
-        "lower",
-        "Held-out cross-entropy in bits divided by the UTF-8 bytes it predicts.",
-    ),
-    (
-        "train.loss",
-        "nat/token",
-        "lower",
-        "Mean cross-entropy per predicted token of a training batch, before its update.",
-    ),
-    (
-        "train.step_time",
-        "s",
-        "lower",
-        "Wall time of one optimizer step, data loading included, evaluation and checkpoints "
-        "excluded.",
-    ),
-    (
-        "train.total_time",
-        "s",
-        "lower",
-        "Wall time of all optimizer steps of a run, evaluation and checkpoints excluded.",
-    ),
-    ("train.throughput", "token/s", "higher", "Tokens trained on per second of step time."),
-    (
-        "train.mfu",
-        "fraction",
-        "higher",
-        "Model FLOPs (6N plus attention) per second over the peak dense FLOP/s of the dtype used.",
-    ),
-    (
-        "train.peak_memory",
-        "byte",
-        "lower",
-        "Largest memory held for the run beyond what the process held before the model was built.",
-    ),
-    (
-        "train.flops",
-        "FLOP",
-        "neither",
-        "Model FLOPs of the run: 6 per matrix parameter and token plus attention.",
-    ),
-    ("train.tokens", "token", "neither", "Tokens trained on, repeats counted."),
-    (
-        "model.parameters",
-        "parameter",
-        "neither",
-        "All parameters, embeddings and head counted once when tied.",
-    ),
-    (
-        "model.parameters_non_embedding",
-        "parameter",
-        "neither",
-        "Parameters without token and position embeddings and without the head.",
-    ),
-    ("model.weights_memory", "byte", "lower", "Bytes of all weights in their stored dtype."),
-    (
-        "serve.ttft",
-        "s",
-        "lower",
-        "Time from a request's arrival to its first output token, mean over requests.",
-    ),
-    (
-        "serve.ttft_p95",
-        "s",
-        "lower",
-        "95th percentile over requests of arrival to first output token.",
-    ),
-    (
-        "serve.tpot",
-        "s/token",
-        "lower",
-        "(Last - first token time) / (output tokens - 1) per request, mean over requests.",
-    ),
-    (
-        "serve.throughput",
-        "token/s",
-        "higher",
-        "Output tokens per second from the first arrival to the last token.",
-    ),
-    (
-        "serve.optimal_throughput",
-        "token/s",
-        "higher",
-        "Prompt and output tokens per second and device if the bottleneck never idles.",
-    ),
-    (
-        "serve.request_rate",
-        "request/s",
-        "higher",
-        "Finished requests per second from the first arrival to the last token.",
-    ),
-    (
-        "serve.e2e_latency",
-        "s",
-        "lower",
-        "Time from a request's arrival to its last token, mean over requests.",
-    ),
-    (
-        "serve.kv_utilization",
-        "fraction",
-        "higher",
-        "Token states held over pool slots reserved, mean over steps with work.",
-    ),
-    (
-        "serve.kv_bytes_per_token",
-        "byte",
-        "lower",
-        "Key and value bytes kept per token over all layers.",
-    ),
-    ("serve.makespan", "s", "lower", "Time from the first arrival to the last token of a trace."),
-    (
-        "run.energy",
-        "J",
-        "lower",
-        "Electric energy of all machines for the run, facility overhead included.",
-    ),
-    (
-        "run.cost",
-        "USD",
-        "lower",
-        "Money for the run: machine hours times price, or amortized hardware plus energy, as its "
-        "source says.",
-    ),
-    ("run.carbon", "g", "lower", "Operational carbon dioxide equivalent of the run's energy."),
-    ("run.duration", "s", "lower", "Wall time from a run's start to its end, everything included."),
-    ("plan.num_accelerators", "count", "lower", "Accelerators the plan occupies."),
-    (
-        "plan.memory_per_accelerator",
-        "byte",
-        "lower",
-        "Largest memory one accelerator of the plan holds.",
-    ),
-    ("machine.matmul", "FLOP/s", "higher", "Rate of a large square matrix product."),
-    (
-        "machine.attention",
-        "FLOP/s",
-        "higher",
-        "Rate of fused causal attention, forward and backward; masked pairs are not counted.",
-    ),
-    (
-        "machine.elementwise",
-        "byte/s",
-        "higher",
-        "Bytes read and written per second by activation and softmax, forward and backward.",
-    ),
-    (
-        "machine.stream",
-        "byte/s",
-        "higher",
-        "Memory bandwidth of a stream over a working set far beyond the caches.",
-    ),
-    (
-        "machine.gather",
-        "byte/s",
-        "higher",
-        "Useful bytes per second of random row gathers from a table beyond the caches.",
-    ),
-    (
-        "machine.disk_read",
-        "byte/s",
-        "higher",
-        "Sequential read rate of a file, page cache bypassed where possible.",
-    ),
-    (
-        "machine.disk_write",
-        "byte/s",
-        "higher",
-        "Sequential write rate to a file, flushed to the device.",
-    ),
-    (
-        "machine.link_latency",
-        "s",
-        "lower",
-        "One-way time of a minimal message between two processes of this machine.",
-    ),
-    (
-        "machine.link_bandwidth",
-        "byte/s",
-        "higher",
-        "Rate of large messages between two processes of this machine.",
-    ),
-    ("machine.launch", "s", "lower", "Time to dispatch one small tensor operation."),
-    ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
-    ("data.tokens", "token", "neither", "Tokens in the training shards."),
-    (
-        "data.duplicate_fraction",
-        "fraction",
-        "lower",
-        "Clean documents dropped as exact or near duplicates.",
-    ),
-)
-
-QUANTITIES: dict[str, Quantity] = {row[0]: Quantity(*row) for row in _ROWS}
-"""Every quantity by name."""
 
 
 def quantity(name: str) -> Quantity:
@@ -280,6 +58,8 @@ class Forecast:
         high: upper end, at least `value`.
         provenance: how the number came to be.
         source: model, fit, record or paper that it comes from.
+        pace_s: seconds that a fixed piece of work took on the machine whose speed the forecast is
+            for; 0 where that was not measured.
     """
 
     quantity: str
@@ -288,6 +68,7 @@ class Forecast:
     high: float
     provenance: Provenance
     source: str
+    pace_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse unknown names, unknown provenance and intervals that miss their own value."""
@@ -348,6 +129,8 @@ class Measurement:
         count: number of samples.
         machine: name of the machine it was taken on.
         time_s: when, seconds since 1970 (UTC).
+        pace_s: seconds that the forecast's fixed piece of work took meanwhile; 0 where nobody
+            measured it.
     """
 
     quantity: str
@@ -356,6 +139,7 @@ class Measurement:
     count: int = 1
     machine: str = field(default="this-machine")
     time_s: float = 0.0
+    pace_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse unknown names and values that are not finite."""
@@ -379,15 +163,43 @@ class Check:
     @property
     def relative_error(self) -> float:
         """(forecast - measured) / |measured|; infinite when only the measured value is 0."""
-        difference = self.forecast.value - self.measurement.value
-        if self.measurement.value == 0:
-            return 0.0 if difference == 0 else math.copysign(math.inf, difference)
-        return difference / abs(self.measurement.value)
+        return _relative(self.forecast.value, self.measurement.value)
 
     @property
     def covered(self) -> bool:
         """Whether the 80 % interval holds the measured value."""
         return self.forecast.low <= self.measurement.value <= self.forecast.high
+
+    @property
+    def slowdown(self) -> float:
+        """How many times slower the machine was than the one the forecast is for; 1 if unknown."""
+        if self.forecast.pace_s > 0 and self.measurement.pace_s > 0:
+            return self.measurement.pace_s / self.forecast.pace_s
+        return 1.0
+
+    @property
+    def measured_at_equal_speed(self) -> float:
+        """What a machine of the forecast's speed would have taken; rates stay as measured."""
+        # A rate need not follow the machine: throughput at a steady arrival rate is the arrivals'.
+        is_time = self.forecast.unit in ("s", "s/token")
+        return self.measurement.value / self.slowdown if is_time else self.measurement.value
+
+    @property
+    def error_at_equal_speed(self) -> float:
+        """Relative error of the forecast had the machine kept the forecast's speed."""
+        return _relative(self.forecast.value, self.measured_at_equal_speed)
+
+    @property
+    def covered_at_equal_speed(self) -> bool:
+        """Whether the 80 % interval holds what the forecast's machine would have taken."""
+        return self.forecast.low <= self.measured_at_equal_speed <= self.forecast.high
+
+
+def _relative(said: float, came: float) -> float:
+    """Return (said - came) / |came|; infinite when only `came` is 0."""
+    if came == 0:
+        return 0.0 if said == 0 else math.copysign(math.inf, said)
+    return (said - came) / abs(came)
 
 
 def check(forecasts: list[Forecast], measurements: list[Measurement]) -> list[Check]:

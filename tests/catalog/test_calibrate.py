@@ -2,19 +2,22 @@
 
 import dataclasses
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from steelyard import catalog
-from steelyard.catalog.calibrate import calibrate, default_threads
+from steelyard.catalog.calibrate import _Findings, calibrate, default_threads
 from steelyard.catalog.probes.disk import disk_rates
 from steelyard.catalog.probes.link import link_rates
 from steelyard.catalog.probes.matmul import matmul_shapes, time_matmuls
 from steelyard.catalog.probes.timing import Samples, quietest, repeat
 from steelyard.catalog.stored import calibration_path
+from steelyard.cost import Machine
 from steelyard.errors import BackendError, CalibrationError, ConfigError
+from steelyard.plan.budget import step_relative
 
 torch = pytest.importorskip("torch")
 
@@ -48,6 +51,9 @@ def quick(tmp_path_factory):
             progress=lambda text, done: told.append((text, done)),
             folder=tmp_path_factory.mktemp("disk"),
             clock=fake_clock,
+            # A busy machine under test is neither waited for nor refused.
+            patience_s=0.0,
+            force=True,
         )
         assert torch.get_num_threads() == threads
     return result, told
@@ -122,12 +128,49 @@ def test_a_record_of_an_older_version_still_loads(quick, tmp_path, monkeypatch):
     monkeypatch.setenv("STEELYARD_HOME", str(tmp_path))
     path = catalog.store_calibration(quick[0])
     values = json.loads(path.read_text())
-    for name in ("disk_direct", "shared_latency_s", "shared_bytes_per_s", "host_link_bytes_per_s"):
+    for name in (
+        "contention",
+        "disk_direct",
+        "shared_latency_s",
+        "shared_bytes_per_s",
+        "host_link_bytes_per_s",
+    ):
         values.pop(name)
     path.write_text(json.dumps(values))
     loaded = catalog.load_calibration()
     assert loaded is not None and loaded.shared_bytes_per_s == 0
+    assert loaded.contention == 0
     assert dataclasses.replace(loaded, disk_direct=quick[0].disk_direct).matmul == quick[0].matmul
+
+
+def test_disturbed_rates_widen_the_intervals_of_what_is_planned_on_them(quick):
+    calm = dataclasses.replace(quick[0], contention=0.0, noise=0.0)
+    busy = dataclasses.replace(quick[0], contention=0.5, noise=0.1)
+    assert calm.disturbance == 0.0 and busy.disturbance == pytest.approx(math.hypot(1.0, 0.1))
+    widths = [step_relative(Machine.from_calibration(item)) for item in (calm, busy)]
+    assert widths == pytest.approx([0.2, math.hypot(0.2, busy.disturbance)])
+
+
+def test_a_dtype_of_which_no_square_was_timed_is_left_out():
+    found = _Findings()
+    slow, fast = Samples((9.0,) * 3), Samples((1e-3,) * 3)
+    found.matmul = {("fp32", (16, 16, 16)): [fast], ("bf16", (1, 32, 32)): [slow]}
+    assert [point.dtype for point in found.points()] == ["fp32"]
+
+
+def test_figures_that_scatter_too_much_are_refused(monkeypatch):
+    scattered = Samples((1.0, 2.0, 3.0, 4.0))
+    module = "steelyard.catalog.calibrate."
+    monkeypatch.setattr(module + "_measure_matmul", lambda *_: None)
+    monkeypatch.setattr(module + "_memory_rates", lambda *_: {"stream_bytes_per_s": (scattered, 1)})
+    rates = ("cache_bytes_per_s", "gather_bytes_per_s", "link_bytes_per_s", "link_latency_s")
+    host = dict.fromkeys((*rates, "launch_s"), (scattered, 1.0))
+    monkeypatch.setattr(module + "_host_rates", lambda *_: host)
+    monkeypatch.setattr(module + "_disk_rates", lambda *_: ({}, False))
+    monkeypatch.setattr("steelyard.catalog.quiet.MOST_LOST", 1.0)
+    with pytest.raises(CalibrationError, match="scatter by 60 %"):
+        calibrate(quick=True, patience_s=0.0)
+    assert calibrate(quick=True, patience_s=0.0, force=True).noise == pytest.approx(0.6)
 
 
 def test_unknown_device_and_negative_threads_are_refused():

@@ -14,7 +14,8 @@ from steelyard.weigh import quickstart, training  # noqa: E402
 
 training._EVAL_TOKENS = 16 * ladder.SEQUENCE_LENGTH
 quickstart._SERVING_SHARE = 0.02
-quickstart.probe_step_times = lambda shapes, shards, config, advance: [1.0] * len(shapes)
+quickstart._PATIENCE_SHARE = 0.0
+quickstart.probe_step_times = lambda shapes, *_: dict.fromkeys(shapes, 1.0)
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,10 @@
+import sqlite3
+
 import pytest
 
 from steelyard.quantity import Check, Forecast, Measurement
 from steelyard.runs import Ledger, RunStore
+from steelyard.runs.wording import check_words, summary_words
 
 
 def pair(forecast: float, measured: float, name: str = "eval.loss") -> Check:
@@ -48,3 +51,62 @@ def test_a_forecaster_keeps_its_record_under_a_new_name(tmp_path) -> None:
     (row,) = ledger.summary()
     assert (row.forecaster, row.count) == ("serve.simulate", 2)
     assert len(ledger.checks("serve.simulate")) == 2
+
+
+def at_pace(measured: float, slowdown: float) -> Check:
+    said = Forecast(
+        quantity="train.step_time",
+        value=1.0,
+        low=0.9,
+        high=1.1,
+        provenance="fitted",
+        source="s",
+        pace_s=2e-3,
+    )
+    return Check(
+        said,
+        Measurement(quantity="train.step_time", value=measured, pace_s=2e-3 * slowdown),
+    )
+
+
+def test_a_check_remembers_at_which_speed_it_was_measured(tmp_path) -> None:
+    ledger = Ledger(RunStore(tmp_path))
+    ledger.record("cost", [at_pace(1.4, 1.4)], "run-a")
+    ((_, item),) = ledger.checks()
+    assert item.slowdown == pytest.approx(1.4)
+    assert item.relative_error == pytest.approx(-0.4 / 1.4)
+    assert item.error_at_equal_speed == pytest.approx(0.0)
+    assert not item.covered and item.covered_at_equal_speed
+
+
+def test_a_store_of_an_earlier_version_is_read(tmp_path) -> None:
+    store = RunStore(tmp_path)
+    with store.create("train", {}, seed=0) as run:
+        run.forecast(pair(1.1, 1.0).forecast)
+        run.measure(pair(1.1, 1.0).measurement)
+    Ledger(store).record("law", [pair(1.1, 1.0)], run.id)
+    # What stands in the files is what the version before the speed of machines wrote.
+    with sqlite3.connect(tmp_path / "runs.sqlite") as connection:
+        for table, column in (
+            ("forecasts", "pace_s"),
+            ("measurements", "pace_s"),
+            ("checks", "pace_s"),
+            ("checks", "measured_pace_s"),
+        ):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    reopened = RunStore(tmp_path)
+    (item,) = reopened.check(run.id)
+    assert (item.slowdown, item.forecast.pace_s) == (1.0, 0.0)
+    Ledger(reopened).record("cost", [at_pace(1.4, 1.4)], run.id)
+    assert [found.slowdown for _, found in Ledger(reopened).checks()] == pytest.approx([1.0, 1.4])
+
+
+def test_the_verdict_says_that_the_machine_changed() -> None:
+    same, slower = at_pace(1.2, 1.02), at_pace(1.4, 1.4)
+    assert check_words(same)[3:] == ("−16.7 %", "outside")
+    assert check_words(slower)[3:] == (
+        "−28.6 % (±0.0 % at equal speed)",
+        "outside: machine 1.40x slower",
+    )
+    assert "at equal speed 1 of these 1 lie inside" in summary_words([same, slower])
+    assert "speed" not in summary_words([same])

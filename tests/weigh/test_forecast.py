@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from steelyard.cost import Machine
+from steelyard.quantity import Forecast
 from steelyard.weigh.forecast import (
     RungPoint,
     fit_laws,
@@ -15,6 +16,7 @@ from steelyard.weigh.forecast import (
     training_forecasts,
 )
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
+from steelyard.weigh.pace import Pace
 
 SHAPES = ((32, 2), (64, 2), (96, 3))
 TARGET = (128, 4)
@@ -123,4 +125,50 @@ def test_the_ladder_is_a_table_that_laws_reads(tmp_path):
     fitted = laws.fit(laws.chinchilla(), table, "loss", bootstraps=0)
     assert fitted.predict({"parameters": 1e5, "tokens": 1e6}).value[0] == pytest.approx(
         loss(1e5, 1e6), rel=0.02
+    )
+
+
+def with_paces(points: list[RungPoint], *paces: Pace) -> list[RungPoint]:
+    """Give each shape its pace, and the times a machine of that pace takes."""
+    by_shape = dict(zip(SHAPES, paces, strict=True))
+    return [
+        replace(
+            point,
+            pace=by_shape[point.shape],
+            step_time_s=point.step_time_s * by_shape[point.shape].median_s / 1e-3,
+        )
+        for point in points
+    ]
+
+
+def steady(seconds: float) -> Pace:
+    return Pace(median_s=seconds, mean_s=seconds, windows_s=(seconds,) * 4)
+
+
+def times(points: list[RungPoint]) -> dict[str, Forecast]:
+    laws = fit_laws(points, seed=0)
+    found = training_forecasts(laws, points, target=TARGET, steps=800, machine=MACHINE)
+    return {item.quantity: item for item in found}
+
+
+def test_a_shape_that_met_a_slow_machine_counts_at_the_ladders_pace():
+    points = ladder(1e-4)
+    plain = times(with_paces(points, *(steady(1e-3),) * 3))
+    slowed = times(with_paces(points, steady(1e-3), steady(1e-3), steady(2e-3)))
+    for name in ("train.step_time", "train.total_time"):
+        assert slowed[name].value == pytest.approx(plain[name].value, rel=1e-6)
+        assert slowed[name].pace_s == plain[name].pace_s == 1e-3
+        # The machine was seen at two speeds, so it may have either of them next.
+        assert slowed[name].high > 1.2 * plain[name].high
+    assert slowed["train.peak_memory"] == plain["train.peak_memory"]
+    assert slowed["eval.loss"] == plain["eval.loss"]
+
+
+def test_a_total_counts_the_slow_steps_that_a_median_does_not_see():
+    points = [
+        replace(point, total_time_s=1.5 * point.steps * point.step_time_s) for point in ladder(1e-4)
+    ]
+    found = times(points)
+    assert found["train.total_time"].value == pytest.approx(
+        1.5 * 800 * found["train.step_time"].value
     )

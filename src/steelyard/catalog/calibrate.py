@@ -19,12 +19,13 @@ from steelyard.catalog.probes.kernels import attention, elementwise, launch
 from steelyard.catalog.probes.link import link_rates
 from steelyard.catalog.probes.matmul import time_matmuls
 from steelyard.catalog.probes.timing import Clock, Samples, Timed, clock_of, host_clock, quietest
-from steelyard.errors import BackendError, ConfigError
+from steelyard.catalog.quiet import Patience
+from steelyard.errors import BackendError, CalibrationError, ConfigError
 from steelyard.files import user_dir
 from steelyard.parallel import torch_threads
 from steelyard.quantity import Measurement
 
-__all__ = ["Progress", "calibrate", "default_threads"]
+__all__ = ["PATIENCE_S", "Progress", "calibrate", "default_threads"]
 
 Progress = Callable[[str, float], None]
 """Receives what is being measured and the fraction done, 0 to 1."""
@@ -38,6 +39,12 @@ _BUDGETS_S = {
     "cuda": {"fp32": (1.5, 5.0), "bf16": (1.5, 5.0), "fp16": (1.5, 5.0)},
 }
 """Seconds per round for the matrix products of a dtype: quick, full."""
+
+PATIENCE_S = 60.0
+"""Seconds that a calibration waits for a quiet machine or measures again, in all."""
+
+_MOST_NOISE = 0.5
+"""Largest usable noise of a calibration."""
 
 _QUANTITIES = {
     "attention_flops_per_s": "machine.attention",
@@ -71,8 +78,11 @@ class _Findings:
             self.fields.setdefault(name, []).append(found)
 
     def points(self) -> tuple[MatmulPoint, ...]:
-        """Return the rates of all matrix products."""
-        best = {key: quietest(rounds) for key, rounds in self.matmul.items()}
+        """Return the rates of all matrix products of the dtypes whose peak was seen."""
+        # Products of a few rows say nothing of a dtype's peak: one for which no square was timed
+        # would be taken for a machine a thousand times slower than it is.
+        seen = {dtype for dtype, shape in self.matmul if len(set(shape)) == 1}
+        best = {key: quietest(runs) for key, runs in self.matmul.items() if key[0] in seen}
         return tuple(
             MatmulPoint(
                 dtype=dtype,
@@ -106,12 +116,16 @@ def calibrate(
     progress: Progress | None = None,
     folder: Path | None = None,
     clock: Clock | None = None,
+    patience_s: float = PATIENCE_S,
+    force: bool = False,
 ) -> Calibration:
     """Measure the rates of this machine.
 
     All probes run in rounds; a figure is the median of its quietest round, its spread the
-    interquartile range over the median of all rounds. Other work on the machine shows in the noise
-    figure. The thread count of torch is set for the measurement and restored after it.
+    interquartile range over the median of all rounds. A probe begins when other work leaves the
+    processors, and is made again when other work took part of them meanwhile; what could not be
+    avoided is in the record as `contention`. The thread count of torch is set for the measurement
+    and restored after it.
 
     Args:
         quick: about 15 s instead of one to two minutes.
@@ -120,6 +134,8 @@ def calibrate(
         progress: receives what is being measured and the fraction done.
         folder: folder on the disk that is measured; the user's data folder by default.
         clock: times a number of calls; the device's own when not given.
+        patience_s: seconds that may be spent on waiting for a quiet machine and measuring again.
+        force: return what was measured however busy the machine was.
 
     Returns:
         The calibration, not stored yet (see `store_calibration`).
@@ -127,10 +143,17 @@ def calibrate(
     Raises:
         ConfigError: the device is neither "cpu" nor "cuda", or the thread count is negative.
         BackendError: "cuda" was asked for and there is none.
-        CalibrationError: the second process of the link probe does not answer.
+        CalibrationError: the machine stays busy, its figures scatter too much, or the second
+            process of the link probe does not answer.
     """
     _check_device(device, num_threads)
-    tell = progress or (lambda _text, _fraction: None)
+    tell = _forward_only(progress or (lambda _text, _fraction: None))
+    patience = Patience(
+        patience_s,
+        processors=default_threads(),
+        tell=lambda text: tell(text, 0.0),
+        refuses=not force,
+    )
     started_s = time.time()
     start = time.perf_counter()
     found = _Findings()
@@ -144,15 +167,49 @@ def calibrate(
             def part(text: str, fraction: float, index: int = index) -> None:
                 tell(f"{text} (round {index + 1} of {rounds})", (index + fraction) / rounds)
 
-            _measure_matmul(found, how, part)
-            _measure_memory(found, how, part)
-            _measure_host(found, how, on_host, part, folder or user_dir())
+            _measure_matmul(found, how, part, patience)
+            found.add(**patience.measure(lambda part=part: _memory_rates(how, part)))
+            found.add(**patience.measure(lambda part=part: _host_rates(how, on_host, part)))
+            disk, is_direct = patience.measure(lambda: _disk_rates(on_host, folder or user_dir()))
+            found.add(**disk)
+            found.disk_direct = is_direct
     tell("done", 1.0)
-    return _conclude(found, device, threads, started_s, time.perf_counter() - start)
+    timed_s = time.perf_counter() - start
+    result = _conclude(found, device, threads, started_s, timed_s, patience.lost)
+    if not force:
+        _refuse_scatter(result)
+    return result
+
+
+def _forward_only(shown: Progress) -> Progress:
+    """Make a progress that never goes back: a probe that is made again begins anew."""
+    done = 0.0
+
+    def tell(text: str, fraction: float) -> None:
+        nonlocal done
+        done = max(done, fraction)
+        shown(text, done)
+
+    return tell
+
+
+def _refuse_scatter(result: Calibration) -> None:
+    """Refuse figures that no two repetitions agree on."""
+    if result.noise > _MOST_NOISE:
+        raise CalibrationError(
+            f"the figures scatter by {100 * result.noise:.0f} % between repetitions, at most "
+            f"{100 * _MOST_NOISE:.0f} % is usable",
+            hint="run again when the machine is quiet, or keep them all the same with --force",
+        )
 
 
 def _conclude(
-    found: _Findings, device: str, threads: int, started_s: float, duration_s: float
+    found: _Findings,
+    device: str,
+    threads: int,
+    started_s: float,
+    duration_s: float,
+    contention: float,
 ) -> Calibration:
     """Make the record of what the probes found."""
     points = found.points()
@@ -171,6 +228,7 @@ def _conclude(
         memory_bytes=memory.memory_bytes(device),
         matmul=points,
         noise=float(np.median(spreads)),
+        contention=contention,
         measurements=(
             *_square(found, device),
             *(
@@ -221,7 +279,9 @@ def _check_device(device: str, num_threads: int) -> None:
         )
 
 
-def _measure_matmul(found: _Findings, how: dict[str, Any], tell: Progress) -> None:
+def _measure_matmul(
+    found: _Findings, how: dict[str, Any], tell: Progress, patience: Patience
+) -> None:
     """Time matrix products of every dtype, 0 to 70 % of a round."""
     budgets = {name: both[not how["quick"]] for name, both in _BUDGETS_S[how["device"]].items()}
     done = 0.0
@@ -233,40 +293,46 @@ def _measure_matmul(found: _Findings, how: dict[str, Any], tell: Progress) -> No
         ) -> None:
             tell(f"matrix products, {dtype}", done + share * fraction)
 
-        timed = time_matmuls(dtype, budget_s=budget_s, step=step, **how)
+        timed = patience.measure(
+            lambda dtype=dtype, budget_s=budget_s, step=step: time_matmuls(
+                dtype, budget_s=budget_s, step=step, **how
+            )
+        )
         for shape, samples in timed.items():
             found.matmul.setdefault((dtype, shape), []).append(samples)
         done += share
 
 
-def _measure_memory(found: _Findings, how: dict[str, Any], tell: Progress) -> None:
+def _memory_rates(how: dict[str, Any], tell: Progress) -> dict[str, Timed]:
     """Time memory, 70 to 83 % of a round."""
     tell("memory streams", 0.7)
-    found.add(stream_bytes_per_s=memory.stream(**how), cache_bytes_per_s=memory.cache_stream(**how))
+    rates = {"stream_bytes_per_s": memory.stream(**how)}
+    rates["cache_bytes_per_s"] = memory.cache_stream(**how)
     tell("random gathers", 0.8)
-    found.add(gather_bytes_per_s=memory.gather(**how))
+    rates["gather_bytes_per_s"] = memory.gather(**how)
     if how["device"] == "cuda":
-        found.add(host_link_bytes_per_s=memory.host_copy(quick=how["quick"]))
+        rates["host_link_bytes_per_s"] = memory.host_copy(quick=how["quick"])
+    return rates
 
 
-def _measure_host(
-    found: _Findings, how: dict[str, Any], on_host: dict[str, Any], tell: Progress, folder: Path
-) -> None:
-    """Time attention, elementwise operators, dispatch, links and disk, 83 to 100 % of a round."""
+def _host_rates(how: dict[str, Any], on_host: dict[str, Any], tell: Progress) -> dict[str, Timed]:
+    """Time attention, elementwise operators, dispatch and links, 83 to 94 % of a round."""
     tell("attention", 0.83)
-    found.add(attention_flops_per_s=attention(**how))
+    rates = {"attention_flops_per_s": attention(**how)}
     tell("elementwise operators", 0.85)
-    found.add(elementwise_bytes_per_s=elementwise(**how))
+    rates["elementwise_bytes_per_s"] = elementwise(**how)
     tell("operation dispatch", 0.86)
-    found.add(launch_s=(launch(device=how["device"], **on_host), 0.0))
+    rates["launch_s"] = (launch(device=how["device"], **on_host), 0.0)
     tell("links between processes", 0.88)
-    found.add(**link_rates(**on_host))
+    rates |= link_rates(**on_host)
     tell("disk", 0.94)
+    return rates
+
+
+def _disk_rates(on_host: dict[str, Any], folder: Path) -> tuple[dict[str, Timed], bool]:
+    """Time the disk, the rest of a round; no rates where it has no room or permission."""
     folder.mkdir(parents=True, exist_ok=True)
-    disk, is_direct = disk_rates(folder, **on_host)
-    if disk:
-        found.add(**disk)
-        found.disk_direct = is_direct
+    return disk_rates(folder, **on_host)
 
 
 def _describe(device: str, threads: int) -> str:

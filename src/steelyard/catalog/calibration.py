@@ -1,5 +1,6 @@
 """What `steelyard calibrate` measured on one machine: the record that cost models read."""
 
+import math
 from dataclasses import dataclass, field
 
 from steelyard.quantity import Measurement
@@ -52,6 +53,8 @@ class Calibration:
         host_link_bytes_per_s: rate from the host's memory to a GPU's, 0 on a CPU.
         launch_s: time to dispatch one small tensor operation.
         noise: median over all probes of interquartile range over median.
+        contention: largest share of the time of a probe that other work took, 0 to 1; 0 where the
+            system does not tell.
         attention_flops_per_s: rate of fused causal attention, forward and backward, masked pairs
             not counted; 0 when not measured.
         elementwise_bytes_per_s: rate of activation and softmax, forward and backward, reads plus
@@ -77,6 +80,7 @@ class Calibration:
     link_bytes_per_s: float
     launch_s: float
     noise: float
+    contention: float = 0.0
     attention_flops_per_s: float = 0.0
     elementwise_bytes_per_s: float = 0.0
     measurements: tuple[Measurement, ...] = ()
@@ -87,6 +91,12 @@ class Calibration:
     time_s: float = 0.0
     duration_s: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def disturbance(self) -> float:
+        """Relative error that noise and other work may have left in the rates."""
+        slowed = self.contention / max(1 - self.contention, 0.05)
+        return math.hypot(self.noise, slowed)
 
     def best_flops_per_s(self, dtype: str = "fp32") -> float:
         """Return the largest measured matmul rate of a dtype, 0 when it was not measured."""

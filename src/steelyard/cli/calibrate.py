@@ -3,27 +3,32 @@
 import sys
 
 from steelyard.catalog import Calibration, store_calibration
-from steelyard.catalog.stored import calibration_path
 from steelyard.cli.output import Switch
+from steelyard.files import writable_user_dir
 from steelyard.runs.grid import GridColumn, grid
 from steelyard.runs.progress import progress
 from steelyard.runs.screen import screen
 from steelyard.units import pretty
 
 
-def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = False) -> None:
+def calibrate(
+    *, quick: Switch = False, device: str = "cpu", force: Switch = False, json: Switch = False
+) -> None:
     """Measure this machine: matrix products, memory, disk, links, dispatch.
 
-    The result is stored as the catalog record this-machine.
+    The result is stored as the catalog record this-machine. While other work keeps the processors
+    busy it waits, up to a minute in all; figures that others spoiled are not stored.
 
     Args:
         quick: take about 15 s instead of about a minute and a half.
         device: device to measure, cpu or cuda.
+        force: do not wait, and store the figures however busy the machine is; intervals of what is
+            forecast from them are wider.
         json: print the stored record as JSON instead of a table.
     """
     # A home that cannot be written is refused here, before minutes of measuring.
-    calibration_path().parent.mkdir(parents=True, exist_ok=True)
-    calibration = _measure(quick, device)
+    writable_user_dir()
+    calibration = _measure(quick, device, force)
     path = store_calibration(calibration)
     if json:
         sys.stdout.write(path.read_text())
@@ -31,14 +36,19 @@ def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = Fals
     _print(calibration, str(path))
 
 
-def _measure(quick: bool, device: str) -> Calibration:
+def _measure(quick: bool, device: str, force: bool) -> Calibration:
     """Measure with a progress bar on standard error."""
     # It loads torch, which the help of this command does without.
+    from steelyard.catalog.calibrate import PATIENCE_S
     from steelyard.catalog.calibrate import calibrate as measure
 
     with progress("calibrate") as advance:
         return measure(
-            quick=quick, device=device, progress=lambda text, share: advance(share, text)
+            quick=quick,
+            device=device,
+            progress=lambda text, share: advance(share, text),
+            patience_s=0.0 if force else PATIENCE_S,
+            force=force,
         )
 
 
@@ -49,7 +59,8 @@ def _print(calibration: Calibration, path: str) -> None:
     console.print(f"[bold]this-machine[/]  [dim]{calibration.description}[/]")
     console.print(grid(columns, _rows(calibration), console.width), soft_wrap=True)
     console.print(
-        f"noise {pretty(calibration.noise, 'fraction')}: {_verdict(calibration.noise)}",
+        f"noise {pretty(calibration.noise, 'fraction')}, taken by other work "
+        f"{pretty(calibration.contention, 'fraction')}: {_verdict(calibration.disturbance)}",
         highlight=False,
     )
     console.print(
@@ -108,10 +119,10 @@ def _rows(calibration: Calibration) -> list[tuple[str, str, str]]:
     return [*rows, ("disk write", figure("disk_write_bytes_per_s"), "flushed to the device")]
 
 
-def _verdict(noise: float) -> str:
-    """Return what a noise figure means, in words."""
-    if noise < 0.05:
+def _verdict(disturbance: float) -> str:
+    """Return what the disturbance of a calibration means, in words."""
+    if disturbance < 0.1:
         return "quiet, the figures can be trusted"
-    if noise < 0.2:
+    if disturbance < 0.25:
         return "some other work was going on"
     return "the machine was busy: run again when it is quiet"

@@ -4,12 +4,16 @@ import sys
 from pathlib import Path
 
 from steelyard.cli.output import Switch
-from steelyard.files import write_bytes
+from steelyard.contention import other_work
+from steelyard.files import writable_user_dir, write_bytes
 from steelyard.runs.progress import progress
 from steelyard.units import parse
 from steelyard.weigh.settings import QuickstartConfig
 
 __all__ = ["quickstart"]
+
+_MUCH = 0.25
+"""Processors busy with other work that are worth a word."""
 
 
 def quickstart(
@@ -48,6 +52,9 @@ def quickstart(
         seed=seed,
         threads=threads,
     )
+    # Both are said before any work: a home that cannot be written, and a machine that is busy.
+    writable_user_dir()
+    _warn_of_other_work()
     from steelyard.weigh.quickstart import run_quickstart
     from steelyard.weigh.report import build
 
@@ -59,3 +66,13 @@ def quickstart(
         return
     report.print()
     sys.stderr.write(f"report: {(out / 'report.html').resolve()}\n")
+
+
+def _warn_of_other_work() -> None:
+    """Tell at the start that the machine is busy, while its user may still change that."""
+    others = other_work()
+    if others > _MUCH:
+        sys.stderr.write(
+            f"note: other work keeps {others:.1f} processors busy; times are forecast for the "
+            f"machine as it is, with wider intervals\n"
+        )

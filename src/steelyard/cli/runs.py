@@ -13,6 +13,7 @@ from steelyard.errors import ConfigError
 from steelyard.quantity import Check
 from steelyard.runs import export as exports
 from steelyard.runs import views
+from steelyard.runs.wording import check_values
 
 if TYPE_CHECKING:
     from steelyard.runs.store import RunStore
@@ -74,7 +75,7 @@ def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Swit
 
 def _values(check: Check) -> dict[str, Any]:
     """Return a check as JSON values, with its error and verdict."""
-    return to_plain(check) | {"relative_error": check.relative_error, "covered": check.covered}
+    return to_plain(check) | check_values(check)
 
 
 @app.command

@@ -126,6 +126,8 @@ class Machine:
             theirs.
         curve: measured matmul rates, None for a published machine.
         fused: whether kernels are fused (GPU stacks) or eager (CPU).
+        disturbance: relative error that noise and other work left in measured rates, 0 for
+            published ones.
         provenance: measured for a calibrated machine, else assumed.
         source: record and efficiencies it was made from.
     """
@@ -145,6 +147,7 @@ class Machine:
     efficiencies: Efficiencies = field(default_factory=Efficiencies)
     curve: MatmulCurve | None = None
     fused: bool = True
+    disturbance: float = 0.0
     provenance: Provenance = "assumed"
     source: str = ""
 
@@ -248,6 +251,7 @@ class Machine:
             ),
             curve=curve,
             fused=not is_cpu,
+            disturbance=calibration.disturbance,
             provenance="measured",
             source=f"calibration of {calibration.machine} ({calibration.description})",
         )

@@ -39,18 +39,30 @@ _number = functools.partial(Column, type_=Float(53), nullable=False)
 _count = functools.partial(Column, type_=BigInteger, nullable=False)
 
 
+def _added(name: str) -> Column[Any]:
+    """Make a number's column that stores of earlier versions lack; their rows read 0."""
+    return Column(name, Float(53), nullable=False, server_default="0")
+
+
 def _forecast() -> list[Column[Any]]:
     """Make the columns of a forecast; a column belongs to one table, so each gets its own."""
     return [
         _text("quantity"),
         *map(_number, ("value", "low", "high")),
         *map(_text, ("provenance", "source")),
+        _added("pace_s"),
     ]
 
 
-def _circumstances() -> list[Column[Any]]:
-    """Make the columns of a measurement beside its value."""
-    return [_number("spread"), _count("count"), _text("machine"), _number("time_s")]
+def _circumstances(pace: str = "pace_s") -> list[Column[Any]]:
+    """Make the columns of a measurement beside its value; `pace` is the name of its pace's."""
+    return [
+        _number("spread"),
+        _count("count"),
+        _text("machine"),
+        _number("time_s"),
+        _added(pace),
+    ]
 
 
 RUNS = Table(
@@ -91,7 +103,7 @@ CHECKS = _table(
     Column("run_id", String(64), nullable=False),
     *_forecast(),
     _number("measured"),
-    *_circumstances(),
+    *_circumstances("measured_pace_s"),
     UniqueConstraint("forecaster", "run_id", "quantity"),
 )
 """The ledger: one row per forecaster, run and quantity."""
@@ -144,16 +156,22 @@ class Database:
         self._make_tables()
 
     def _make_tables(self) -> None:
-        """Make missing tables; two processes may try at once."""
+        """Make missing tables and columns; two processes may try at once."""
         with self.read() as connection:
-            if set(_METADATA.tables) <= set(sa.inspect(connection).get_table_names()):
+            if not _missing(connection):
                 return
         with self.write() as connection:
             # SQLite's writers queue by themselves. On PostgreSQL two "create if missing" at once
             # can both find the table missing, so the second waits for the first one's commit.
             if self.dialect == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+            # Asked again, as another process may have made them meanwhile.
+            missing = _missing(connection)
             _METADATA.create_all(connection)
+            for table, columns in missing.items():
+                for column in columns:
+                    words = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+                    connection.execute(sa.DDL(f"ALTER TABLE {table} ADD COLUMN {words}"))
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -213,6 +231,24 @@ class Database:
             elif "locked" in words:
                 hint = "another process holds it; wait for that one to end and run again"
             raise StoreError(f"run store {self.url}: {words}", hint=hint) from error
+
+
+def _missing(connection: sa.Connection) -> dict[str, list[Column[Any]]]:
+    """Return the columns each table lacks, as a store of an earlier version does.
+
+    A table that is not there at all has an empty list.
+    """
+    inspector = sa.inspect(connection)
+    there = set(inspector.get_table_names())
+    found: dict[str, list[Column[Any]]] = {}
+    for name, table in _METADATA.tables.items():
+        if name not in there:
+            found[name] = []
+            continue
+        names = {column["name"] for column in inspector.get_columns(name)}
+        if lacking := [column for column in table.columns if column.name not in names]:
+            found[name] = lacking
+    return found
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

@@ -77,6 +77,8 @@ class Ledger:
                 "count": int(item.measurement.count),
                 "machine": item.measurement.machine,
                 "time_s": item.measurement.time_s or time.time(),
+                "pace_s": float(item.forecast.pace_s),
+                "measured_pace_s": float(item.measurement.pace_s),
             }
             for item in checks
         ]
@@ -116,11 +118,14 @@ class Ledger:
 
 def _check(row: sa.RowMapping) -> Check:
     """Make a check of a ledger row."""
-    forecast = Forecast(
-        **{name: row[name] for name in ("quantity", "value", "low", "high", "provenance", "source")}
+    said = ("quantity", "value", "low", "high", "provenance", "source", "pace_s")
+    came = ("quantity", "spread", "count", "machine", "time_s")
+    measurement = Measurement(
+        value=row["measured"],
+        pace_s=row["measured_pace_s"],
+        **{name: row[name] for name in came},
     )
-    rest = {name: row[name] for name in ("quantity", "spread", "count", "machine", "time_s")}
-    return Check(forecast, Measurement(value=row["measured"], **rest))
+    return Check(Forecast(**{name: row[name] for name in said}), measurement)
 
 
 def _row(forecaster: str, name: str, items: list[Check]) -> LedgerRow:

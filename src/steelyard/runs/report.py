@@ -26,6 +26,7 @@ from steelyard.runs.blocks import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+from steelyard.runs.wording import check_values
 
 __all__ = [
     "Block",
@@ -62,7 +63,7 @@ class Report(Document, frozen=True):
             for block, original in zip(section["blocks"], source.blocks, strict=True):
                 if isinstance(original, Checks):
                     for entry, check in zip(block["checks"], original.checks, strict=True):
-                        entry |= {"relative_error": check.relative_error, "covered": check.covered}
+                        entry |= check_values(check)
         return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode()
 
     @classmethod

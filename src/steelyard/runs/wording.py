@@ -9,14 +9,22 @@ from steelyard.units import pretty
 
 __all__ = [
     "cell_text",
+    "check_values",
     "check_words",
+    "error_words",
     "interval_words",
+    "machine_changed",
     "number_text",
     "right_aligned",
     "summary_words",
+    "verdict_words",
 ]
 
 DASH = "–"
+
+_SAME_SPEED = 0.05
+"""Relative change of a machine's speed below which it counts as the same: what the fixed piece of
+work varies by on a quiet machine."""
 
 
 def number_text(value: float) -> str:
@@ -75,12 +83,43 @@ def interval_words(low: float, high: float, unit: str) -> str:
     return f"{first} – {last}"
 
 
-def error_words(check: Check) -> str:
-    """Print the relative error of the forecast with its sign: "+3.1 %"."""
-    error = check.relative_error
+def _percent_words(error: float) -> str:
+    """Print the relative error of a forecast with its sign: "+3.1 %"."""
     if not math.isfinite(error):
         return "∞"
     return f"{'+' if error > 0 else '−' if error < 0 else '±'}{abs(error) * 100:.1f} %"
+
+
+def machine_changed(check: Check) -> bool:
+    """Say whether the machine ran at another speed than the one the forecast is for."""
+    return abs(math.log(check.slowdown)) > math.log1p(_SAME_SPEED)
+
+
+def error_words(check: Check) -> str:
+    """Print the error, and beside it the error at equal speed where the speed was another."""
+    words = _percent_words(check.relative_error)
+    if not machine_changed(check):
+        return words
+    return f"{words} ({_percent_words(check.error_at_equal_speed)} at equal speed)"
+
+
+def verdict_words(check: Check) -> str:
+    """Print "inside" or "outside", and that the machine changed where it did."""
+    verdict = "inside" if check.covered else "outside"
+    if not machine_changed(check):
+        return verdict
+    times = f"{max(check.slowdown, 1 / check.slowdown):.2f}x"
+    return f"{verdict}: machine {times} {'slower' if check.slowdown > 1 else 'faster'}"
+
+
+def check_values(check: Check) -> dict[str, float | bool]:
+    """Return what follows from a check, for JSON."""
+    return {
+        "relative_error": check.relative_error,
+        "covered": check.covered,
+        "slowdown": check.slowdown,
+        "error_at_equal_speed": check.error_at_equal_speed,
+    }
 
 
 def check_words(check: Check) -> tuple[str, str, str, str, str]:
@@ -91,18 +130,26 @@ def check_words(check: Check) -> tuple[str, str, str, str, str]:
         interval_words(check.forecast.low, check.forecast.high, unit),
         pretty(check.measurement.value, check.measurement.unit),
         error_words(check),
-        "inside" if check.covered else "outside",
+        verdict_words(check),
     )
 
 
 def summary_words(checks: list[Check]) -> str:
-    """Sum checks up in one sentence; empty for no checks."""
+    """Sum checks up in one or two sentences; empty for no checks."""
     if not checks:
         return ""
     inside = sum(check.covered for check in checks)
     middle = statistics.median(abs(check.relative_error) for check in checks)
     verb = "lies" if inside == 1 else "lie"
-    return (
+    said = (
         f"{inside} of {len(checks)} measured values {verb} inside the 80 % interval; median "
         f"absolute error {middle * 100:.1f} %."
+    )
+    changed = [check for check in checks if machine_changed(check)]
+    if not changed:
+        return said
+    held = sum(check.covered_at_equal_speed for check in changed)
+    return (
+        f"{said} {len(changed)} of them were measured while the machine ran at another speed than "
+        f"the one forecast; at equal speed {held} of these {len(changed)} lie inside."
     )

@@ -329,13 +329,16 @@ class LLM:
             for name in names
         ]
 
-    def replay(self, trace: list[TraceRequest]) -> ReplayResult:
+    def replay(
+        self, trace: list[TraceRequest], between: Callable[[], None] = lambda: None
+    ) -> ReplayResult:
         """Run a trace at the times it says, output lengths forced, and time every request and step.
 
         The engine must be idle; cached prefixes of earlier work are forgotten first.
 
         Args:
             trace: requests by arrival.
+            between: called after each step; its time belongs to the next one.
 
         Returns:
             Times relative to the start of the replay.
@@ -348,4 +351,4 @@ class LLM:
         requests = [make_request(item, row) for row, item in enumerate(trace)]
         for request in requests:
             self.check(request)
-        return drive_replay(self.driver, requests)
+        return drive_replay(self.driver, requests, between)

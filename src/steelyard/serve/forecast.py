@@ -45,22 +45,26 @@ def simulate_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
     )
 
 
-def forecast_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -> list[Forecast]:
+def forecast_replay(
+    llm: LLM, trace: list[TraceRequest], model: ServeStepTime, *, drift: float = _DRIFT
+) -> list[Forecast]:
     """Forecast every serving quantity of a trace, each with an interval of its own.
 
     The trace is replayed at the model's step times, and at times that are faster and slower by the
-    scatter of its fit and an assumed drift of the machine. Queues amplify such errors and a steady
+    scatter of its fit and the drift of the machine. Queues amplify such errors and a steady
     arrival rate absorbs them.
 
     Args:
         llm: the engine whose limits hold; it is not run.
         trace: requests by arrival.
         model: predicts the seconds of a step from its features.
+        drift: how far the machine's speed moves until the replay, as a fraction; assumed unless
+            given.
 
     Returns:
         Forecasts of provenance "simulated"; their 80 % interval is at least 3 % either way.
     """
-    width = 1 + math.hypot(model.relative_spread, _DRIFT)
+    width = 1 + math.hypot(model.relative_spread, drift)
     middle = simulate_replay(llm, trace, model)
     ends = [
         simulate_replay(llm, trace, model.scaled(factor)).summary() for factor in (1 / width, width)

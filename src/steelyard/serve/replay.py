@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from steelyard.errors import CapacityError, TraceError
@@ -48,12 +49,15 @@ class ReplayResult:
         ]
 
 
-def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
+def drive_replay(
+    driver: Driver, requests: list[Request], between: Callable[[], None] = lambda: None
+) -> ReplayResult:
     """Send requests at their arrival times and run steps until all ended.
 
     Args:
         driver: the driver of an idle engine.
         requests: requests with arrival times from the start of the replay.
+        between: called after each step; its time belongs to the next one.
 
     Returns:
         Times relative to the start of the replay; a step's time lasts from the results of the one
@@ -91,6 +95,7 @@ def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
             now_s = driver.now_s()
             steps.append((step.plan, now_s - begin_s, scheduler.kv_utilization()))
             begin_s = now_s
+            between()
         is_stalled = step is None and driver.is_stalled
         # A request whose tokens are cached but for the last may be admitted without a chunk of its
         # own; the next plan runs it. So with requests left it takes two calls to be sure.
@@ -99,6 +104,11 @@ def drive_replay(driver: Driver, requests: list[Request]) -> ReplayResult:
                 break
             begin_s = idle()
         was_stalled = is_stalled
+    return _result(requests, steps)
+
+
+def _result(requests: list[Request], steps: list[tuple[StepPlan, float, float]]) -> ReplayResult:
+    """Sum a replay up, or refuse it when a request never ended."""
     unfinished = sum(request.finish_reason is None for request in requests)
     if unfinished:
         raise CapacityError(

@@ -5,7 +5,7 @@ The cost models are corrected on what the ladder's own runs took.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -15,6 +15,7 @@ from steelyard.cost import Machine, eager_training_memory, fit_correction, train
 from steelyard.laws import Fit, chinchilla, fit, kaplan
 from steelyard.quantity import Forecast
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, rung_architecture
+from steelyard.weigh.pace import Pace, drift, joined
 
 __all__ = [
     "RungPoint",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 
+_SAME_PACE = 0.05
 _LIBRARY_BYTES = 4e6
 """What libraries and the allocator hold; assumed, the ladder corrects it."""
 
@@ -44,6 +46,8 @@ class RungPoint:
         step_time_s: median wall time of a step.
         step_time_spread_s: robust standard deviation of a step's time.
         peak_memory_bytes: peak memory beyond what the process held before.
+        total_time_s: wall time of all steps; 0 where it was not kept.
+        pace: speed of the machine while models of this shape were trained.
     """
 
     hidden_size: int
@@ -55,6 +59,8 @@ class RungPoint:
     step_time_s: float
     step_time_spread_s: float
     peak_memory_bytes: float
+    total_time_s: float = 0.0
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -139,8 +145,10 @@ def predicted_memory_parts_bytes(shape: tuple[int, int]) -> tuple[float, float]:
     return account.total, _LIBRARY_BYTES
 
 
-def _by_shape(points: Sequence[RungPoint]) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return each size's median step time and least peak memory over its runs."""
+def _by_shape(
+    points: Sequence[RungPoint], pace: Pace
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return each size's median step time at the ladder's pace, and least peak memory."""
     groups: dict[tuple[int, int], list[RungPoint]] = {}
     for point in points:
         groups.setdefault(point.shape, []).append(point)
@@ -148,11 +156,45 @@ def _by_shape(points: Sequence[RungPoint]) -> dict[tuple[int, int], tuple[float,
     # the process held before can only add to a peak, hence the least.
     return {
         shape: (
-            median(run.step_time_s for run in group),
+            median(run.step_time_s for run in group) * _to_pace(group[0].pace, pace),
             min(run.peak_memory_bytes for run in group),
         )
         for shape, group in sorted(groups.items())
     }
+
+
+def _to_pace(own: Pace, common: Pace) -> float:
+    """Return the factor that turns a time of a shape's own pace into one of the common pace."""
+    if not (own.median_s and common.median_s):
+        return 1.0
+    factor = common.median_s / own.median_s
+    # Within what the fixed work varies by on a quiet machine, correcting would only add noise.
+    return factor if abs(math.log(factor)) > _SAME_PACE else 1.0
+
+
+def _stretch(points: Sequence[RungPoint]) -> float:
+    """Return by how much the mean of a run's steps exceeds their median, as a factor."""
+    # A run's total also counts its slow steps: the first ones, and those another process disturbed.
+    known = [
+        point.total_time_s / (point.steps * point.step_time_s)
+        for point in points
+        if point.total_time_s
+    ]
+    return median(known) if known else 1.0
+
+
+def _widened(forecast: Forecast, relative: float, pace_s: float) -> Forecast:
+    """Return a forecast of a time for a pace, its interval wider by what that pace strays."""
+    above, below = (
+        math.expm1(math.hypot(math.log(end), math.log1p(relative)))
+        for end in (forecast.high / forecast.value, forecast.value / forecast.low)
+    )
+    return replace(
+        forecast,
+        low=forecast.value / (1 + below),
+        high=forecast.value * (1 + above),
+        pace_s=pace_s,
+    )
 
 
 def training_forecasts(
@@ -164,6 +206,9 @@ def training_forecasts(
     machine: Machine,
 ) -> list[Forecast]:
     """Forecast the larger run before it starts.
+
+    Times are for a machine as fast as it was on the way up the ladder, and their intervals hold how
+    far its speed strayed meanwhile.
 
     Args:
         laws: laws fitted to the ladder's losses.
@@ -177,7 +222,8 @@ def training_forecasts(
     """
     arch = rung_architecture(*target)
     tokens = steps * BATCH_SIZE * SEQUENCE_LENGTH
-    runs = _by_shape(points)
+    pace = joined({point.shape: point.pace for point in points}.values())
+    runs = _by_shape(points, pace)
     time = fit_correction(
         [predicted_step_parts_s(shape, machine) for shape in runs],
         [step_s for step_s, _ in runs.values()],
@@ -190,16 +236,18 @@ def training_forecasts(
     step = time.forecast(
         "train.step_time", predicted_step_parts_s(target, machine), f"roofline, {said}"
     )
+    whole = steps * _stretch(points)
+    total = replace(
+        step,
+        quantity="train.total_time",
+        value=step.value * whole,
+        low=step.low * whole,
+        high=step.high * whole,
+    )
     return [
         loss_forecast(laws, float(count_parameters(arch).total), float(tokens)),
-        step,
-        replace(
-            step,
-            quantity="train.total_time",
-            value=step.value * steps,
-            low=step.low * steps,
-            high=step.high * steps,
-        ),
+        _widened(step, drift(pace.windows_s), pace.median_s),
+        _widened(total, drift(pace.windows_s), pace.mean_s),
         memory.forecast(
             "train.peak_memory",
             predicted_memory_parts_bytes(target),

@@ -10,6 +10,7 @@ from steelyard.errors import InfeasibleError
 __all__ = [
     "BATCH_SIZE",
     "COOLDOWN_FRACTION",
+    "LEAST_SHAPES",
     "SEQUENCE_LENGTH",
     "VOCAB_SIZE",
     "Ladder",
@@ -25,6 +26,9 @@ BATCH_SIZE = 8
 _HEAD_DIM = 32
 _SHAPES = ((32, 2), (64, 2), (96, 3), (128, 4), (192, 5), (256, 6), (384, 7), (512, 8))
 _RUNGS = 3
+LEAST_SHAPES = _RUNGS + 1
+"""Shapes whose step times a ladder needs: its rungs and the larger model."""
+
 _BRANCH_FRACTIONS = (0.25, 0.4, 0.63, 1.0)
 COOLDOWN_FRACTION = 0.2
 _LADDER_SHARE = 0.35

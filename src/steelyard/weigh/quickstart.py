@@ -5,7 +5,7 @@ killed quickstart goes on where it stopped when it is run again with the same op
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steelyard.catalog import (
     Calibration,
@@ -17,6 +17,7 @@ from steelyard.catalog import (
 )
 from steelyard.catalog.calibrate import calibrate
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
+from steelyard.catalog.quiet import MOST_LOST
 from steelyard.config import to_plain
 from steelyard.cost import Machine
 from steelyard.data.manifest import Manifest
@@ -27,8 +28,10 @@ from steelyard.laws import Fit, allocate, published
 from steelyard.plan import Plan, plan_training
 from steelyard.quantity import Check, Forecast, Measurement, check
 from steelyard.runs import Ledger, RunStore
+from steelyard.train.result import TrainResult
 from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
 from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
+from steelyard.weigh.pace import Pace, joined
 from steelyard.weigh.progress import Advance, StageBar, silent_bar
 from steelyard.weigh.serving import ServingOutcome, weigh_serving
 from steelyard.weigh.settings import QuickstartConfig
@@ -47,6 +50,7 @@ _FRESH_S = 7 * 86400.0
 _BYTES_PER_MINUTE = 3_000_000
 _HELDOUT_FRACTION = 0.05
 _SERVING_SHARE = 0.07
+_PATIENCE_SHARE = 0.1
 _MAX_EXTRAPOLATION = 100.0
 """How many times the largest run's FLOPs the ladder's own law is trusted to carry: two decades."""
 _PUBLISHED = "besiroglu2024"
@@ -121,11 +125,11 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         laws = fit_laws(points, seed=config.seed)
         # Stored before the larger run begins, so that a forecast can never have seen its result.
         forecasts = _forecast(stages, laws, points, ladder, machine, config)
-        with bar(f"larger model {ladder.target[0]}x{ladder.target[1]}") as advance:
-            result = train_target(ladder, shards, config, advance)
+        result, pace = _train_target(stages, ladder, shards, config)
         plan = _plan(laws[0], points, config.budget_flops, where, chip, place)
-        serving = _serve(stages, config)
-        checks = check(forecasts, result.measurements()) + check(
+        paces = {point.shape: point.pace for point in points}
+        serving = _serve(stages, config, joined([*paces.values(), pace]))
+        checks = check(forecasts, _measurements(result, pace)) + check(
             serving.forecasts, serving.measurements
         )
         run_id = _keep(stages, config, ladder, checks, time.monotonic() - began_s)
@@ -163,8 +167,12 @@ def _calibrate(stages: Stages, config: QuickstartConfig) -> Calibration:
                 quick=True,
                 num_threads=config.threads,
                 progress=lambda text, fraction: advance(fraction, text),
+                patience_s=_PATIENCE_SHARE * 60 * config.minutes,
+                force=True,
             )
-        store_calibration(found)
+        # The ladder corrects what other work spoiled here; a later plan would not.
+        if found.contention <= MOST_LOST:
+            store_calibration(found)
         return found
 
     return stages.run("calibrate", {"threads": config.threads}, Calibration, work)
@@ -189,12 +197,10 @@ def _read_text(config: QuickstartConfig, bar: StageBar) -> TokenShards:
 
 def _design_ladder(stages: Stages, config: QuickstartConfig, shards: TokenShards) -> Ladder:
     """Probe step times and choose the ladder; stored, so that a resumed job climbs the same one."""
-    shapes = probe_shapes(config.minutes)
 
     def work(advance: Advance) -> Ladder:
-        times = probe_step_times(shapes, shards, config, advance)
         return design(
-            dict(zip(shapes, times, strict=True)),
+            probe_step_times(probe_shapes(config.minutes), shards, config, advance),
             budget_s=60 * config.minutes,
             max_tokens=shards.num_tokens,
         )
@@ -237,6 +243,22 @@ def _forecast(
     )
 
 
+def _train_target(
+    stages: Stages, ladder: Ladder, shards: TokenShards, config: QuickstartConfig
+) -> tuple[TrainResult, Pace]:
+    """Train the larger model; the pace of the machine meanwhile is kept beside its result."""
+    with stages.bar(f"larger model {ladder.target[0]}x{ladder.target[1]}") as advance:
+        result, pace = train_target(ladder, shards, config, advance)
+    inputs = {"ladder": ladder, "seed": config.seed}
+    return result, stages.run("target", inputs, Pace, lambda: pace)
+
+
+def _measurements(result: TrainResult, pace: Pace) -> list[Measurement]:
+    """Return what was measured of the larger run, its times with the pace they were taken at."""
+    paces = {"train.step_time": pace.median_s, "train.total_time": pace.mean_s}
+    return [replace(item, pace_s=paces.get(item.quantity, 0.0)) for item in result.measurements()]
+
+
 def _plan(
     law: Fit,
     points: list[RungPoint],
@@ -257,7 +279,7 @@ def _plan(
     return plan_training(allocation, cluster=where, accelerator=chip, site=place)
 
 
-def _serve(stages: Stages, config: QuickstartConfig) -> ServingOutcome:
+def _serve(stages: Stages, config: QuickstartConfig, seen: Pace) -> ServingOutcome:
     """Forecast and replay a trace on the larger model."""
     return stages.run_shown(
         "serve",
@@ -268,6 +290,7 @@ def _serve(stages: Stages, config: QuickstartConfig) -> ServingOutcome:
             seconds=60 * config.minutes * _SERVING_SHARE,
             seed=config.seed,
             threads=config.threads,
+            seen=seen,
             advance=advance,
         ),
         title="serve",

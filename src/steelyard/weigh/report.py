@@ -256,6 +256,17 @@ def _machine(found: Quickstart) -> Section:
     return Section("This machine", [*blocks, Text(words)])
 
 
+def _paces(found: Quickstart) -> str:
+    """Word how long the fixed work took while times were forecast and measured."""
+    said = [
+        f"{pretty(item.forecast.pace_s, 's')} for the forecast of {item.forecast.quantity}, "
+        f"{pretty(item.measurement.pace_s, 's')} when it was measured"
+        for item in found.checks
+        if item.forecast.quantity in ("train.step_time", "serve.tpot") and item.forecast.pace_s
+    ]
+    return f" ({'; '.join(said)})" if said else ""
+
+
 def _method(found: Quickstart) -> Section:
     """Say what was done, measured, simulated and not done."""
     text, ladder, serving = found.text, found.ladder, found.serving
@@ -274,6 +285,9 @@ def _method(found: Quickstart) -> Section:
         f"(Poisson arrivals, lognormal lengths), "
         "simulated first with the engine's own scheduler in virtual time, then replayed for real "
         "on the trained model.\n"
+        f"- Speed of the machine: a fixed piece of work was timed every half second beside "
+        f"training and serving{_paces(found)}. Times are forecast for the speed seen before, and "
+        f"compared at equal speed too.\n"
         "- Energy and carbon are forecasts from rated power; no power meter was read.\n"
         f"- Everything took {pretty(found.duration_s, 's')} in this call; run {found.run_id} in "
         f"the run store keeps it."

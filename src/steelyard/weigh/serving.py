@@ -1,6 +1,6 @@
 """Serve the trained model: profile its steps, simulate a trace, replay it for real."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.profile import profile
 from steelyard.serve.traces import TraceRequest, synthetic_rows, with_prompts
+from steelyard.weigh.pace import Pace, Pacer, drift
 from steelyard.weigh.progress import Advance
 
 __all__ = ["ServingOutcome", "make_trace", "weigh_serving"]
@@ -30,6 +31,8 @@ _PROFILE_SHARE = 0.5
 _WARM_SHARE = 0.25
 _MEAN_PROMPT = 96.0
 _MEAN_OUTPUT = 48.0
+_LEAST_DRIFT = 0.1
+"""A machine strays this far within a minute even where none of it was seen; assumed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +100,7 @@ def make_trace(
 
 
 def weigh_serving(
-    model: Path, *, seconds: float, seed: int, threads: int, advance: Advance
+    model: Path, *, seconds: float, seed: int, threads: int, seen: Pace, advance: Advance
 ) -> ServingOutcome:
     """Forecast how the engine on this machine serves a trace, then let it, and keep both.
 
@@ -110,17 +113,22 @@ def weigh_serving(
         seed: seed of the trace.
         threads: CPU threads for models from width 256 on; 0 leaves torch's choice. Narrower ones
             are served with one.
+        seen: speed of the machine in the minutes before.
         advance: callback for progress.
 
     Returns:
         Simulated forecasts beside real measurements.
     """
     network = load(model)
-    with torch_threads(1 if network.architecture.hidden_size < _THREADED_WIDTH else threads):
-        return _weigh(network, seconds, seed, advance)
+    is_lone = network.architecture.hidden_size < _THREADED_WIDTH
+    strayed = max(drift(seen.lone_windows_s if is_lone else seen.windows_s), _LEAST_DRIFT)
+    with torch_threads(1 if is_lone else threads):
+        return _weigh(network, seconds, seed, strayed, advance)
 
 
-def _weigh(network: Transformer, seconds: float, seed: int, advance: Advance) -> ServingOutcome:
+def _weigh(
+    network: Transformer, seconds: float, seed: int, strayed: float, advance: Advance
+) -> ServingOutcome:
     """Profile, forecast and replay with the threads that are set."""
     llm = LLM(network, default_config(network, pool_bytes=64 * 2**20, max_model_len=_MAX_LENGTH))
     advance(0.05, "timing the engine's steps")
@@ -132,17 +140,24 @@ def _weigh(network: Transformer, seconds: float, seed: int, advance: Advance) ->
     short, _ = make_trace(
         step_time, seconds=_WARM_SHARE * seconds, vocab_size=vocab_size, seed=seed + 2
     )
-    warm = llm.replay(short).timeline
+    before, during = Pacer(), Pacer()
+    warm = llm.replay(short, before.tick).timeline
     # Another seed than the trace below: the scale may not be learnt from what it is checked on.
     predicted_s = step_time.predict(warm.step_features).sum()
     step_time = step_time.scaled(float(warm.step_s.sum() / predicted_s))
     trace, rate = make_trace(step_time, seconds=seconds, vocab_size=vocab_size, seed=seed + 1)
     advance(0.4, f"simulating {len(trace)} requests")
     forecasts = [
-        item for item in forecast_replay(llm, trace, step_time) if item.quantity in CHECKED
+        replace(item, pace_s=before.pace().mean_s)
+        for item in forecast_replay(llm, trace, step_time, drift=strayed)
+        if item.quantity in CHECKED
     ]
     advance(0.5, f"serving {len(trace)} requests at {rate:.1f} per s")
-    measurements = [item for item in llm.replay(trace).measurements() if item.quantity in CHECKED]
+    measurements = [
+        replace(item, pace_s=during.pace().mean_s)
+        for item in llm.replay(trace, during.tick).measurements()
+        if item.quantity in CHECKED
+    ]
     return ServingOutcome(
         forecasts=forecasts,
         measurements=measurements,

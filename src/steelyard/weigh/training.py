@@ -4,6 +4,7 @@ The rungs' runs are kept as a table that `steelyard laws` reads.
 """
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -19,11 +20,13 @@ from steelyard.weigh.forecast import RungPoint
 from steelyard.weigh.ladder import (
     BATCH_SIZE,
     COOLDOWN_FRACTION,
+    LEAST_SHAPES,
     SEQUENCE_LENGTH,
     Ladder,
     parameters,
     rung_architecture,
 )
+from steelyard.weigh.pace import Pace, Pacer
 from steelyard.weigh.progress import Advance
 from steelyard.weigh.settings import QuickstartConfig
 
@@ -39,6 +42,8 @@ __all__ = [
 _WARMUP_STEPS = 40
 _CHECKPOINT_EVERY = 100
 _PROBE_STEPS = 12
+_LEAST_PROBE_STEPS = 3
+_PROBE_SHARE = 0.1
 _EVAL_TOKENS = 256 * SEQUENCE_LENGTH
 
 
@@ -79,15 +84,37 @@ def probe_step_times(
     shards: TokenSource,
     config: QuickstartConfig,
     advance: Advance,
-) -> list[float]:
-    """Time a few optimizer steps of each shape, seconds each, medians without the first ones."""
-    times: list[float] = []
+) -> dict[tuple[int, int], float]:
+    """Time a few optimizer steps of each shape, within a tenth of the job's time.
+
+    On a machine too slow for that, fewer steps are timed, and only of the shapes that the smallest
+    ladder needs.
+
+    Args:
+        shapes: (hidden_size, num_layers), small to large.
+        shards: tokens to train on.
+        config: choices of the user.
+        advance: callback for progress.
+
+    Returns:
+        Median seconds of a step by shape, the first steps left out.
+    """
+    limit_s = _PROBE_SHARE * 60 * config.minutes
+    begin_s = time.perf_counter()
+    times: dict[tuple[int, int], float] = {}
     for index, shape in enumerate(shapes):
+        if index >= LEAST_SHAPES and time.perf_counter() - begin_s > limit_s:
+            break
         advance(index / len(shapes), f"step time of a {shape[0]}-wide model")
         session = Session(rung_config(shape, _PROBE_STEPS, config, cooled=False), shards)
-        seconds = [session.step()[1] for _ in range(_PROBE_STEPS)]
+        until_s = begin_s + limit_s * (index + 1) / len(shapes)
+        seconds: list[float] = []
+        while len(seconds) < _LEAST_PROBE_STEPS or (
+            len(seconds) < _PROBE_STEPS and time.perf_counter() < until_s
+        ):
+            seconds.append(session.step()[1])
         # The first steps allocate and warm caches.
-        times.append(median(seconds[4:]))
+        times[shape] = median(seconds[min(4, len(seconds) - 1) :])
     return times
 
 
@@ -101,8 +128,10 @@ def climb(
     tokens = [ladder_tokens(item, lengths, cooldown_fraction=COOLDOWN_FRACTION) for item in configs]
     costs = [parameters(shape) * count for shape, count in zip(ladder.rungs, tokens, strict=True)]
     for index, (shape, recipe) in enumerate(zip(ladder.rungs, configs, strict=True)):
+        pacer = Pacer()
         on_step = _tally(
             advance,
+            pacer,
             begin=sum(costs[:index]) / sum(costs),
             share=costs[index] / sum(costs),
             steps=tokens[index] // recipe.tokens_per_step,
@@ -117,23 +146,38 @@ def climb(
             cooldown_fraction=COOLDOWN_FRACTION,
             on_step=on_step,
         )
-        points += [_point(shape, result) for result in results]
+        points += [_point(shape, result, pacer.pace()) for result in results]
     return points
 
 
 def train_target(
     ladder: Ladder, shards: TokenSource, config: QuickstartConfig, advance: Advance
-) -> TrainResult:
-    """Train the larger model to its end, or go on where an earlier call was killed."""
-    on_step = _tally(advance, begin=0.0, share=1.0, steps=ladder.target_steps)
+) -> tuple[TrainResult, Pace]:
+    """Train the larger model to its end, or go on where an earlier call was killed.
+
+    Args:
+        ladder: shape and steps of the larger model.
+        shards: tokens to train and evaluate on.
+        config: choices of the user.
+        advance: callback for progress.
+
+    Returns:
+        The result, and the machine's pace during the steps of this call.
+    """
+    pacer = Pacer()
+    on_step = _tally(advance, pacer, begin=0.0, share=1.0, steps=ladder.target_steps)
     recipe = rung_config(ladder.target, ladder.target_steps, config, cooled=True)
-    return train(recipe, shards, config.out / "target", on_step=on_step)
+    result = train(recipe, shards, config.out / "target", on_step=on_step)
+    return result, pacer.pace()
 
 
 def _tally(
-    advance: Advance, *, begin: float, share: float, steps: int, name: str = ""
+    advance: Advance, pacer: Pacer, *, begin: float, share: float, steps: int, name: str = ""
 ) -> Callable[[Progress], None]:
-    """Turn the trainer's steps into a fraction, from `begin` on by `share`, of a stage."""
+    """Turn the trainer's steps into a fraction, from `begin` on by `share`, of a stage.
+
+    Between the steps the machine's pace is taken.
+    """
     done = itertools.count(1)
 
     def step(progress: Progress) -> None:
@@ -141,11 +185,12 @@ def _tally(
         # A resumed run reports only the steps it still does, and a restarted one may repeat some:
         # the fraction is cut at the stage's end.
         advance(begin + share * min(next(done) / steps, 1.0), words)
+        pacer.tick()
 
     return step
 
 
-def _point(shape: tuple[int, int], result: TrainResult) -> RungPoint:
+def _point(shape: tuple[int, int], result: TrainResult, pace: Pace) -> RungPoint:
     """Keep of a finished run what forecasts need."""
     return RungPoint(
         hidden_size=shape[0],
@@ -156,6 +201,8 @@ def _point(shape: tuple[int, int], result: TrainResult) -> RungPoint:
         loss=result.eval_loss,
         step_time_s=result.step_time_s,
         step_time_spread_s=result.step_time_spread_s,
+        total_time_s=result.total_time_s,
+        pace=pace,
         peak_memory_bytes=result.peak_memory_bytes,
     )
 

@@ -1,0 +1,229 @@
+"""The table of named quantities: one definition, unit and direction for the whole package."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["QUANTITIES", "Quantity"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A defined, unit-bearing metric.
+
+    Attributes:
+        name: dotted, `room.metric`.
+        unit: SI base unit, one of `steelyard.units.UNITS`.
+        better: which direction is good; "neither" for plain sizes.
+        definition: one sentence.
+    """
+
+    name: str
+    unit: str
+    better: Literal["lower", "higher", "neither"]
+    definition: str
+
+
+_ROWS: tuple[tuple[str, str, Literal["lower", "higher", "neither"], str], ...] = (
+    (
+        "eval.loss",
+        "nat/token",
+        "lower",
+        "Mean cross-entropy per predicted token on held-out documents.",
+    ),
+    (
+        "eval.bits_per_byte",
+        "bit/byte",
+        "lower",
+        "Held-out cross-entropy in bits divided by the UTF-8 bytes it predicts.",
+    ),
+    (
+        "train.loss",
+        "nat/token",
+        "lower",
+        "Mean cross-entropy per predicted token of a training batch, before its update.",
+    ),
+    (
+        "train.step_time",
+        "s",
+        "lower",
+        "Wall time of one optimizer step, data loading included, evaluation and checkpoints "
+        "excluded.",
+    ),
+    (
+        "train.total_time",
+        "s",
+        "lower",
+        "Wall time of all optimizer steps of a run, evaluation and checkpoints excluded.",
+    ),
+    ("train.throughput", "token/s", "higher", "Tokens trained on per second of step time."),
+    (
+        "train.mfu",
+        "fraction",
+        "higher",
+        "Model FLOPs (6N plus attention) per second over the peak dense FLOP/s of the dtype used.",
+    ),
+    (
+        "train.peak_memory",
+        "byte",
+        "lower",
+        "Largest memory held for the run beyond what the process held before the model was built.",
+    ),
+    (
+        "train.flops",
+        "FLOP",
+        "neither",
+        "Model FLOPs of the run: 6 per matrix parameter and token plus attention.",
+    ),
+    ("train.tokens", "token", "neither", "Tokens trained on, repeats counted."),
+    (
+        "model.parameters",
+        "parameter",
+        "neither",
+        "All parameters, embeddings and head counted once when tied.",
+    ),
+    (
+        "model.parameters_non_embedding",
+        "parameter",
+        "neither",
+        "Parameters without token and position embeddings and without the head.",
+    ),
+    ("model.weights_memory", "byte", "lower", "Bytes of all weights in their stored dtype."),
+    (
+        "serve.ttft",
+        "s",
+        "lower",
+        "Time from a request's arrival to its first output token, mean over requests.",
+    ),
+    (
+        "serve.ttft_p95",
+        "s",
+        "lower",
+        "95th percentile over requests of arrival to first output token.",
+    ),
+    (
+        "serve.tpot",
+        "s/token",
+        "lower",
+        "(Last - first token time) / (output tokens - 1) per request, mean over requests.",
+    ),
+    (
+        "serve.throughput",
+        "token/s",
+        "higher",
+        "Output tokens per second from the first arrival to the last token.",
+    ),
+    (
+        "serve.optimal_throughput",
+        "token/s",
+        "higher",
+        "Prompt and output tokens per second and device if the bottleneck never idles.",
+    ),
+    (
+        "serve.request_rate",
+        "request/s",
+        "higher",
+        "Finished requests per second from the first arrival to the last token.",
+    ),
+    (
+        "serve.e2e_latency",
+        "s",
+        "lower",
+        "Time from a request's arrival to its last token, mean over requests.",
+    ),
+    (
+        "serve.kv_utilization",
+        "fraction",
+        "higher",
+        "Token states held over pool slots reserved, mean over steps with work.",
+    ),
+    (
+        "serve.kv_bytes_per_token",
+        "byte",
+        "lower",
+        "Key and value bytes kept per token over all layers.",
+    ),
+    ("serve.makespan", "s", "lower", "Time from the first arrival to the last token of a trace."),
+    (
+        "run.energy",
+        "J",
+        "lower",
+        "Electric energy of all machines for the run, facility overhead included.",
+    ),
+    (
+        "run.cost",
+        "USD",
+        "lower",
+        "Money for the run: machine hours times price, or amortized hardware plus energy, as its "
+        "source says.",
+    ),
+    ("run.carbon", "g", "lower", "Operational carbon dioxide equivalent of the run's energy."),
+    ("run.duration", "s", "lower", "Wall time from a run's start to its end, everything included."),
+    ("plan.num_accelerators", "count", "lower", "Accelerators the plan occupies."),
+    (
+        "plan.memory_per_accelerator",
+        "byte",
+        "lower",
+        "Largest memory one accelerator of the plan holds.",
+    ),
+    ("machine.matmul", "FLOP/s", "higher", "Rate of a large square matrix product."),
+    (
+        "machine.attention",
+        "FLOP/s",
+        "higher",
+        "Rate of fused causal attention, forward and backward; masked pairs are not counted.",
+    ),
+    (
+        "machine.elementwise",
+        "byte/s",
+        "higher",
+        "Bytes read and written per second by activation and softmax, forward and backward.",
+    ),
+    (
+        "machine.stream",
+        "byte/s",
+        "higher",
+        "Memory bandwidth of a stream over a working set far beyond the caches.",
+    ),
+    (
+        "machine.gather",
+        "byte/s",
+        "higher",
+        "Useful bytes per second of random row gathers from a table beyond the caches.",
+    ),
+    (
+        "machine.disk_read",
+        "byte/s",
+        "higher",
+        "Sequential read rate of a file, page cache bypassed where possible.",
+    ),
+    (
+        "machine.disk_write",
+        "byte/s",
+        "higher",
+        "Sequential write rate to a file, flushed to the device.",
+    ),
+    (
+        "machine.link_latency",
+        "s",
+        "lower",
+        "One-way time of a minimal message between two processes of this machine.",
+    ),
+    (
+        "machine.link_bandwidth",
+        "byte/s",
+        "higher",
+        "Rate of large messages between two processes of this machine.",
+    ),
+    ("machine.launch", "s", "lower", "Time to dispatch one small tensor operation."),
+    ("data.documents", "count", "neither", "Documents kept after cleaning and deduplication."),
+    ("data.tokens", "token", "neither", "Tokens in the training shards."),
+    (
+        "data.duplicate_fraction",
+        "fraction",
+        "lower",
+        "Clean documents dropped as exact or near duplicates.",
+    ),
+)
+
+QUANTITIES: dict[str, Quantity] = {row[0]: Quantity(*row) for row in _ROWS}
+"""Every quantity by name."""
