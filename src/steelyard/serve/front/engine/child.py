@@ -139,11 +139,7 @@ class EngineChild(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the engine as gone: whatever its process still does, nobody would hear of it."""
-        # Not waited for: a process that holds much memory is taken apart for a while after its
-        # socket is closed, and its clients need not be silent for so long.
-        reason = self._failure or "it closed its connection"
-        asyncio.get_running_loop().call_later(_LINGER_S, self._note_end, reason)
-        self.kill()
+        asyncio.get_running_loop().call_later(_LINGER_S, self._drop)
 
     def _hear(self, message: ToGateway) -> None:
         """Take a message: the first says how the start went, the others are the user's."""
@@ -154,6 +150,11 @@ class EngineChild(asyncio.Protocol):
             self._failure = message.message
         elif self._receive is not None:
             self._receive(message)
+
+    def _drop(self) -> None:
+        """End a process that has closed its connection, unless it has ended by itself."""
+        self._note_end(self._failure or "it closed its connection")
+        self.kill()
 
     async def _wait(self, process: asyncio.subprocess.Process) -> None:
         """Learn of the end of the process."""

@@ -25,7 +25,7 @@ _FAILED_STARTS = 3
 """Starts in a row that may fail before the requests that wait for an engine are answered: one can
 be an accident, more are a machine without memory or a damaged model."""
 
-_SPARE_DELAY_S = 2.0
+_SPARE_DELAY_S = 1.0
 """A new spare is started so long after the last one took over, or died: the requests that waited
 get the processor first."""
 
