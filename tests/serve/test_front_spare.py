@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from steelyard.errors import ConfigError
 from steelyard.nn import checkpoint
@@ -22,6 +23,7 @@ from steelyard.serve.front.limits.backlog import Backlog
 from steelyard.serve.front.metrics import GatewayMetrics
 from steelyard.serve.front.text import TextCodec
 from steelyard.serve.options import ServeOptions
+from steelyard.serve.running.pool import lazy_zeros
 from steelyard.serve.scheduling.params import SamplingParams
 
 ENGINE = """
@@ -282,6 +284,16 @@ def test_a_request_that_kills_engines_is_given_up():
         assert [type(item) for item in sent] == [Add] * dispatch.MAX_ATTEMPTS
 
     asyncio.run(check())
+
+
+def test_a_pool_takes_no_memory_before_it_is_used():
+    def resident_bytes():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident_bytes()
+    pool = lazy_zeros((2**28,), torch.float32, torch.device("cpu"))
+    assert pool[-1] == 0
+    assert resident_bytes() - before < 2**26
 
 
 def test_times_out_of_range_are_refused():

@@ -149,7 +149,7 @@ class ServeOptions:
         stall_timeout_s: Longest silence of an engine with work before it is replaced; above its
             longest step.
         spare: Keep a second engine loaded, which takes over within a second when the first one
-            dies. It takes the memory of the weights again and about 0.5 GB for its process; its
+            dies. It takes the memory of the weights again and about 0.3 GB for its process; its
             pool takes none before it is used.
         gateway_cores: Processor cores of the gateway, all when left out.
     """
