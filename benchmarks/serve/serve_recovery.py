@@ -65,6 +65,7 @@ def run(quick: bool) -> list[Check]:
     answers = median_spread([item.answer_s for item in spared])
     return [
         Check("s from kill to the error in every stream, median", errors.median, 0.3, "lower"),
+        Check("s from kill to the error in every stream, worst", errors.high, 0.3, "lower"),
         Check("s from kill to the next answer, with a spare, median", answers.median, 1.0, "lower"),
         Check("s from kill to the next answer, with a spare, worst", answers.high, 1.0, "lower"),
     ]

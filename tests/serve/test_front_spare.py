@@ -199,6 +199,8 @@ def test_a_spare_that_dies_or_cannot_start_does_no_harm(place, monkeypatch, caps
 
     asyncio.run(check())
     told = capsys.readouterr().err
+    assert "steelyard serve: the engine has ended: " in told
+    assert "; the spare takes over" in told
     assert "there is no spare engine: the engine process ended before it was ready" in told
 
 

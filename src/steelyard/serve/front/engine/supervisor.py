@@ -21,6 +21,9 @@ _LONGEST_WAIT_S = 30.0
 _STEADY_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 
+_TELL_S = 0.02
+"""Starting a process holds the gateway up; those whose streams have ended are told before."""
+
 _FAILED_STARTS = 3
 """Starts in a row that may fail before the requests that wait for an engine are answered: one can
 be an accident, more are a machine without memory or a damaged model."""
@@ -158,6 +161,8 @@ class EngineSupervisor:
             self._active = None
             self._is_up.clear()
             self._dispatcher.disconnect(self.failure)
+            how = "another one is started" if self._spare is None else "the spare takes over"
+            _log(f"the engine has ended: {self.failure}; {how}")
             wait_s = 0.0 if time.monotonic() - self._begun_s > _STEADY_S else wait_s
             wait_s = await self._replace(wait_s)
 
@@ -170,7 +175,7 @@ class EngineSupervisor:
             # engine that dies soon after each start would otherwise keep a processor busy for
             # nothing, hence the doubling. A spare has been started, and waited for, already.
             if spare is None:
-                await asyncio.sleep(wait_s)
+                await asyncio.sleep(max(wait_s, _TELL_S))
                 wait_s = min(max(2 * wait_s, _FIRST_WAIT_S), _LONGEST_WAIT_S)
             self.num_restarts += 1
             self._count_restart()
@@ -180,6 +185,7 @@ class EngineSupervisor:
             except (BackendError, OSError) as error:
                 num_failed += 1
                 self.failure = str(error)
+                _log(f"no engine could be started: {error}")
                 self._dispatcher.disconnect(self.failure, retry=num_failed < _FAILED_STARTS)
 
     async def _keep_spare(self, note: Callable[[float], None]) -> None:
@@ -195,8 +201,7 @@ class EngineSupervisor:
                 child = await asyncio.shield(launch)
             except (BackendError, OSError) as error:
                 wait_s = min(max(2 * wait_s, _SPARE_DELAY_S), _LONGEST_WAIT_S)
-                words = f"there is no spare engine: {error}; the next try is in {wait_s:g} s"
-                print(f"steelyard serve: {words}", file=sys.stderr, flush=True)
+                _log(f"there is no spare engine: {error}; the next try is in {wait_s:g} s")
             else:
                 wait_s = _SPARE_DELAY_S
                 note(1)
@@ -220,3 +225,8 @@ class EngineSupervisor:
                 child.kill(f"it said nothing for {self._stall_timeout_s:g} s")
             else:
                 child.send(GetStats(0))
+
+
+def _log(words: str) -> None:
+    """Tell who runs the server."""
+    print(f"steelyard serve: {words}", file=sys.stderr, flush=True)
