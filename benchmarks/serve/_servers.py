@@ -45,13 +45,15 @@ class Running:
 
     @property
     def engine_pid(self) -> int:
-        """The engine's process; the first process when it is the same."""
+        """The process of the engine that works; the first process when it is the same."""
+        found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):  # it may end meanwhile
-                state, parent = path.read_text().rpartition(")")[2].split()[:2]
-                if int(parent) == self.process.pid and state != "Z":
-                    return int(path.parent.name)
-        return self.process.pid
+                fields = path.read_text().rpartition(")")[2].split()
+                if int(fields[1]) == self.process.pid and fields[0] != "Z":
+                    found.append((int(fields[19]), int(path.parent.name)))
+        # A spare is younger than the engine that works, which was the spare before or the first.
+        return min(found)[1] if found else self.process.pid
 
     def cpu_s(self) -> float:
         """Processor seconds of the first process."""

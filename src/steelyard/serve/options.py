@@ -142,8 +142,15 @@ class ServeOptions:
             four times the pool.
         body_limit_bytes: Longest request body.
         drain_timeout_s: Longest wait for requests in flight when the server is told to end.
+        client_timeout_s: Longest time a client may take to send the headers of a request, and as
+            long again for its body; then it is answered 408 and the connection closed.
+        engine_timeout_s: Longest wait of a request for an engine while a dead one is replaced; then
+            it is answered 503.
         stall_timeout_s: Longest silence of an engine with work before it is replaced; above its
             longest step.
+        spare: Keep a second engine loaded, which takes over within a second when the first one
+            dies. It takes the memory of the weights again and about 0.3 GB for its process; its
+            pool takes none before it is used.
         gateway_cores: Processor cores of the gateway, all when left out.
     """
 
@@ -159,7 +166,10 @@ class ServeOptions:
     queue_tokens: int = 0
     body_limit_bytes: int = 4 * 2**20
     drain_timeout_s: float = 30.0
+    client_timeout_s: float = 30.0
+    engine_timeout_s: float = 60.0
     stall_timeout_s: float = 600.0
+    spare: bool = False
     gateway_cores: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -177,5 +187,7 @@ class ServeOptions:
             queue_tokens=(self.queue_tokens >= 0, "at least 0"),
             body_limit_bytes=(self.body_limit_bytes >= 1, "at least 1"),
             drain_timeout_s=(self.drain_timeout_s >= 0, "at least 0"),
+            client_timeout_s=(self.client_timeout_s > 0, "above 0"),
+            engine_timeout_s=(self.engine_timeout_s >= 0, "at least 0"),
             stall_timeout_s=(self.stall_timeout_s > 0, "above 0"),
         )

@@ -40,6 +40,7 @@ class GatewayMetrics:
         in_flight: requests in flight.
         predicted_tokens: prompt and expected output tokens in flight.
         restarts: times the engine was started again.
+        spares: engines that are ready to take over.
     """
 
     def __init__(self) -> None:
@@ -81,6 +82,9 @@ class GatewayMetrics:
         )
         self.restarts = Counter(
             "steelyard_engine_restarts", "Times the engine was started again.", registry=registry
+        )
+        self.spares = Gauge(
+            "steelyard_spare_engines", "Engines ready to take over.", registry=registry
         )
         self._engine: dict[str, Gauge] = {}
 

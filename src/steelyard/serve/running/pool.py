@@ -11,7 +11,7 @@ from torch import Tensor
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import CapacityError
 
-__all__ = ["KVPool"]
+__all__ = ["KVPool", "lazy_zeros"]
 
 
 class KVPool:
@@ -45,11 +45,7 @@ class KVPool:
         """
         shape = (arch.num_layers, 2, num_blocks, arch.num_kv_heads, block_size, arch.head_dim)
         try:
-            self.kv = (
-                _zeros(shape, dtype)
-                if device.type == "cpu"
-                else torch.zeros(shape, dtype=dtype, device=device)
-            )
+            self.kv = lazy_zeros(shape, dtype, device)
         except (OSError, OverflowError, RuntimeError) as error:
             message = (
                 f"no memory for {num_blocks} blocks of {block_size} tokens in "
@@ -119,7 +115,7 @@ class KVPool:
         self.kv[:, :, target] = self.kv[:, :, source]
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Make zeros, in huge pages where the system has them.
 
     Blocks lie scattered; each in a small page of its own would cost a walk of the page table.
@@ -127,13 +123,19 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     Args:
         shape: shape of the tensor.
         dtype: type of its numbers.
+        device: where it stands.
 
     Returns:
-        The tensor; its memory is taken when it is first written.
+        The tensor; on the CPU its memory is taken when it is first written.
+
+    Raises:
+        OSError: there is no memory; as the system has it, so may be the next two.
+        OverflowError: the size is beyond any memory.
+        RuntimeError: the device has no memory.
     """
     count = math.prod(shape)
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(shape, dtype=dtype)
+    if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel built without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -9,6 +9,7 @@ from torch import Tensor
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.linear import can_pack, packed_model
+from steelyard.serve.running.pool import lazy_zeros
 from steelyard.serve.sparse.attention import SlabAttention
 from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.policies import RetentionPolicy, Sinks, TopK
@@ -100,8 +101,8 @@ class SparseDecoder:
         width = self.table.width
         shape = (arch.num_layers, 2, num_requests, arch.num_kv_heads, width, arch.head_dim)
         try:
-            self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        except RuntimeError as error:
+            self.kv = lazy_zeros(shape, weight.dtype, weight.device)
+        except (OSError, OverflowError, RuntimeError) as error:
             raise CapacityError(
                 f"no memory for {num_requests} slabs of {self.table.width} slots",
                 hint="lower num_requests",

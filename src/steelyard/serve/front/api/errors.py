@@ -12,6 +12,7 @@ _CODES = {
     401: "invalid_api_key",
     404: "not_found",
     405: "method_not_allowed",
+    408: "request_timeout",
     413: "body_too_large",
     429: "rate_limit_exceeded",
 }
@@ -78,11 +79,12 @@ class ApiError(Exception):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Headers beyond the usual ones."""
-        return (
-            [(b"retry-after", str(max(math.ceil(self.retry_after_s), 1)).encode())]
-            if self.retry_after_s > 0
-            else []
-        )
+        found = []
+        if self.retry_after_s > 0:
+            found.append((b"retry-after", str(max(math.ceil(self.retry_after_s), 1)).encode()))
+        if self.status == 408:  # the rest of the request, should it come, is no request
+            found.append((b"connection", b"close"))
+        return found
 
     @property
     def body(self) -> bytes:

@@ -124,4 +124,9 @@ def _report(channel: Channel, error: Exception) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Taking an interpreter with all of PyTorch apart takes seconds, in which a server that ends or
+    # is started again holds its memory twice; nothing is left to do but to free it.
+    os._exit(code)

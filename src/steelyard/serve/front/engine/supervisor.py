@@ -1,4 +1,4 @@
-"""Keeps an engine process running: starts it, hears it, and starts it again when it dies."""
+"""Keeps engine processes running: one that works, one to spare if asked for, and replaces both."""
 
 import asyncio
 import contextlib
@@ -7,19 +7,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
-from steelyard.errors import BackendError, DataError
-from steelyard.frames import MessageCodec
-from steelyard.serve.front.engine.wire import (
-    Drain,
-    Failed,
-    GetStats,
-    Ready,
-    Start,
-    ToEngine,
-    ToGateway,
-)
+from steelyard.errors import BackendError
+from steelyard.serve.front.engine.child import EngineChild
+from steelyard.serve.front.engine.wire import GetStats, Ready, Start, ToEngine, ToGateway
 
 __all__ = ["EngineSupervisor"]
 
@@ -28,6 +20,17 @@ _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 30.0
 _STEADY_S = 60.0
 _STOP_TIMEOUT_S = 5.0
+
+_TELL_S = 0.02
+"""Starting a process holds the gateway up; those whose streams have ended are told before."""
+
+_FAILED_STARTS = 3
+"""Starts in a row that may fail before the requests that wait for an engine are answered: one can
+be an accident, more are a machine without memory or a damaged model."""
+
+_SPARE_DELAY_S = 1.0
+"""A new spare is started so long after the last one took over, or died: the requests that waited
+get the processor first."""
 
 
 class EngineUser(Protocol):
@@ -51,51 +54,17 @@ class EngineUser(Protocol):
         ...
 
 
-class _Link(asyncio.Protocol):
-    """The gateway's end of the socket."""
-
-    def __init__(self, start: Start, receive: Callable[[ToGateway], None]) -> None:
-        """Keep the first message and the function that takes what comes."""
-        self._start = start
-        self._receive = receive
-        self._codec = MessageCodec(ToGateway)
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self._transport = cast("asyncio.Transport", transport)
-        self.send(self._start)
-
-    def data_received(self, data: bytes) -> None:
-        """Pass on messages; a broken stream closes the connection, which ends the engine."""
-        try:
-            for message in self._codec.feed(data):
-                self._receive(message)
-        except DataError:
-            self.close()
-
-    def send(self, message: ToEngine) -> None:
-        """Send a message; nothing happens once the connection is closing."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(self._codec.encode(message))
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.close()
-
-
 class EngineSupervisor:
-    """Owns the engine process and the socket it connects to, in a folder only this user can enter.
+    """Owns the engine processes and their sockets, in a folder only this user can enter.
 
     After a death the engine is started again at once, then with waits that double up to half a
-    minute; a minute of steady work resets them. An engine that owes answers and says nothing for
-    too long, not even to a question about its counters, is ended.
+    minute; a minute of steady work resets them. A spare is an engine like the other one, idle until
+    that dies; then it takes over and another spare is started. An engine that owes answers and says
+    nothing for too long, not even to a question about its counters, is ended.
 
     Attributes:
-        num_restarts: times the engine was started again.
+        num_restarts: times an engine took the place of another.
         failure: why there is no engine now, or empty.
-        process_id: number of the engine process, 0 when there is none.
     """
 
     def __init__(
@@ -105,6 +74,7 @@ class EngineSupervisor:
         count_restart: Callable[[], None] = lambda: None,
         *,
         stall_timeout_s: float = 600.0,
+        note_spare: Callable[[float], None] | None = None,
     ) -> None:
         """Keep the parts; `begin` starts.
 
@@ -113,30 +83,29 @@ class EngineSupervisor:
             dispatcher: takes the engine and its messages.
             count_restart: called at each start but the first.
             stall_timeout_s: longest silence of an engine with work; above its longest step.
+            note_spare: told 1 when a spare is ready and 0 when it no longer is; without it none is
+                kept.
         """
         self.num_restarts = 0
         self.failure = "starting"
         self._start = start
         self._dispatcher = dispatcher
         self._count_restart = count_restart
+        self._note_spare = note_spare
         self._folder = tempfile.TemporaryDirectory(prefix="steelyard-")
-        self._path = Path(self._folder.name) / "engine.sock"
-        self._server: asyncio.Server | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._link: _Link | None = None
-        self._first: asyncio.Future[ToGateway] | None = None
+        self._num_started = 0
+        self._children: set[EngineChild] = set()
+        self._active: EngineChild | None = None
+        self._spare: asyncio.Task[EngineChild] | None = None
+        self._is_up = asyncio.Event()
         self._watchers: list[asyncio.Task[None]] = []
         self._stall_timeout_s = stall_timeout_s
-        self._begun_s = self._heard_s = 0.0
+        self._begun_s = 0.0
 
     @property
     def process_id(self) -> int:
-        """Number of the engine process, 0 when there is none."""
-        return (
-            self._process.pid
-            if self._process is not None and self._process.returncode is None
-            else 0
-        )
+        """Number of the process of the engine that works, 0 when there is none."""
+        return self._active.process_id if self._active is not None else 0
 
     async def begin(self) -> None:
         """Start the engine for the first time and watch it from then on.
@@ -144,99 +113,101 @@ class EngineSupervisor:
         Raises:
             BackendError: it ended before it was ready; the message says why.
         """
-        self._server = await asyncio.get_running_loop().create_unix_server(
-            self._connect, str(self._path)
-        )
-        await self._launch()
-        self._watchers = [
-            asyncio.create_task(self._watch()),
-            asyncio.create_task(self._check_pulse()),
-        ]
+        self._adopt(await self._launch())
+        watches = [self._watch(), self._check_pulse()]
+        if self._note_spare is not None:
+            watches.append(self._keep_spare(self._note_spare))
+        self._watchers = [asyncio.create_task(watch) for watch in watches]
 
     async def end(self) -> None:
-        """Let the engine finish, and end it if it does not."""
+        """Let the engine finish, and end it if it does not; one that loads or idles ends now."""
         for watcher in self._watchers:
             watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watcher
-        process = self._process
-        if process is not None and process.returncode is None:
-            if self._link is not None:
-                self._link.send(Drain())
-            try:
-                await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-        if self._link is not None:
-            self._link.close()
-        if self._server is not None:
-            self._server.close()
+        for child in list(self._children):
+            if child is not self._active:
+                child.kill()
+            await child.end(_STOP_TIMEOUT_S)
+        if self._spare is not None:
+            # Its child was killed, so it ends with an error that nobody needs, or has ended.
+            await asyncio.gather(self._spare, return_exceptions=True)
         self._folder.cleanup()
 
-    def _connect(self) -> _Link:
-        """Take the connection of a fresh engine."""
-        self._link = _Link(self._start, self._hear)
-        return self._link
-
-    def _hear(self, message: ToGateway) -> None:
-        """Take a message: the first says how the start went, the others are the dispatcher's."""
-        self._heard_s = time.monotonic()
-        if self._first is not None and not self._first.done():
-            self._first.set_result(message)
-        elif isinstance(message, Failed):
-            self.failure = message.message
-        else:
-            self._dispatcher.receive(message)
-
-    async def _launch(self) -> None:
+    async def _launch(self) -> EngineChild:
         """Start a process and wait until it is ready."""
-        self._first = asyncio.get_running_loop().create_future()
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", _MODULE, str(self._path)
-        )
+        self._num_started += 1
+        child = EngineChild(self._start, _MODULE)
+        self._children.add(child)
+        child.ended.add_done_callback(lambda _: self._children.discard(child))
+        await child.begin(Path(self._folder.name) / f"engine-{self._num_started}.sock")
+        return child
+
+    def _adopt(self, child: EngineChild) -> None:
+        """Give requests to an engine that is ready."""
+        self._active = child
         self._begun_s = time.monotonic()
-        # The process may end before it ever connects, so its end is waited for beside its answer.
-        ended = asyncio.ensure_future(self._process.wait())
-        await asyncio.wait({self._first, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not self._first.done():
-            raise BackendError(
-                f"the engine process ended with exit code {ended.result()} before it was ready",
-                hint="see its output above, or lower --pool",
-            )
-        ended.cancel()
-        message = self._first.result()
-        if not isinstance(message, Ready):
-            await self._process.wait()
-            assert isinstance(message, Failed)
-            raise BackendError(f"the engine cannot start: {message.message}", hint=message.hint)
-        assert self._link is not None
         self.failure = ""
-        self._dispatcher.connect(self._link.send, message)
+        self._dispatcher.connect(child.send, child.take(self._dispatcher.receive))
+        self._is_up.set()
 
     async def _watch(self) -> None:
-        """Start the engine again whenever it ends."""
+        """Put another engine in the place of the one that ends, always."""
         wait_s = 0.0
         while True:
-            assert self._process is not None
-            code = await self._process.wait()
-            self.failure = self.failure or f"exit code {code}"
+            assert self._active is not None
+            # A shield: when this task is cancelled, the engine has not ended.
+            self.failure = await asyncio.shield(self._active.ended)
+            self._active = None
+            self._is_up.clear()
             self._dispatcher.disconnect(self.failure)
+            how = "another one is started" if self._spare is None else "the spare takes over"
+            _log(f"the engine has ended: {self.failure}; {how}")
+            wait_s = 0.0 if time.monotonic() - self._begun_s > _STEADY_S else wait_s
+            wait_s = await self._replace(wait_s)
+
+    async def _replace(self, wait_s: float) -> float:
+        """Try until there is an engine again; take and return the wait before the next start."""
+        num_failed = 0
+        while True:
+            spare, self._spare = self._spare, None
             # The first restart is at once, so that one lost step is all that clients notice. An
             # engine that dies soon after each start would otherwise keep a processor busy for
-            # nothing, hence the doubling.
-            wait_s = 0.0 if time.monotonic() - self._begun_s > _STEADY_S else wait_s
-            while True:
-                await asyncio.sleep(wait_s)
+            # nothing, hence the doubling. A spare has been started, and waited for, already.
+            if spare is None:
+                await asyncio.sleep(max(wait_s, _TELL_S))
                 wait_s = min(max(2 * wait_s, _FIRST_WAIT_S), _LONGEST_WAIT_S)
-                self.num_restarts += 1
-                self._count_restart()
-                try:
-                    await self._launch()
-                    break
-                except (BackendError, OSError) as error:
-                    self.failure = str(error)
-                    self._dispatcher.disconnect(self.failure, retry=False)
+            self.num_restarts += 1
+            self._count_restart()
+            try:
+                self._adopt(await (spare or self._launch()))
+                return wait_s
+            except (BackendError, OSError) as error:
+                num_failed += 1
+                self.failure = str(error)
+                _log(f"no engine could be started: {error}")
+                self._dispatcher.disconnect(self.failure, retry=num_failed < _FAILED_STARTS)
+
+    async def _keep_spare(self, note: Callable[[float], None]) -> None:
+        """Keep an engine beside the one that works, loaded and idle."""
+        wait_s = 0.0
+        while True:
+            note(0)
+            await asyncio.sleep(wait_s)
+            await self._is_up.wait()  # two that load at once would only be in each other's way
+            launch = self._spare = asyncio.create_task(self._launch())
+            try:
+                # It may be taken while it loads: then the engine that is gone is awaited there too.
+                child = await asyncio.shield(launch)
+            except (BackendError, OSError) as error:
+                wait_s = min(max(2 * wait_s, _SPARE_DELAY_S), _LONGEST_WAIT_S)
+                _log(f"there is no spare engine: {error}; the next try is in {wait_s:g} s")
+            else:
+                wait_s = _SPARE_DELAY_S
+                note(1)
+                await asyncio.wait({child.ended, child.taken}, return_when=asyncio.FIRST_COMPLETED)
+            if self._spare is launch:
+                self._spare = None
 
     async def _check_pulse(self) -> None:
         """End an engine that is silent for too long while it owes answers.
@@ -245,14 +216,17 @@ class EngineSupervisor:
         """
         while True:
             await asyncio.sleep(self._stall_timeout_s / 4)
+            child = self._active
+            if child is None:
+                continue
             if not self._dispatcher.has_work:
-                self._heard_s = time.monotonic()
-            elif (
-                time.monotonic() - self._heard_s > self._stall_timeout_s
-                and self._process is not None
-            ):
-                self.failure = f"it said nothing for {self._stall_timeout_s:g} s"
-                self._process.kill()
-                self._heard_s = time.monotonic()
-            elif self._link is not None:
-                self._link.send(GetStats(0))
+                child.heard_s = time.monotonic()
+            elif time.monotonic() - child.heard_s > self._stall_timeout_s:
+                child.kill(f"it said nothing for {self._stall_timeout_s:g} s")
+            else:
+                child.send(GetStats(0))
+
+
+def _log(words: str) -> None:
+    """Tell who runs the server."""
+    print(f"steelyard serve: {words}", file=sys.stderr, flush=True)

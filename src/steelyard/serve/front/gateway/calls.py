@@ -138,6 +138,16 @@ class Call:
             return True
         return is_first
 
+    def fail(self, failure: ApiError) -> None:
+        """End it without an answer, and let the client hear of it at once.
+
+        Args:
+            failure: why.
+        """
+        self.failure = failure
+        self.has_news = True
+        self.wake()
+
     def is_prompt_done(self, row: int) -> bool:
         """Whether all sequences of a prompt have ended."""
         return all(

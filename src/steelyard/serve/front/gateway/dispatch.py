@@ -4,6 +4,7 @@ Sends prompts, hands out each step's tokens, and keeps what is in flight bounded
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -44,18 +45,25 @@ class Dispatcher:
         backlog: what is in flight.
         ready: what the engine reported of itself, or None before the first one is up.
         is_up: whether an engine takes frames now.
+        engine_wait_s: longest wait of a request for an engine.
     """
 
-    def __init__(self, backlog: Backlog, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, backlog: Backlog, metrics: GatewayMetrics, *, engine_wait_s: float = 60.0
+    ) -> None:
         """Start without an engine.
 
         Args:
             backlog: bound of what is in flight.
             metrics: counts tokens.
+            engine_wait_s: longest wait of a request for an engine.
         """
         self.backlog = backlog
         self.ready: Ready | None = None
         self.is_up = False
+        self.engine_wait_s = engine_wait_s
+        self._reason = "starting"
+        self._next_up: asyncio.Future[None] | None = None
         self._metrics = metrics
         self._send: Callable[[ToEngine], None] = _nowhere
         self._keys = 0
@@ -85,6 +93,8 @@ class Dispatcher:
         self._calls[call] = []
         if self.is_up:
             self._dispatch(call)
+        else:
+            self._limit_wait(call)
 
     def leave(self, call: Call) -> None:
         """Forget a call; what still runs of it is aborted."""
@@ -94,7 +104,7 @@ class Dispatcher:
         self._dirty.discard(call)
 
     async def embed(self, prompts: list[list[int]]) -> Embedded:
-        """Ask the engine for vectors.
+        """Ask the engine for vectors; when it dies, ask the next one.
 
         Args:
             prompts: token ids.
@@ -103,9 +113,17 @@ class Dispatcher:
             Its answer.
 
         Raises:
-            ApiError: the engine is down or died.
+            ApiError: there was no engine for too long, or too many died of it.
         """
-        return await self._ask(Embed(self._next_key(), prompts))  # pyright: ignore[reportReturnType]
+        attempts = 0
+        while True:
+            await self._until_up()
+            attempts += 1
+            try:
+                return await self._ask(Embed(self._next_key(), prompts))  # pyright: ignore[reportReturnType]
+            except ApiError:
+                if attempts == MAX_ATTEMPTS:
+                    raise
 
     async def stats(self) -> dict[str, float]:
         """Return the engine's counters; empty when it does not answer in time."""
@@ -125,8 +143,12 @@ class Dispatcher:
         self._send = send
         self.ready = ready
         self.is_up = True
+        self._tell_waiters()
         for call in list(self._calls):
-            self._dispatch(call)
+            # One that has failed is still here until its answer has said so; the engine would
+            # work for nobody.
+            if not call.is_done:
+                self._dispatch(call)
 
     def disconnect(self, reason: str, *, retry: bool = True) -> None:
         """Learn that the engine is gone.
@@ -139,17 +161,13 @@ class Dispatcher:
         """
         self._send = _nowhere
         self.is_up = False
+        self._reason = reason
         self._rows.clear()
+        if not retry:
+            self._tell_waiters()
         for future in self._answers.values():
             if not future.done():
-                future.set_exception(
-                    ApiError(
-                        503,
-                        f"the engine has ended: {reason}",
-                        code="engine_restarted",
-                        retry_after_s=1.0,
-                    )
-                )
+                future.set_exception(self._failure())
         self._answers.clear()
         # A client that has seen nothing cannot tell a second try from the first. One that has seen
         # text can: the rest would come from another draw, or with other rounding.
@@ -159,14 +177,9 @@ class Dispatcher:
                 continue
             if retry and not call.emitted and call.attempts < MAX_ATTEMPTS:
                 call.restart()
+                self._limit_wait(call)
                 continue
-            call.failure = ApiError(
-                503,
-                f"the engine has ended: {reason}; send the request again",
-                code="engine_restarted",
-                retry_after_s=1.0,
-            )
-            call.wake()
+            call.fail(self._failure())
 
     def receive(self, message: ToGateway) -> None:
         """Take a frame of the engine."""
@@ -182,15 +195,51 @@ class Dispatcher:
         self._keys += 1
         return self._keys
 
+    def _failure(self) -> ApiError:
+        """Return the answer to a request without an engine."""
+        return ApiError(
+            503,
+            f"the engine has ended: {self._reason}; send the request again",
+            code="engine_restarted",
+            retry_after_s=1.0,
+        )
+
+    def _limit_wait(self, call: Call) -> None:
+        """Let a call wait for an engine, but not for ever."""
+
+        def give_up() -> None:
+            is_waiting = call in self._calls and not self._calls[call]
+            if is_waiting and not call.is_done:
+                call.fail(self._failure())
+
+        asyncio.get_running_loop().call_later(self.engine_wait_s, give_up)
+
+    async def _until_up(self) -> None:
+        """Wait for an engine.
+
+        Raises:
+            ApiError: there is none within the limit, or none will come.
+        """
+        if self.is_up:
+            return
+        if self._next_up is None:
+            self._next_up = asyncio.get_running_loop().create_future()
+        # A shield: the future is that of all who wait.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._next_up), self.engine_wait_s)
+        if not self.is_up:
+            raise self._failure()
+
+    def _tell_waiters(self) -> None:
+        """Let those go on who wait for an engine."""
+        if self._next_up is not None:
+            self._next_up.set_result(None)
+            self._next_up = None
+
     async def _ask(self, message: Embed | GetStats) -> Stats | Embedded:
         """Send a question and wait for its answer."""
         if not self.is_up:
-            raise ApiError(
-                503,
-                "the engine is starting; try again soon",
-                code="engine_restarted",
-                retry_after_s=1.0,
-            )
+            raise self._failure()
         future = self._answers[message.key] = asyncio.get_running_loop().create_future()
         self._send(message)
         try:

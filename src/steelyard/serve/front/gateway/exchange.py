@@ -11,7 +11,7 @@ from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.gateway.stages import StageClock
 from steelyard.serve.front.limits.keys import Client
 
-__all__ = ["Exchange", "Receive", "Scope", "Send"]
+__all__ = ["LATE", "Exchange", "Receive", "Scope", "Send"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -23,6 +23,9 @@ _EVENTS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+LATE = "late"
+"""Key in a request's state that holds, when its body takes too long, the words to say so."""
 
 _LONGEST_STALL_S = 60.0
 _CHECK_STALL_S = 10.0
@@ -50,6 +53,7 @@ class Exchange:
         self.path = scope["path"]
         self.method = scope["method"]
         self._headers = dict(scope["headers"])
+        self._state = scope.get("state", {})
         given = self._headers.get(b"x-request-id", b"")
         self.request_id = (
             given if 0 < len(given) <= 128 and given.isascii() else secrets.token_hex(8).encode()
@@ -76,7 +80,7 @@ class Exchange:
             All of it.
 
         Raises:
-            ApiError: 413 when it is longer; the rest is not read.
+            ApiError: 413 when it is longer, 408 when it takes too long; the rest is not read.
             ConnectionError: the client left.
         """
         length = self.header(b"content-length")
@@ -95,6 +99,8 @@ class Exchange:
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)
+            if LATE in self._state:
+                raise ApiError(408, self._state[LATE])
 
     async def until_gone(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work until it ends or the client is gone, whichever comes first.

@@ -18,6 +18,7 @@ from steelyard.serve.front.engine.wire import Start
 from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.app import GatewayApp
 from steelyard.serve.front.gateway.dispatch import Dispatcher
+from steelyard.serve.front.gateway.protocol import timed
 from steelyard.serve.front.limits.backlog import Backlog
 from steelyard.serve.front.limits.keys import KeyRing, read_keys
 from steelyard.serve.front.metrics import GatewayMetrics
@@ -51,7 +52,9 @@ class _Gateway:
         self.options = options
         self.metrics = GatewayMetrics()
         self.backlog = Backlog(options.max_requests, options.queue_tokens)
-        self.dispatcher = Dispatcher(self.backlog, self.metrics)
+        self.dispatcher = Dispatcher(
+            self.backlog, self.metrics, engine_wait_s=options.engine_timeout_s
+        )
         name = options.name or folder.name
         keys = read_keys(options.api_key_env, options.api_key_file)
         ring = KeyRing(
@@ -66,6 +69,7 @@ class _Gateway:
             self.dispatcher,
             self.metrics.restarts.inc,
             stall_timeout_s=options.stall_timeout_s,
+            note_spare=self.metrics.spares.set if options.spare else None,
         )
 
     async def run(self, address: socket.socket) -> None:
@@ -104,6 +108,7 @@ class _Gateway:
             lifespan="off",
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
+            http=timed(self.options.client_timeout_s),
         )
         server = _Server(config)
         serving = asyncio.ensure_future(server.serve(sockets=[address]))
