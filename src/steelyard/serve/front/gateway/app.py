@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
-from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody, decode_body
+from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody
+from steelyard.serve.front.api.decode import decode_body
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.api.openapi import schema
+from steelyard.serve.front.api.responses import ResponseBody
 from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.exchange import Exchange, Receive, Scope, Send
 from steelyard.serve.front.limits.keys import KeyRing
@@ -18,6 +20,7 @@ __all__ = ["GatewayApp"]
 _ROUTES = {
     "/v1/completions": "POST",
     "/v1/chat/completions": "POST",
+    "/v1/responses": "POST",
     "/v1/embeddings": "POST",
     "/v1/models": "GET",
     "/health": "GET",
@@ -57,6 +60,7 @@ class GatewayApp:
         self._posts: dict[str, tuple[Any, Callable[[Exchange, Any], Awaitable[None]]]] = {
             "/v1/completions": (CompletionBody, answers.complete),
             "/v1/chat/completions": (ChatBody, answers.chat),
+            "/v1/responses": (ResponseBody, answers.respond),
             "/v1/embeddings": (EmbeddingBody, answers.embed),
         }
 
