@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from steelyard.cli.serve import model_folder
+from steelyard.cli.models import model_folder
 from steelyard.runs.report import Checks, Report
 from steelyard.runs.store import RunStore
 from steelyard.serve.front.text import TextCodec

@@ -17,7 +17,8 @@ from steelyard.errors import BackendError, ConfigError
 from steelyard.runs.store import RunStore
 from steelyard.serve.client import charts
 from steelyard.serve.client.bodies import BodyMaker
-from steelyard.serve.client.load import LoadOptions, LoadResult, list_models, run_load
+from steelyard.serve.client.load import LoadOptions, LoadResult, run_load
+from steelyard.serve.client.models import list_models
 from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.report import ramp_report
 from steelyard.serve.client.results import record_frame, to_json
@@ -688,7 +689,7 @@ def test_wrong_models_and_addresses_are_refused(tmp_path, monkeypatch, capsys):
 
 def test_a_run_names_its_checkpoint(tmp_path, monkeypatch):
     from steelyard.cli.chat import _address_or_folder
-    from steelyard.cli.serve import model_folder
+    from steelyard.cli.models import model_folder
 
     monkeypatch.setenv("STEELYARD_HOME", str(tmp_path))
     store, folder = RunStore(), tmp_path / "model"

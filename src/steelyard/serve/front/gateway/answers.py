@@ -49,16 +49,21 @@ class Answers:
     """Runs requests and writes their answers.
 
     Attributes:
-        name: name of the model.
+        names: what clients may call the model, its own name first.
         codec: tokenizer and chat template.
         dispatcher: way to the engine.
         metrics: counts calls and tokens.
     """
 
-    name: str
+    names: tuple[str, ...]
     codec: TextCodec
     dispatcher: Dispatcher
     metrics: GatewayMetrics
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.names[0]
 
     async def complete(self, exchange: Exchange, body: CompletionBody) -> None:
         """Answer `/v1/completions`.

@@ -132,7 +132,7 @@ class GatewayApp:
 
     def _check_model(self, name: str | None) -> None:
         """Refuse a request for another model."""
-        if name and name != self._answers.name:
+        if name and name not in self._answers.names:
             text = f"the model {name!r} does not exist; this server has {self._answers.name!r}"
             raise ApiError(404, text, param="model", code="model_not_found")
 
@@ -160,10 +160,18 @@ class GatewayApp:
     def _models(self, name: str) -> bytes:
         """Return the list of models, or one of them."""
         self._check_model(name)
-        card = {
-            "id": self._answers.name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "steelyard",
-        }
-        return msgspec.json.encode(card if name else {"object": "list", "data": [card]})
+        ready = self._dispatcher.ready
+        cards = [
+            {
+                "id": known,
+                "object": "model",
+                "created": self._created,
+                "owned_by": "steelyard",
+                "root": self._answers.name,
+                # As vLLM tells it; clients leave older turns out by it.
+                "max_model_len": ready.max_model_len if ready else None,
+            }
+            for known in self._answers.names
+            if name in ("", known)
+        ]
+        return msgspec.json.encode(cards[0] if name else {"object": "list", "data": cards})
