@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from steelyard import __version__
 from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody
 from steelyard.serve.front.api.decode import decode_body
 from steelyard.serve.front.api.errors import ApiError
@@ -13,6 +14,7 @@ from steelyard.serve.front.api.openapi import schema
 from steelyard.serve.front.api.responses import ResponseBody
 from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.exchange import Exchange, Receive, Scope, Send
+from steelyard.serve.front.gateway.pages import HTML, chat_page, docs_page, page_headers
 from steelyard.serve.front.limits.keys import KeyRing
 
 __all__ = ["GatewayApp"]
@@ -22,6 +24,9 @@ _ROUTES = {
     "/v1/chat/completions": "POST",
     "/v1/responses": "POST",
     "/v1/embeddings": "POST",
+    "/": "GET",
+    "/docs": "GET",
+    "/version": "GET",
     "/v1/models": "GET",
     "/health": "GET",
     "/metrics": "GET",
@@ -93,7 +98,7 @@ class GatewayApp:
         method = exchange.method
         allowed = _ROUTES.get(path) or ("GET" if path.startswith("/v1/models/") else None)
         if allowed is None:
-            raise ApiError(404, f"there is nothing at {path}; see /openapi.json")
+            raise ApiError(404, f"there is nothing at {path}; see /docs")
         if method != allowed and not (method == "HEAD" and allowed == "GET"):
             error = ApiError(405, f"{path} takes {allowed}, not {method}")
             await exchange.send_json(405, error.body, headers=[(b"allow", allowed.encode())])
@@ -152,6 +157,14 @@ class GatewayApp:
             self._metrics.predicted_tokens.set(backlog.num_tokens)
             text = self._metrics.render(await self._dispatcher.stats())
             await exchange.send_json(200, text, kind=b"text/plain; version=0.0.4; charset=utf-8")
+        elif path == "/":
+            host = exchange.header(b"host").decode("latin-1")
+            page = chat_page(self._answers.name, host, keyed=self._keys.has_keys)
+            await exchange.send_json(200, page, headers=page_headers(), kind=HTML)
+        elif path == "/docs":
+            await exchange.send_json(200, docs_page(), headers=page_headers(), kind=HTML)
+        elif path == "/version":
+            await exchange.send_json(200, msgspec.json.encode({"version": __version__}))
         elif path == "/openapi.json":
             await exchange.send_json(200, schema())
         else:

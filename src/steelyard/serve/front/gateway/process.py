@@ -109,7 +109,9 @@ class _Gateway:
         while not server.started and not serving.done():
             await asyncio.sleep(_POLL_S)
         if not serving.done():
-            print(f"serving on http://{self.options.host}:{address.getsockname()[1]}", flush=True)
+            url = f"http://{self.options.host}:{address.getsockname()[1]}"
+            print(f"serving on {url}", flush=True)
+            print(f"  open it in a browser to try the model, or: steelyard chat {url}", flush=True)
         stop = asyncio.ensure_future(ending.wait())
         await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         await self._drain()
