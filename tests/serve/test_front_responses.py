@@ -4,6 +4,11 @@ import json
 
 import pytest
 
+from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.api.response_shape import ResponseShape
+from steelyard.serve.front.api.responses import ResponseBody
+from steelyard.serve.front.text import TextCodec
+
 openai = pytest.importorskip("openai")
 
 FUNCTION = {
@@ -120,3 +125,15 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(client, fields, param):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, **fields)
     assert caught.value.param == param, caught.value
+
+
+def test_a_stream_that_fails_ends_with_an_error_and_a_failed_answer():
+    shape = ResponseShape("resp_1", 0, "tiny", TextCodec(), ResponseBody(input="hello"))
+    failing = shape.failing(ApiError(503, "the engine died", code="engine_restarted"))
+    events = [part.split(b"\ndata: ") for part in failing.strip().split(b"\n\n")]
+    assert [name for name, _ in events] == [b"event: error", b"event: response.failed"]
+    told, ended = (json.loads(data) for _, data in events)
+    assert (told["code"], told["message"]) == ("engine_restarted", "the engine died")
+    assert ended["response"]["status"] == "failed"
+    assert ended["response"]["error"]["message"] == "the engine died"
+    assert [told["sequence_number"], ended["sequence_number"]] == [0, 1]

@@ -33,8 +33,7 @@ def chat(
     input, or --prompt, one question is asked and its answer printed as it comes.
 
     Args:
-        target: Address of a server, a model's or a quickstart's folder, or the name or id of a run
-            that made a model.
+        target: Address of a server, a model's or quickstart's folder, or a run's name or id.
         prompt: Ask this and end; text on standard input follows it.
         system: Instructions to the model before the conversation.
         model: Name of the model; the server's first when left out.

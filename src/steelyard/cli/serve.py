@@ -43,8 +43,7 @@ def serve(model: str, *, options: _ServeFlags | None = None) -> None:
     The address also has a page to try the model on, and a reference of the API at /docs.
 
     Args:
-        model: Folder with config.json, safetensors and, for text, tokenizer.json; a folder that
-            `steelyard quickstart` wrote; or the name or id of a run that made a model.
+        model: Folder of a model or of a quickstart, or a run's name or id.
         options: Address, limits, keys, and the kind of engine.
     """
     from steelyard.serve.front import launch
@@ -73,8 +72,7 @@ def replay(
     time.
 
     Args:
-        model: Folder with config.json and safetensors, the folder of a quickstart, or the id of a
-            run that made one.
+        model: Folder of a model or of a quickstart, or a run's name or id.
         trace: CSV or JSON lines, plain or .gz, in any format that `steelyard serve bench` reads.
         engine: Kind of engine.
         scale: Factor on the trace's lengths, such as 1/8.
@@ -121,8 +119,7 @@ def profile(
     """Time the engine's steps on this machine and store the table that simulator and forecasts use.
 
     Args:
-        model: Folder with config.json and safetensors, the folder of a quickstart, or the id of a
-            run that made one.
+        model: Folder of a model or of a quickstart, or a run's name or id.
         out: JSON file to make or replace.
         engine: Kind of engine.
         seconds: Time to spend on timing.
