@@ -105,6 +105,11 @@ def test_a_browser_chats_by_keyboard_alone_at_any_width(browser, chat_server, wi
     page.get_by_text(re.compile(r"\d+ tokens in")).wait_for(timeout=60_000)
     assert page.locator(".turn").count() == 2
     assert not page.locator("#keyed").is_visible()
+    page.get_by_label("Your message").fill("x" * 9000)
+    page.keyboard.press("Enter")
+    page.get_by_text("your message alone does not fit the model's context of 4096").wait_for()
+    assert page.locator(".turn").count() == 2
+    told[:] = [text for text in told if "status of 400" not in text]
     for path in ("/", "/docs"):
         page.goto(path)
         boxes = page.evaluate(BEYOND)

@@ -1,11 +1,15 @@
 """Functions that a model calls: always valid, whole and streamed, through the openai library."""
 
+import asyncio
 import json
 
 import pytest
 
+from steelyard.serve.front.api.bodies import ChatBody
+from steelyard.serve.front.api.decode import decode_body
 from steelyard.serve.front.api.splitter import CallSplitter
 from steelyard.serve.front.api.tools import Function, Tool, tool_grammar
+from steelyard.serve.front.gateway.inputs import encode_chat
 from steelyard.serve.front.text import TextCodec
 from steelyard.serve.running.grammar import Grammars
 
@@ -119,6 +123,14 @@ def test_results_of_calls_go_back_to_the_model(client):
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
+        (
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}
+                ]
+            },
+            "tools[0].function",
+        ),
         ({"functions": [CLOCK]}, "functions"),
     ],
     ids=lambda value: str(value)[:40],
@@ -130,9 +142,10 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(client, fields, param):
 
 
 def test_a_schema_that_cannot_be_followed_is_refused(client):
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "nonsense"}}}
-    with pytest.raises(openai.BadRequestError, match="cannot be followed"):
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"$ref": "http://x/y"}}}
+    with pytest.raises(openai.BadRequestError, match="the grammar cannot be followed") as caught:
         client.chat.completions.create(**BODY | {"tools": [tool], "tool_choice": "required"})
+    assert caught.value.param == "tools"
 
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
@@ -190,3 +203,37 @@ def test_a_call_cut_short_keeps_the_arguments_it_has():
     assert [piece.kind for piece in pieces] == ["begin", "arguments", "arguments", "end"]
     assert "".join(item.text for item in pieces if item.kind == "arguments") == '{"a": }'
     assert CallSplitter().push("<tool_call>\n{") == []
+
+
+HERMES = (
+    "{% if tools %}tools:{% for tool in tools %}{{ tool | tojson }}{% endfor %}\n{% endif %}"
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function.arguments.a }}</tool_call>"
+    "{% endfor %}\n{% endfor %}"
+)
+CHAT = {
+    "messages": [
+        {"role": "system", "content": "be kind"},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "<7>"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "description": "<b>"}}],
+}
+
+
+@pytest.mark.parametrize("template", [HERMES, "{% for m in messages %}{{ m.content }}{% endfor %}"])
+def test_a_template_that_knows_tools_describes_them_itself(chat_folder, template):
+    chat = json.loads(json.dumps(CHAT))
+    chat["messages"][1]["tool_calls"][0]["function"]["arguments"] = '{"a": 5}'
+    codec = TextCodec.load(chat_folder)
+    codec.chat_template = template
+    body = decode_body(json.dumps(chat).encode(), ChatBody)
+    text = codec.decode(asyncio.run(encode_chat(codec, body)))
+    if template is HERMES:
+        assert '{"type": "function", "function": {"name": "f", "description": "<b>"' in text
+        assert "<tool_call>5</tool_call>" in text and "tool:<7>" in text
+        assert "Functions you may call" not in text
+    else:
+        assert text.startswith("be kind\n\nFunctions you may call:\n{")
+        assert '<tool_call>\n{"name": "f", "arguments": {"a": 5}}\n</tool_call>' in text
+        assert text.endswith("<tool_response>\n<7>\n</tool_response>")

@@ -51,6 +51,15 @@ class Function(msgspec.Struct):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse arguments that are no object.
+
+        Raises:
+            ValueError: the decoder adds where it is.
+        """
+        if (self.parameters or {}).get("type", "object") != "object":
+            raise ValueError("parameters must be the schema of an object")
+
 
 class Tool(msgspec.Struct):
     """A tool of a chat.

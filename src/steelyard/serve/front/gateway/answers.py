@@ -208,6 +208,12 @@ class Answers:
         try:
             writer = self._stream if call.streaming else self._whole
             await exchange.until_gone(writer(exchange, call, shape, body, prefixes))
+        except ApiError as error:
+            # Schemas are read by the engine, which does not know what field they came in.
+            if error.status == 400 and error.param is None and params.grammar:
+                is_tools = isinstance(body, ChatBody) and body.offered
+                error.param = "tools" if is_tools else "response_format"
+            raise
         finally:
             self.dispatcher.leave(call)
             self._count(exchange, call, cost)

@@ -109,7 +109,8 @@ class _Gateway:
         while not server.started and not serving.done():
             await asyncio.sleep(_POLL_S)
         if not serving.done():
-            url = f"http://{self.options.host}:{address.getsockname()[1]}"
+            host = self.options.host
+            url = f"http://{f'[{host}]' if ':' in host else host}:{address.getsockname()[1]}"
             print(f"serving on {url}", flush=True)
             print(f"  open it in a browser to try the model, or: steelyard chat {url}", flush=True)
         stop = asyncio.ensure_future(ending.wait())
