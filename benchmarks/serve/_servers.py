@@ -14,7 +14,7 @@ from typing import Any
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import BackendError
-from steelyard.serve.client.load import list_models
+from steelyard.serve.client.models import list_models
 from steelyard.serve.client.wire.address import Endpoint
 
 __all__ = ["Running", "make_model", "naive", "ours", "refresh", "running"]

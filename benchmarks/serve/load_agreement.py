@@ -24,7 +24,8 @@ from benchmarks.serve._servers import make_model, ours, running
 
 from steelyard.errors import BackendError
 from steelyard.serve.client.bodies import BodyMaker
-from steelyard.serve.client.load import LoadOptions, list_models, run_load
+from steelyard.serve.client.load import LoadOptions, run_load
+from steelyard.serve.client.models import list_models
 from steelyard.serve.client.summary import summarize
 from steelyard.serve.client.wire.address import Endpoint
 from steelyard.serve.traces import TraceRow, synthetic_rows

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from steelyard.cli.serve import model_folder
+from steelyard.cli.models import find_model, model_folder
 from steelyard.runs.report import Checks, Report
 from steelyard.runs.store import RunStore
 from steelyard.serve.front.text import TextCodec
@@ -161,6 +161,7 @@ def test_the_run_it_leaves_can_be_served(finished, monkeypatch):
     monkeypatch.setenv("STEELYARD_HOME", str(home))
     record = RunStore().list(kind="quickstart")[0]
     assert model_folder(record.id) == (out / "target" / "model").resolve()
+    assert find_model(str(out)).names == find_model(record.id).names == (out.name, record.id)
     codec = TextCodec.load(model_folder(record.id))
     assert codec.decode(codec.encode("to be or not")) == "to be or not"
 

@@ -189,3 +189,49 @@ class Server:
 def serving():
     """Class of a server: `with serving(folder, "--pool", "2MiB") as server`."""
     return Server
+
+
+TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
+
+
+@pytest.fixture(scope="session")
+def chat_folder(tmp_path_factory):
+    """A model of bytes with a tokenizer, a chat template and an end token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    from steelyard.nn import checkpoint
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("chat") / "tiny"
+    shape = {
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 64,
+        "tied_embeddings": False,
+    }
+    model = build(Architecture(name="tiny", vocab_size=257, max_positions=4096, **shape), seed=3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6.0)
+    checkpoint.save(model, folder)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(
+        models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[])
+    )
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chat_server(chat_folder, serving):
+    """That model, served."""
+    with serving(chat_folder, "--pool", "4MiB") as server:
+        yield server

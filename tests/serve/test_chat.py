@@ -3,16 +3,21 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
 
 from steelyard.cli import main as entry
-from steelyard.cli.terminal import Terminal
+from steelyard.cli.terminal import Terminal, left_out_notice
 from steelyard.errors import BackendError, ConfigError, DataError
 from steelyard.serve.client.conversation import Conversation
 from steelyard.serve.client.local import server_for
 from steelyard.serve.client.wire.address import Endpoint
+
+CONTEXT = 400
+"""Longest conversation in characters, which this server counts as tokens."""
 
 
 class ChatServer:
@@ -41,13 +46,20 @@ class ChatServer:
                 )
                 return
             self.bodies.append(body)
-            await self.answer(writer, body["messages"][-1]["content"])
+            tokens = sum(len(item["content"]) for item in body["messages"])
+            if tokens >= CONTEXT:
+                writer.write(
+                    b'HTTP/1.1 400 X\r\nConnection: close\r\n\r\n{"error": {"message": "too '
+                    b'long", "code": "context_length_exceeded"}}'
+                )
+                return
+            await self.answer(writer, body["messages"][-1]["content"], tokens)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def answer(self, writer, question):
+    async def answer(self, writer, question, tokens):
         if "fail" in question:
             writer.write(
                 b'HTTP/1.1 400 X\r\nConnection: close\r\n\r\n{"error": {"message": "no such '
@@ -65,8 +77,8 @@ class ChatServer:
             if "wait" in question:
                 await asyncio.sleep(30)
         writer.write(
-            b'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": '
-            b"3}}\n\ndata: [DONE]\n\n"
+            b'data: {"choices": [], "usage": {"prompt_tokens": %d, "completion_tokens": '
+            b"3}}\n\ndata: [DONE]\n\n" % tokens
         )
 
 
@@ -132,6 +144,50 @@ def test_a_failed_question_leaves_the_conversation_as_it_was(talk):
     dead = Conversation(endpoint=Endpoint.parse("http://127.0.0.1:1"))
     with pytest.raises(BackendError, match="no server answers"):
         dead.ask("hello", lambda _: None)
+
+
+@pytest.mark.parametrize("context", [CONTEXT, 0])
+def test_the_oldest_turns_are_left_out_when_the_context_is_full(server, talk, tmp_path, context):
+    talk.context = context
+    talk.set_system("be kind")
+    replies = [talk.ask(f"question {number} " + "x" * 60, lambda _: None) for number in range(9)]
+    assert replies[0].left_out == 0 and replies[-1].left_out > 3
+    sent = server.bodies[-1]["messages"]
+    assert sent[0]["role"] == "system" and sent[1]["role"] == "user"
+    assert sent[-1]["content"].startswith("question 8")
+    # What was said stays whole, to be saved.
+    assert sum(item["role"] == "user" for item in talk.messages) == 9
+    if context:
+        # The answer had its room each time, so that nothing was refused and sent again.
+        assert len(server.bodies) == 9
+        rooms = [
+            CONTEXT - sum(len(m["content"]) for m in body["messages"]) for body in server.bodies
+        ]
+        assert min(rooms) >= talk.room
+    assert left_out_notice(replies[0], context) == ""
+    assert f"the oldest {replies[-1].left_out} turns" in left_out_notice(replies[-1], context)
+    before = list(talk.messages)
+    with pytest.raises(BackendError, match="the question alone does not fit") as caught:
+        talk.ask("x" * 2 * CONTEXT, lambda _: None)
+    assert "fewer words" in caught.value.hint and talk.messages == before
+
+
+def test_a_reader_that_goes_away_is_not_taken_for_a_failing_server(talk):
+    def closed(_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        talk.ask("hello", closed)
+    assert talk.messages == []
+
+
+def test_a_closed_pipe_ends_the_chat_quietly(server):
+    command = [sys.executable, "-m", "steelyard", "chat", server.url, "--prompt", "hello"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as chat:
+        chat.stdout.close()
+        assert chat.stderr.read() == b""
+    assert chat.returncode == 0
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from steelyard.cli import bench as bench_command
 from steelyard.cli.main import main
 from steelyard.config import to_plain
-from steelyard.errors import BackendError, ConfigError
+from steelyard.errors import BackendError, ConfigError, StoreError
 from steelyard.runs.store import RunStore
 from steelyard.serve.client import charts
 from steelyard.serve.client.bodies import BodyMaker
-from steelyard.serve.client.load import LoadOptions, LoadResult, list_models, run_load
+from steelyard.serve.client.load import LoadOptions, LoadResult, run_load
+from steelyard.serve.client.models import list_models
 from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.report import ramp_report
 from steelyard.serve.client.results import record_frame, to_json
@@ -673,7 +674,7 @@ def test_wrong_models_and_addresses_are_refused(tmp_path, monkeypatch, capsys):
         (("serve", "bench", "ftp://x"), "not the address"),
         (("serve", "bench", "http://127.0.0.1:1"), "no server answers"),
         (("serve", tmp_path), "no config.json"),
-        (("serve", tmp_path / "absent"), "no config.json"),
+        (("serve", tmp_path / "absent"), "there is no such folder"),
         (("serve", "abcdef012345"), "neither a model folder nor a run"),
         (("serve", "replay", tmp_path, tmp_path / "trace.csv"), "no config.json"),
         (("serve", "profile", tmp_path), "no config.json"),
@@ -687,26 +688,48 @@ def test_wrong_models_and_addresses_are_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_a_run_names_its_checkpoint(tmp_path, monkeypatch):
-    from steelyard.cli.chat import _address_or_folder
-    from steelyard.cli.serve import model_folder
+    from steelyard.cli.chat import _address_or_model
+    from steelyard.cli.models import find_model, model_folder
 
     monkeypatch.setenv("STEELYARD_HOME", str(tmp_path))
     store, folder = RunStore(), tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"x")
-    with store.create("train", {}, seed=0) as made:
+    with store.create("train", {}, seed=0, name="small") as made:
         made.artifact("model", folder)
     with store.create("train", {}, seed=0) as empty:
         pass
     assert model_folder(made.id[:8]) == folder
-    assert _address_or_folder(made.id) == str(folder)
-    assert [_address_or_folder(text) for text in ("127.0.0.1:80", str(tmp_path))] == [
-        "127.0.0.1:80",
-        str(tmp_path),
-    ]
+    assert find_model("small").names == find_model(made.id).names == ("small", made.id)
+    assert _address_or_model(made.id) == (str(folder), "small")
+    for address in ("127.0.0.1:80", "localhost", "models.example.org/v1", "http://box"):
+        assert _address_or_model(address) == (address, "")
+    with pytest.raises(StoreError, match=r"looked for a folder \./smal ") as caught:
+        _address_or_model("smal")
+    assert "did you mean 'small'?" in caught.value.hint and "http://" in caught.value.hint
     with pytest.raises(ConfigError, match="no checkpoint"):
         model_folder(empty.id)
+
+
+def test_a_quickstarts_folder_names_its_model(tmp_path):
+    from steelyard.cli.models import find_model
+
+    out = tmp_path / "weighed"
+    (out / "stages").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="has not trained its larger model yet") as caught:
+        find_model(str(out))
+    assert f"steelyard quickstart --out {out}" in caught.value.hint
+    folder = out / "target" / "model"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert find_model(str(out)).names == ("weighed",)
+    (out / "stages" / "keep.json").write_text('{"result": "0123456789ab"}')
+    # A training's own folder has a config.json that is not the model's.
+    (out / "target" / "config.json").write_text("{}")
+    found = find_model(str(out))
+    assert (found.folder, found.names) == (folder, ("weighed", "0123456789ab"))
+    assert find_model(str(out / "target")).folder == folder
 
 
 def test_the_server_starts_with_the_options_given(tmp_path, monkeypatch):
@@ -715,7 +738,9 @@ def test_the_server_starts_with_the_options_given(tmp_path, monkeypatch):
 
     (tmp_path / "config.json").write_text("{}")
     seen = []
-    monkeypatch.setattr(launch, "serve", lambda model, options: seen.append((model, options)))
+    monkeypatch.setattr(
+        launch, "serve", lambda model, options, names: seen.append((model, options))
+    )
     words = "--pool 1MiB --policy vtc --asynchronous --client-weights.alice 2 --no-native"
     auto = ("--preemption", "auto")
     words += " --preemption swap --host-tier 3MiB --keep-turns --cores 0 --cores 1 --port 0"

@@ -5,7 +5,7 @@ import pytest
 
 from steelyard import config as configs
 from steelyard.cli import train as cli
-from steelyard.cli.serve import model_folder
+from steelyard.cli.models import model_folder
 from steelyard.errors import ConfigError
 from steelyard.runs.store import RunStore
 from steelyard.train import TrainResult

@@ -14,7 +14,8 @@ from cyclopts import Parameter
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
-from steelyard.serve.client.load import LoadOptions, LoadResult, list_models, run_load
+from steelyard.serve.client.load import LoadOptions, LoadResult, run_load
+from steelyard.serve.client.models import list_models
 from steelyard.serve.client.results import store_load, to_json, write_results
 from steelyard.serve.client.summary import LoadSummary, Slo, summarize
 from steelyard.serve.client.wire.address import Endpoint, read_key

@@ -26,13 +26,14 @@ def chat(
 ) -> None:
     """Chat with a model of any OpenAI-compatible server.
 
-    A model's folder is served here for as long as the chat lasts.
+    A model's folder is served here for as long as the chat lasts. When the conversation outgrows
+    the model's context, its oldest turns are left out, which is said.
 
     Inside, /help lists the commands, Ctrl-C stops an answer and Ctrl-D ends. With text on standard
     input, or --prompt, one question is asked and its answer printed as it comes.
 
     Args:
-        target: Address of a server, a model's folder, or the id of a run that made one.
+        target: Address of a server, a model's or quickstart's folder, or a run's name or id.
         prompt: Ask this and end; text on standard input follows it.
         system: Instructions to the model before the conversation.
         model: Name of the model; the server's first when left out.
@@ -44,7 +45,7 @@ def chat(
     from steelyard.cli.terminal import Terminal
     from steelyard.serve.client.local import server_for
 
-    with server_for(_address_or_folder(target)) as url:
+    with server_for(*_address_or_model(target)) as url:
         talk = _conversation(url, model, api_key_env, timeout)
         if load is not None:
             talk.load(load)
@@ -60,45 +61,57 @@ def chat(
             Terminal(talk).run()
 
 
-def _address_or_folder(target: str) -> str:
-    """Turn a run's id into the folder of its model; an address or a folder stays."""
-    from steelyard.cli.serve import model_folder
-    from steelyard.errors import ConfigError
+def _address_or_model(target: str) -> tuple[str, str]:
+    """Return an address and nothing, or the folder of a model and its name."""
+    from steelyard.cli.models import find_model
+    from steelyard.errors import SteelyardError
 
+    if not _is_model(target):
+        return target, ""
+    try:
+        found = find_model(target, or_address=True)
+    except SteelyardError as error:
+        # Who talks to a server far away may have left out what makes an address of its name.
+        error.hint += "; an address is written such as http://127.0.0.1:8000"
+        raise
+    return str(found.folder), found.names[0]
+
+
+def _is_model(target: str) -> bool:
+    """Whether a target names a model on this machine rather than a server."""
+    if Path(target).expanduser().exists() or target.startswith((".", "/", "~")):
+        return True
     # A bare word could be a host's name, but who types one means a model or a run.
-    is_word = re.fullmatch(r"[\w-]+", target) is not None and target != "localhost"
-    is_run = re.fullmatch(r"[0-9a-f]{6,12}", target) is not None and not Path(target).exists()
-    if is_word and not is_run and not Path(target).exists():
-        raise ConfigError(
-            f"{target!r} is neither an address, a model folder nor a run",
-            hint="write such as http://127.0.0.1:8000; `steelyard runs list` names the runs",
-        )
-    return str(model_folder(target)) if is_run else target
+    return re.search(r"[.:]", target.partition("/")[0]) is None and target != "localhost"
 
 
 def _conversation(url: str, model: str, api_key_env: str, timeout: str) -> "Conversation":
     """Reach the server and begin."""
     from steelyard.errors import ConfigError
     from steelyard.serve.client.conversation import Conversation
-    from steelyard.serve.client.load import list_models
+    from steelyard.serve.client.models import served_models
     from steelyard.serve.client.wire.address import Endpoint, read_key
     from steelyard.units import parse
 
     endpoint = Endpoint.parse(url, api_key=read_key(api_key_env))
-    models = list_models(endpoint)
+    served = {item.id: item for item in served_models(endpoint)}
+    models = list(served)
     if model and models and model not in models:
         raise ConfigError(
             f"{endpoint.url} has no model {model!r}", hint=f"it has {', '.join(models[:8])}"
         )
+    name = model or (models[0] if models else "")
     return Conversation(
         endpoint=endpoint,
-        model=model or (models[0] if models else ""),
+        model=name,
+        context=(served[name].max_model_len or 0) if name in served else 0,
         timeout_s=parse(timeout, "s", where="--timeout"),
     )
 
 
 def _ask_once(talk: "Conversation", question: str) -> None:
     """Print the answer to one question as it comes."""
+    from steelyard.cli.terminal import left_out_notice
     from steelyard.errors import ConfigError
 
     if not question:
@@ -114,5 +127,7 @@ def _ask_once(talk: "Conversation", question: str) -> None:
     reply = talk.ask(question, write)
     if not reply.text.endswith("\n"):
         sys.stdout.write("\n")
+    if notice := left_out_notice(reply, talk.context):
+        sys.stderr.write(f"{notice}\n")
     if reply.is_stopped:
         raise KeyboardInterrupt

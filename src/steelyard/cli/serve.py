@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import cyclopts
 
 from steelyard.cli.flags import flags
+from steelyard.cli.models import find_model, model_folder
 from steelyard.serve.front.launch import ServeOptions
 from steelyard.serve.options import EngineOptions
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from steelyard.quantity import Forecast
     from steelyard.serve.engine import LLM, ReplayResult
 
-__all__ = ["app", "model_folder"]
+__all__ = ["app"]
 
 app = cyclopts.App(
     name="serve",
@@ -39,14 +40,16 @@ else:
 def serve(model: str, *, options: _ServeFlags | None = None) -> None:
     """Serve a model until interrupted; requests in flight are then finished.
 
+    The address also has a page to try the model on, and a reference of the API at /docs.
+
     Args:
-        model: Folder with config.json, safetensors and, for text, tokenizer.json; or the id of a
-            run that made one.
+        model: Folder of a model or of a quickstart, or a run's name or id.
         options: Address, limits, keys, and the kind of engine.
     """
     from steelyard.serve.front import launch
 
-    launch.serve(model_folder(model), options or ServeOptions())
+    found = find_model(model)
+    launch.serve(found.folder, options or ServeOptions(), names=found.names)
 
 
 app.command(serve, name="run", show=False)
@@ -69,7 +72,7 @@ def replay(
     time.
 
     Args:
-        model: Folder with config.json and safetensors, or the id of a run that made one.
+        model: Folder of a model or of a quickstart, or a run's name or id.
         trace: CSV or JSON lines, plain or .gz, in any format that `steelyard serve bench` reads.
         engine: Kind of engine.
         scale: Factor on the trace's lengths, such as 1/8.
@@ -116,7 +119,7 @@ def profile(
     """Time the engine's steps on this machine and store the table that simulator and forecasts use.
 
     Args:
-        model: Folder with config.json and safetensors, or the id of a run that made one.
+        model: Folder of a model or of a quickstart, or a run's name or id.
         out: JSON file to make or replace.
         engine: Kind of engine.
         seconds: Time to spend on timing.
@@ -133,47 +136,6 @@ def profile(
     print(
         f"{len(table.seconds)} cases of {table.model.name} ({table.kernel}) in {out}; error on "
         f"{table.test_steps} other steps: {error}"
-    )
-
-
-def model_folder(text: str) -> Path:
-    """Find the folder of a model.
-
-    Args:
-        text: the folder, or a run's id or a unique beginning of it.
-
-    Returns:
-        A folder with config.json.
-
-    Raises:
-        ConfigError: there is no such folder, it holds no model, or the run has no checkpoint.
-        StoreError: neither a folder nor a run has this name.
-    """
-    from steelyard.errors import ConfigError, StoreError
-
-    folder = Path(text).expanduser()
-    if (folder / "config.json").is_file():
-        return folder
-    if folder.exists() or "/" in text:
-        raise ConfigError(
-            f"{text} is no model folder: it has no config.json",
-            hint="name the folder a model was saved in, or a run's id",
-        )
-    from steelyard.runs.store import RunStore
-
-    try:
-        record = RunStore.existing().get(text)
-    except StoreError as error:
-        raise StoreError(
-            f"{text!r} is neither a model folder nor a run", hint=error.hint
-        ) from error
-    places = [item.path if item.path.is_dir() else item.path.parent for item in record.artifacts]
-    for place in [*places, record.directory]:
-        if (place / "config.json").is_file() and any(place.glob("*.safetensors")):
-            return place
-    raise ConfigError(
-        f"run {record.id} ({record.kind}) has no checkpoint among its artifacts",
-        hint="`steelyard runs show ID` lists them",
     )
 
 

@@ -16,10 +16,10 @@ from rich.text import Text
 from steelyard.errors import ConfigError, SteelyardError
 from steelyard.files import user_dir
 from steelyard.serve.client.conversation import Conversation, Reply
-from steelyard.serve.client.load import list_models
+from steelyard.serve.client.models import served_models
 from steelyard.units import pretty_duration
 
-__all__ = ["Terminal"]
+__all__ = ["Terminal", "left_out_notice"]
 
 _HELP = (
     ("/help", "this list"),
@@ -55,6 +55,7 @@ class Terminal:
         """
         self.talk = talk
         self.console = console or Console(highlight=False)
+        self._left_out = 0
         self._commands: dict[str, Callable[[str], None]] = {
             "help": self._help,
             "clear": self._clear,
@@ -151,6 +152,9 @@ class Terminal:
             reply = self.talk.ask(question, show)
         empty = Text("(no text)", style="dim")
         self.console.print(Markdown(reply.text) if reply.text.strip() else empty)
+        if reply.left_out > self._left_out:
+            self.console.print(left_out_notice(reply, self.talk.context), style="dim")
+        self._left_out = reply.left_out
         self._footer(reply)
 
     def _footer(self, reply: Reply) -> None:
@@ -160,6 +164,7 @@ class Terminal:
         if not math.isnan(reply.ttft_s):  # NaN when no token arrived
             words += f" · first after {pretty_duration(reply.ttft_s)}"
         words += " · stopped" if reply.is_stopped else ""
+        words += " · cut at the longest length" if reply.is_cut else ""
         self.console.print(f"[dim]{words}[/]\n")
 
     def _help(self, _: str) -> None:
@@ -184,13 +189,15 @@ class Terminal:
 
     def _model(self, name: str) -> None:
         """List the server's models or choose one."""
-        models = list_models(self.talk.endpoint)
+        served = {item.id: item for item in served_models(self.talk.endpoint)}
+        models = list(served)
         if name:
             if models and name not in models:
                 raise ConfigError(
                     f"the server has no model {name!r}", hint=f"it has {', '.join(models[:8])}"
                 )
             self.talk.model = name
+            self.talk.context = (served[name].max_model_len or 0) if name in served else 0
         for item in models or [self.talk.model]:
             self.console.print(f"  {'*' if item == self.talk.model else ' '} {item}", markup=False)
 
@@ -223,6 +230,23 @@ class Terminal:
         """Continue a saved conversation."""
         self.talk.load(_file(text, "/load"))
         self.console.print(f"{len(self.talk.messages)} messages", style="dim")
+
+
+def left_out_notice(reply: Reply, context: int) -> str:
+    """Say in a line which turns the model no longer sees, empty when it sees all.
+
+    Args:
+        reply: an answer.
+        context: tokens of the model's context, 0 when unknown.
+
+    Returns:
+        The line.
+    """
+    if not reply.left_out:
+        return ""
+    size = f" of {context} tokens" if context else ""
+    turns = "turn is" if reply.left_out == 1 else f"{reply.left_out} turns are"
+    return f"(the context{size} is full: the oldest {turns} left out)"
 
 
 def _file(text: str, command: str) -> Path:

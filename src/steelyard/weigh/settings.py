@@ -4,9 +4,10 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from steelyard.errors import ConfigError, require
+from steelyard.errors import ConfigError, DataError, require
+from steelyard.files import read_json
 
-__all__ = ["QuickstartConfig"]
+__all__ = ["QuickstartConfig", "kept_run", "target_model"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,3 +48,25 @@ class QuickstartConfig:
                 f"text: no such file or folder: {missing[0]}",
                 hint="give the path of a text file or of a folder of them",
             )
+
+
+def target_model(out: Path) -> Path:
+    """Return the folder of the larger model's final weights in a quickstart's folder."""
+    return out / "target" / "model"
+
+
+def kept_run(out: Path) -> str:
+    """Return the id of the run that a quickstart or a training has recorded.
+
+    Args:
+        out: folder of everything the job made.
+
+    Returns:
+        The id, empty when the job has not ended or its note cannot be read.
+    """
+    try:
+        stored = read_json(out / "stages" / "keep.json")
+    except DataError:
+        return ""
+    found = stored.get("result") if isinstance(stored, dict) else None
+    return found if isinstance(found, str) else ""

@@ -28,7 +28,7 @@ from steelyard.weigh.ladder import (
 )
 from steelyard.weigh.pace import Pace, Pacer
 from steelyard.weigh.progress import Advance
-from steelyard.weigh.settings import QuickstartConfig
+from steelyard.weigh.settings import QuickstartConfig, target_model
 
 __all__ = [
     "climb",
@@ -209,7 +209,7 @@ def _point(shape: tuple[int, int], result: TrainResult, pace: Pace) -> RungPoint
 
 def model_directory(config: QuickstartConfig) -> Path:
     """Return the folder of the larger model's final weights."""
-    return config.out / "target" / "model"
+    return target_model(config.out)
 
 
 def write_table(points: Sequence[RungPoint], path: Path, tokenizer: str) -> None:

@@ -19,6 +19,12 @@ from steelyard.serve.client.wire.stream import StreamReader, stream_once
 
 __all__ = ["Conversation", "Reply"]
 
+_ROOM = 256
+"""Tokens kept for an answer, unless a quarter of the context is less."""
+
+_FULL = (b"context_length_exceeded", b"context length", b"context size")
+"""Words by which OpenAI, vLLM and llama.cpp say that a prompt is too long."""
+
 _ROLES = ("system", "user", "assistant")
 
 
@@ -32,6 +38,8 @@ class Reply:
         ttft_s: sending to first text, NaN without text.
         seconds: sending to the end.
         is_stopped: whether the user stopped it.
+        left_out: oldest turns that no longer fitted the model's context.
+        is_cut: whether it ended at the longest length and not at its end.
     """
 
     text: str
@@ -39,6 +47,8 @@ class Reply:
     ttft_s: float
     seconds: float
     is_stopped: bool
+    left_out: int = 0
+    is_cut: bool = False
 
     @property
     def tokens_per_s(self) -> float:
@@ -57,6 +67,7 @@ class Conversation:
         messages: turns with "role" and "content", the system's first if there is one.
         parameters: further fields of the request, such as {"temperature": 0.7}.
         timeout_s: longest wait for one answer.
+        context: tokens of prompt and answer together that the model takes, 0 when unknown.
     """
 
     endpoint: Endpoint
@@ -64,6 +75,8 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
     timeout_s: float = 600.0
+    context: int = 0
+    _tokens_per_char: float = field(default=0.0, init=False, repr=False)
 
     @property
     def system(self) -> str:
@@ -125,6 +138,8 @@ class Conversation:
         """Ask and wait for the answer; Ctrl-C stops it, and what came so far counts.
 
         The question and its answer are added to what was said; neither is when the server fails.
+        What was said stays whole, but of a conversation that outgrows the model's context the
+        oldest turns are not sent any more.
 
         Args:
             question: words of the user.
@@ -135,53 +150,95 @@ class Conversation:
 
         Raises:
             BackendError: the server cannot be reached or refuses.
+            OSError: `on_text` cannot write, because its reader is gone or the disk is full.
         """
-        pieces: list[str] = []
-
-        def take(text: str) -> None:
-            pieces.append(text)
-            on_text(text)
-
-        reader = StreamReader(take)
+        output = _Output(on_text)
         asked = [*self.messages, {"role": "user", "content": question}]
         start_s = time.perf_counter()
-        stopped = False
+        stopped, left_out = False, self._num_too_old(asked)
         try:
-            kind, words = asyncio.run(self._send(asked, reader))
+            while True:
+                reader = StreamReader(output.take)
+                sent = _without(asked, left_out)
+                kind, words, is_full = asyncio.run(self._send(sent, reader, output))
+                if not is_full or left_out + 1 >= _num_turns(asked):
+                    break
+                # The estimate was too low, or there was none; a full context is a lower bound.
+                least = self.context / _num_chars(sent)
+                self._tokens_per_char = max(self._tokens_per_char, least)
+                left_out = max(left_out + 1, self._num_too_old(asked))
         except KeyboardInterrupt:  # stops the answer, not the program
-            kind, words, stopped = "", "", True
+            kind, words, stopped, is_full = "", "", True, False
+        except asyncio.CancelledError:
+            if output.error is None:
+                raise
+            kind, words, is_full = "", "", False
+        if output.error is not None:
+            raise output.error
         if kind:
-            raise BackendError(
-                _failure(kind, words, self.endpoint),
-                hint="the conversation is as it was before; /retry is for later",
-            )
+            raise self._refusal(kind, words, is_full=is_full)
         # Only now: a failed question leaves what was said as it was.
-        self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+        self.messages = [*asked, {"role": "assistant", "content": output.text}]
+        if reader.prompt_tokens:
+            self._tokens_per_char = reader.prompt_tokens / _num_chars(sent)
         return Reply(
-            text="".join(pieces),
+            text=output.text,
             output_tokens=len(reader.chunk_s)
             if reader.output_tokens is None
             else reader.output_tokens,
             ttft_s=reader.chunk_s[0] - start_s if reader.chunk_s else float("nan"),
             seconds=time.perf_counter() - start_s,
             is_stopped=stopped,
+            left_out=left_out,
+            is_cut=reader.finish_reason == "length",
         )
 
-    async def _send(self, messages: list[dict[str, str]], reader: StreamReader) -> tuple[str, str]:
-        """Send the messages and return the kind of error and its words, empty without one."""
+    @property
+    def room(self) -> int:
+        """Tokens of the context that are kept for the answer."""
+        limit = self.parameters.get("max_completion_tokens") or self.parameters.get("max_tokens")
+        return limit if isinstance(limit, int) else min(_ROOM, self.context // 4)
+
+    def _num_too_old(self, asked: list[dict[str, str]]) -> int:
+        """Count the oldest turns to leave out so that the answer has room, by the last prompt."""
+        count = 0
+        while count + 1 < _num_turns(asked) and self.context:
+            tokens = self._tokens_per_char * _num_chars(_without(asked, count))
+            if tokens + self.room <= self.context:
+                break
+            count += 1
+        return count
+
+    def _refusal(self, kind: str, words: str, *, is_full: bool) -> BackendError:
+        """Return the error of a question that got no answer."""
+        if not is_full:
+            hint = "the conversation is as it was before; /retry is for later"
+            return BackendError(_failure(kind, words, self.endpoint), hint=hint)
+        size = f" of {self.context} tokens" if self.context else ""
+        return BackendError(
+            f"the question alone does not fit the model's context{size}: {words}",
+            hint="ask in fewer words, or allow a shorter answer with max_tokens",
+        )
+
+    async def _send(
+        self, messages: list[dict[str, str]], reader: StreamReader, output: "_Output"
+    ) -> tuple[str, str, bool]:
+        """Send messages; return kind and words of an error and whether the context is full."""
         fields: dict[str, Any] = {"model": self.model} if self.model else {}
         fields |= {
             "messages": messages,
             "stream": True,
             "stream_options": {"include_usage": True},
         } | self.parameters
+        output.task = asyncio.current_task()
         pool = ConnectionPool(self.endpoint)
         with contextlib.closing(pool):
             body = msgspec.json.encode(fields)
-            _, kind, words = await stream_once(
+            answer, kind, words = await stream_once(
                 pool, "/chat/completions", body, reader, timeout_s=self.timeout_s
             )
-        return kind, words
+        full = answer.status == 400 and any(mark in answer.body for mark in _FULL)
+        return kind, words, full
 
     def save(self, path: Path) -> None:
         """Write the conversation as JSON.
@@ -221,6 +278,52 @@ class Conversation:
             )
         self.messages = [{"role": item["role"], "content": item["content"]} for item in messages]
         self.parameters = dict(found.get("parameters") or {})
+
+
+class _Output:
+    """Takes the text of an answer; where it cannot be written, the answer is given up."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        """Start with no text."""
+        self.error: OSError | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self._on_text = on_text
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(self._pieces)
+
+    def take(self, text: str) -> None:
+        """Take a piece."""
+        self._pieces.append(text)
+        try:
+            self._on_text(text)
+        except OSError as error:
+            # Raised here it would be taken for a failure of the connection, which calls this.
+            self.error = error
+            if self.task is not None:
+                self.task.cancel()
+
+
+def _num_turns(messages: list[dict[str, str]]) -> int:
+    """Count the questions."""
+    return sum(item["role"] == "user" for item in messages)
+
+
+def _num_chars(messages: list[dict[str, str]]) -> int:
+    """Count the characters that a chat template makes a prompt of, its own few included."""
+    return sum(len(item["content"]) + 10 for item in messages)
+
+
+def _without(messages: list[dict[str, str]], count: int) -> list[dict[str, str]]:
+    """Leave out the oldest turns, from a question up to the next; the system's message stays."""
+    if not count:
+        return messages
+    starts = [place for place, item in enumerate(messages) if item["role"] == "user"]
+    head = [item for item in messages[:1] if item["role"] == "system"]
+    return head + messages[starts[count] :]
 
 
 def _is_message(item: Any) -> bool:

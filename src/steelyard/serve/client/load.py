@@ -1,6 +1,5 @@
 """A load on a server: rows of a trace, sent in a closed loop or at their arrival times."""
 
-import asyncio
 import contextlib
 import queue
 import socket
@@ -13,8 +12,6 @@ from dataclasses import dataclass, replace
 
 from steelyard.errors import BackendError, ConfigError, DataError
 from steelyard.serve.client.record import RequestRecord
-from steelyard.serve.client.wire.address import Endpoint
-from steelyard.serve.client.wire.connection import Answer, ConnectionPool, ProtocolError
 from steelyard.serve.client.worker import (
     Go,
     LoadOptions,
@@ -27,7 +24,7 @@ from steelyard.serve.client.worker import (
 )
 from steelyard.serve.traces.record import TraceRow
 
-__all__ = ["LoadOptions", "LoadResult", "list_models", "run_load"]
+__all__ = ["LoadOptions", "LoadResult", "run_load"]
 
 _WARM_UP_INDEX = 10**9
 _LEAD_S = 0.05
@@ -48,52 +45,6 @@ class LoadResult:
     cpu_shares: list[float]
     is_open: bool
     started_at_s: float
-
-
-def list_models(endpoint: Endpoint, *, timeout_s: float = 10.0) -> list[str]:
-    """Ask a server for its models.
-
-    Args:
-        endpoint: the server.
-        timeout_s: longest wait for the answer.
-
-    Returns:
-        Their names; empty when it has no such list.
-
-    Raises:
-        BackendError: the server cannot be reached, refuses the key, or does not speak HTTP.
-    """
-    import msgspec
-
-    answer = Answer()
-
-    async def ask() -> None:
-        pool = ConnectionPool(endpoint)
-        async with asyncio.timeout(timeout_s):
-            await pool.exchange(endpoint.request("GET", "/models"), answer)
-        pool.close()
-
-    try:
-        asyncio.run(ask())
-    except (OSError, ProtocolError) as error:
-        words = str(error) or f"no answer in {timeout_s:g} s"
-        raise BackendError(
-            f"no server answers at {endpoint.url}: {words}",
-            hint="start one with: steelyard serve MODEL_DIR",
-        ) from error
-    if answer.status in (401, 403):
-        raise BackendError(
-            f"{endpoint.url} refuses the API key ({answer.status})",
-            hint="name its variable with --api-key-env",
-        )
-    try:
-        return (
-            [str(item["id"]) for item in msgspec.json.decode(answer.body)["data"]]
-            if answer.status == 200
-            else []
-        )
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return []
 
 
 def run_load(

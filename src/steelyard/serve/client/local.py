@@ -20,13 +20,14 @@ _ADDRESS = "serving on "
 
 
 @contextlib.contextmanager
-def server_for(target: str) -> Iterator[str]:
+def server_for(target: str, name: str = "") -> Iterator[str]:
     """Return the address of a server.
 
     The target itself, or of one that serves the model in that folder meanwhile.
 
     Args:
         target: an address, or a folder with config.json.
+        name: what the model in the folder is called; the folder's name when empty.
 
     Yields:
         The address.
@@ -44,7 +45,7 @@ def server_for(target: str) -> Iterator[str]:
             f"{target} is no model folder: it has no config.json",
             hint="name the folder a model was saved in, or an address",
         )
-    with local_server(folder) as url:
+    with local_server(folder, *(("--name", name) if name else ())) as url:
         yield url
 
 

@@ -8,7 +8,9 @@ from steelyard.serve.options import ServeOptions
 __all__ = ["ServeOptions", "serve"]
 
 
-def serve(model: Path | str, options: ServeOptions | None = None) -> None:
+def serve(
+    model: Path | str, options: ServeOptions | None = None, *, names: tuple[str, ...] = ()
+) -> None:
     """Serve a model until SIGTERM or SIGINT; requests in flight are then finished.
 
     The calling process becomes the gateway; the engine runs in a process of its own and is started
@@ -17,6 +19,8 @@ def serve(model: Path | str, options: ServeOptions | None = None) -> None:
     Args:
         model: folder with `config.json`, safetensors and, for text, `tokenizer.json`.
         options: address, limits, keys and engine.
+        names: what clients may call the model, its own name first; the folder's name when empty.
+            `options.name` stands for all of them.
 
     Raises:
         ConfigError: an option or the model's folder is wrong.
@@ -35,4 +39,5 @@ def serve(model: Path | str, options: ServeOptions | None = None) -> None:
         raise BackendError(
             f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'"
         ) from error
-    run_gateway(folder.resolve(), options)
+    folder = folder.resolve()
+    run_gateway(folder, options, (options.name,) if options.name else names or (folder.name,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from steelyard.files import read_json
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["TextCodec", "TextStream"]
+__all__ = ["TextCodec", "TextStream", "overlap"]
 
 _END_TOKENS = ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>")
 
@@ -115,11 +116,19 @@ class TextCodec:
                 "this model has no tokenizer", hint="send the prompt as a list of token ids"
             ) from error
 
-    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the chat template tells the model of functions, in the form of Hermes models."""
+        return "<tool_call>" in self.chat_template and "tools" in self.chat_template
+
+    def encode_chat(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+    ) -> list[int]:
         """Return the token ids of a conversation that asks for the assistant's turn.
 
         Args:
             messages: turns with "role" and "content", oldest first.
+            tools: functions for a template that knows of them.
 
         Returns:
             Token ids.
@@ -137,7 +146,9 @@ class TextCodec:
         from jinja2.exceptions import TemplateError
 
         try:
-            text = self._compiled().render(messages=messages, add_generation_prompt=True)
+            text = self._compiled().render(
+                messages=messages, tools=tools, add_generation_prompt=True
+            )
         except (TemplateError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"the chat template refuses the messages: {error}",
@@ -161,6 +172,7 @@ class TextCodec:
             # A template comes with the model, from whoever made it: it runs in a sandbox.
             environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
             environment.globals["raise_exception"] = refuse
+            environment.filters["tojson"] = _to_json
             self._template = environment.from_string(self.chat_template)
         return self._template
 
@@ -191,6 +203,11 @@ class TextCodec:
     def piece(self, token: int) -> str:
         """Return the text one token stands for; bytes that are no whole character are replaced."""
         return self.piece_bytes(token).decode(errors="replace")
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """Write JSON as it is; Jinja's own filter escapes it as if for a web page."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 @cache
@@ -243,7 +260,7 @@ class TextStream:
             return shown
         # The end of the text may be the beginning of a stop string: it is held back until the next
         # token shows whether it is.
-        keep = max((self._overlap(stop) for stop in self._stops), default=0)
+        keep = max((overlap(self._held, stop) for stop in self._stops), default=0)
         cut = len(self._held) - keep
         shown = self._held[:cut]
         self._held = self._held[cut:]
@@ -274,9 +291,10 @@ class TextStream:
         self._any = True
         return f"{space}{token}"
 
-    def _overlap(self, stop: str) -> int:
-        """Count the trailing characters that may be the beginning of a stop string."""
-        for size in range(min(len(stop) - 1, len(self._held)), 0, -1):
-            if self._held.endswith(stop[:size]):
-                return size
-        return 0
+
+def overlap(text: str, mark: str) -> int:
+    """Count the trailing characters that may be the beginning of a mark, such as a stop string."""
+    for size in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:size]):
+            return size
+    return 0

@@ -178,7 +178,8 @@ class Grammars:
         if matcher.is_error():
             reason = " ".join(matcher.get_error().split())[:300]
             raise ConfigError(
-                f"the {kind} cannot be followed: {reason}", hint="correct or simplify it"
+                f"the {'grammar' if kind == 'lark' else kind} cannot be followed: {reason}",
+                hint="correct or simplify it",
             )
         return matcher
 

@@ -1,25 +1,30 @@
-"""What clients may send: bodies of the OpenAI-compatible API, checked while they are decoded."""
+"""What clients may send: bodies of the OpenAI-compatible API."""
 
-import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.api.tools import Tool, ToolCall, ToolChoice, call_text
 
 __all__ = [
     "ChatBody",
     "CompletionBody",
     "EmbeddingBody",
     "GenerationBody",
+    "JsonSchema",
     "Message",
-    "decode_body",
+    "Natural",
+    "ResponseFormat",
+    "User",
+    "split_prompts",
 ]
 
 _MAX_PROMPTS = 256
 _MAX_STOPS = 64
 _MAX_SEQUENCES = 32
+_MAX_TOOLS = 128
 
 Natural = Annotated[int, Meta(ge=1, le=2**31)]
 Count = Annotated[int, Meta(ge=1, le=_MAX_SEQUENCES)]
@@ -186,18 +191,25 @@ class Message(msgspec.Struct):
     """One turn of a conversation.
 
     Attributes:
-        role: who speaks.
+        role: who speaks; "tool" tells the result of a call.
         content: text, or parts of which each is text.
+        tool_calls: calls the assistant made in this turn.
+        tool_call_id: call whose result this is.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=_MAX_STOPS)] | None = None
+    tool_call_id: str | None = None
 
-    def plain(self) -> dict[str, str]:
+    def plain(self, *, knows_tools: bool = False) -> dict[str, Any]:
         """Return role and content as text.
 
+        Args:
+            knows_tools: whether the chat template writes calls and their results by itself.
+
         Returns:
-            Both as strings.
+            Both as strings; calls and results in the content, or beside it for such a template.
 
         Raises:
             ApiError: a part is not text.
@@ -211,7 +223,15 @@ class Message(msgspec.Struct):
             part.get("type") != "text" or not isinstance(part.get("text"), str) for part in parts
         ):
             raise ApiError(400, "only parts of type 'text' are supported", param="messages")
-        return {"role": self.role, "content": "".join(part["text"] for part in parts)}
+        text = "".join(part["text"] for part in parts)
+        if knows_tools:
+            calls = [item.plain() for item in self.tool_calls or ()]
+            return {"role": self.role, "content": text} | ({"tool_calls": calls} if calls else {})
+        if self.role == "tool":
+            # Templates without tools know no such role: the result comes back as the user's turn.
+            return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
+        written = [text] * bool(text) + [call_text(item) for item in self.tool_calls or ()]
+        return {"role": self.role, "content": "\n".join(written)}
 
 
 class ChatBody(GenerationBody, kw_only=True):
@@ -223,8 +243,12 @@ class ChatBody(GenerationBody, kw_only=True):
         max_completion_tokens: newer name of the same.
         logprobs: whether to report log probabilities.
         top_logprobs: alternatives per token.
-        tools: not supported.
-        functions: not supported.
+        tools: functions the model may call.
+        tool_choice: whether it may ("auto"), must ("required") or must not ("none") call one, or
+            the one it must call.
+        parallel_tool_calls: whether it may call up to eight at once; one when absent.
+        functions: not supported; use `tools`.
+        function_call: not supported; use `tool_choice`.
     """
 
     messages: Annotated[list[Message], Meta(min_length=1)]
@@ -232,12 +256,35 @@ class ChatBody(GenerationBody, kw_only=True):
     max_completion_tokens: Natural | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: list[Any] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=_MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
+    function_call: Any = None
 
     def unsupported(self) -> tuple[str, ...]:
         """Name fields that would change the answer but cannot be honored."""
-        return tuple(name for name in ("tools", "functions") if getattr(self, name))
+        return tuple(name for name in ("functions", "function_call") if getattr(self, name))
+
+    @property
+    def offered(self) -> list[Tool]:
+        """Functions the model may call in this turn.
+
+        Raises:
+            ApiError: the choice names none of them, or there are none to choose from.
+        """
+        tools, choice = self.tools or [], self.tool_choice or "auto"
+        if isinstance(choice, str):
+            if choice == "required" and not tools:
+                raise ApiError(400, "tool_choice needs tools", param="tool_choice")
+            return [] if choice == "none" else tools
+        name = choice.function.name
+        found = [tool for tool in tools if tool.function.name == name]
+        if not found:
+            known = ", ".join(tool.function.name for tool in tools) or "none"
+            text = f"tool_choice names {name!r}, but tools has {known}"
+            raise ApiError(400, text, param="tool_choice")
+        return found[:1]
 
     @property
     def output_limit(self) -> int | None:
@@ -317,37 +364,3 @@ def split_prompts(value: str | list[str | int | list[int]], field: str) -> list[
     if any(not item for item in listed):
         raise ApiError(400, f"{field} is empty; give at least one token", param=field)
     return listed
-
-
-_Body = TypeVar("_Body", CompletionBody, ChatBody, EmbeddingBody)
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
-_MISSING = re.compile(r"missing required field `(\w+)`")
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (CompletionBody, ChatBody, EmbeddingBody)
-}
-
-
-def decode_body(data: bytes, kind: type[_Body]) -> _Body:
-    """Decode and check a JSON body.
-
-    Args:
-        data: bytes of the body.
-        kind: class of the body expected.
-
-    Returns:
-        The body.
-
-    Raises:
-        ApiError: 400 with the field at fault.
-    """
-    try:
-        return _DECODERS[kind].decode(data)
-    except msgspec.ValidationError as error:
-        # msgspec names the place as " - at `$.field`" at the end of its message.
-        found = _PLACE.match(str(error))
-        what, path = (found["what"], found["path"] or "") if found else (str(error), "")
-        missing = _MISSING.search(what)
-        param = path.lstrip(".") or (missing[1] if missing else None)
-        raise ApiError(400, f"{param or 'body'}: {what}", param=param) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from error

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.sequence import Sequence, TokenReport
 from steelyard.serve.front.text import TextCodec
 
@@ -72,9 +73,13 @@ class Shape(ABC):
             One event.
         """
         text, sequence.text = sequence.text, ""
+        return self._event(sequence, self.delta(text), with_logprobs=with_logprobs)
+
+    def _event(self, sequence: Sequence, delta: bytes, *, with_logprobs: bool) -> bytes:
+        """Return an event with the fields in `delta`, and the sequence's end if it has ended."""
         reason = b"null"
         if sequence.finish_reason and not sequence.reported:
-            reason = b'"' + sequence.finish_reason.encode() + b'"'
+            reason = b'"' + self.reason(sequence).encode() + b'"'
             sequence.reported = True
         report = b"null"
         if with_logprobs:
@@ -85,7 +90,7 @@ class Shape(ABC):
             b'{"index":',
             index,
             b",",
-            self.delta(text),
+            delta,
             b',"logprobs":',
             report,
             b',"finish_reason":',
@@ -93,6 +98,10 @@ class Shape(ABC):
             b"}",
         )
         return self._head + b"".join(parts) + self._tail
+
+    def reason(self, sequence: Sequence) -> str:
+        """Return why a sequence ended, in the client's words."""
+        return sequence.finish_reason
 
     @abstractmethod
     def delta(self, text: str) -> bytes:
@@ -110,6 +119,10 @@ class Shape(ABC):
         """Return what ends a stream: the counts, when asked for, and the end mark."""
         event = b"" if counts is None else self._head + b'],"usage":' + _encode(counts) + b"}\n\n"
         return event + b"data: [DONE]\n\n"
+
+    def failing(self, error: ApiError) -> bytes:
+        """Return what ends a stream that failed."""
+        return b"data: " + error.body + b"\n\n"
 
 
 class CompletionShape(Shape):

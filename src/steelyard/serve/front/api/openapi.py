@@ -1,5 +1,6 @@
 """The API's own description, derived from the bodies it takes."""
 
+import textwrap
 from functools import cache
 from typing import Any
 
@@ -7,16 +8,19 @@ import msgspec
 
 from steelyard import __version__
 from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody
+from steelyard.serve.front.api.responses import ResponseBody
 
 __all__ = ["schema"]
 
 _POSTS = {
-    "/v1/completions": (CompletionBody, "Complete prompts"),
     "/v1/chat/completions": (ChatBody, "Continue a conversation"),
+    "/v1/completions": (CompletionBody, "Complete prompts"),
+    "/v1/responses": (ResponseBody, "Answer a text or a list of items"),
     "/v1/embeddings": (EmbeddingBody, "Return vectors of texts"),
 }
 _GETS = {
     "/v1/models": "List the model",
+    "/version": "Tell the version",
     "/health": "Tell whether the engine takes requests",
     "/metrics": "Counters and histograms in Prometheus' text format",
     "/openapi.json": "This description",
@@ -38,6 +42,7 @@ def schema() -> bytes:
     bodies, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
+    _describe(components)
     paths: dict[str, Any] = {
         path: {"get": {"summary": text, "responses": _responses(text)}}
         for path, text in _GETS.items()
@@ -67,6 +72,30 @@ def schema() -> bytes:
     return msgspec.json.encode(
         {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components}}
     )
+
+
+def _describe(components: dict[str, Any]) -> None:
+    """Move what docstrings say of attributes to the fields they are of."""
+    bases = {kind.__name__: kind.__mro__[1].__doc__ or "" for kind, _ in _POSTS.values()}
+    for name, part in components.items():
+        own = part.get("description", "")
+        known = _attributes(bases.get(name, "")) | _attributes(own)
+        part["description"] = " ".join(own.partition("Attributes:")[0].split())
+        for field, kind in part.get("properties", {}).items():
+            if field in known:
+                kind["description"] = known[field][:1].upper() + known[field][1:]
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Return what a docstring says of each attribute."""
+    found, name = dict[str, str](), ""
+    for line in textwrap.dedent(text.partition("Attributes:")[2]).strip().splitlines():
+        words = line
+        # A line that is not indented begins an attribute, the others go on with it.
+        if not line.startswith(" "):
+            name, _, words = line.partition(":")
+        found[name] = f"{found.get(name, '')} {words.strip()}".strip()
+    return found
 
 
 def _responses(text: str) -> dict[str, Any]:

@@ -10,16 +10,24 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody
+from steelyard.serve.front.api.bodies import (
+    ChatBody,
+    CompletionBody,
+    EmbeddingBody,
+    StreamOptions,
+)
 from steelyard.serve.front.api.choices import ChatShape, CompletionShape, Shape, usage
 from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.api.response_shape import ResponseShape
+from steelyard.serve.front.api.responses import ResponseBody
+from steelyard.serve.front.api.tool_choices import ToolChatShape
 from steelyard.serve.front.gateway.calls import Call
 from steelyard.serve.front.gateway.dispatch import Dispatcher
 from steelyard.serve.front.gateway.exchange import Exchange
 from steelyard.serve.front.gateway.inputs import (
     check_tokens,
+    encode_chat,
     encode_prompt,
-    off_loop,
     sampling_params,
 )
 from steelyard.serve.front.metrics import GatewayMetrics
@@ -27,22 +35,35 @@ from steelyard.serve.front.text import TextCodec
 
 __all__ = ["Answers"]
 
+_RESPONSE_FIELDS = {
+    "messages": "input",
+    "prompt": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+"""Names in `/v1/responses` of what errors call by the names of a chat."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answers:
     """Runs requests and writes their answers.
 
     Attributes:
-        name: name of the model.
+        names: what clients may call the model, its own name first.
         codec: tokenizer and chat template.
         dispatcher: way to the engine.
         metrics: counts calls and tokens.
     """
 
-    name: str
+    names: tuple[str, ...]
     codec: TextCodec
     dispatcher: Dispatcher
     metrics: GatewayMetrics
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.names[0]
 
     async def complete(self, exchange: Exchange, body: CompletionBody) -> None:
         """Answer `/v1/completions`.
@@ -73,10 +94,31 @@ class Answers:
         Raises:
             ApiError: the request is refused; nothing was sent.
         """
-        messages = [item.plain() for item in body.messages]
-        size = sum(len(item["content"]) for item in messages)
-        prompt = await off_loop(size, lambda: self.codec.encode_chat(messages))
-        await self._run(exchange, body, [prompt], [], self._shape(ChatShape, "chatcmpl", body))
+        prompt = await encode_chat(self.codec, body)
+        kind = ToolChatShape if body.offered else ChatShape
+        await self._run(exchange, body, [prompt], [], self._shape(kind, "chatcmpl", body))
+
+    async def respond(self, exchange: Exchange, body: ResponseBody) -> None:
+        """Answer `/v1/responses`.
+
+        Args:
+            exchange: request to answer.
+            body: its body, checked field by field.
+
+        Raises:
+            ApiError: the request is refused; nothing was sent.
+        """
+        try:
+            chat = body.chat()
+            prompt = await encode_chat(self.codec, chat)
+            name = f"resp_{secrets.token_hex(24)}"
+            shape = ResponseShape(name, int(time.time()), self.name, self.codec, body)
+            # The last event has the counts of tokens, whoever asks.
+            chat.stream_options = StreamOptions(include_usage=True)
+            await self._run(exchange, chat, [prompt], [], shape)
+        except ApiError as error:
+            error.param = _RESPONSE_FIELDS.get(error.param or "", error.param)
+            raise
 
     async def embed(self, exchange: Exchange, body: EmbeddingBody) -> None:
         """Answer `/v1/embeddings` with one vector per prompt.
@@ -166,6 +208,12 @@ class Answers:
         try:
             writer = self._stream if call.streaming else self._whole
             await exchange.until_gone(writer(exchange, call, shape, body, prefixes))
+        except ApiError as error:
+            # Schemas are read by the engine, which does not know what field they came in.
+            if error.status == 400 and error.param is None and params.grammar:
+                is_tools = isinstance(body, ChatBody) and body.offered
+                error.param = "tools" if is_tools else "response_format"
+            raise
         finally:
             self.dispatcher.leave(call)
             self._count(exchange, call, cost)
@@ -227,7 +275,7 @@ class Answers:
             if call.failure is not None:
                 if not call.emitted:
                     raise call.failure
-                await exchange.send_piece(b"data: " + call.failure.body + b"\n\n", is_last=True)
+                await exchange.send_piece(shape.failing(call.failure), is_last=True)
                 return
             # The headers wait for the first text: until then a refusal of the engine can still have
             # a status of its own, and a call can still go to another engine.

@@ -6,11 +6,15 @@ from typing import Any
 
 import msgspec
 
-from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody, decode_body
+from steelyard import __version__
+from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, EmbeddingBody
+from steelyard.serve.front.api.decode import decode_body
 from steelyard.serve.front.api.errors import ApiError
 from steelyard.serve.front.api.openapi import schema
+from steelyard.serve.front.api.responses import ResponseBody
 from steelyard.serve.front.gateway.answers import Answers
 from steelyard.serve.front.gateway.exchange import Exchange, Receive, Scope, Send
+from steelyard.serve.front.gateway.pages import HTML, chat_page, docs_page, page_headers
 from steelyard.serve.front.limits.keys import KeyRing
 
 __all__ = ["GatewayApp"]
@@ -18,7 +22,11 @@ __all__ = ["GatewayApp"]
 _ROUTES = {
     "/v1/completions": "POST",
     "/v1/chat/completions": "POST",
+    "/v1/responses": "POST",
     "/v1/embeddings": "POST",
+    "/": "GET",
+    "/docs": "GET",
+    "/version": "GET",
     "/v1/models": "GET",
     "/health": "GET",
     "/metrics": "GET",
@@ -57,6 +65,7 @@ class GatewayApp:
         self._posts: dict[str, tuple[Any, Callable[[Exchange, Any], Awaitable[None]]]] = {
             "/v1/completions": (CompletionBody, answers.complete),
             "/v1/chat/completions": (ChatBody, answers.chat),
+            "/v1/responses": (ResponseBody, answers.respond),
             "/v1/embeddings": (EmbeddingBody, answers.embed),
         }
 
@@ -89,7 +98,7 @@ class GatewayApp:
         method = exchange.method
         allowed = _ROUTES.get(path) or ("GET" if path.startswith("/v1/models/") else None)
         if allowed is None:
-            raise ApiError(404, f"there is nothing at {path}; see /openapi.json")
+            raise ApiError(404, f"there is nothing at {path}; see /docs")
         if method != allowed and not (method == "HEAD" and allowed == "GET"):
             error = ApiError(405, f"{path} takes {allowed}, not {method}")
             await exchange.send_json(405, error.body, headers=[(b"allow", allowed.encode())])
@@ -128,7 +137,7 @@ class GatewayApp:
 
     def _check_model(self, name: str | None) -> None:
         """Refuse a request for another model."""
-        if name and name != self._answers.name:
+        if name and name not in self._answers.names:
             text = f"the model {name!r} does not exist; this server has {self._answers.name!r}"
             raise ApiError(404, text, param="model", code="model_not_found")
 
@@ -148,6 +157,14 @@ class GatewayApp:
             self._metrics.predicted_tokens.set(backlog.num_tokens)
             text = self._metrics.render(await self._dispatcher.stats())
             await exchange.send_json(200, text, kind=b"text/plain; version=0.0.4; charset=utf-8")
+        elif path == "/":
+            host = exchange.header(b"host").decode("latin-1")
+            page = chat_page(self._answers.name, host, keyed=self._keys.has_keys)
+            await exchange.send_json(200, page, headers=page_headers(), kind=HTML)
+        elif path == "/docs":
+            await exchange.send_json(200, docs_page(), headers=page_headers(), kind=HTML)
+        elif path == "/version":
+            await exchange.send_json(200, msgspec.json.encode({"version": __version__}))
         elif path == "/openapi.json":
             await exchange.send_json(200, schema())
         else:
@@ -156,10 +173,18 @@ class GatewayApp:
     def _models(self, name: str) -> bytes:
         """Return the list of models, or one of them."""
         self._check_model(name)
-        card = {
-            "id": self._answers.name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "steelyard",
-        }
-        return msgspec.json.encode(card if name else {"object": "list", "data": [card]})
+        ready = self._dispatcher.ready
+        cards = [
+            {
+                "id": known,
+                "object": "model",
+                "created": self._created,
+                "owned_by": "steelyard",
+                "root": self._answers.name,
+                # As vLLM tells it; clients leave older turns out by it.
+                "max_model_len": ready.max_model_len if ready else None,
+            }
+            for known in self._answers.names
+            if name in ("", known)
+        ]
+        return msgspec.json.encode(cards[0] if name else {"object": "list", "data": cards})

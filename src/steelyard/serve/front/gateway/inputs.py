@@ -3,17 +3,19 @@
 import asyncio
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from steelyard.errors import SteelyardError
-from steelyard.serve.front.api.bodies import ChatBody, CompletionBody
+from steelyard.serve.front.api.bodies import ChatBody, CompletionBody, ResponseFormat
 from steelyard.serve.front.api.errors import ApiError
+from steelyard.serve.front.api.tools import instructions, plain_tool, tool_grammar
 from steelyard.serve.front.engine.wire import Ready
 from steelyard.serve.front.text import TextCodec
 from steelyard.serve.scheduling.params import SamplingParams
 
-__all__ = ["check_tokens", "encode_prompt", "off_loop", "sampling_params"]
+__all__ = ["check_tokens", "encode_chat", "encode_prompt", "sampling_params"]
 
 _INLINE_CHARS = 8192
 """Shorter texts are encoded on the event loop: a thread's hand-over costs more."""
@@ -34,10 +36,38 @@ async def encode_prompt(codec: TextCodec, prompt: str | list[int]) -> list[int]:
     """
     if isinstance(prompt, list):
         return prompt
-    return await off_loop(len(prompt), lambda: codec.encode(prompt))
+    return await _off_loop(len(prompt), lambda: codec.encode(prompt))
 
 
-async def off_loop(size: int, work: Callable[[], list[int]]) -> list[int]:
+async def encode_chat(codec: TextCodec, body: ChatBody) -> list[int]:
+    """Return the token ids of a chat, with the functions that the model may call.
+
+    Args:
+        codec: tokenizer and chat template of the model.
+        body: turns and functions.
+
+    Returns:
+        Token ids.
+
+    Raises:
+        ApiError: the turns cannot be encoded, or the choice names no function on offer.
+    """
+    tools = body.offered
+    if tools and codec.tokenizer is None:
+        raise ApiError(400, "tools need a model with a tokenizer; leave them out", param="tools")
+    messages = [item.plain(knows_tools=codec.knows_tools) for item in body.messages]
+    plain = [plain_tool(tool) for tool in tools] if codec.knows_tools else None
+    if tools and plain is None:
+        words = instructions(tools)
+        if messages[0]["role"] in ("system", "developer"):
+            messages[0]["content"] += f"\n\n{words}"
+        else:
+            messages.insert(0, {"role": "system", "content": words})
+    size = sum(len(item["content"]) for item in messages)
+    return await _off_loop(size, lambda: codec.encode_chat(messages, plain))
+
+
+async def _off_loop(size: int, work: Callable[[], list[int]]) -> list[int]:
     """Encode here when it is short, else in a thread.
 
     Args:
@@ -141,16 +171,25 @@ def _bias(given: dict[str, float] | None) -> tuple[tuple[int, float], ...]:
 
 
 def _grammar(body: CompletionBody | ChatBody) -> str:
-    """Return the grammar of a response format, spelled as `running.grammar` does."""
-    form = body.response_format
+    """Return the grammar of tools and response format, spelled as `running.grammar` does."""
+    schema = _schema(body.response_format)
+    tools = body.offered if isinstance(body, ChatBody) else []
+    if isinstance(body, ChatBody) and tools:
+        parallel = bool(body.parallel_tool_calls)
+        return tool_grammar(tools, body.tool_choice or "auto", parallel=parallel, answer=schema)
+    return "" if schema is None else "json_schema:" + msgspec.json.encode(schema).decode()
+
+
+def _schema(form: ResponseFormat | None) -> dict[str, Any] | None:
+    """Return the schema of a response format, None for text."""
     if form is None or form.type == "text":
-        return ""
+        return None
     if form.type == "json_object":
-        return "json_object"
+        return {"type": "object"}
     if form.json_schema is None or form.json_schema.schema is None:
         raise ApiError(
             400,
             "response_format of type 'json_schema' needs json_schema.schema",
             param="response_format",
         )
-    return "json_schema:" + msgspec.json.encode(form.json_schema.schema).decode()
+    return form.json_schema.schema

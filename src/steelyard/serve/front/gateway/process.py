@@ -47,7 +47,7 @@ class _Server(uvicorn.Server):
 class _Gateway:
     """The parts of one gateway."""
 
-    def __init__(self, folder: Path, options: ServeOptions) -> None:
+    def __init__(self, folder: Path, options: ServeOptions, names: tuple[str, ...]) -> None:
         """Make them; nothing runs yet."""
         self.options = options
         self.metrics = GatewayMetrics()
@@ -55,13 +55,12 @@ class _Gateway:
         self.dispatcher = Dispatcher(
             self.backlog, self.metrics, engine_wait_s=options.engine_timeout_s
         )
-        name = options.name or folder.name
         keys = read_keys(options.api_key_env, options.api_key_file)
         ring = KeyRing(
             keys, requests_per_min=options.requests_per_min, tokens_per_min=options.tokens_per_min
         )
         codec = TextCodec.load(folder)
-        answers = Answers(name, codec, self.dispatcher, self.metrics)
+        answers = Answers(names, codec, self.dispatcher, self.metrics)
         self.app = GatewayApp(answers, ring, body_limit_bytes=options.body_limit_bytes)
         start = Start(str(folder), to_plain(options.engine))
         self.supervisor = EngineSupervisor(
@@ -115,7 +114,10 @@ class _Gateway:
         while not server.started and not serving.done():
             await asyncio.sleep(_POLL_S)
         if not serving.done():
-            print(f"serving on http://{self.options.host}:{address.getsockname()[1]}", flush=True)
+            host = self.options.host
+            url = f"http://{f'[{host}]' if ':' in host else host}:{address.getsockname()[1]}"
+            print(f"serving on {url}", flush=True)
+            print(f"  open it in a browser to try the model, or: steelyard chat {url}", flush=True)
         stop = asyncio.ensure_future(ending.wait())
         await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         await self._drain()
@@ -150,12 +152,13 @@ def _bind(options: ServeOptions) -> socket.socket:
     return address
 
 
-def run_gateway(folder: Path, options: ServeOptions) -> None:
+def run_gateway(folder: Path, options: ServeOptions, names: tuple[str, ...]) -> None:
     """Serve a model until SIGTERM or SIGINT.
 
     Args:
         folder: folder of the model.
         options: address, limits, keys.
+        names: what clients may call the model, its own name first.
 
     Raises:
         ConfigError: a key source or the tokenizer is wrong, or the address cannot be used.
@@ -163,7 +166,7 @@ def run_gateway(folder: Path, options: ServeOptions) -> None:
     """
     if options.gateway_cores:
         os.sched_setaffinity(0, options.gateway_cores)
-    gateway = _Gateway(folder, options)
+    gateway = _Gateway(folder, options, names)
     with contextlib.closing(_bind(options)) as address:
         try:
             import uvloop  # pyright: ignore[reportMissingImports]

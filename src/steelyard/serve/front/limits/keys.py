@@ -127,6 +127,11 @@ class KeyRing:
         ]
         self._anyone = self._client("default", requests_per_min, tokens_per_min)
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether requests need a key."""
+        return bool(self._clients)
+
     @staticmethod
     def _client(name: str, requests_per_min: float, tokens_per_min: float) -> Client:
         """Make a client with full buckets."""
