@@ -15,6 +15,7 @@ from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.layouts import LayoutSearch, accelerator_counts, search_layouts
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
+from steelyard.plan.training_why import training_chain
 from steelyard.plan.types import AllocationLike, Plan, interval
 from steelyard.quantity import Forecast, Provenance
 from steelyard.units import pretty
@@ -44,6 +45,7 @@ def plan_training(
     machine: Machine | None = None,
     rent_usd: float | None = None,
     prefers_rent: bool = False,
+    explains: bool = False,
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
@@ -68,6 +70,7 @@ def plan_training(
         machine: calibrated machine that replaces the accelerator's published peaks.
         rent_usd: price of an accelerator-hour that replaces the amortized or list one.
         prefers_rent: whether the catalog's list rent comes before amortized hardware.
+        explains: whether the plan carries the chain of formulas behind it.
 
     Returns:
         The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
@@ -82,8 +85,9 @@ def plan_training(
     arch = architecture or decoder_near(
         wanted, vocab_size=vocab_size, sequence_length=sequence_length
     )
-    published = {"dtype": dtype, "cluster": cluster, "efficiencies": efficiencies}
-    device = machine or Machine.from_accelerator(accelerator, **published)
+    device = machine or Machine.from_accelerator(
+        accelerator, dtype=dtype, cluster=cluster, efficiencies=efficiencies
+    )
     flops = tokens * model_flops_per_token(arch, sequence_length)
     batch = _global_batch(flops, tokens, sequence_length)
     search = _search(arch, device, cluster, batch, sequence_length, reserve_fraction)
@@ -108,6 +112,19 @@ def plan_training(
         binding_constraint=binding_constraint(search, chosen, best),
         notes=_notes(device, batch, costs.unknown),
         unknown=costs.unknown,
+        why=training_chain(
+            arch,
+            device,
+            search,
+            chosen,
+            steps=choice["steps"],
+            accelerator=accelerator,
+            site=site,
+            pue=cluster.pue or site.pue,
+            costs=costs,
+        )
+        if explains
+        else [],
     )
 
 
