@@ -83,7 +83,9 @@ def _memory_chain(
         kept = serving_memory_steps(
             arch,
             item.memory,
-            kind=kind,
+            bytes_per_weight=kind.bytes_per_weight,
+            table_bytes=kind.table_bytes,
+            element_bytes=kind.activation_bytes,
             tokens_resident=load.context * load.users,
             count=item.count,
         )

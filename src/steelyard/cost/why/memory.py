@@ -9,14 +9,12 @@ from steelyard.cost.memory import (
     kv_bytes_per_token,
     parameter_count,
 )
-from steelyard.cost.weights import WeightType
 from steelyard.cost.why.chain import Step
 
 __all__ = [
     "activations_step",
     "fit_step",
     "serving_memory_steps",
-    "stored_weights_step",
     "training_memory_steps",
 ]
 
@@ -29,7 +27,9 @@ def serving_memory_steps(
     arch: Architecture,
     memory: MemoryBreakdown,
     *,
-    kind: WeightType,
+    bytes_per_weight: float,
+    table_bytes: float,
+    element_bytes: float,
     tokens_resident: float,
     count: int = 1,
 ) -> list[Step]:
@@ -38,47 +38,35 @@ def serving_memory_steps(
     Args:
         arch: model that is served.
         memory: bytes that the answer states.
-        kind: type of the weights.
+        bytes_per_weight: bytes of a weight of the layers, scales included.
+        table_bytes: bytes of a weight of embeddings and head.
+        element_bytes: bytes of an element of keys and values.
         tokens_resident: tokens whose keys and values are kept.
         count: accelerators that share the model.
 
     Returns:
         Steps; the last one is the total.
     """
-    return [
-        stored_weights_step(arch, kind, memory.weights, count),
-        *_cache_steps(arch, memory, kind.activation_bytes, tokens_resident, count),
-        _total(memory, "activations and logits (workspace) of the largest step"),
-    ]
-
-
-def stored_weights_step(arch: Architecture, kind: WeightType, value: float, count: int = 1) -> Step:
-    """Show the bytes of weights in the type they are stored in.
-
-    Args:
-        arch: model whose weights are stored.
-        kind: type of the layers' weights.
-        value: bytes that the answer states.
-        count: accelerators that share them.
-
-    Returns:
-        The step.
-    """
     layers, tables = parameter_count(arch)
-    return Step(
+    weights = Step(
         name="weights",
         formula="(layer_parameters x bytes_per_weight + table_parameters x table_bytes) / shared",
         numbers={
             "layer_parameters": layers,
-            "bytes_per_weight": kind.bytes_per_weight,
+            "bytes_per_weight": bytes_per_weight,
             "table_parameters": tables,
-            "table_bytes": kind.table_bytes,
+            "table_bytes": table_bytes,
             "shared": float(count),
         },
-        value=value,
+        value=memory.weights,
         unit="byte",
-        source=f"shape of {arch.name}; {kind.name}, scales included; shared by accelerators",
+        source=f"shape of {arch.name}; shared by that many accelerators",
     )
+    return [
+        weights,
+        *_cache_steps(arch, memory, element_bytes, tokens_resident, count),
+        _total(memory, "activations and logits (workspace) of the largest step"),
+    ]
 
 
 def _cache_steps(
