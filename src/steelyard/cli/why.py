@@ -29,7 +29,7 @@ def why_section(steps: Iterable["Step"], title: str = "How it comes about") -> S
         A section of a report.
     """
     rows: list[list[Cell]] = []
-    for step in steps:
+    for step in _once(steps):
         lines = (step.formula, f"= {step.filled}", f"= {_result(step)}", f"[{step.source}]")
         rows += [[step.name if not place else "", line] for place, line in enumerate(lines)]
     heads = [Column("step"), Column("formula, numbers, result, source", align="left")]
@@ -43,4 +43,9 @@ def _result(step: "Step") -> str:
 
 def plain_steps(steps: Iterable["Step"]) -> list[dict[str, Any]]:
     """Return a chain as JSON values, each formula also with its numbers put in."""
-    return [to_plain(step) | {"filled": step.filled} for step in steps]
+    return [to_plain(step) | {"filled": step.filled} for step in _once(steps)]
+
+
+def _once(steps: Iterable["Step"]) -> list["Step"]:
+    """Leave out what stands there already, such as the bandwidth of two passes."""
+    return list({(step.name, step.filled): step for step in steps}.values())

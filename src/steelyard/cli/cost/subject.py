@@ -1,6 +1,6 @@
 """Model, machine and price that a cost is asked for, and how the answer is printed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cyclopts
@@ -106,10 +106,9 @@ class Price:
         found = catalog.accelerator(machine)
         if not self.price:
             return found
-        rent = parse(self.price, "USD", where="--price")
-        if rent <= 0:
-            raise ConfigError(f"--price is {self.price!r}, but must be above 0")
-        return replace(found, price_usd_per_hour=rent, price_date="", price_source="as given")
+        from steelyard.cost.money import with_rent
+
+        return with_rent(found, parse(self.price, "USD", where="--price"))
 
 
 @dataclass(frozen=True, kw_only=True)

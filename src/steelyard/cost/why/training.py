@@ -1,5 +1,6 @@
 """The time of an optimizer step, and the FLOP of a run, as a reader adds them up."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from steelyard.catalog.architecture import Architecture
@@ -100,7 +101,7 @@ def step_time_steps(
     steps.append(
         Step(
             name="compute_time",
-            formula=f"accumulation x ({' + '.join(once)})",
+            formula=f"accumulation x {_sum_of(once)}",
             numbers={"accumulation": float(accumulation)} | once,
             value=cost.compute_s,
             unit="s",
@@ -123,6 +124,12 @@ def step_time_steps(
         )
     )
     return steps
+
+
+def _sum_of(names: Iterable[str]) -> str:
+    """Write a sum of names, in parentheses where there are several."""
+    words = " + ".join(names)
+    return f"({words})" if "+" in words else words
 
 
 _WAITS = {
