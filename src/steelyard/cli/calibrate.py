@@ -4,6 +4,7 @@ import sys
 
 from steelyard.catalog import Calibration, store_calibration
 from steelyard.catalog.stored import calibration_path
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch
 from steelyard.runs.grid import GridColumn, grid
 from steelyard.runs.progress import progress
@@ -13,6 +14,8 @@ from steelyard.units import pretty
 
 def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = False) -> None:
     """Measure this machine: matrix products, memory, disk, links, dispatch.
+
+    Example: steelyard calibrate --quick
 
     The result is stored as the catalog record this-machine.
 
@@ -29,6 +32,7 @@ def calibrate(*, quick: Switch = False, device: str = "cpu", json: Switch = Fals
         sys.stdout.write(path.read_text())
         return
     _print(calibration, str(path))
+    say_next("plan", "fit")
 
 
 def _measure(quick: bool, device: str) -> Calibration:

@@ -3,9 +3,13 @@
 import sys
 from pathlib import Path
 
+from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch
+from steelyard.cli.records import records_of
 from steelyard.files import write_bytes
 from steelyard.runs.progress import progress
+from steelyard.runs.report import Column, Report, Section, Table
 from steelyard.units import parse
 from steelyard.weigh.settings import QuickstartConfig
 
@@ -24,6 +28,8 @@ def quickstart(
     json: Switch = False,
 ) -> None:
     """Weigh this machine end to end: calibrate, train, forecast, serve, check and report.
+
+    Example: steelyard quickstart --minutes 2 --out quickstart-out
 
     A small ladder of models is trained first, and a larger one is forecast from it. After a kill
     the same command continues where it was.
@@ -50,6 +56,7 @@ def quickstart(
     )
     from steelyard.weigh.quickstart import run_quickstart
     from steelyard.weigh.report import build
+    from steelyard.weigh.training import model_directory
 
     report = build(run_quickstart(config, bar=progress))
     report.write_html(out / "report.html")
@@ -58,4 +65,9 @@ def quickstart(
         sys.stdout.write(report.to_json() + "\n")
         return
     report.print()
+    if said := records_of(THIS_MACHINE, "loss", "train", "serve"):
+        told = [[quantity, words] for quantity, words in said.items()]
+        table = Table([Column("quantity"), Column("on this machine")], told)
+        Report("Its forecasts on this machine so far", "", [Section("", [table])]).print()
     sys.stderr.write(f"report: {(out / 'report.html').resolve()}\n")
+    say_next("serve", model_directory(config))

@@ -17,12 +17,14 @@ __all__ = ["app", "model_folder"]
 
 app = cyclopts.App(
     name="serve",
-    help="Serve a model over an OpenAI-compatible API, load a server, or replay a trace.",
+    help="Serve a model over an OpenAI-compatible API, load a server, or replay a trace.\n\n"
+    "Example: steelyard serve quickstart-out/target/model --port 8000",
 )
 app.command(
     "steelyard.cli.bench:bench",
     name="bench",
-    help="Load an OpenAI-compatible server and measure what comes back.",
+    help="Load an OpenAI-compatible server and measure what comes back.\n\n"
+    "Example: steelyard serve bench http://127.0.0.1:8000 --concurrency 1,4,16",
 )
 
 
@@ -38,6 +40,8 @@ else:
 @app.default
 def serve(model: str, *, options: _ServeFlags | None = None) -> None:
     """Serve a model until interrupted; requests in flight are then finished.
+
+    Example: steelyard serve quickstart-out/target/model --port 8000
 
     Args:
         model: Folder with config.json, safetensors and, for text, tokenizer.json; or the id of a
@@ -64,6 +68,8 @@ def replay(
     json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
 ) -> None:
     """Forecast a trace on this machine, replay it for real, and show both.
+
+    Example: steelyard serve replay quickstart-out/target/model trace.csv
 
     Steps of the engine are timed first; the simulator then drives the same scheduler in virtual
     time.
@@ -114,6 +120,8 @@ def profile(
     seed: int = 0,
 ) -> None:
     """Time the engine's steps on this machine and store the table that simulator and forecasts use.
+
+    Example: steelyard serve profile quickstart-out/target/model --out step-table.json
 
     Args:
         model: Folder with config.json and safetensors, or the id of a run that made one.
