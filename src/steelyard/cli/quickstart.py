@@ -9,7 +9,7 @@ from steelyard.cli.output import Switch
 from steelyard.cli.records import records_of
 from steelyard.files import write_bytes
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Column, Report, Section, Table
+from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.units import parse
 from steelyard.weigh.settings import QuickstartConfig
 
@@ -66,7 +66,7 @@ def quickstart(
         return
     report.print()
     if said := records_of(THIS_MACHINE, "loss", "train", "serve"):
-        told = [[quantity, words] for quantity, words in said.items()]
+        told: list[list[Cell]] = [[quantity, words] for quantity, words in said.items()]
         table = Table([Column("quantity"), Column("on this machine")], told)
         Report("Its forecasts on this machine so far", "", [Section("", [table])]).print()
     sys.stderr.write(f"report: {(out / 'report.html').resolve()}\n")

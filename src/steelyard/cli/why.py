@@ -8,7 +8,7 @@ from steelyard.runs.report import Cell, Column, Section, Table
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
-    from steelyard.cost.why.chain import Step
+    from steelyard.cost.why.chain import ChainStep
 
 __all__ = ["plain_steps", "why_section"]
 
@@ -18,7 +18,7 @@ _HOW = (
 )
 
 
-def why_section(steps: Iterable["Step"], title: str = "How it comes about") -> Section:
+def why_section(steps: Iterable["ChainStep"], title: str = "How it comes about") -> Section:
     """Lay a chain out: of each step the formula, its numbers, its result and their source.
 
     Args:
@@ -31,21 +31,22 @@ def why_section(steps: Iterable["Step"], title: str = "How it comes about") -> S
     rows: list[list[Cell]] = []
     for step in _once(steps):
         lines = (step.formula, f"= {step.filled}", f"= {_result(step)}", f"[{step.source}]")
-        rows += [[step.name if not place else "", line] for place, line in enumerate(lines)]
+        for place, line in enumerate(lines):
+            rows.append(["" if place else step.name, line])
     heads = [Column("step"), Column("formula, numbers, result, source", align="left")]
     return Section(title, [Table(columns=heads, rows=rows, caption=_HOW)])
 
 
-def _result(step: "Step") -> str:
+def _result(step: "ChainStep") -> str:
     """Write the result as answers write it."""
     return pretty(step.value, step.unit)
 
 
-def plain_steps(steps: Iterable["Step"]) -> list[dict[str, Any]]:
+def plain_steps(steps: Iterable["ChainStep"]) -> list[dict[str, Any]]:
     """Return a chain as JSON values, each formula also with its numbers put in."""
     return [to_plain(step) | {"filled": step.filled} for step in _once(steps)]
 
 
-def _once(steps: Iterable["Step"]) -> list["Step"]:
+def _once(steps: Iterable["ChainStep"]) -> list["ChainStep"]:
     """Leave out what stands there already, such as the bandwidth of two passes."""
     return list({(step.name, step.filled): step for step in steps}.values())

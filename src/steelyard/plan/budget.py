@@ -8,7 +8,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.parameters import count_parameters
 from steelyard.config import to_plain
-from steelyard.cost.bill import bill
+from steelyard.cost.bill import Bill, bill
 from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Efficiencies, Machine
 from steelyard.errors import ConfigError, InfeasibleError
@@ -94,16 +94,11 @@ def plan_training(
     best = _best_per_count(search)
     chosen = _choose_count(search, best, tokens, deadline_s, min_efficiency, cluster)
     choice = _choice(search, chosen, arch, cluster, dtype, sequence_length, tokens, flops)
-    costs = bill(
-        duration_s=choice["steps"] * float(search.cost.time_s[chosen]),
-        num_accelerators=choice["num_accelerators"],
-        accelerator=accelerator,
-        site=site,
-        pue=cluster.pue,
-        rent_usd=rent_usd,
-        prefers_rent=prefers_rent,
-        duration_relative=step_relative(device),
-    )
+    duration_s = choice["steps"] * float(search.cost.time_s[chosen])
+    prices: dict[str, Any] = {"rent_usd": rent_usd, "prefers_rent": prefers_rent}
+    costs = _bill(duration_s, choice, device, accelerator, site, cluster, **prices)
+    run = (arch, device, search, chosen, choice["steps"])
+    why = training_chain(*run, accelerator, site, cluster.pue, costs) if explains else []
     timed = _forecasts(search, chosen, choice["steps"], device)
     return Plan(
         choice=choice,
@@ -112,19 +107,28 @@ def plan_training(
         binding_constraint=binding_constraint(search, chosen, best),
         notes=_notes(device, batch, costs.unknown),
         unknown=costs.unknown,
-        why=training_chain(
-            arch,
-            device,
-            search,
-            chosen,
-            steps=choice["steps"],
-            accelerator=accelerator,
-            site=site,
-            pue=cluster.pue or site.pue,
-            costs=costs,
-        )
-        if explains
-        else [],
+        why=why,
+    )
+
+
+def _bill(
+    duration_s: float,
+    choice: dict[str, Any],
+    device: Machine,
+    accelerator: Accelerator,
+    site: Site,
+    cluster: Cluster,
+    **prices: Any,
+) -> Bill:
+    """Price the run of the chosen layout."""
+    return bill(
+        duration_s=duration_s,
+        num_accelerators=choice["num_accelerators"],
+        accelerator=accelerator,
+        site=site,
+        pue=cluster.pue,
+        duration_relative=step_relative(device),
+        **prices,
     )
 
 

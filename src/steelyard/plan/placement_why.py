@@ -7,7 +7,7 @@ from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.cost.weights import WEIGHT_TYPES, stored_bytes
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 from steelyard.cost.why.kernels import all_reduce_step, kernel_steps
 from steelyard.cost.why.memory import fit_step, serving_memory_steps, training_memory_steps
 from steelyard.cost.why.money import hour_steps, per_million_step
@@ -41,7 +41,7 @@ def placement_chain(
     context: int,
     users: int = 1,
     site: Site | None = None,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show how a placement's figures follow from one another.
 
     Args:
@@ -75,7 +75,7 @@ def placement_chain(
 
 def _memory_chain(
     arch: Architecture, record: Accelerator, item: Placement, load: Load
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show the bytes on each accelerator and what it offers."""
     kind = WEIGHT_TYPES[item.weights]
     offered = fit_step(record.memory_bytes, RESERVE, item.limit_bytes, record.name)
@@ -102,11 +102,11 @@ def _memory_chain(
     return [*kept, offered]
 
 
-def _rate_step(item: Placement, formula: str, numbers: dict[str, float], said: str) -> Step:
+def _rate_step(item: Placement, formula: str, numbers: dict[str, float], said: str) -> ChainStep:
     """Show the tokens per second that the placement states."""
     assert item.tokens_per_s
     rate = item.tokens_per_s
-    return Step(
+    return ChainStep(
         name="tokens_per_s",
         formula=formula,
         numbers=numbers,
@@ -116,7 +116,9 @@ def _rate_step(item: Placement, formula: str, numbers: dict[str, float], said: s
     )
 
 
-def _decode_chain(arch: Architecture, machine: Machine, item: Placement, load: Load) -> list[Step]:
+def _decode_chain(
+    arch: Architecture, machine: Machine, item: Placement, load: Load
+) -> list[ChainStep]:
     """Show the time of one token of each user."""
     kind = WEIGHT_TYPES[item.weights]
     steps = kernel_steps(listed(arch, "decode", load, kind.name, item.count), machine)
@@ -133,7 +135,7 @@ def _decode_chain(arch: Architecture, machine: Machine, item: Placement, load: L
 
 def _training_chain(
     arch: Architecture, machine: Machine, item: Placement, load: Load
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show the time of an optimizer step."""
     cost = training_cost(arch, machine, load, item.layout)
     steps = step_time_steps(
@@ -150,7 +152,9 @@ def _training_chain(
     return [*steps, _rate_step(item, "step_tokens / step_time", numbers, said)]
 
 
-def _adapter_chain(arch: Architecture, machine: Machine, item: Placement, load: Load) -> list[Step]:
+def _adapter_chain(
+    arch: Architecture, machine: Machine, item: Placement, load: Load
+) -> list[ChainStep]:
     """Show the time of a pass with adapters: no gradients of the frozen weights."""
     kind = WEIGHT_TYPES[item.weights]
     table = listed(arch, "train", load, kind.name, 1)

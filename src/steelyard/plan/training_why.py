@@ -1,12 +1,14 @@
 """The chain behind a training plan: FLOP of the run, time of a step, memory, time and money."""
 
+from typing import Any
+
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.bill import Bill
 from steelyard.cost.layout import Layout
 from steelyard.cost.memory import MIXED, PURE_FP32
 from steelyard.cost.roofline import Machine
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 from steelyard.cost.why.memory import fit_step, training_memory_steps
 from steelyard.cost.why.money import energy_step, hour_steps, run_cost_step
 from steelyard.cost.why.training import (
@@ -25,13 +27,12 @@ def training_chain(
     machine: Machine,
     search: LayoutSearch,
     index: int,
-    *,
     steps: int,
     accelerator: Accelerator,
     site: Site,
     pue: float,
     costs: Bill,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show how a plan's figures follow from one another.
 
     Args:
@@ -42,7 +43,7 @@ def training_chain(
         steps: optimizer steps of the run.
         accelerator: record with power and price.
         site: place with its electricity.
-        pue: facility overhead.
+        pue: facility overhead of the cluster, 0 for the site's.
         costs: the plan's bill.
 
     Returns:
@@ -55,7 +56,7 @@ def training_chain(
     count = float(search.num_accelerators[index])
     found = {item.quantity: item.value for item in costs.forecasts}
     return [
-        Step(
+        ChainStep(
             name="tokens",
             formula="steps x step_tokens",
             numbers={"steps": float(steps), "step_tokens": cost.tokens},
@@ -67,7 +68,7 @@ def training_chain(
         run_flops_step(arch, length, tokens, steps * cost.model_flops),
         *layout_chain(arch, machine, search, index),
         utilization_step(machine, cost, count),
-        Step(
+        ChainStep(
             name="total_time",
             formula="steps x step_time",
             numbers={"steps": float(steps), "step_time": cost.time_s},
@@ -75,13 +76,13 @@ def training_chain(
             unit="s",
             source="failures, restarts and evaluation left out",
         ),
-        *bill_chain(accelerator, site, costs, found, count, seconds, pue),
+        *bill_chain(accelerator, site, costs, found, count, seconds, pue or site.pue),
     ]
 
 
 def layout_chain(
     arch: Architecture, machine: Machine, search: LayoutSearch, index: int
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show memory and step time of one candidate.
 
     Args:
@@ -97,7 +98,7 @@ def layout_chain(
     names = ("data", "tensor", "pipeline", "zero_stage", "recompute", "sequence_parallel")
     choice = search.choice(index)
     layout = Layout(**{name: choice[name] for name in names})
-    shape = {
+    shape: dict[str, Any] = {
         "layout": layout,
         "micro_batch": choice["micro_batch"],
         "accumulation": choice["accumulation"],
@@ -120,7 +121,7 @@ def bill_chain(
     count: float,
     seconds: float,
     pue: float,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show energy and money of a run, as far as they are known.
 
     Args:

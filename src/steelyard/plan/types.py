@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 from steelyard.errors import ConfigError
 from steelyard.quantity import Forecast
 
@@ -70,7 +70,7 @@ class Plan:
     binding_constraint: str = ""
     notes: list[str] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
-    why: list[Step] = field(default_factory=list)
+    why: list[ChainStep] = field(default_factory=list)
 
     def forecast(self, quantity: str) -> Forecast:
         """Return the forecast of a quantity.

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import numpy as np
+
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.bill import bill
 from steelyard.cost.operators import OperatorTable
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WEIGHT_TYPES
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 from steelyard.cost.why.kernels import all_reduce_step, kernel_steps
 from steelyard.cost.why.training import flops_per_token_step, run_flops_step, utilization_step
 from steelyard.plan.replicas import (
@@ -29,7 +31,7 @@ __all__ = ["serving_contender_chain", "training_contender_chain"]
 
 def training_contender_chain(
     arch: Architecture, record: Accelerator, item: Contender, *, tokens: float, site: Site
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show how time, energy and money of a contender that trains follow from one another.
 
     Args:
@@ -53,7 +55,7 @@ def training_contender_chain(
         run_flops_step(arch, search.sequence_length, tokens, tokens * flops_per_token.value),
         *layout_chain(arch, machine, search, best),
         utilization_step(machine, cost, item.count),
-        Step(
+        ChainStep(
             name="tokens_per_s",
             formula="step_tokens / step_time",
             numbers={"step_tokens": cost.tokens, "step_time": cost.time_s},
@@ -61,7 +63,7 @@ def training_contender_chain(
             unit="token/s",
             source="tokens of a step on all accelerators",
         ),
-        Step(
+        ChainStep(
             name="total_time",
             formula="tokens / tokens_per_s",
             numbers={"tokens": tokens, "tokens_per_s": rate},
@@ -73,7 +75,7 @@ def training_contender_chain(
     ]
 
 
-def _billed(record: Accelerator, site: Site, item: Contender, seconds: float) -> list[Step]:
+def _billed(record: Accelerator, site: Site, item: Contender, seconds: float) -> list[ChainStep]:
     """Show energy and money of a contender."""
     costs = bill(
         duration_s=seconds,
@@ -94,7 +96,7 @@ def serving_contender_chain(
     *,
     site: Site,
     weights: str,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show how replicas and money of a contender that serves follow from one another.
 
     Args:
@@ -122,9 +124,11 @@ def serving_contender_chain(
     ]
 
 
-def _replica_chain(machine: Machine, work: Work, best: Replica, goal: ServingGoal) -> list[Step]:
+def _replica_chain(
+    machine: Machine, work: Work, best: Replica, goal: ServingGoal
+) -> list[ChainStep]:
     """Show the time of a prompt and of a further token."""
-    row = int((best.batch == BATCHES).argmax())
+    row = int(np.flatnonzero(best.batch == BATCHES)[0])
     prompt = _pass_steps(work.prefill, machine, work.count, work.prompt_bytes, "prompt_")
     decode = _pass_steps(
         _column(work.decode, row), machine, work.count, float(work.reduced_bytes[row]), ""
@@ -135,7 +139,7 @@ def _replica_chain(machine: Machine, work: Work, best: Replica, goal: ServingGoa
         prompt[-1].name: best.ttft_s,
         "output_tokens": float(goal.output_tokens),
     }
-    token = Step(
+    token = ChainStep(
         name="time_per_token",
         formula=f"{decode[-1].name} + batch x {prompt[-1].name} / output_tokens",
         numbers=numbers,
@@ -158,7 +162,7 @@ def _column(table: OperatorTable, row: int) -> OperatorTable:
 
 def _pass_steps(
     table: OperatorTable, machine: Machine, count: int, size: float, prefix: str
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show the time of a pass with the sums over its group."""
     steps = kernel_steps(table, machine, prefix=prefix)
     if count == 1:
@@ -166,7 +170,7 @@ def _pass_steps(
     name = f"{prefix}all_reduce_time"
     steps.append(all_reduce_step(machine, size, count, name=name))
     numbers = {step.name: step.value for step in steps[-2:]}
-    whole = Step(
+    whole = ChainStep(
         name=f"{prefix}pass_time",
         formula=" + ".join(numbers),
         numbers=numbers,
@@ -177,9 +181,9 @@ def _pass_steps(
     return [*steps, whole]
 
 
-def _number_step(best: Replica, item: Contender, goal: ServingGoal) -> Step:
+def _number_step(best: Replica, item: Contender, goal: ServingGoal) -> ChainStep:
     """Show how many accelerators the rate takes."""
-    return Step(
+    return ChainStep(
         name="accelerators",
         formula="per_replica x ceil(rate x output_tokens x time_per_token / (utilization x batch))",
         numbers={

@@ -15,7 +15,9 @@ from steelyard.cli.following import say_next
 from steelyard.cli.records import records_of
 
 if TYPE_CHECKING:
-    from steelyard.cost.why.chain import Step
+    from steelyard.catalog import Architecture
+    from steelyard.cost import Machine, MemoryBreakdown
+    from steelyard.cost.why.chain import ChainStep
 
 __all__ = ["serve"]
 
@@ -78,7 +80,7 @@ def serve(
 class _Passes:
     """Prefill and decoding of one accelerator, with their operators."""
 
-    def __init__(self, arch: Any, device: Any, context: int, batch: int) -> None:
+    def __init__(self, arch: "Architecture", device: "Machine", context: int, batch: int) -> None:
         """List the operators and time them.
 
         Args:
@@ -99,15 +101,15 @@ class _Passes:
         self.prompt_s = float(roofline_time_s(self.prompt, device))
         self.decode_s = float(roofline_time_s(self.decode, device))
 
-    def chain(self, memory: Any) -> "list[Step]":
+    def chain(self, memory: "MemoryBreakdown") -> "list[ChainStep]":
         """Return the chain from memory and kernels to tokens per second."""
-        from steelyard.cost.why.chain import Step
+        from steelyard.cost.why.chain import ChainStep
         from steelyard.cost.why.kernels import kernel_steps
         from steelyard.cost.why.memory import serving_memory_steps
 
         width = self.device.dtype_bytes
         decode = kernel_steps(self.decode, self.device)
-        rate = Step(
+        rate = ChainStep(
             name="tokens_per_s",
             formula="users / kernel_time",
             numbers={"users": float(self.batch), "kernel_time": self.decode_s},

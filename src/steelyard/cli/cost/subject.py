@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from steelyard.catalog import Accelerator, Architecture
     from steelyard.cost import Efficiencies, Machine
     from steelyard.cost.money import ChipHour
-    from steelyard.cost.why.chain import Step
+    from steelyard.cost.why.chain import ChainStep
 
 __all__ = [
     "Money",
@@ -163,7 +163,7 @@ class Money:
             "usd_per_million_tokens": self.usd_per_million,
         }
 
-    def steps(self) -> "list[Step]":
+    def steps(self) -> "list[ChainStep]":
         """Return the chain from the price of an hour to the money per million tokens."""
         from steelyard.cost.why.money import hour_steps, per_million_step
 
@@ -209,7 +209,7 @@ def print_costs(
     *,
     json: bool,
     money: Money | None = None,
-    why: "list[Step] | None" = None,
+    why: "list[ChainStep] | None" = None,
     records: dict[str, str] | None = None,
 ) -> None:
     """Print forecasts with their intervals, the parts they are made of, money and the chain.

@@ -1,5 +1,7 @@
 """`steelyard cost train`: one optimizer step on one accelerator."""
 
+from typing import TYPE_CHECKING, Any
+
 from steelyard.catalog.stored import THIS_MACHINE
 from steelyard.cli.cost.subject import (
     Money,
@@ -13,6 +15,11 @@ from steelyard.cli.cost.subject import (
 )
 from steelyard.cli.following import say_next
 from steelyard.cli.records import records_of
+
+if TYPE_CHECKING:
+    from steelyard.catalog import Architecture
+    from steelyard.cost import Machine, StepCost
+    from steelyard.cost.why.chain import ChainStep
 
 __all__ = ["train"]
 
@@ -47,7 +54,7 @@ def train(
 
     device = subject.roofline()
     arch = subject.architecture()
-    shape = {
+    shape: dict[str, Any] = {
         "layout": Layout(recompute=recompute),
         "micro_batch": micro_batch,
         "sequence_length": sequence_length,
@@ -79,7 +86,9 @@ def train(
     return 1 if lack else 0
 
 
-def _chain(arch, device, step, shape, money):
+def _chain(
+    arch: "Architecture", device: "Machine", step: "StepCost", shape: dict[str, Any], money: Money
+) -> "list[ChainStep]":
     """Return the chain from memory and kernels to the time of a step and its money."""
     from steelyard.cost.memory import MIXED, PURE_FP32
     from steelyard.cost.why.memory import training_memory_steps

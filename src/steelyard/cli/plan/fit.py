@@ -17,7 +17,7 @@ from steelyard.config import to_plain
 from steelyard.cost.money import OLD_PRICE, known_purchase_usd, with_rent
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WEIGHT_TYPES
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 from steelyard.errors import ConfigError
 from steelyard.plan.fit import COUNTS, USES, Placement, Use, fits_on, place
 from steelyard.plan.largest import largest_served
@@ -137,7 +137,7 @@ class _Question:
         """Return the accelerator of a placement, with its measured rooflines."""
         return next(found for found in self.records if found[0].name == item.accelerator)
 
-    def chain(self, item: Placement) -> list[Step]:
+    def chain(self, item: Placement) -> list[ChainStep]:
         """Return the chain of formulas behind a placement."""
         record, measured = self.record(item)
         return placement_chain(

@@ -10,7 +10,7 @@ from steelyard.cli.output import Switch, print_json
 from steelyard.cli.plan.fit import old_prices, weight_types
 from steelyard.cli.why import plain_steps, why_section
 from steelyard.config import to_plain
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.shapes import model_of
 from steelyard.plan.which import Contender, ServingGoal, which_for_serving, which_for_training
@@ -55,43 +55,26 @@ def which(
         why: print the chain of formulas behind the first row.
         json: print all contenders as JSON.
     """
-    if bool(tokens) == bool(rate):
-        raise ConfigError(
-            "either --tokens or --rate must be given",
-            hint="--tokens 300B asks about training, --rate '20 request/s' about serving",
-        )
-    if min(prompt, output, count) < 1:
-        raise ConfigError("--prompt, --output and --count are at least 1")
+    _check_one(tokens, rate, min(prompt, output, count))
     arch, _ = model_of(model)
     place = catalog.site(site)
-    records = [
-        catalog.accelerator(name)
-        for name in catalog.names("accelerators")
-        if catalog.accelerator(name).confidence != "measured"
-    ]
     if tokens:
         amount = parse(tokens, "token", where="--tokens")
-        found = which_for_training(arch, records, tokens=amount, count=count, site=place)
+        found = which_for_training(arch, _published(), tokens=amount, count=count, site=place)
         title = f"Training {arch.name} on {pretty(amount, 'token')}"
         shown = ("train.total_time", "run.cost", "run.energy", "train.mfu")
 
-        def chain(record: Accelerator, item: Contender) -> list[Step]:
+        def chain(record: Accelerator, item: Contender) -> list[ChainStep]:
             return training_contender_chain(arch, record, item, tokens=amount, site=place)
 
     else:
-        goal = ServingGoal(
-            rate_per_s=parse(rate, "request/s", where="--rate"),
-            prompt_tokens=prompt,
-            output_tokens=output,
-            ttft_s=parse(ttft, "s", where="--ttft"),
-            tpot_s=parse(tpot, "s", where="--tpot"),
-        )
+        goal = _goal(rate, prompt, output, ttft, tpot)
         kind = weight_types(weights)[0]
-        found = which_for_serving(arch, records, goal, site=place, weights=kind)
+        found = which_for_serving(arch, _published(), goal, site=place, weights=kind)
         title = f"Serving {arch.name} at {pretty(goal.rate_per_s, 'request/s')}"
         shown = ("run.cost", "run.energy", "serve.ttft", "serve.tpot")
 
-        def chain(record: Accelerator, item: Contender) -> list[Step]:
+        def chain(record: Accelerator, item: Contender) -> list[ChainStep]:
             return serving_contender_chain(arch, record, item, goal, site=place, weights=kind)
 
     first = found[0]
@@ -102,19 +85,50 @@ def which(
         _print(title, found, shown, steps, per_hour=bool(rate))
     if not first.count:
         raise InfeasibleError(f"no accelerator of the catalog can do it: {first.reason}")
-    if json:
-        return
-    if rate:
+    if rate and not json:
         how = ("--use", "serve", "--weights", weights, "--context", prompt + output)
         say_next("plan", "fit", model, "--accelerator", first.accelerator, *how)
-    else:
-        where = ("--accelerator", first.accelerator, "--count", first.count, "--model", model)
-        spent = first.value("run.cost")
-        known = f"${math.ceil(spent):,}" if math.isfinite(spent) else "1 week"
-        say_next("plan", "train", "--budget", known, *where)
+    elif not json:
+        _say_training(model, first)
 
 
-def _why(is_first: bool, steps: list[Step]) -> dict[str, Any]:
+def _check_one(tokens: str, rate: str, least: int) -> None:
+    """Refuse both questions and neither, and counts below 1."""
+    if bool(tokens) == bool(rate):
+        raise ConfigError(
+            "either --tokens or --rate must be given",
+            hint="--tokens 300B asks about training, --rate '20 request/s' about serving",
+        )
+    if least < 1:
+        raise ConfigError("--prompt, --output and --count are at least 1")
+
+
+def _published() -> list[Accelerator]:
+    """Return the accelerators of the catalog, this machine left out."""
+    records = [catalog.accelerator(name) for name in catalog.names("accelerators")]
+    return [record for record in records if record.confidence != "measured"]
+
+
+def _goal(rate: str, prompt: int, output: int, ttft: str, tpot: str) -> ServingGoal:
+    """Read load and limits of a deployment."""
+    return ServingGoal(
+        rate_per_s=parse(rate, "request/s", where="--rate"),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        ttft_s=parse(ttft, "s", where="--ttft"),
+        tpot_s=parse(tpot, "s", where="--tpot"),
+    )
+
+
+def _say_training(model: str, first: Contender) -> None:
+    """Say how to plan the run on the accelerator that came first."""
+    where = ("--accelerator", first.accelerator, "--count", first.count, "--model", model)
+    spent = first.value("run.cost")
+    known = f"${math.ceil(spent):,}" if math.isfinite(spent) else "1 week"
+    say_next("plan", "train", "--budget", known, *where)
+
+
+def _why(is_first: bool, steps: list[ChainStep]) -> dict[str, Any]:
     """Return the chain of the first contender as JSON values."""
     return {"why": plain_steps(steps)} if is_first and steps else {}
 
@@ -123,7 +137,7 @@ def _print(
     title: str,
     found: list[Contender],
     shown: tuple[str, ...],
-    steps: list[Step],
+    steps: list[ChainStep],
     *,
     per_hour: bool,
 ) -> None:

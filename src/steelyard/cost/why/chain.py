@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-__all__ = ["Step", "number_text"]
+__all__ = ["ChainStep", "number_text"]
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _WORDS = ("x", "max", "min", "ceil")
@@ -11,7 +11,7 @@ _WORDS = ("x", "max", "min", "ceil")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class ChainStep:
     """A formula and its result.
 
     Attributes:

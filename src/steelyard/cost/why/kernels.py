@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from steelyard.cost.collectives import HOP_LATENCY_S, all_reduce_s, group_bandwidth
 from steelyard.cost.operators import OperatorTable
 from steelyard.cost.roofline import Machine, operator_parts
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 
 __all__ = ["all_reduce_step", "kernel_steps"]
 
@@ -21,7 +21,7 @@ def kernel_steps(
     *,
     prefix: str = "",
     among: NDArray[np.bool_] | None = None,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show how the times of operators add up to that of a pass.
 
     Args:
@@ -38,7 +38,7 @@ def kernel_steps(
     computes = runs & (parts.compute_s > parts.memory_s).reshape(-1)
     moves = runs & ~computes
     times: dict[str, float] = {}
-    steps: list[Step] = []
+    steps: list[ChainStep] = []
     for kind, tell in (("matmul", _product_steps), ("attention", _attention_steps)):
         chosen = computes & table.mask(kind)
         if chosen.any():
@@ -52,7 +52,7 @@ def kernel_steps(
         "launches": _sum(table, table.launches, runs),
         "launch_time": machine.efficiencies.launch_s,
     }
-    whole = Step(
+    whole = ChainStep(
         name=f"{prefix}kernel_time",
         formula=" + ".join([*times, "launches x launch_time"]),
         numbers=times | launches,
@@ -68,10 +68,10 @@ def _sum(table: OperatorTable, column: Any, chosen: NDArray[np.bool_]) -> float:
     return float((table.count * np.broadcast_to(column, table.count.shape))[chosen].sum())
 
 
-def _product_steps(machine: Machine, prefix: str, flops: float, seconds: float) -> list[Step]:
+def _product_steps(machine: Machine, prefix: str, flops: float, seconds: float) -> list[ChainStep]:
     """Show the time of matrix products."""
     reached = {f"{prefix}product_flops": flops, f"{prefix}product_rate": flops / seconds}
-    spent = Step(
+    spent = ChainStep(
         name=f"{prefix}product_time",
         formula=" / ".join(reached),
         numbers=reached,
@@ -84,7 +84,7 @@ def _product_steps(machine: Machine, prefix: str, flops: float, seconds: float) 
     if machine.curve is not None:
         return [spent]
     peak, share = machine.peak_flops_per_s, machine.efficiencies.matmul
-    rate = Step(
+    rate = ChainStep(
         name=f"{prefix}product_rate",
         formula="peak x matmul_share x tile_share",
         numbers={
@@ -99,10 +99,12 @@ def _product_steps(machine: Machine, prefix: str, flops: float, seconds: float) 
     return [rate, spent]
 
 
-def _attention_steps(machine: Machine, prefix: str, flops: float, seconds: float) -> list[Step]:
+def _attention_steps(
+    machine: Machine, prefix: str, flops: float, seconds: float
+) -> list[ChainStep]:
     """Show the time of attention that is bound by compute."""
     return [
-        Step(
+        ChainStep(
             name=f"{prefix}attention_time",
             formula="attention_flops / (peak x attention_share)",
             numbers={
@@ -123,7 +125,7 @@ def _memory_steps(
     prefix: str,
     moves: NDArray[np.bool_],
     seconds: float,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show the time of the operators that wait for memory."""
     rest = table.bytes_moved - table.weight_bytes
     numbers = {
@@ -135,7 +137,7 @@ def _memory_steps(
     moved = sum(numbers.values())
     bandwidth = moved / seconds
     steps = [
-        Step(
+        ChainStep(
             name=f"{prefix}moved_bytes",
             formula=" + ".join(numbers),
             numbers=numbers,
@@ -146,24 +148,11 @@ def _memory_steps(
     ]
     said = f"mean over the measured rates of caches and memory: {machine.source}"
     if machine.provenance != "measured":
-        share = machine.efficiencies.memory
-        steps.append(
-            Step(
-                name="bandwidth",
-                formula="published_bandwidth x memory_share",
-                numbers={
-                    "published_bandwidth": machine.memory_bytes_per_s / share,
-                    "memory_share": share,
-                },
-                value=machine.memory_bytes_per_s,
-                unit="byte/s",
-                source=machine.source,
-            )
-        )
+        steps.append(_bandwidth_step(machine))
         said = "bytes over bandwidth"
     moving = {f"{prefix}moved_bytes": moved, "bandwidth": bandwidth}
     steps.append(
-        Step(
+        ChainStep(
             name=f"{prefix}memory_time",
             formula=" / ".join(moving),
             numbers=moving,
@@ -175,9 +164,25 @@ def _memory_steps(
     return steps
 
 
+def _bandwidth_step(machine: Machine) -> ChainStep:
+    """Show the bandwidth of a published machine."""
+    share = machine.efficiencies.memory
+    return ChainStep(
+        name="bandwidth",
+        formula="published_bandwidth x memory_share",
+        numbers={
+            "published_bandwidth": machine.memory_bytes_per_s / share,
+            "memory_share": share,
+        },
+        value=machine.memory_bytes_per_s,
+        unit="byte/s",
+        source=machine.source,
+    )
+
+
 def all_reduce_step(
     machine: Machine, size_bytes: float, members: int, *, name: str = "all_reduce_time"
-) -> Step:
+) -> ChainStep:
     """Show the time of one sum over a group of accelerators.
 
     Args:
@@ -189,7 +194,7 @@ def all_reduce_step(
     Returns:
         The step.
     """
-    return Step(
+    return ChainStep(
         name=name,
         formula="2 x ((members - 1) / members x summed_bytes / link_rate + hops x hop_time)",
         numbers={

@@ -9,7 +9,7 @@ from steelyard.cost.memory import (
     kv_bytes_per_token,
     parameter_count,
 )
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 
 __all__ = [
     "activations_step",
@@ -32,7 +32,7 @@ def serving_memory_steps(
     element_bytes: float,
     tokens_resident: float,
     count: int = 1,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show what serving keeps on each accelerator.
 
     Args:
@@ -48,7 +48,7 @@ def serving_memory_steps(
         Steps; the last one is the total.
     """
     layers, tables = parameter_count(arch)
-    weights = Step(
+    weights = ChainStep(
         name="weights",
         formula="(layer_parameters x bytes_per_weight + table_parameters x table_bytes) / shared",
         numbers={
@@ -71,7 +71,7 @@ def serving_memory_steps(
 
 def _cache_steps(
     arch: Architecture, memory: MemoryBreakdown, width: float, tokens: float, count: int
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show the bytes of keys and values."""
     numbers = {"layers": float(arch.num_layers), "element_bytes": width}
     if arch.kv_lora_rank:
@@ -87,7 +87,7 @@ def _cache_steps(
     heads = numbers.get("kv_heads", 1.0)
     per_token = kv_bytes_per_token(arch, width)
     return [
-        Step(
+        ChainStep(
             name="kv_bytes_per_token",
             formula=formula,
             numbers=numbers,
@@ -95,7 +95,7 @@ def _cache_steps(
             unit="byte",
             source=f"shape of {arch.name} (arXiv 2309.06180, section 3)",
         ),
-        Step(
+        ChainStep(
             name="kv_cache",
             formula="resident_tokens x kv_bytes_per_token / min(accelerators, kv_heads)",
             numbers={
@@ -121,7 +121,7 @@ def training_memory_steps(
     sequence_length: int,
     accumulation: float = 1,
     adapters: float = 0.0,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show what training keeps on the fullest accelerator.
 
     Args:
@@ -157,7 +157,7 @@ def _state_steps(
     layout: Layout,
     precision: Precision,
     adapters: float,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show weights, gradients and optimizer states of the fullest stage."""
     layers, tables = parameter_count(arch)
     # Of several stages the fullest holds one table.
@@ -169,41 +169,56 @@ def _state_steps(
         "tensor": float(layout.tensor),
     }
     local = (layers / layout.pipeline + held) / layout.tensor
-    steps = [
-        Step(
-            name="held_parameters",
-            formula="(layer_parameters / stages + table_parameters) / tensor",
-            numbers=numbers,
-            value=local,
-            unit="parameter",
-            source=f"shape of {arch.name}, of the fullest stage",
-        )
+    held_step = ChainStep(
+        name="held_parameters",
+        formula="(layer_parameters / stages + table_parameters) / tensor",
+        numbers=numbers,
+        value=local,
+        unit="parameter",
+        source=f"shape of {arch.name}, of the fullest stage",
+    )
+    gathered = layers / arch.num_layers / layout.tensor
+    return [
+        held_step,
+        *(
+            _state_step(name, least, local, gathered, memory, layout, precision, adapters)
+            for name, least in (("weights", 3), ("gradients", 2), ("optimizer", 1))
+        ),
     ]
-    for name, least in (("weights", 3), ("gradients", 2), ("optimizer", 1)):
-        parts = {
-            "held_parameters": local,
-            "bytes_per_parameter": getattr(precision, name),
-            "shards": float(layout.data if layout.zero_stage >= least else 1),
-        }
-        formula = "held_parameters x bytes_per_parameter / shards"
-        if name == "weights" and layout.zero_stage >= 3:
-            # Two layers are whole at a time: the one that computes and the next one.
-            formula += " + 2 x bytes_per_parameter x parameters_of_a_layer"
-            parts["parameters_of_a_layer"] = layers / arch.num_layers / layout.tensor
-        if adapters:
-            formula += f" + {_ADAPTER_BYTES[name]} x adapter_parameters"
-            parts["adapter_parameters"] = adapters
-        steps.append(
-            Step(
-                name=name,
-                formula=formula,
-                numbers=parts,
-                value=getattr(memory, name),
-                unit="byte",
-                source=f"AdamW, ZeRO stage {layout.zero_stage} (arXiv 1910.02054)",
-            )
-        )
-    return steps
+
+
+def _state_step(
+    name: str,
+    least: int,
+    local: float,
+    gathered: float,
+    memory: MemoryBreakdown,
+    layout: Layout,
+    precision: Precision,
+    adapters: float,
+) -> ChainStep:
+    """Show one kind of states, which ZeRO shards from its stage `least`."""
+    parts = {
+        "held_parameters": local,
+        "bytes_per_parameter": getattr(precision, name),
+        "shards": float(layout.data if layout.zero_stage >= least else 1),
+    }
+    formula = "held_parameters x bytes_per_parameter / shards"
+    if name == "weights" and layout.zero_stage >= 3:
+        # Two layers are whole at a time: the one that computes and the next one.
+        formula += " + 2 x bytes_per_parameter x parameters_of_a_layer"
+        parts["parameters_of_a_layer"] = gathered
+    if adapters:
+        formula += f" + {_ADAPTER_BYTES[name]} x adapter_parameters"
+        parts["adapter_parameters"] = adapters
+    return ChainStep(
+        name=name,
+        formula=formula,
+        numbers=parts,
+        value=getattr(memory, name),
+        unit="byte",
+        source=f"AdamW, ZeRO stage {layout.zero_stage} (arXiv 1910.02054)",
+    )
 
 
 def activations_step(
@@ -214,7 +229,7 @@ def activations_step(
     element_bytes: float,
     tokens: tuple[float, int],
     accumulation: float = 1,
-) -> Step:
+) -> ChainStep:
     """Show what is saved for the backward pass.
 
     Args:
@@ -243,7 +258,7 @@ def activations_step(
         layout.pipeline > 1
         and memory.activations > 1.5 * numbers["bytes_per_layer"] * (numbers["layers"])
     )
-    return Step(
+    return ChainStep(
         name="activations",
         formula="bytes_per_layer x layers x micro_batches",
         numbers=numbers | {"micro_batches": float(held if is_first else 1)},
@@ -253,11 +268,11 @@ def activations_step(
     )
 
 
-def _total(memory: MemoryBreakdown, said: str) -> Step:
+def _total(memory: MemoryBreakdown, said: str) -> ChainStep:
     """Show the sum of the parts."""
     parts = {name: float(getattr(memory, name)) for name in _KEPT}
     parts = {name: value for name, value in parts.items() if value}
-    return Step(
+    return ChainStep(
         name="total_memory",
         formula=" + ".join(parts),
         numbers=parts,
@@ -267,7 +282,7 @@ def _total(memory: MemoryBreakdown, said: str) -> Step:
     )
 
 
-def fit_step(memory_bytes: float, reserve: float, limit_bytes: float, name: str) -> Step:
+def fit_step(memory_bytes: float, reserve: float, limit_bytes: float, name: str) -> ChainStep:
     """Show what an accelerator offers.
 
     Args:
@@ -279,7 +294,7 @@ def fit_step(memory_bytes: float, reserve: float, limit_bytes: float, name: str)
     Returns:
         The step.
     """
-    return Step(
+    return ChainStep(
         name="offered_memory",
         formula="memory x (1 - reserve)",
         numbers={"memory": memory_bytes, "reserve": reserve},

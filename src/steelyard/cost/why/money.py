@@ -5,12 +5,12 @@ import math
 from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.energy import accelerator_power_w
 from steelyard.cost.money import HOURS_PER_YEAR, Assumptions, ChipHour, known_purchase_usd
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 
 __all__ = ["energy_step", "hour_steps", "per_million_step", "run_cost_step"]
 
 
-def hour_steps(accelerator: Accelerator, site: Site, hour: ChipHour) -> list[Step]:
+def hour_steps(accelerator: Accelerator, site: Site, hour: ChipHour) -> list[ChainStep]:
     """Show what an hour of one accelerator costs.
 
     Args:
@@ -58,12 +58,16 @@ def hour_steps(accelerator: Accelerator, site: Site, hour: ChipHour) -> list[Ste
     return [*steps, whole]
 
 
-def _usd(name: str, formula: str, numbers: dict[str, float], value: float, source: str) -> Step:
+def _usd(
+    name: str, formula: str, numbers: dict[str, float], value: float, source: str
+) -> ChainStep:
     """Make a step that gives money."""
-    return Step(name=name, formula=formula, numbers=numbers, value=value, unit="USD", source=source)
+    return ChainStep(
+        name=name, formula=formula, numbers=numbers, value=value, unit="USD", source=source
+    )
 
 
-def _electricity_step(accelerator: Accelerator, site: Site, hour: ChipHour) -> Step:
+def _electricity_step(accelerator: Accelerator, site: Site, hour: ChipHour) -> ChainStep:
     """Show the electricity of an hour."""
     numbers = {
         "watts": accelerator_power_w(accelerator),
@@ -79,7 +83,7 @@ def _electricity_step(accelerator: Accelerator, site: Site, hour: ChipHour) -> S
     )
 
 
-def per_million_step(hour: ChipHour, count: float, tokens_per_s: float, value: float) -> Step:
+def per_million_step(hour: ChipHour, count: float, tokens_per_s: float, value: float) -> ChainStep:
     """Show the money per million tokens.
 
     Args:
@@ -100,7 +104,7 @@ def per_million_step(hour: ChipHour, count: float, tokens_per_s: float, value: f
     return _usd("usd_per_million", formula, numbers, value, hour.source)
 
 
-def run_cost_step(hour: ChipHour, count: float, seconds: float, value: float) -> Step:
+def run_cost_step(hour: ChipHour, count: float, seconds: float, value: float) -> ChainStep:
     """Show the money of a run.
 
     Args:
@@ -123,7 +127,7 @@ def run_cost_step(hour: ChipHour, count: float, seconds: float, value: float) ->
 
 def energy_step(
     accelerator: Accelerator, count: float, seconds: float, pue: float, value: float
-) -> Step:
+) -> ChainStep:
     """Show the electric energy of a run.
 
     Args:
@@ -136,7 +140,7 @@ def energy_step(
     Returns:
         The step.
     """
-    return Step(
+    return ChainStep(
         name="energy",
         formula="watts x accelerators x total_time x overhead",
         numbers={

@@ -9,13 +9,13 @@ from steelyard.cost.layout import Layout
 from steelyard.cost.memory import parameter_count
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import ADAMW_PASSES, StepCost, micro_batch_operators, recomputed
-from steelyard.cost.why.chain import Step
+from steelyard.cost.why.chain import ChainStep
 from steelyard.cost.why.kernels import kernel_steps
 
 __all__ = ["flops_per_token_step", "run_flops_step", "step_time_steps", "utilization_step"]
 
 
-def flops_per_token_step(arch: Architecture, sequence_length: int) -> Step:
+def flops_per_token_step(arch: Architecture, sequence_length: int) -> ChainStep:
     """Show the FLOP of training on one token.
 
     Args:
@@ -26,7 +26,7 @@ def flops_per_token_step(arch: Architecture, sequence_length: int) -> Step:
         The step.
     """
     stacks = 3 if arch.kind == "encoder-decoder" else 1
-    return Step(
+    return ChainStep(
         name="flops_per_token",
         formula="6 x matrix_parameters + 6 x layers x heads x (key_size + value_size) x length",
         numbers={
@@ -43,7 +43,9 @@ def flops_per_token_step(arch: Architecture, sequence_length: int) -> Step:
     )
 
 
-def run_flops_step(arch: Architecture, sequence_length: int, tokens: float, flops: float) -> Step:
+def run_flops_step(
+    arch: Architecture, sequence_length: int, tokens: float, flops: float
+) -> ChainStep:
     """Show the FLOP of a run.
 
     Args:
@@ -55,7 +57,7 @@ def run_flops_step(arch: Architecture, sequence_length: int, tokens: float, flop
     Returns:
         The step.
     """
-    return Step(
+    return ChainStep(
         name="run_flops",
         formula="tokens x flops_per_token",
         numbers={
@@ -77,7 +79,7 @@ def step_time_steps(
     micro_batch: float,
     accumulation: float,
     sequence_length: int,
-) -> list[Step]:
+) -> list[ChainStep]:
     """Show the time of an optimizer step.
 
     Args:
@@ -99,7 +101,7 @@ def step_time_steps(
     once = {"kernel_time": steps[-1].value, "repeated_time": float(repeated)}
     once = {name: value for name, value in once.items() if value}
     steps.append(
-        Step(
+        ChainStep(
             name="compute_time",
             formula=f"accumulation x {_sum_of(once)}",
             numbers={"accumulation": float(accumulation)} | once,
@@ -114,7 +116,7 @@ def step_time_steps(
     parts = {name: value for name, value in parts.items() if value}
     said = "; ".join(_WAITS[name] for name in parts if name in _WAITS)
     steps.append(
-        Step(
+        ChainStep(
             name="step_time",
             formula=" + ".join(parts),
             numbers=parts,
@@ -139,9 +141,9 @@ _WAITS = {
 }
 
 
-def _update_step(arch: Architecture, machine: Machine, layout: Layout, cost: Any) -> Step:
+def _update_step(arch: Architecture, machine: Machine, layout: Layout, cost: Any) -> ChainStep:
     """Show the time of the optimizer's pass over its states."""
-    return Step(
+    return ChainStep(
         name="update_time",
         formula="4 x passes x parameters / (stages x tensor x shards) / memory_bandwidth",
         numbers={
@@ -158,7 +160,7 @@ def _update_step(arch: Architecture, machine: Machine, layout: Layout, cost: Any
     )
 
 
-def utilization_step(machine: Machine, cost: StepCost, count: float) -> Step:
+def utilization_step(machine: Machine, cost: StepCost, count: float) -> ChainStep:
     """Show the model FLOP utilization.
 
     Args:
@@ -169,7 +171,7 @@ def utilization_step(machine: Machine, cost: StepCost, count: float) -> Step:
     Returns:
         The step.
     """
-    return Step(
+    return ChainStep(
         name="mfu",
         formula="step_flops / (step_time x accelerators x peak)",
         numbers={
