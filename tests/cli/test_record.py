@@ -1,5 +1,7 @@
 """The tool's own record beside its forecasts, prices that are unknown, and what is asked for."""
 
+import contextlib
+import io
 import json
 import sqlite3
 import threading
@@ -10,7 +12,7 @@ import pytest
 from steelyard.catalog import Calibration, MatmulPoint, store_calibration
 from steelyard.cli.main import main
 from steelyard.quantity import Check, Forecast, Measurement
-from steelyard.runs import Ledger, RunStore
+from steelyard.runs import Ledger, Report, RunStore
 from steelyard.runs import database as databases
 from steelyard.runs.track import track_record
 
@@ -162,3 +164,20 @@ def test_a_locked_store_says_that_it_waits(home, capsys, monkeypatch):
     writer.join()
     assert ended.is_set() and len(store.list()) == 1
     assert "locked" not in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_quickstart_ends_with_its_record_and_what_to_serve(home, monkeypatch, capsys):
+    keep(home, [0.05, -0.1])
+    monkeypatch.setattr("steelyard.weigh.quickstart.run_quickstart", lambda *_, **__: None)
+    monkeypatch.setattr("steelyard.weigh.report.build", lambda _: Report("Weighed", "", []))
+    shown = Terminal()
+    with contextlib.redirect_stdout(shown):
+        ask(capsys, "quickstart", "--out", str(home / "out"))
+    text = " ".join(shown.getvalue().split())
+    assert "train.step_time within 10 % in 2 of 2 so far" in text
+    assert f"next: steelyard serve {home / 'out' / 'target' / 'model'}" in text
