@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -260,6 +261,7 @@ def _training(arch: Architecture, kind: WeightType, load: Load, layout: Layout) 
     )
 
 
+@lru_cache(maxsize=512)
 def adapter_parameters(arch: Architecture) -> float:
     """Count the parameters of adapters on every matrix of every layer.
 
