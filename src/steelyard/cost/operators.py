@@ -70,8 +70,8 @@ def _table(rows: list[Row], layouts: tuple[int, ...]) -> OperatorTable:
     """Stack rows into columns [operators, *layouts]."""
 
     def column(name: str) -> Array:
-        values = np.empty((len(rows), *layouts))
-        # Assigning broadcasts too, and takes a tenth of the time of doing it by name.
+        # Assigning broadcasts by itself, several times faster than stacking broadcast arrays.
+        values = np.zeros((len(rows), *layouts))
         for place, row in enumerate(rows):
             values[place] = row.get(name, 0.0)
         return values

@@ -1,5 +1,7 @@
 """The memory of serving and training as a reader adds it up."""
 
+from dataclasses import fields
+
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.layout import Layout
 from steelyard.cost.memory import (
@@ -20,7 +22,15 @@ __all__ = [
 
 _ADAPTER_BYTES = {"weights": 2, "gradients": 4, "optimizer": 12}
 """Bytes per parameter of adapters, which every replica keeps whole."""
-_KEPT = ("weights", "gradients", "optimizer", "kv_cache", "activations", "workspace")
+
+
+_RESIDENT = "resident memory of this package's own process, measured part by part"
+
+
+def is_resident(memory: MemoryBreakdown) -> bool:
+    """Return whether the bytes are those of a whole process, libraries included."""
+    # Such bytes follow the engine's own buffers and not the formulas of published machines.
+    return "process" in _parts(memory)
 
 
 def serving_memory_steps(
@@ -47,6 +57,8 @@ def serving_memory_steps(
     Returns:
         Steps; the last one is the total.
     """
+    if is_resident(memory):
+        return [_total(memory, _RESIDENT)]
     layers, tables = parameter_count(arch)
     weights = ChainStep(
         name="weights",
@@ -137,6 +149,8 @@ def training_memory_steps(
     Returns:
         Steps; the last one is the total.
     """
+    if is_resident(memory):
+        return [_total(memory, _RESIDENT)]
     return [
         *_state_steps(arch, memory, layout, precision, adapters),
         activations_step(
@@ -270,16 +284,28 @@ def activations_step(
 
 def _total(memory: MemoryBreakdown, said: str) -> ChainStep:
     """Show the sum of the parts."""
-    parts = {name: float(getattr(memory, name)) for name in _KEPT}
-    parts = {name: value for name, value in parts.items() if value}
+    parts = _parts(memory)
+    formula = " + ".join(parts)
+    spare = sum(parts.values()) - memory.total
+    if spare > 1e-9 * memory.total:
+        # The most that is held at one moment may be less than all parts at their largest.
+        formula += " - not_at_once"
+        parts["not_at_once"] = spare
     return ChainStep(
         name="total_memory",
-        formula=" + ".join(parts),
+        formula=formula,
         numbers=parts,
         value=memory.total,
         unit="byte",
         source=said,
     )
+
+
+def _parts(memory: MemoryBreakdown) -> dict[str, float]:
+    """Return the bytes of each kind that is there."""
+    kinds = [item.name for item in fields(memory) if item.name != "total"]
+    parts = {name: float(getattr(memory, name)) for name in kinds}
+    return {name: value for name, value in parts.items() if value}
 
 
 def fit_step(memory_bytes: float, reserve: float, limit_bytes: float, name: str) -> ChainStep:
