@@ -24,7 +24,7 @@ _ADAPTER_BYTES = {"weights": 2, "gradients": 4, "optimizer": 12}
 """Bytes per parameter of adapters, which every replica keeps whole."""
 
 
-_RESIDENT = "resident memory of this package's own process, measured part by part"
+_RESIDENT = "resident memory of this package's own process, counted tensor by tensor"
 
 
 def is_resident(memory: MemoryBreakdown) -> bool:
