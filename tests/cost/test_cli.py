@@ -120,8 +120,8 @@ def test_long_contexts_side_by_side(capsys):
 )
 def test_every_verb_takes_the_shared_options(verb, options, names, capsys):
     assert run("cost", verb, "--model", "llama-3-8b", *options, "--json") == 0
-    blocks = json.loads(capsys.readouterr().out)["sections"][0]["blocks"]
-    assert names <= {row[0] for row in blocks[0]["rows"]}
+    values = json.loads(capsys.readouterr().out)
+    assert names <= {item["quantity"] for item in values["forecasts"]}
     assert run("cost", verb, "--model", "llama-3-8b", *options) == 0
     assert names <= set(capsys.readouterr().out.split())
 

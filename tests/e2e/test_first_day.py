@@ -68,6 +68,8 @@ def test_first_day(case, width, home, monkeypatch):
     text = " ".join(shown.split())
     for part in case["shows"]:
         assert part in text, shown
+    for part in case.get("terminal", []):
+        assert (part in text) == bool(width), shown
     for part in ["Traceback", *case.get("hides", [])]:
         assert part not in text
     if not width:

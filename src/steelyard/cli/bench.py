@@ -100,6 +100,8 @@ def bench(
 ) -> int:
     """Load an OpenAI-compatible server and measure TTFT, TPOT, latency, throughput and goodput.
 
+    Example: steelyard serve bench http://127.0.0.1:8000 --concurrency 1,4,16
+
     With --concurrency, so many requests are kept under way at each level of the list. With --rate,
     or a trace with arrival times, requests are sent at their times whatever the server does.
     Without either, a short ramp of concurrencies is run. The exit code is 1 when no request came

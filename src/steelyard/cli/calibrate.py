@@ -3,6 +3,7 @@
 import sys
 
 from steelyard.catalog import Calibration, store_calibration
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch
 from steelyard.files import writable_user_dir
 from steelyard.runs.grid import GridColumn, grid
@@ -15,6 +16,8 @@ def calibrate(
     *, quick: Switch = False, device: str = "cpu", force: Switch = False, json: Switch = False
 ) -> None:
     """Measure this machine: matrix products, memory, disk, links, dispatch.
+
+    Example: steelyard calibrate --quick
 
     The result is stored as the catalog record this-machine. While other work keeps the processors
     busy it waits, up to a minute in all; figures that others spoiled are not stored.
@@ -34,6 +37,7 @@ def calibrate(
         sys.stdout.write(path.read_text())
         return
     _print(calibration, str(path))
+    say_next("plan", "fit")
 
 
 def _measure(quick: bool, device: str, force: bool) -> Calibration:

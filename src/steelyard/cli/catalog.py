@@ -8,6 +8,7 @@ import cyclopts
 from steelyard import catalog
 from steelyard.catalog import Architecture, count_parameters
 from steelyard.catalog.records import KINDS, near_names
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_json
 from steelyard.config import to_plain
 from steelyard.errors import CatalogError
@@ -93,21 +94,34 @@ _UNITS = (
 def list_records(kind: str = "", *, json: Switch = False) -> None:
     """List the records of one kind, or how many there are of each.
 
+    Example: steelyard catalog list accelerators
+
     Args:
         kind: architectures, accelerators, clusters or sites; empty for a count of each.
         json: print JSON instead of tables.
     """
     if kind:
         records = [catalog.record(kind, name) for name in catalog.names(kind)]
-        _print_records(kind, records) if not json else print_json(list(map(_plain, records)))
+        if json:
+            print_json(list(map(_plain, records)))
+            return
+        _print_records(kind, records)
+        if records:
+            say_next("catalog", "show", records[0].name)
     else:
         counts = {name: len(catalog.names(name)) for name in KINDS}
-        print_json(counts) if json else _print_counts(counts)
+        if json:
+            print_json(counts)
+            return
+        _print_counts(counts)
+        say_next("catalog", "list", "accelerators")
 
 
 @app.command
 def show(name: str, *, json: Switch = False) -> None:
     """Show everything known about one record, of whichever kind it is.
+
+    Example: steelyard catalog show H100-SXM5-80GB
 
     Args:
         name: name of a record, such as H100-SXM5-80GB, LEONARDO-Booster, bologna, llama-3-8b or
@@ -120,6 +134,16 @@ def show(name: str, *, json: Switch = False) -> None:
         return
     for kind, record in found:
         _print_one(kind, record)
+    say_next(*_NEXT[found[0][0]], found[0][1].name)
+
+
+_NEXT = {
+    "architectures": ("plan", "fit"),
+    "accelerators": ("plan", "fit", "llama-3.1-8b", "--accelerator"),
+    "clusters": ("plan", "train", "--budget", "1 day", "--cluster"),
+    "sites": ("plan", "which", "--model", "llama-3.1-8b", "--tokens", "300B", "--site"),
+}
+"""What to ask about a record of each kind, before its name."""
 
 
 def _find(name: str) -> list[tuple[str, Any]]:
@@ -143,9 +167,17 @@ def _find(name: str) -> list[tuple[str, Any]]:
 def _plain(record: Any) -> dict[str, Any]:
     """Turn a record into JSON values, with the counted parameters of an architecture."""
     values = to_plain(record)
+    # A price or a carbon intensity that is not known is nothing, never free.
+    unknown = [name for name, value in values.items() if value == 0 and _is_price(name)]
+    values |= dict.fromkeys(unknown)
     if isinstance(record, Architecture):
         values["parameters"] = to_plain(count_parameters(record))
     return values
+
+
+def _is_price(name: str) -> bool:
+    """Say whether a field holds a price or a carbon intensity."""
+    return "_usd" in name or name.startswith("carbon_g")
 
 
 def _cell(record: Any, name: str, unit: str) -> str:

@@ -26,6 +26,8 @@ def chat(
 ) -> None:
     """Chat with a model of any OpenAI-compatible server.
 
+    Example: steelyard chat http://127.0.0.1:8000 --prompt 'Once upon a time'
+
     A model's folder is served here for as long as the chat lasts. When the conversation outgrows
     the model's context, its oldest turns are left out, which is said.
 

@@ -1,11 +1,17 @@
 """`steelyard data`: make token shards of text, and show what a folder of them holds."""
 
+import shlex
+import sys
+import sysconfig
 from pathlib import Path
+from typing import Annotated
 
 import cyclopts
 
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.data.manifest import Manifest, read_manifest, verify
+from steelyard.errors import ConfigError
 from steelyard.runs.progress import progress
 from steelyard.runs.report import Column, Facts, Report, Section, Table
 from steelyard.units import parse, pretty
@@ -13,13 +19,17 @@ from steelyard.units import parse, pretty
 app = cyclopts.App(name="data", help="Clean, deduplicate and tokenize text into verified shards.")
 
 
+_Paths = Annotated[
+    Path, cyclopts.Parameter(help="Files and folders of text; a terminal is asked for them.")
+]
+"""The help of arguments that may be many stands here: it is not read from a docstring."""
 _STAGES = ("read", "deduplicate", "tokenizer", "pack")
 """What preparing text does, in order."""
 
 
 @app.command
 def prepare(
-    *paths: Path,
+    *paths: _Paths,
     out: Path,
     vocab_size: int = 2048,
     heldout_fraction: float = 0.02,
@@ -29,9 +39,10 @@ def prepare(
 ) -> None:
     """Make token shards from files and folders; run it again to continue after a kill.
 
+    Example: steelyard data prepare texts --out tokens --vocab-size 4096
+
     Args:
-        *paths: files and folders of text; the running Python's own library and documentation when
-            none is given.
+        *paths: files and folders of text; a terminal is asked for them where none is given.
         out: folder for the shards.
         vocab_size: most tokens of the tokenizer, 257 or more.
         heldout_fraction: share of the bytes held out for evaluation.
@@ -39,10 +50,12 @@ def prepare(
         seed: seed that chooses the held-out documents.
         json: print JSON instead of a table.
     """
+    # A question that waits for its answer comes before libraries are loaded.
+    named = list(paths) or _asked()
     from steelyard.data import text
 
     limit = int(parse(max_bytes, "byte", where="--max-bytes")) if max_bytes else None
-    sources = list(paths) or text.default_sources()
+    sources = named or text.default_sources()
     with progress("prepare text", quiet=json) as advance:
         manifest = text.prepare(
             sources,
@@ -56,11 +69,28 @@ def prepare(
             ),
         )
     _show(out, manifest, json)
+    if not json:
+        say_next("data", "show", out)
+
+
+def _asked() -> list[Path]:
+    """Ask a terminal for files and folders; none means this Python's own texts."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(
+            "data prepare needs files or folders of text",
+            hint="steelyard data prepare texts --out tokens; this Python's own texts lie in "
+            f"{sysconfig.get_path('stdlib')}",
+        )
+    sys.stderr.write("files and folders of text (none: this Python's own texts): ")
+    sys.stderr.flush()
+    return [Path(word).expanduser() for word in shlex.split(sys.stdin.readline())]
 
 
 @app.command
 def show(directory: Path, *, json: Switch = False) -> None:
     """Check the hashes of a folder of token shards and show what it holds.
+
+    Example: steelyard data show tokens
 
     Args:
         directory: folder that `steelyard data prepare` made.

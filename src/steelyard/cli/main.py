@@ -103,8 +103,8 @@ def _app(names: Iterable[str]) -> "cyclopts.App":
 
     app = cyclopts.App(name="steelyard", version=__version__, help_format="plaintext")
     for name in names:
-        target, text = COMMANDS[name]
-        app.command(f"steelyard.cli.{target}", name=name, help=text)
+        # Its help is what its own docstring says, example included.
+        app.command(f"steelyard.cli.{COMMANDS[name][0]}", name=name)
     return app
 
 

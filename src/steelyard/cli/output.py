@@ -1,7 +1,7 @@
 """What verbs print: reports and records, for people or as JSON, and the table of forecasts."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,14 +44,27 @@ def print_report(
         report.print()
 
 
-def forecast_table(forecasts: Sequence[Forecast]) -> Table:
-    """Make the table of forecasts with their intervals; its caption names each source once."""
+def forecast_table(
+    forecasts: Sequence[Forecast], records: Mapping[str, str] | None = None
+) -> Table:
+    """Make the table of forecasts with their intervals; its caption names each source once.
+
+    Args:
+        forecasts: the rows.
+        records: how good such forecasts have been on this machine, by quantity.
+
+    Returns:
+        The table; its column of records is there only where there are some.
+    """
+    known = records or {}
+    has_records = any(item.quantity in known for item in forecasts)
     rows: list[list[Cell]] = [
         [
             item.quantity,
             pretty(item.value, item.unit),
             f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
             item.provenance,
+            *([known.get(item.quantity, "")] if has_records else []),
         ]
         for item in forecasts
     ]
@@ -60,6 +73,7 @@ def forecast_table(forecasts: Sequence[Forecast]) -> Table:
         Column("forecast", align="right"),
         Column("80 % interval", align="right"),
         Column("provenance", rank=1),
+        *([Column("on this machine")] if has_records else []),
     ]
     sources = dict.fromkeys(item.source for item in forecasts)
     return Table(columns=heads, rows=rows, caption="; ".join(sources))

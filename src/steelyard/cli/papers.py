@@ -9,7 +9,8 @@ from steelyard.runs.screen import screen
 
 app = cyclopts.App(
     name="papers",
-    help="List the papers behind the package, what implements each, and how far it is.",
+    help="List the papers behind the package, what implements each, and how far it is.\n\n"
+    "Example: steelyard papers --room serve",
 )
 
 _STATES = ("works", "partly", "planned")
@@ -18,6 +19,8 @@ _STATES = ("works", "partly", "planned")
 @app.default
 def papers(*, room: str = "", state: str = "", json: Switch = False) -> None:
     """List the papers behind the package, what implements each, and how far it is.
+
+    Example: steelyard papers --room serve
 
     Args:
         room: room whose papers to list, such as "serve"; all when empty.

@@ -3,10 +3,14 @@
 import sys
 from pathlib import Path
 
+from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch
+from steelyard.cli.records import records_of
 from steelyard.contention import other_work
 from steelyard.files import writable_user_dir, write_bytes
 from steelyard.runs.progress import progress
+from steelyard.runs.report import Cell, Column, Report, Section, Table
 from steelyard.units import parse
 from steelyard.weigh.settings import QuickstartConfig
 
@@ -28,6 +32,8 @@ def quickstart(
     json: Switch = False,
 ) -> None:
     """Weigh this machine end to end: calibrate, train, forecast, serve, check and report.
+
+    Example: steelyard quickstart --minutes 2 --out quickstart-out
 
     A small ladder of models is trained first, and a larger one is forecast from it. After a kill
     the same command continues where it was.
@@ -65,7 +71,12 @@ def quickstart(
         sys.stdout.write(report.to_json() + "\n")
         return
     report.print()
+    if said := records_of(THIS_MACHINE, "loss", "train", "serve"):
+        told: list[list[Cell]] = [[quantity, words] for quantity, words in said.items()]
+        table = Table([Column("quantity"), Column("on this machine")], told)
+        Report("Its forecasts on this machine so far", "", [Section("", [table])]).print()
     sys.stderr.write(f"report: {(out / 'report.html').resolve()}\n")
+    say_next("serve", out)
 
 
 def _warn_of_other_work() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import cyclopts
 import msgspec
 
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_report
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError
@@ -32,6 +33,12 @@ Store = Annotated[
 ]
 
 
+_Runs = Annotated[
+    str, cyclopts.Parameter(help="Ids of two or more runs, or unique beginnings of them.")
+]
+"""The help of arguments that may be many stands here: it is not read from a docstring."""
+
+
 def _open(store: str) -> "RunStore":
     """Open an existing store; a folder that holds none is refused."""
     from steelyard.runs.store import RunStore
@@ -43,6 +50,8 @@ def _open(store: str) -> "RunStore":
 def list_runs(*, kind: str = "", limit: int = 30, store: Store = "", json: Switch = False) -> None:
     """List runs, newest first.
 
+    Example: steelyard runs list --kind train
+
     Args:
         kind: kind of the runs to list, such as "train"; all when empty.
         limit: most runs to list; 0 for all.
@@ -53,11 +62,20 @@ def list_runs(*, kind: str = "", limit: int = 30, store: Store = "", json: Switc
     records = opened.list(kind=kind, limit=max(limit, 0))
     report = views.list_report(records, opened.database.url)
     print_report(report, json=json, values=list(map(to_plain, records)))
+    if records and not json:
+        say_next("runs", "show", records[0].id, *_in(store))
+
+
+def _in(store: str) -> tuple[str, ...]:
+    """Return the option that names a store, none for the user's own."""
+    return ("--store", store) if store else ()
 
 
 @app.command
 def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Switch = False) -> None:
     """Show everything about one run.
+
+    Example: steelyard runs show 3f2a --html run.html
 
     Args:
         run: id of the run, or a unique beginning of it.
@@ -71,6 +89,9 @@ def show(run: str, /, *, html: Path | None = None, store: Store = "", json: Swit
     report = views.run_report(record, checks, opened.columns(record.id))
     values = to_plain(record) | {"checks": list(map(_values, checks))}
     print_report(report, json=json, html=html, values=values)
+    if not json:
+        verb = ("check", record.id) if checks else ("export", record.id)
+        say_next("runs", *verb, *_in(store))
 
 
 def _values(check: Check) -> dict[str, Any]:
@@ -79,8 +100,10 @@ def _values(check: Check) -> dict[str, Any]:
 
 
 @app.command
-def compare(*runs: str, store: Store = "", json: Switch = False) -> None:
+def compare(*runs: _Runs, store: Store = "", json: Switch = False) -> None:
     """Put runs side by side: what they measured, and where their recipes differ.
+
+    Example: steelyard runs compare 3f2a 91bc
 
     Args:
         *runs: ids of two or more runs, or unique beginnings of them.
@@ -98,6 +121,8 @@ def compare(*runs: str, store: Store = "", json: Switch = False) -> None:
     opened = _open(store)
     records = [opened.get(run) for run in runs]
     print_report(views.compare_report(records), json=json, values=list(map(to_plain, records)))
+    if not json:
+        say_next("runs", "show", records[0].id, *_in(store))
 
 
 @app.command
@@ -111,6 +136,8 @@ def check(
     json: Switch = False,
 ) -> int:
     """Check a run's forecasts against what it measured.
+
+    Example: steelyard runs check 3f2a --record cost.training_step
 
     Exits 1 when a measured value lies outside its 80 % interval.
 
@@ -133,6 +160,8 @@ def check(
         Ledger(opened).record(record, checks, found.id)
     values = {"id": found.id, "checks": list(map(_values, checks))}
     print_report(views.check_report(found, checks), json=json, html=html, values=values)
+    if not json:
+        say_next("runs", "ledger", *_in(store))
     # Scripts decide by the exit code, as they do after a failed test.
     return 0 if all(item.covered for item in checks) else 1
 
@@ -148,6 +177,8 @@ def export(
     json: Switch = False,
 ) -> None:
     """Export a run to a file or another tool.
+
+    Example: steelyard runs export 3f2a --to parquet --out run.parquet
 
     Args:
         run: id of the run, or a unique beginning of it.
@@ -176,11 +207,15 @@ def export(
         else f"{record.id} exported to {place}"
     )
     sys.stdout.write(answer + "\n")
+    if not json:
+        say_next("runs", "show", record.id, *_in(store))
 
 
 @app.command
 def ledger(*, store: Store = "", json: Switch = False) -> None:
     """Show bias, median error and coverage of 80 % intervals of each forecaster.
+
+    Example: steelyard runs ledger
 
     Args:
         store: folder of the run store, or a postgresql:// URL; the user's own when left out.
@@ -192,3 +227,5 @@ def ledger(*, store: Store = "", json: Switch = False) -> None:
     rows = Ledger(opened).summary()
     report = views.ledger_report(rows, opened.database.url)
     print_report(report, json=json, values=list(map(to_plain, rows)))
+    if not json:
+        say_next("runs", "list", *_in(store))

@@ -18,12 +18,14 @@ __all__ = ["app"]
 
 app = cyclopts.App(
     name="serve",
-    help="Serve a model over an OpenAI-compatible API, load a server, or replay a trace.",
+    help="Serve a model over an OpenAI-compatible API, load a server, or replay a trace.\n\n"
+    "Example: steelyard serve quickstart-out --port 8000",
 )
 app.command(
     "steelyard.cli.bench:bench",
     name="bench",
-    help="Load an OpenAI-compatible server and measure what comes back.",
+    help="Load an OpenAI-compatible server and measure what comes back.\n\n"
+    "Example: steelyard serve bench http://127.0.0.1:8000 --concurrency 1,4,16",
 )
 
 
@@ -39,6 +41,8 @@ else:
 @app.default
 def serve(model: str, *, options: _ServeFlags | None = None) -> None:
     """Serve a model until interrupted; requests in flight are then finished.
+
+    Example: steelyard serve quickstart-out --port 8000
 
     The address also has a page to try the model on, and a reference of the API at /docs.
 
@@ -67,6 +71,8 @@ def replay(
     json: Annotated[bool, cyclopts.Parameter(negative=())] = False,
 ) -> None:
     """Forecast a trace on this machine, replay it for real, and show both.
+
+    Example: steelyard serve replay quickstart-out trace.csv
 
     Steps of the engine are timed first; the simulator then drives the same scheduler in virtual
     time.
@@ -117,6 +123,8 @@ def profile(
     seed: int = 0,
 ) -> None:
     """Time the engine's steps on this machine and store the table that simulator and forecasts use.
+
+    Example: steelyard serve profile quickstart-out --out step-table.json
 
     Args:
         model: Folder of a model or of a quickstart, or a run's name or id.

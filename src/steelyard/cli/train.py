@@ -6,6 +6,7 @@ import cyclopts
 
 from steelyard import config as configs
 from steelyard import units
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_json
 from steelyard.data.shards import TokenShards
 from steelyard.quantity import QUANTITIES
@@ -30,6 +31,8 @@ def run(
 ) -> None:
     """Train a model from a recipe into a run folder; run it again to continue after a kill.
 
+    Example: steelyard train run recipes/train-tiny.toml --data tokens --out run
+
     Args:
         recipe: TOML or JSON file with the training configuration; see recipes/train-tiny.toml.
         data: folder of token shards that `steelyard data prepare` made.
@@ -39,7 +42,10 @@ def run(
     """
     config = configs.load(recipe, TrainConfig)
     result = _train(config, data, out, subprocess, quiet=json)
-    _show(config, result, _keep(config, result, out), json)
+    run_id = _keep(config, result, out)
+    _show(config, result, run_id, json)
+    if not json:
+        say_next("chat", run_id, "--prompt", "Once upon a time")
 
 
 def _train(

@@ -22,10 +22,12 @@ class Bill:
     Attributes:
         forecasts: run.energy, and run.cost and run.carbon where they are known.
         unknown: quantities without a forecast, each with what is missing.
+        hour: price of an accelerator-hour, None where it is unknown.
     """
 
     forecasts: list[Forecast]
     unknown: dict[str, str]
+    hour: ChipHour | None = None
 
 
 def bill(
@@ -86,6 +88,7 @@ def bill(
     said = _power_source(accelerator, overhead)
     found = [Forecast.about("run.energy", energy, relative=width, provenance=kind, source=said)]
     unknown: dict[str, str] = {}
+    price: ChipHour | None = None
     try:
         price = _price(
             accelerator, site, purchase_usd, rent_usd, assumptions, prefers_rent=prefers_rent
@@ -102,7 +105,7 @@ def bill(
         )
     except CatalogError as error:
         unknown["run.carbon"] = f"{error}; {error.hint}"
-    return Bill(forecasts=found, unknown=unknown)
+    return Bill(forecasts=found, unknown=unknown, hour=price)
 
 
 def _price(

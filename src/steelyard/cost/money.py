@@ -1,7 +1,7 @@
 """What an accelerator-hour costs: rent, or amortized hardware, interconnect and electricity."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import NamedTuple
 
@@ -16,11 +16,13 @@ __all__ = [
     "dated",
     "depreciated_value",
     "known_purchase_usd",
+    "with_rent",
 ]
 
 HOURS_PER_YEAR = 8766.0
 OLD_PRICE = ", older than 12 months"
 """How the source of a price ends that stood there long ago."""
+_GIVEN = "rent as given"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +83,26 @@ def known_purchase_usd(accelerator: Accelerator) -> tuple[float, str]:
     servers = (row[1:] for row in _PURCHASES if row[0] in accelerator.name.upper())
     chip = dated(accelerator.purchase_source, accelerator.purchase_date)
     return next(servers, (accelerator.purchase_usd, chip))
+
+
+def with_rent(accelerator: Accelerator, usd_per_hour: float) -> Accelerator:
+    """Return a record with another rent, which was given.
+
+    Args:
+        accelerator: record of the catalog.
+        usd_per_hour: rent of one accelerator and hour.
+
+    Returns:
+        The record.
+
+    Raises:
+        ConfigError: the rent is not above 0.
+    """
+    if not 0 < usd_per_hour < math.inf:
+        raise ConfigError(
+            f"a rent of {usd_per_hour:g} USD per hour is not above 0", hint="such as 2.5 USD"
+        )
+    return replace(accelerator, price_usd_per_hour=usd_per_hour, price_date="", price_source=_GIVEN)
 
 
 def dated(source: str, month: str, today: date | None = None) -> str:
@@ -155,10 +177,12 @@ def chip_hour(
         )
     # What is given comes first, then the catalog's list rent, then a published purchase price.
     if rent_usd is not None:
-        return ChipHour(rent_usd, 0.0, 0.0, "rented", "rent as given")
+        return ChipHour(rent_usd, 0.0, 0.0, "rented", _GIVEN)
     rent = accelerator.price_usd_per_hour
     if purchase_usd is None and rent:
-        source = dated(f"list rent of {accelerator.name}", accelerator.price_date)
+        is_given = accelerator.price_source == _GIVEN
+        listed = dated(f"list rent of {accelerator.name}", accelerator.price_date)
+        source = _GIVEN if is_given else listed
         return ChipHour(rent, 0.0, 0.0, "rented", source)
     price, source = purchase_usd, "purchase price as given"
     if price is None:

@@ -178,7 +178,8 @@ def _measured_rate(machine: Machine, given: float) -> float:
         raise CalibrationError(
             f"no matrix product was measured on {machine.name}, and a datasheet's peak is not an "
             f"optimum that software reaches",
-            hint="pass gemm_flops_per_s, or run `steelyard calibrate` and use this-machine",
+            hint="give the measured rate of large products (--gemm), or run `steelyard calibrate` "
+            "and use this-machine",
         )
     return rate
 

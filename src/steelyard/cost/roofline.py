@@ -11,7 +11,15 @@ from steelyard.cost.operators import OperatorTable
 from steelyard.errors import CatalogError
 from steelyard.quantity import Provenance
 
-__all__ = ["Efficiencies", "Machine", "MatmulCurve", "operator_times_s", "roofline_time_s"]
+__all__ = [
+    "Efficiencies",
+    "Machine",
+    "MatmulCurve",
+    "OperatorTimes",
+    "operator_parts",
+    "operator_times_s",
+    "roofline_time_s",
+]
 
 Array = NDArray[np.float64]
 DTYPE_BYTES = {
@@ -282,8 +290,28 @@ class Machine:
         )
 
 
-def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
-    """Time each operator once: the slower of compute and memory traffic, plus launches.
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """What each operator waits for, once; arrays [operators, *layouts].
+
+    Attributes:
+        compute_s: time of its FLOPs.
+        memory_s: time of its memory traffic.
+        launch_s: time of its launches, which neither hides.
+    """
+
+    compute_s: Array
+    memory_s: Array
+    launch_s: Array
+
+    @property
+    def total_s(self) -> Array:
+        """Slower of compute and memory traffic, plus the launches."""
+        return np.maximum(self.compute_s, self.memory_s) + self.launch_s
+
+
+def operator_parts(table: OperatorTable, machine: Machine) -> OperatorTimes:
+    """Time what each operator computes and moves once.
 
     Elementwise operators move their data at the rate measured for them, where it was. Weights
     stream from memory when all of a pass's weights exceed the cache, whatever one operator's share.
@@ -294,7 +322,7 @@ def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
         machine: accelerator they run on.
 
     Returns:
-        Seconds, [operators, *layouts].
+        Seconds of compute, of memory traffic and of launches.
 
     Source: Williams et al. 2009 (roofline).
     """
@@ -312,7 +340,20 @@ def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
             _spread(table.mask("memory"), table), machine.elementwise_bytes_per_s, reached
         )
     memory = table.weight_bytes / machine.bandwidth(weights_set) + activations / reached
-    return np.maximum(compute, memory) + table.launches * machine.efficiencies.launch_s
+    return OperatorTimes(compute, memory, table.launches * machine.efficiencies.launch_s)
+
+
+def operator_times_s(table: OperatorTable, machine: Machine) -> Array:
+    """Time each operator once, as `operator_parts` says.
+
+    Args:
+        table: operators of a pass.
+        machine: accelerator they run on.
+
+    Returns:
+        Seconds, [operators, *layouts].
+    """
+    return operator_parts(table, machine).total_s
 
 
 def _spread(mask: NDArray[np.bool_], table: OperatorTable) -> NDArray[np.bool_]:

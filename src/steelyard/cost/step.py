@@ -22,7 +22,7 @@ from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.errors import ConfigError
 
-__all__ = ["StepCost", "training_step"]
+__all__ = ["StepCost", "micro_batch_operators", "recomputed", "training_step"]
 
 OVERLAP = 0.7
 """Share of the compute time that data-parallel traffic may hide behind. It is assumed; the whole
@@ -32,7 +32,7 @@ _EXPOSED = 0.05
 """Least share of data-parallel traffic that shows: the first and last buckets have nothing to hide
 behind."""
 
-_ADAMW_PASSES = {True: 7.0, False: 12.0}
+ADAMW_PASSES = {True: 7.0, False: 12.0}
 """Reads and writes of fp32 values per parameter in an update, by whether it is fused: weight and
 two moments read and written, gradient read; eager code also writes and reads intermediate
 results."""
@@ -145,18 +145,27 @@ def training_step(
     return StepCost(memory=memory, **plain_floats(**parts))
 
 
-def _micro_batch(
+def micro_batch_operators(
     arch: Architecture,
     machine: Machine,
     axes: dict[str, Any],
     batch: Any,
     sequence_length: int,
-    flash_attention: bool,
-) -> tuple[Any, Any, Any, Any, Any]:
-    """Time one micro-batch on the busiest accelerator, and count what it computes and moves.
+    *,
+    flash_attention: bool = True,
+) -> tuple[OperatorTable, OperatorTable]:
+    """List what one micro-batch runs on the busiest accelerator.
 
-    Returned are the seconds of all kernels, of products among them and of exposed tensor-parallel
-    traffic; FLOPs; and bytes.
+    Args:
+        arch: architecture that is trained.
+        machine: accelerator with its links.
+        axes: a layout's fields as arrays.
+        batch: sequences of the micro-batch.
+        sequence_length: tokens per sequence.
+        flash_attention: whether attention is fused.
+
+    Returns:
+        Operators of the forward and backward pass together, and of the forward pass alone.
     """
     train, forward = (
         operators(
@@ -173,7 +182,26 @@ def _micro_batch(
         )
         for phase in ("train", "prefill")
     )
-    repeat_s, repeat_flops = _recomputed(forward, machine, axes["recompute"])
+    return train, forward
+
+
+def _micro_batch(
+    arch: Architecture,
+    machine: Machine,
+    axes: dict[str, Any],
+    batch: Any,
+    sequence_length: int,
+    flash_attention: bool,
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Time one micro-batch on the busiest accelerator, and count what it computes and moves.
+
+    Returned are the seconds of all kernels, of products among them and of exposed tensor-parallel
+    traffic; FLOPs; and bytes.
+    """
+    train, forward = micro_batch_operators(
+        arch, machine, axes, batch, sequence_length, flash_attention=flash_attention
+    )
+    repeat_s, repeat_flops = recomputed(forward, machine, axes["recompute"])
     # Full recomputation repeats the forward pass with its all-reduces.
     passes = 2 + np.where(axes["recompute"] == 2, 1, 0)
     times = train.count * operator_times_s(train, machine)
@@ -205,8 +233,17 @@ def _bubble_s(
     return filling_s + steps * 0.5 * hop_s
 
 
-def _recomputed(forward: OperatorTable, machine: Machine, recompute: Any) -> tuple[Any, Any]:
-    """Return the seconds and FLOPs that recomputation repeats per micro-batch."""
+def recomputed(forward: OperatorTable, machine: Machine, recompute: Any) -> tuple[Any, Any]:
+    """Count what recomputation repeats per micro-batch.
+
+    Args:
+        forward: operators of the forward pass.
+        machine: accelerator they run on.
+        recompute: index into `RECOMPUTE`.
+
+    Returns:
+        Seconds and FLOPs.
+    """
     layers = np.array([name not in ("embedding", "head", "final_norm") for name in forward.names])
     attention = forward.mask("attention")
 
@@ -255,4 +292,4 @@ def _update_s(arch: Architecture, machine: Machine, axes: dict[str, Any]) -> Any
     """Time the optimizer's pass over the states that one accelerator holds."""
     local = sum(parameter_count(arch)) / axes["pipeline"] / axes["tensor"]
     local = local / np.where(axes["zero_stage"] >= 1, axes["data"], 1)
-    return 4.0 * _ADAMW_PASSES[machine.fused] * local / machine.memory_bytes_per_s
+    return 4.0 * ADAMW_PASSES[machine.fused] * local / machine.memory_bytes_per_s

@@ -47,6 +47,11 @@ class WeightType:
         """Whether a weight takes fewer than 16 bits."""
         return self.bytes_per_weight < _TABLE_BYTES
 
+    @property
+    def table_bytes(self) -> float:
+        """Bytes of a weight of embeddings and head."""
+        return max(self.bytes_per_weight, _TABLE_BYTES)
+
 
 WEIGHT_TYPES: dict[str, WeightType] = {
     item.name: item
@@ -109,7 +114,7 @@ def stored_bytes(arch: Architecture, kind: WeightType) -> float:
         Bytes.
     """
     layers, tables = parameter_count(arch)
-    return layers * kind.bytes_per_weight + tables * max(kind.bytes_per_weight, _TABLE_BYTES)
+    return layers * kind.bytes_per_weight + tables * kind.table_bytes
 
 
 def with_stored_weights(table: OperatorTable, kind: WeightType) -> OperatorTable:

@@ -9,13 +9,14 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Cluster, Site
 from steelyard.catalog.parameters import count_parameters
 from steelyard.config import to_plain
-from steelyard.cost.bill import bill
+from steelyard.cost.bill import Bill, bill
 from steelyard.cost.flops import model_flops_per_token
 from steelyard.cost.roofline import Efficiencies, Machine
 from steelyard.errors import ConfigError, InfeasibleError
 from steelyard.plan.alternatives import binding_constraint, rejected
 from steelyard.plan.layouts import LayoutSearch, accelerator_counts, search_layouts
 from steelyard.plan.shapes import decoder_near, global_batch_tokens, learning_rate
+from steelyard.plan.training_why import training_chain
 from steelyard.plan.types import AllocationLike, Plan, interval
 from steelyard.quantity import Forecast, Provenance
 from steelyard.units import pretty
@@ -47,6 +48,7 @@ def plan_training(
     machine: Machine | None = None,
     rent_usd: float | None = None,
     prefers_rent: bool = False,
+    explains: bool = False,
 ) -> Plan:
     """Choose a model shape, a layout and a number of accelerators, and forecast the run.
 
@@ -71,6 +73,7 @@ def plan_training(
         machine: calibrated machine that replaces the accelerator's published peaks.
         rent_usd: price of an accelerator-hour that replaces the amortized or list one.
         prefers_rent: whether the catalog's list rent comes before amortized hardware.
+        explains: whether the plan carries the chain of formulas behind it.
 
     Returns:
         The plan. An unknown price or carbon intensity leaves its forecast out, with a note.
@@ -85,24 +88,20 @@ def plan_training(
     arch = architecture or decoder_near(
         wanted, vocab_size=vocab_size, sequence_length=sequence_length
     )
-    published = {"dtype": dtype, "cluster": cluster, "efficiencies": efficiencies}
-    device = machine or Machine.from_accelerator(accelerator, **published)
+    device = machine or Machine.from_accelerator(
+        accelerator, dtype=dtype, cluster=cluster, efficiencies=efficiencies
+    )
     flops = tokens * model_flops_per_token(arch, sequence_length)
     batch = _global_batch(flops, tokens, sequence_length)
     search = _search(arch, device, cluster, batch, sequence_length, reserve_fraction)
     best = _best_per_count(search)
     chosen = _choose_count(search, best, tokens, deadline_s, min_efficiency, cluster)
     choice = _choice(search, chosen, arch, cluster, dtype, sequence_length, tokens, flops)
-    costs = bill(
-        duration_s=choice["steps"] * float(search.cost.time_s[chosen]),
-        num_accelerators=choice["num_accelerators"],
-        accelerator=accelerator,
-        site=site,
-        pue=cluster.pue,
-        rent_usd=rent_usd,
-        prefers_rent=prefers_rent,
-        duration_relative=step_relative(device),
-    )
+    duration_s = choice["steps"] * float(search.cost.time_s[chosen])
+    prices: dict[str, Any] = {"rent_usd": rent_usd, "prefers_rent": prefers_rent}
+    costs = _bill(duration_s, choice, device, accelerator, site, cluster, **prices)
+    run = (arch, device, search, chosen, choice["steps"])
+    why = training_chain(*run, accelerator, site, cluster.pue, costs) if explains else []
     timed = _forecasts(search, chosen, choice["steps"], device)
     return Plan(
         choice=choice,
@@ -111,6 +110,28 @@ def plan_training(
         binding_constraint=binding_constraint(search, chosen, best),
         notes=_notes(device, batch, costs.unknown),
         unknown=costs.unknown,
+        why=why,
+    )
+
+
+def _bill(
+    duration_s: float,
+    choice: dict[str, Any],
+    device: Machine,
+    accelerator: Accelerator,
+    site: Site,
+    cluster: Cluster,
+    **prices: Any,
+) -> Bill:
+    """Price the run of the chosen layout."""
+    return bill(
+        duration_s=duration_s,
+        num_accelerators=choice["num_accelerators"],
+        accelerator=accelerator,
+        site=site,
+        pue=cluster.pue,
+        duration_relative=step_relative(device),
+        **prices,
     )
 
 

@@ -1,7 +1,8 @@
 """Where a model fits: accelerators and counts for serving, training and adapters, ranked."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,20 @@ from steelyard.plan.budget import step_relative
 from steelyard.plan.rates import Load, Use, decode_rate, training_rate
 from steelyard.quantity import Forecast
 
-__all__ = ["COUNTS", "PREFILL_CHUNK", "RESERVE", "USES", "Placement", "Use", "fits_on", "place"]
+__all__ = [
+    "COUNTS",
+    "PREFILL_CHUNK",
+    "RESERVE",
+    "USES",
+    "Placement",
+    "Use",
+    "adapter_parameters",
+    "fits_on",
+    "known_hour",
+    "place",
+    "placed_precision",
+    "product_machines",
+]
 
 USES: dict[Use, str] = {
     "serve": "serving",
@@ -67,7 +81,10 @@ class Placement:
         tokens_per_s: forecast of output tokens in serving, of trained tokens otherwise; None where
             the model does not fit or the machine has no products for the weights.
         usd_per_million: money per million of these tokens, None where no price is known.
+        usd_per_hour: price of one accelerator and hour, None where none is known.
         price_source: where the price of the accelerator stands.
+        dtype: number format of the products, empty where there are none.
+        layout: how the work is shared; replicas of training, tensor parallelism of serving.
         bound: "compute", "bandwidth" or "links", what limits the speed; "memory" where it does not
             fit.
         has_engine: whether an engine of this package computes with this weight type.
@@ -81,7 +98,10 @@ class Placement:
     limit_bytes: float
     tokens_per_s: Forecast | None = None
     usd_per_million: float | None = None
+    usd_per_hour: float | None = None
     price_source: str = ""
+    dtype: str = ""
+    layout: Layout = field(default_factory=Layout)
     bound: str = "memory"
     has_engine: bool = True
 
@@ -199,27 +219,41 @@ def _memories(arch: Architecture, kind: WeightType, load: Load, counts: tuple[in
     return [(count, layout, _training(arch, kind, load, layout)) for count, layout in policies]
 
 
+def placed_precision(arch: Architecture, kind: WeightType, use: Use) -> Precision:
+    """Return the bytes per parameter of training all weights, or adapters over frozen ones.
+
+    Args:
+        arch: model that is trained.
+        kind: type of the weights.
+        use: "train" or "lora".
+
+    Returns:
+        The bytes; those of frozen weights are the mean over layers and tables.
+    """
+    if use == "lora":
+        return Precision(
+            weights=stored_bytes(arch, kind) / sum(parameter_count(arch)),
+            gradients=0.0,
+            optimizer=0.0,
+            activations=kind.activation_bytes,
+        )
+    return PURE_FP32 if kind.name == "fp32" else MIXED
+
+
 def _training(arch: Architecture, kind: WeightType, load: Load, layout: Layout) -> MemoryBreakdown:
     """Return the memory of training all weights, or adapters over frozen ones."""
-    frozen = Precision(
-        weights=stored_bytes(arch, kind) / sum(parameter_count(arch)),
-        gradients=0.0,
-        optimizer=0.0,
-        activations=kind.activation_bytes,
-    )
-    whole = PURE_FP32 if kind.name == "fp32" else MIXED
     found = training_memory(
         arch,
         batch=1,
         sequence_length=load.context,
         layout=layout,
-        precision=frozen if load.use == "lora" else whole,
+        precision=placed_precision(arch, kind, load.use),
     )
     if load.use == "train":
         return found
     # Adapters are small, so every replica keeps them whole: 16-bit weights, fp32 gradients and
     # states.
-    adapters = _adapter_parameters(arch)
+    adapters = adapter_parameters(arch)
     states = {"gradients": 4.0 * adapters, "optimizer": 12.0 * adapters}
     own = 2.0 * adapters
     return replace(
@@ -227,8 +261,15 @@ def _training(arch: Architecture, kind: WeightType, load: Load, layout: Layout) 
     )
 
 
-def _adapter_parameters(arch: Architecture) -> float:
+@lru_cache(maxsize=512)
+def adapter_parameters(arch: Architecture) -> float:
     """Count the parameters of adapters on every matrix of every layer.
+
+    Args:
+        arch: model whose weights are frozen.
+
+    Returns:
+        Parameters of rank-16 adapters.
 
     Source: Hu et al. 2021 (arXiv 2106.09685), section 4.1; all linear layers as in Dettmers et al.
     2023 (arXiv 2305.14314).
@@ -265,9 +306,10 @@ def _placement(
         weights=kind.name,
         memory=memory,
         limit_bytes=limit,
+        layout=layout,
         has_engine=kind.name in _ENGINE_TYPES,
     )
-    machines = _machines(record, measured, kind, load.use)
+    machines = product_machines(record, measured, kind, load.use)
     if chosen is None or not machines:
         return plain
     rated = [
@@ -276,21 +318,34 @@ def _placement(
         else training_rate(arch, machine, kind, load, layout)
         for machine in machines
     ]
-    rate, bound = max(rated)
-    hour = _hour(record, site)
+    best = max(range(len(rated)), key=lambda index: rated[index][0])
+    rate, bound = rated[best]
+    hour = known_hour(record, site)
     return replace(
         plain,
-        tokens_per_s=_rate_forecast(load.use, rate, machines[0]),
+        tokens_per_s=_rate_forecast(load.use, rate, machines[best]),
+        dtype=machines[best].dtype,
         usd_per_million=hour.total_usd * count / 3600 / rate * 1e6 if hour else None,
+        usd_per_hour=hour.total_usd if hour else None,
         price_source=hour.source if hour else "",
         bound=bound,
     )
 
 
-def _machines(
+def product_machines(
     record: Accelerator, measured: Mapping[str, Machine], kind: WeightType, use: Use
 ) -> list[Machine]:
-    """Return the rooflines that may multiply the weights; the fastest of them counts."""
+    """Return the rooflines that may multiply the weights; the fastest of them counts.
+
+    Args:
+        record: accelerator.
+        measured: its measured rooflines by number format, none for published peaks.
+        kind: type of the weights.
+        use: what for.
+
+    Returns:
+        Rooflines, none where the accelerator has no rate for the weights.
+    """
     # Quantized weights that are trained around are widened to 16 bits for every product.
     narrow = ("fp8", "int8") if use == "lora" else ()
     peaks = {name: rate for name, rate in record.peak_flops_per_s.items() if name not in narrow}
@@ -315,7 +370,7 @@ def _rate_forecast(use: Use, rate: float, machine: Machine) -> Forecast:
     )
 
 
-def _hour(record: Accelerator, site: Site | None) -> ChipHour | None:
+def known_hour(record: Accelerator, site: Site | None) -> ChipHour | None:
     """Return what an accelerator costs for an hour; None where no rent is known."""
     if site is None:
         return None

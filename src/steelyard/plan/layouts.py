@@ -1,7 +1,7 @@
 """Every split of a cluster into data, tensor and pipeline groups, costed in one array pass."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.layout import RECOMPUTE, Layout
+from steelyard.cost.memory import MemoryBreakdown
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
 
@@ -46,6 +47,7 @@ class LayoutSearch:
         cost: cost of each candidate.
         fits: whether memory suffices.
         limit_bytes: memory a candidate may use.
+        sequence_length: tokens per sequence.
     """
 
     data: Array
@@ -58,6 +60,7 @@ class LayoutSearch:
     cost: StepCost
     fits: Array
     limit_bytes: float
+    sequence_length: int
 
     @property
     def num_accelerators(self) -> Array:
@@ -73,6 +76,16 @@ class LayoutSearch:
     def memory_bytes(self) -> Array:
         """Memory of the fullest accelerator of each candidate."""
         return np.asarray(self.cost.memory.total)
+
+    def one_cost(self, index: int) -> StepCost:
+        """Return the cost of one candidate as plain values."""
+
+        def at(record: Any) -> dict[str, Any]:
+            values = {item.name: getattr(record, item.name) for item in fields(record)}
+            return {name: _at(value, index) for name, value in values.items() if name != "memory"}
+
+        memory = MemoryBreakdown(**at(self.cost.memory))
+        return StepCost(**at(self.cost), memory=memory)
 
     def best(self, allowed: Array) -> int:
         """Return the index of the fastest allowed candidate, -1 when none is allowed.
@@ -100,6 +113,11 @@ class LayoutSearch:
             "recompute": RECOMPUTE[int(self.recompute[index])],
             "sequence_parallel": bool(self.tensor[index] > 1),
         }
+
+
+def _at(value: Any, index: int) -> float:
+    """Return a candidate's value of what may be the same for all."""
+    return float(value[index]) if np.ndim(value) else float(value)
 
 
 def accelerator_counts(num_nodes: int, per_node: int) -> list[int]:
@@ -176,7 +194,9 @@ def search_layouts(
     )
     limit = machine.memory_bytes * (1 - reserve_fraction)
     fits = np.asarray(cost.memory.total) <= limit
-    return LayoutSearch(**columns, cost=cost, fits=fits, limit_bytes=limit)
+    return LayoutSearch(
+        **columns, cost=cost, fits=fits, limit_bytes=limit, sequence_length=sequence_length
+    )
 
 
 def _splits(

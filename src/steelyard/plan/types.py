@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from steelyard.cost.why.chain import ChainStep
 from steelyard.errors import ConfigError
 from steelyard.quantity import Forecast
 
@@ -60,6 +61,7 @@ class Plan:
         binding_constraint: what keeps the plan from being better.
         notes: assumptions a reader should know.
         unknown: quantities without a forecast, each with what is missing.
+        why: chain of formulas behind the forecasts, where it was asked for.
     """
 
     choice: dict[str, Any]
@@ -68,6 +70,7 @@ class Plan:
     binding_constraint: str = ""
     notes: list[str] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
+    why: list[ChainStep] = field(default_factory=list)
 
     def forecast(self, quantity: str) -> Forecast:
         """Return the forecast of a quantity.

@@ -5,6 +5,8 @@ loss may lose the last commits before it, and corrupts nothing.
 """
 
 import functools
+import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +22,8 @@ from steelyard.errors import BackendError, CapacityError, StoreError
 __all__ = ["ARTIFACTS", "CHECKS", "FORECASTS", "MEASUREMENTS", "RUNS", "Database"]
 
 _BUSY_MS = 60_000
+_SILENT_MS = 1_000
+"""A writer that waits for longer says so."""
 _LOCK = 0x5353  # any fixed number: PostgreSQL's advisory lock while the tables are made
 _METADATA = MetaData()
 _ROW = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
@@ -262,6 +266,21 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     """Begin a transaction; a writer takes its place in the queue at once."""
     # A plain BEGIN reads first and asks for the write lock later. When another writer committed in
     # between, SQLite refuses the upgrade at once and no timeout helps.
-    connection.exec_driver_sql(
-        "BEGIN IMMEDIATE" if connection.get_execution_options().get("steelyard_write") else "BEGIN"
+    if not connection.get_execution_options().get("steelyard_write"):
+        connection.exec_driver_sql("BEGIN")
+        return
+    driver: Any = connection.connection.driver_connection
+    driver.execute(f"PRAGMA busy_timeout={_SILENT_MS}").close()
+    try:
+        driver.execute("BEGIN IMMEDIATE").close()
+        return
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise
+    finally:
+        driver.execute(f"PRAGMA busy_timeout={_BUSY_MS}").close()
+    place = connection.engine.url.database
+    sys.stderr.write(
+        f"the run store {place} is locked by another process: waiting, for a minute at most\n"
     )
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from steelyard import units
+from steelyard.cli.following import say_next
 from steelyard.cli.laws.options import (
     FLAG,
     MANY,
@@ -38,6 +39,8 @@ def predict(
 ) -> None:
     """Predict a run.
 
+    Example: steelyard laws predict --published besiroglu2024 --at parameters=7B tokens=1.4T
+
     Args:
         at: the run as NAME=NUMBER, such as parameters=7B tokens=1.4T.
         law: which law to ask.
@@ -55,6 +58,8 @@ def predict(
         print(dump({"run": run} | asdict(said) | known | {"source": asked.source}))
     else:
         prediction_page(asked, run, said, distance, level).print()
+        if {"parameters", "tokens"} <= {*asked.law.inputs}:
+            say_next("laws", "allocate", *options.words(), "--flops", "1e22FLOP")
 
 
 def allocate(
@@ -70,6 +75,8 @@ def allocate(
     json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Split a training budget between model size and tokens.
+
+    Example: steelyard laws allocate --published besiroglu2024 --flops 1e22FLOP
 
     Args:
         flops: budget, such as 1e22FLOP.
@@ -103,7 +110,13 @@ def allocate(
     chosen = laws.allocate(
         asked, budget, limits=laws.Limits(**given), recipe=recipe, extrapolate=options.extrapolate
     )
-    print(dump(asdict(chosen))) if json else allocation_page(chosen).print()
+    if json:
+        print(dump(asdict(chosen)))
+        return
+    allocation_page(chosen).print()
+    where = ("--accelerator", "H100-SXM5-80GB", "--count", "8", "--deadline", "10 years")
+    same_law = ("--law", options.published) if options.published else ()
+    say_next("plan", "train", "--budget", flops, *where, *same_law)
 
 
 def next_cell(
@@ -116,6 +129,9 @@ def next_cell(
     json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Say which run to do next to sharpen a prediction most per FLOP.
+
+    Example: steelyard laws next --fit law.json --at parameters=1B tokens=20B --parameters 10M,30M
+    --tokens 1B,3B
 
     Args:
         at: the run whose prediction should become sharper, NAME=NUMBER.
@@ -146,6 +162,7 @@ def next_cell(
         print(dump({"best": found.best, **found.inputs, **known}))
     else:
         candidates_page(found).print()
+        say_next("laws", "predict", *options.words(), "--at", *at)
 
 
 _KEYS = (
@@ -166,6 +183,8 @@ _KEYS = (
 def registry(name: str = "", *, json: Annotated[bool, FLAG] = False) -> None:
     """List the published laws, or show one.
 
+    Example: steelyard laws registry besiroglu2024
+
     Args:
         name: name of one law; all unless given.
         json: print JSON instead of a table.
@@ -182,6 +201,7 @@ def registry(name: str = "", *, json: Annotated[bool, FLAG] = False) -> None:
         print(dump(rows))
     else:
         (law_page(chosen[0]) if name else registry_page(chosen)).print()
+        say_next("laws", "registry", *(() if name else (chosen[0].name,)))
 
 
 def theory(
@@ -198,6 +218,8 @@ def theory(
     json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Solve a model of learning exactly: loss over steps, width and samples, and what binds.
+
+    Example: steelyard laws theory
 
     Args:
         a: source exponent, power of the target along mode k ~ k^-a, above 1.
@@ -241,3 +263,5 @@ def theory(
         print(dump(value))
     else:
         theory_page(title, model, curve, binding, best).print()
+        if not budget:
+            say_next("laws", "theory", "--a", a, "--b", b, "--budget", 1_000_000)

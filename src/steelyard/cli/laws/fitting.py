@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from steelyard.cli.following import say_next
 from steelyard.cli.laws.options import FLAG, MANY, TableOptions, chart_file, dump, numbers
 from steelyard.cli.laws.pages import compare_page, fit_page, isoflop_page
 from steelyard.errors import ConfigError
@@ -36,6 +37,8 @@ def fit(
     json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Fit a law to the runs of a table.
+
+    Example: steelyard laws fit runs.csv --law chinchilla --out law.json
 
     Args:
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
@@ -77,6 +80,10 @@ def fit(
         asked = fitted.law.names if profile == ("all",) else profile
         named = dict.fromkeys((*asked, *_loose(fitted)))
         fit_page(fitted, [fitted.profile(name) for name in named]).print()
+        if out is not None and {"parameters", "tokens"} <= {*fitted.law.inputs}:
+            say_next("laws", "allocate", "--fit", out, "--flops", "1e21FLOP", "--extrapolate")
+        else:
+            say_next("laws", "compare", file, *(table or TableOptions()).words())
 
 
 def compare(
@@ -90,6 +97,8 @@ def compare(
     json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Find the law that foretells large runs from small ones best.
+
+    Example: steelyard laws compare runs.csv --law chinchilla kaplan
 
     Args:
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
@@ -119,6 +128,8 @@ def compare(
         print(dump({"best": found.best.name, "cuts": found.sizes, "forms": rows}))
     else:
         compare_page(found, points.source).print()
+        how = ("--law", found.best.name, "--out", "law.json")
+        say_next("laws", "fit", file, *how, *(table or TableOptions()).words())
 
 
 def isoflop(
@@ -132,6 +143,8 @@ def isoflop(
     json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Find the best model size of each compute budget, and how it grows with compute.
+
+    Example: steelyard laws isoflop runs.csv --at 1e21FLOP
 
     Args:
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
@@ -171,6 +184,7 @@ def isoflop(
         print(dump(value))
     else:
         isoflop_page(found, budget).print()
+        say_next("laws", "compare", file, *(table or TableOptions()).words())
 
 
 def _loose(fitted: "Fit") -> list[str]:

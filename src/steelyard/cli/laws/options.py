@@ -2,12 +2,13 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
+from steelyard.cli.flags import flag_name
 from steelyard.errors import ConfigError, DataError
 from steelyard.runs.save import CHART_ENDINGS
 from steelyard.units import parse
@@ -37,7 +38,7 @@ MANY = cyclopts.Parameter(consume_multiple=True, negative=())
 class TableOptions:
     """Which columns and rows of a table to read, and what they mean.
 
-    Attributes:
+    Args:
         loss: column with the loss.
         parameters: column with the model sizes; the one called parameters unless given.
         tokens: column with the training tokens; the one called tokens unless given.
@@ -63,6 +64,16 @@ class TableOptions:
     schedule: str = ""
     kind: str = "train"
     drop_invalid: Annotated[bool, FLAG] = False
+
+    def words(self) -> list[str]:
+        """Return the options as they are typed, those that differ from their defaults."""
+        found: list[str] = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value != item.default:
+                values = [] if value is True else value if isinstance(value, tuple) else [value]
+                found += [f"--{flag_name(item.name)}", *values]
+        return found
 
     def read(self, file: Path) -> "RunTable":
         """Read the table.
@@ -116,7 +127,7 @@ class TableOptions:
 class LawOptions:
     """Which law to ask.
 
-    Attributes:
+    Args:
         fit: file made by `laws fit --out`.
         published: name of a published law; see `laws registry`.
         extrapolate: allow runs more than two decades beyond the fitted points.
@@ -125,6 +136,11 @@ class LawOptions:
     fit: Path | None = None
     published: str = ""
     extrapolate: Annotated[bool, FLAG] = False
+
+    def words(self) -> list[str]:
+        """Return the options as they are typed."""
+        law = ["--published", self.published] if self.published else ["--fit", str(self.fit)]
+        return [*law, *(["--extrapolate"] if self.extrapolate else [])]
 
     def law(self) -> "Fit":
         """Take the law from exactly one of the two options.

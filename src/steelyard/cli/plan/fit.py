@@ -1,7 +1,7 @@
 """`steelyard plan fit`: whether and where a model fits, how fast it is there, and for how much."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 from steelyard import catalog
@@ -9,17 +9,22 @@ from steelyard.catalog import Architecture
 from steelyard.catalog.hardware import Accelerator
 from steelyard.catalog.records import WORLD_AVERAGE
 from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, print_json
+from steelyard.cli.records import records_of
+from steelyard.cli.why import plain_steps, why_section
 from steelyard.config import to_plain
-from steelyard.cost.money import OLD_PRICE
+from steelyard.cost.money import OLD_PRICE, known_purchase_usd, with_rent
 from steelyard.cost.roofline import Machine
 from steelyard.cost.weights import WEIGHT_TYPES
+from steelyard.cost.why.chain import ChainStep
 from steelyard.errors import ConfigError
 from steelyard.plan.fit import COUNTS, USES, Placement, Use, fits_on, place
 from steelyard.plan.largest import largest_served
 from steelyard.plan.machines import measured_machines
+from steelyard.plan.placement_why import placement_chain
 from steelyard.plan.shapes import model_of
-from steelyard.runs.report import Cell, Column, Report, Section, Table
+from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
 
 __all__ = ["fit", "old_prices", "weight_types"]
@@ -39,6 +44,7 @@ def fit(
     count: int = 0,
     price: str = "",
     rows: int = _ROWS,
+    why: Switch = False,
     json: Switch = False,
 ) -> int:
     """Say where a model fits for serving and training, how fast it is there, and for how much.
@@ -58,6 +64,7 @@ def fit(
         count: accelerators of that kind; the fewest that suffice when 0.
         price: rent of one accelerator and hour, such as "2.5 USD"; that of the catalog when empty.
         rows: rows of each table.
+        why: print the chain of formulas behind the first row of each table.
         json: print all placements as JSON.
 
     Returns:
@@ -68,14 +75,13 @@ def fit(
         raise ConfigError("--users and --rows are at least 1, --count at least 0")
     kinds = weight_types(weights)
     if not model and not params:
-        _print_largest(tokens, kinds, rows, json=json)
-        return 0
-    arch, _ = model_of(model or params)
-    records = _records(accelerator, price)
+        return _print_largest(tokens, kinds, rows, why=why, json=json)
+    arch, _ = model_of(model or params, sequence_length=tokens)
+    asked = _Question(arch, model or params, _records(accelerator, price), tokens, users, why)
     found: dict[Use, list[Placement]] = {
         item: place(
             arch,
-            records,
+            asked.records,
             use=item,
             context=tokens,
             users=users,
@@ -89,14 +95,108 @@ def fit(
     _check_any(everything)
     fits = any(item.fits for item in everything)
     if json:
-        print_json([_plain(item) for item in everything])
-    else:
-        title = f"Where {arch.name} fits"
-        if not fits:
-            title = _lack(everything, arch, records, tokens, users)
-        subtitle = f"{tokens:,} tokens of context, {users} served together"
-        _print(title, subtitle, found, rows, one_kind=bool(accelerator))
+        print_json(_values(asked, found))
+        return 0 if fits else 1
+    least = min(everything, key=lambda item: item.memory.total / item.limit_bytes)
+    enough = 0 if fits else asked.enough(least)
+    title = f"Where {arch.name} fits" if fits else _lack(least, arch, enough)
+    _print(title, asked, found, rows, one_kind=bool(accelerator))
+    _say_next(asked, everything[0] if fits else least, fits, enough)
     return 0 if fits else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked: a model, where, and how it is used.
+
+    Attributes:
+        arch: model.
+        name: how the user called it.
+        records: accelerators to look at, each with its measured rooflines.
+        context: tokens of each sequence.
+        users: sequences served together.
+        why: whether the chain is shown.
+    """
+
+    arch: Architecture
+    name: str
+    records: list[tuple[Accelerator, dict[str, Machine]]]
+    context: int
+    users: int
+    why: bool
+
+    @property
+    def beyond(self) -> str:
+        """A sentence where the context is longer than the model was made for, else empty."""
+        most = self.arch.max_positions
+        if not most or self.context <= most:
+            return ""
+        return f"{self.context:,} tokens are more than the {most:,} that {self.name} was made for"
+
+    def record(self, item: Placement) -> tuple[Accelerator, dict[str, Machine]]:
+        """Return the accelerator of a placement, with its measured rooflines."""
+        return next(found for found in self.records if found[0].name == item.accelerator)
+
+    def chain(self, item: Placement) -> list[ChainStep]:
+        """Return the chain of formulas behind a placement."""
+        record, measured = self.record(item)
+        return placement_chain(
+            self.arch,
+            record,
+            measured,
+            item,
+            context=self.context,
+            users=self.users,
+            site=catalog.site(WORLD_AVERAGE),
+        )
+
+    def enough(self, item: Placement) -> int:
+        """Return how many accelerators of a placement's kind would do, 0 for none."""
+        return fits_on(
+            self.arch,
+            self.record(item)[0],
+            use=item.use,
+            weights=item.weights,
+            context=self.context,
+            users=self.users,
+        )
+
+
+def _values(asked: _Question, found: dict[Use, list[Placement]]) -> list[dict[str, Any]]:
+    """Return the placements as JSON values, the first of each use with its chain."""
+    plain: list[dict[str, Any]] = []
+    for placed in found.values():
+        for place_number, item in enumerate(placed):
+            purchase, _ = known_purchase_usd(asked.record(item)[0])
+            plain.append(
+                _plain(item)
+                | {"purchase_usd": purchase or None, "beyond_positions": bool(asked.beyond)}
+                | (
+                    {"why": plain_steps(asked.chain(item))}
+                    if asked.why and not place_number
+                    else {}
+                )
+            )
+    return plain
+
+
+def _say_next(asked: _Question, item: Placement, fits: bool, enough: int) -> None:
+    """Say what to ask next: who does it for least, or where it would fit."""
+    if fits and item.use == "serve":
+        load = ("--rate", "1 request/s", "--weights", item.weights)
+        say_next("plan", "which", "--model", asked.name, *load)
+    elif fits:
+        where = ("--accelerator", item.accelerator, *_count(item))
+        say_next("plan", "train", "--budget", "1 day", *where, "--model", asked.name)
+    else:
+        where = ("--accelerator", item.accelerator, "--count", enough) if enough else ()
+        how = ("--context", asked.context, "--users", asked.users, "--weights", item.weights)
+        say_next("plan", "fit", asked.name, "--use", item.use, *how, *where)
+
+
+def _count(item: Placement) -> tuple[object, ...]:
+    """Return the option that counts accelerators; there is only one of this machine."""
+    return () if item.accelerator == THIS_MACHINE else ("--count", item.count)
 
 
 def _check_any(placed: list[Placement]) -> None:
@@ -132,7 +232,7 @@ def _records(name: str, price: str) -> list[tuple[Accelerator, dict[str, Machine
     records = [catalog.accelerator(item) for item in names]
     if price:
         rent = parse(price, "USD", where="--price")
-        records = [replace(record, price_usd_per_hour=rent, price_date="") for record in records]
+        records = [with_rent(record, rent) for record in records]
     # A user's own record may be called this-machine too; only a calibration is measured.
     return [
         (record, measured_machines() if record.confidence == "measured" else {})
@@ -141,13 +241,16 @@ def _records(name: str, price: str) -> list[tuple[Accelerator, dict[str, Machine
 
 
 def _print(
-    title: str, subtitle: str, found: dict[Use, list[Placement]], rows: int, *, one_kind: bool
+    title: str, asked: _Question, found: dict[Use, list[Placement]], rows: int, *, one_kind: bool
 ) -> None:
     """Print a table per use: what fits first, the cheapest on top."""
-    sections = [
-        Section(USES[use].capitalize(), [_table(_shown(placed, rows, one_kind))])
-        for use, placed in found.items()
-    ]
+    subtitle = f"{asked.context:,} tokens of context, {asked.users} served together"
+    sections = [Section("", [Text(f"**{asked.beyond}**.")])] if asked.beyond else []
+    for use, placed in found.items():
+        sections.append(Section(USES[use].capitalize(), [_table(_shown(placed, rows, one_kind))]))
+        if asked.why and placed:
+            head = f"How the first row comes about: {placed[0].count} x {placed[0].accelerator}"
+            sections.append(why_section(asked.chain(placed[0]), head))
     Report(title, subtitle, sections).print()
 
 
@@ -181,6 +284,9 @@ def _table(placed: list[Placement]) -> Table:
     if len(sources) == 1:
         caption = f"{caption}; {next(iter(sources))}"
     caption += old_prices(item.price_source for item in placed)
+    own = [item for item in placed if item.accelerator == THIS_MACHINE]
+    if own and (said := _record_words(own[0].use)):
+        caption += f"; {said}"
     return Table(columns=heads, rows=[_row(item) for item in placed], caption=caption)
 
 
@@ -212,35 +318,42 @@ def _plain(item: Placement) -> dict[str, Any]:
     return to_plain(item) | {"fits": item.fits}
 
 
-def _lack(
-    placed: list[Placement],
-    arch: Architecture,
-    records: list[tuple[Accelerator, dict[str, Machine]]],
-    context: int,
-    users: int,
-) -> str:
+def _lack(least: Placement, arch: Architecture, enough: int) -> str:
     """Say what the least short placement needs, has, and how many would do."""
-    least = min(placed, key=lambda item: item.memory.total / item.limit_bytes)
-    record = next(item for item, _ in records if item.name == least.accelerator)
-    count = fits_on(
-        arch, record, use=least.use, weights=least.weights, context=context, users=users
-    )
-    enough = f"; fits on {count}" if count else ""
     return (
         f"{arch.name} does not fit: needs {pretty(least.memory.total, 'byte')} in {least.weights}, "
-        f"{least.count} x {least.accelerator} has {pretty(least.limit_bytes, 'byte')} each{enough}"
+        f"{least.count} x {least.accelerator} has {pretty(least.limit_bytes, 'byte')} each"
+        + (f"; fits on {enough}" if enough else "")
     )
 
 
-def _print_largest(context: int, weights: tuple[str, ...], rows: int, *, json: bool) -> None:
+def _print_largest(
+    context: int, weights: tuple[str, ...], rows: int, *, why: bool, json: bool
+) -> int:
     """Print the largest models that this machine serves at a bearable pace."""
-    record = catalog.accelerator(THIS_MACHINE)
-    found = largest_served(record, measured_machines(), context=context, weights=weights)
+    record, measured = catalog.accelerator(THIS_MACHINE), measured_machines()
+    found = largest_served(record, measured, context=context, weights=weights)
     if json:
         print_json([{"model": arch.name} | _plain(item) for arch, item in found])
-        return
+        return 0
     heads = [Column("model"), *_table([]).columns[1:]]
-    table = Table(columns=heads, rows=[[arch.name, *_row(item)[1:]] for arch, item in found[:rows]])
-    title = "What this machine serves"
+    lines = [[arch.name, *_row(item)[1:]] for arch, item in found[:rows]]
+    caption = _record_words("serve")
+    sections = [Section("", [Table(columns=heads, rows=lines, caption=caption)])]
     subtitle = f"largest first, {context:,} tokens of context, 5 tokens/s or more"
-    Report(title, subtitle, [Section("", [table])]).print()
+    if why and found:
+        arch, item = found[0]
+        asked = _Question(arch, arch.name, [(record, measured)], context, 1, why)
+        sections.append(why_section(asked.chain(item), f"How {arch.name} comes about"))
+    Report("What this machine serves", subtitle, sections).print()
+    if found:
+        first = ("fit", found[0][0].name, "--accelerator", THIS_MACHINE, "--use", "serve")
+        say_next("plan", *first, "--context", context)
+    return 0
+
+
+def _record_words(use: Use) -> str:
+    """Say how good such forecasts have been on this machine, empty without a record."""
+    name = "serve.tpot" if use == "serve" else "train.step_time"
+    found = records_of(THIS_MACHINE, "serve" if use == "serve" else "train")
+    return f"{name} on this machine: {found[name]}" if name in found else ""

@@ -7,7 +7,11 @@ from typing import Any
 from steelyard import laws
 from steelyard.catalog import Architecture
 from steelyard.catalog.parameters import count_parameters
+from steelyard.catalog.stored import THIS_MACHINE
+from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch, forecast_table, print_json
+from steelyard.cli.records import records_of
+from steelyard.cli.why import plain_steps, why_section
 from steelyard.config import to_plain
 from steelyard.cost import model_flops_per_token
 from steelyard.errors import ConfigError
@@ -19,7 +23,7 @@ from steelyard.plan.spend import plan_within, read_budget
 from steelyard.plan.types import AllocationLike, layout_words
 from steelyard.quantity import Provenance
 from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
-from steelyard.units import parse
+from steelyard.units import parse, pretty
 
 __all__ = ["train"]
 
@@ -39,6 +43,7 @@ def train(
     deadline: str = "1 year",
     nodes: int = 0,
     price_per_hour: str = "",
+    why: Switch = False,
     json: Switch = False,
 ) -> None:
     """Plan the training run that a budget of compute, money or time buys.
@@ -65,6 +70,7 @@ def train(
         nodes: most nodes of the cluster to use, 0 for all.
         price_per_hour: rent of one accelerator, such as "2.5 USD"; amortized or list price when
             empty.
+        why: print the chain of formulas behind the forecasts, with the numbers put in.
         json: print the plan as JSON.
     """
     _check_one(cluster, accelerator)
@@ -85,7 +91,7 @@ def train(
         limit = parse(deadline, "s", where="--deadline")
         how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
         # An accelerator that is named apart from a cluster is rented, where a rent is known.
-        how |= {"prefers_rent": bool(accelerator)}
+        how |= {"prefers_rent": bool(accelerator), "explains": why}
         return _plan(allocation, machines, **sizes, **how)
 
     allowed = read_budget(budget, where="--budget")
@@ -95,7 +101,8 @@ def train(
     if json:
         print_json(_plain_plan(made) | {"assumptions": notes})
     else:
-        _print(made, str(allowed), notes)
+        _print(made, str(allowed), notes, is_own=THIS_MACHINE in (cluster, accelerator))
+        _say_next(made, model, machines)
 
 
 def _check_one(cluster: str, accelerator: str) -> None:
@@ -166,7 +173,7 @@ def _plan(allocation: AllocationLike, machines: Machines, **how: Any) -> Plan:
 
 def _plain_plan(made: Plan) -> dict[str, Any]:
     """Return a plan as JSON values; quantities without a forecast are null, with the reason."""
-    values = to_plain(made)
+    values = to_plain(made) | {"why": plain_steps(made.why)}
     values["forecasts"] += [
         {"quantity": name, "value": None, "low": None, "high": None, "source": reason}
         for name, reason in made.unknown.items()
@@ -174,7 +181,19 @@ def _plain_plan(made: Plan) -> dict[str, Any]:
     return values
 
 
-def _print(made: Plan, budget: str, assumptions: list[str]) -> None:
+def _say_next(made: Plan, model: str, machines: Machines) -> None:
+    """Say what to ask after a plan: who does it for less, or the whole loop on this machine."""
+    if machines.calibrated:
+        say_next("quickstart")
+        return
+    # The name of a shape that the plan made means nothing to the catalog: its size does.
+    name = model or pretty(made.choice["parameters"], "parameter").removesuffix(" parameters")
+    tokens = f"{made.choice['tokens']:.3g}"
+    count = made.choice["num_accelerators"]
+    say_next("plan", "which", "--model", name, "--tokens", tokens, "--count", count)
+
+
+def _print(made: Plan, budget: str, assumptions: list[str], *, is_own: bool) -> None:
     """Print a plan as tables."""
     choice = {**made.choice, "architecture": made.choice["architecture"]["name"]}
     rows: list[list[Cell]] = [
@@ -187,11 +206,15 @@ def _print(made: Plan, budget: str, assumptions: list[str]) -> None:
     )
     notes = [Text(f"{name} is left out: {why}.") for name, why in made.unknown.items()]
     notes += [Text(f"{note}.") for note in assumptions]
+    # A published law was fitted elsewhere: it has no record here.
+    records = records_of(THIS_MACHINE, "train") if is_own else {}
     sections = [
         Section("Choice", [chosen, Text(f"Bound by {made.binding_constraint}.")]),
-        Section("Forecasts", [forecast_table(made.forecasts), *notes]),
+        Section("Forecasts", [forecast_table(made.forecasts, records), *notes]),
         Section("Rejected", [rejected]),
     ]
+    if made.why:
+        sections.append(why_section(made.why))
     Report(f"Plan for {budget}", f"on {made.choice['cluster']}", sections).print()
 
 
