@@ -180,4 +180,4 @@ def test_the_quickstart_ends_with_its_record_and_what_to_serve(home, monkeypatch
         ask(capsys, "quickstart", "--out", str(home / "out"))
     text = " ".join(shown.getvalue().split())
     assert "train.step_time within 10 % in 2 of 2 so far" in text
-    assert f"next: steelyard serve {home / 'out' / 'target' / 'model'}" in text
+    assert f"next: steelyard serve {home / 'out'}" in text
