@@ -61,6 +61,8 @@ class MemoryBreakdown:
         activations: bytes saved for the backward pass, or used by the running step when serving.
         kv_cache: bytes of the keys and values kept.
         workspace: bytes of logits and temporaries at the largest moment.
+        packed: bytes of the copy of the weights that kernels read, beside the weights.
+        process: bytes of the process itself: interpreter, libraries, free blocks that are kept.
         total: most bytes held at one moment; at most the sum of the parts.
     """
 
@@ -70,6 +72,8 @@ class MemoryBreakdown:
     activations: Any
     kv_cache: Any = 0.0
     workspace: Any
+    packed: Any = 0.0
+    process: Any = 0.0
     total: Any
 
 

@@ -14,6 +14,9 @@ from steelyard.quantity import Provenance
 __all__ = ["Efficiencies", "Machine", "MatmulCurve", "operator_times_s", "roofline_time_s"]
 
 Array = NDArray[np.float64]
+ENGINE_PROCESS_BYTES, TRAINER_PROCESS_BYTES = 380e6, 335e6
+"""What processes of the engine and the trainer hold without a model where that was not measured:
+torch 2.13 for CPUs on x86-64 Linux, of which 0.1 to 0.17 GB are mapped libraries."""
 DTYPE_BYTES = {
     "fp64": 8.0,
     "fp32": 4.0,
@@ -126,6 +129,9 @@ class Machine:
             theirs.
         curve: measured matmul rates, None for a published machine.
         fused: whether kernels are fused (GPU stacks) or eager (CPU).
+        engine_process_bytes: what a process of this package's engine holds without a model; 0 where
+            something else than this package runs, as on published machines.
+        trainer_process_bytes: what a process of its trainer holds without a model, likewise.
         provenance: measured for a calibrated machine, else assumed.
         source: record and efficiencies it was made from.
     """
@@ -145,6 +151,8 @@ class Machine:
     efficiencies: Efficiencies = field(default_factory=Efficiencies)
     curve: MatmulCurve | None = None
     fused: bool = True
+    engine_process_bytes: float = 0.0
+    trainer_process_bytes: float = 0.0
     provenance: Provenance = "assumed"
     source: str = ""
 
@@ -248,6 +256,10 @@ class Machine:
             ),
             curve=curve,
             fused=not is_cpu,
+            engine_process_bytes=is_cpu
+            * (calibration.engine_process_bytes or ENGINE_PROCESS_BYTES),
+            trainer_process_bytes=is_cpu
+            * (calibration.trainer_process_bytes or TRAINER_PROCESS_BYTES),
             provenance="measured",
             source=f"calibration of {calibration.machine} ({calibration.description})",
         )

@@ -29,6 +29,7 @@ from steelyard.cost.weights import (
 )
 from steelyard.errors import CatalogError
 from steelyard.plan.budget import step_relative
+from steelyard.plan.own import has_engine, own_memory
 from steelyard.plan.rates import Load, Use, decode_rate, training_rate
 from steelyard.quantity import Forecast
 
@@ -49,8 +50,6 @@ statements of what fits come out right."""
 PREFILL_CHUNK = 512
 """Most prompt tokens of one serving step, as engines split them by default."""
 _LORA_RANK = 16
-_ENGINE_TYPES = ("fp32", "bf16")
-"""Weight types that the engines of this package compute with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +69,7 @@ class Placement:
         price_source: where the price of the accelerator stands.
         bound: "compute", "bandwidth" or "links", what limits the speed; "memory" where it does not
             fit.
-        has_engine: whether an engine of this package computes with this weight type.
+        has_engine: whether an engine of this package computes with the model in this weight type.
     """
 
     use: Use
@@ -128,7 +127,7 @@ def place(
         _placement(arch, record, measured, kind, load, held, site)
         for record, measured in accelerators
         for kind in kinds
-        if (held := _possible(record, measured, needs[kind.name]))
+        if (held := _possible(arch, record, measured, kind, load, needs[kind.name]))
     ]
     return sorted(found, key=_rank)
 
@@ -238,8 +237,19 @@ def _adapter_parameters(arch: Architecture) -> float:
     return float(_LORA_RANK * (table.count * (table.n + table.k))[layer].sum())
 
 
-def _possible(record: Accelerator, measured: Mapping[str, Machine], needs: _Needs) -> _Needs:
+def _possible(
+    arch: Architecture,
+    record: Accelerator,
+    measured: Mapping[str, Machine],
+    kind: WeightType,
+    load: Load,
+    needs: _Needs,
+) -> _Needs:
     """Return the needs whose count the accelerator can share."""
+    # Of this machine is known what runs there, and what that holds.
+    own = own_memory(arch, kind.name, load, measured)
+    if own is not None:
+        return [(1, Layout(), own)] if any(need[0] == 1 for need in needs) else []
     # A calibrated machine has no second of its kind; chips without a known link cannot share work.
     is_alone = measured or not (record.scale_up_bytes_per_s or record.host_link_bytes_per_s)
     return [need for need in needs if need[0] == 1 or not is_alone]
@@ -265,7 +275,7 @@ def _placement(
         weights=kind.name,
         memory=memory,
         limit_bytes=limit,
-        has_engine=kind.name in _ENGINE_TYPES,
+        has_engine=has_engine(arch, kind.name, load.use),
     )
     machines = _machines(record, measured, kind, load.use)
     if chosen is None or not machines:
