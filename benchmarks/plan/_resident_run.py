@@ -13,8 +13,10 @@ import numpy as np
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.config import convert
+from steelyard.plan.idle import NoiseTokens
+from steelyard.train.memory import peak_resident_bytes
 
-__all__ = ["Job", "RandomTokens", "main"]
+__all__ = ["Job", "main"]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +29,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         sequence_length: tokens of each sequence, prompt and output together when served.
         batch: sequences served together, or of a training step.
         folder: of the model to write or serve; a training run has one of its own.
-        outputs: tokens that each served sequence writes.
         steps: training steps.
     """
 
@@ -37,36 +38,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     sequence_length: int
     batch: int
     folder: str = ""
-    outputs: int = 8
     steps: int = 5
-
-
-class RandomTokens:
-    """Uniform noise in memory; its size does not depend on the run."""
-
-    bytes_per_token = 1.0
-    tokenizer = None
-
-    def __init__(self, vocab_size: int) -> None:
-        """Draw the tokens."""
-        self.vocab_size = vocab_size
-        self._tokens = np.random.default_rng(0).integers(0, vocab_size, 1 << 17, dtype=np.int32)
-        self.num_tokens = len(self._tokens)
-        self.heldout_tokens = self._tokens[:8192]
-
-    def batch(self, index: int, batch_size: int, sequence_length: int, seed: int, /) -> np.ndarray:
-        """Cut windows [B, T + 1] at places drawn from the seed and the index."""
-        draw = np.random.default_rng((seed, index))
-        starts = draw.integers(0, self.num_tokens - sequence_length - 1, batch_size)
-        return self._tokens[starts[:, None] + np.arange(sequence_length + 1)].astype(np.int64)
-
-
-def resident_bytes(name: str = "VmHWM") -> int:
-    """Return a line of /proc/self/status in bytes; VmHWM is the peak of resident memory."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}")
 
 
 def _write(job: Job, arch: Architecture) -> None:
@@ -105,12 +77,13 @@ def _serve(job: Job, arch: Architecture) -> dict[str, object]:
         max_num_seqs=job.batch,
     )
     llm = make_engine(checkpoint.load(job.folder, dtype=dtype), options)
-    ready = resident_bytes("VmRSS")
+    # The first sequence must still run when the last one's prompt is done: then the pool is full.
+    outputs = -(-job.batch * job.sequence_length // options.token_budget) + 8
     draw = np.random.default_rng(0)
-    length = job.sequence_length - job.outputs
+    length = job.sequence_length - outputs
     prompts = [draw.integers(0, arch.vocab_size, length).tolist() for _ in range(job.batch)]
-    llm.generate(prompts, SamplingParams(max_tokens=job.outputs))
-    return {"kernel": llm.runner.kernel, "ready_bytes": ready}
+    llm.generate(prompts, SamplingParams(max_tokens=outputs))
+    return {"kernel": llm.runner.kernel}
 
 
 def _train(job: Job, arch: Architecture) -> dict[str, object]:
@@ -129,7 +102,7 @@ def _train(job: Job, arch: Architecture) -> dict[str, object]:
         checkpoint_at=(),
     )
     with tempfile.TemporaryDirectory() as folder:
-        result = train(config, RandomTokens(arch.vocab_size), Path(folder))
+        result = train(config, NoiseTokens(arch.vocab_size), Path(folder))
     return {
         "needed_bytes": result.peak_memory_bytes,
         "above_start_bytes": result.resident_peak_bytes,
@@ -145,7 +118,7 @@ def main(arguments: list[str]) -> int:
         said: dict[str, object] = {}
     else:
         said = _serve(job, arch) if job.use == "serve" else _train(job, arch)
-    said |= {"peak_bytes": resident_bytes(), "file_bytes": resident_bytes("RssFile")}
+    said["peak_bytes"] = peak_resident_bytes()
     sys.stdout.write(json.dumps(said) + "\n")
     return 0
 

@@ -136,7 +136,7 @@ def test_the_peak_of_a_step_is_what_the_allocator_gives_out(
         arch, batch=batch, sequence_length=length, accumulation=accumulation, dtype=dtype
     )
     measured = most_allocated(steps) + forecast.weights + forecast.optimizer
-    assert measured == pytest.approx(forecast.total, rel=0.03)
+    assert measured == pytest.approx(forecast.total, rel=0.04)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=["llama", "untied", "gpt", "qk-norm"])

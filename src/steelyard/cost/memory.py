@@ -1,6 +1,6 @@
 """What training and serving keep in memory, per accelerator, vectorized over layouts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,20 @@ class MemoryBreakdown:
     packed: Any = 0.0
     process: Any = 0.0
     total: Any
+
+    def at(self, index: int) -> "MemoryBreakdown":
+        """Return the bytes of one of several layouts.
+
+        Args:
+            index: place of the layout in the arrays [layouts].
+        """
+        parts = {item.name: getattr(self, item.name) for item in fields(self)}
+        return MemoryBreakdown(
+            **{
+                name: float(value[index] if np.ndim(value) else value)
+                for name, value in parts.items()
+            }
+        )
 
 
 def parameter_count(arch: Architecture) -> tuple[float, float]:

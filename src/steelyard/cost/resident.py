@@ -116,9 +116,7 @@ def _buffers(arch: Architecture, rows: int) -> float:
     return 4.0 * rows * (2 * arch.hidden_size + 2 * query + 2 * key + inner)
 
 
-def _temporaries(
-    arch: Architecture, rows: int, sequences: int, context: int, size: float
-) -> float:
+def _temporaries(arch: Architecture, rows: int, sequences: int, context: int, size: float) -> float:
     """Return the most bytes that the forward of one layer needs at once.
 
     Beside the residual stream that is the MLP, a prompt chunk's attention, or a batch of decoding

@@ -8,7 +8,7 @@ import numpy as np
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Site
-from steelyard.cost.layout import Layout
+from steelyard.cost.layout import RECOMPUTE, Layout, Recompute
 from steelyard.cost.memory import (
     MIXED,
     PURE_FP32,
@@ -189,17 +189,24 @@ def _memories(arch: Architecture, kind: WeightType, load: Load, counts: tuple[in
             # Query heads are split evenly or not at all.
             if count == 1 or arch.num_heads % count == 0
         ]
-    policies = [
-        (count, Layout(data=count, zero_stage=zero, recompute=recompute))
+    policies: list[tuple[int, int, Recompute]] = [
+        (count, zero, recompute)
         for count in counts
         for zero in ((0, 3) if count > 1 else (0,))
         for recompute in ("none", "full")
     ]
-    return [(count, layout, _training(arch, kind, load, layout)) for count, layout in policies]
+    data, zeros, kept = zip(*policies, strict=True)
+    codes = np.array([RECOMPUTE.index(item) for item in kept])
+    every = Layout(data=np.array(data), zero_stage=np.array(zeros), recompute=codes)
+    found = _training(arch, kind, load, every)
+    return [
+        (count, Layout(data=count, zero_stage=zero, recompute=recompute), found.at(index))
+        for index, (count, zero, recompute) in enumerate(policies)
+    ]
 
 
 def _training(arch: Architecture, kind: WeightType, load: Load, layout: Layout) -> MemoryBreakdown:
-    """Return the memory of training all weights, or adapters over frozen ones."""
+    """Return the memory of training all weights, or adapters over frozen ones, per layout."""
     frozen = Precision(
         weights=stored_bytes(arch, kind) / sum(parameter_count(arch)),
         gradients=0.0,
