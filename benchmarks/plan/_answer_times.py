@@ -63,7 +63,7 @@ def cold_s(names: list[str], *, rounds: int) -> dict[str, float]:
     Returns:
         For each command the slowest model's time in seconds.
     """
-    commands = {"fit": [(*_FIT, name) for name in names]}
+    commands: dict[str, list[tuple[str, ...]]] = {"fit": [(*_FIT, name) for name in names]}
     commands["which"] = [(*_WHICH, name, *goal) for name in names for goal in _GOALS]
     return {
         what: max(statistics.median(_timed(words) for _ in range(rounds)) for words in every)

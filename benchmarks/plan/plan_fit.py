@@ -61,7 +61,7 @@ _QUICK = (
 _SHAPES = (
     _Shape("serve", "gpt2", "fp32", 8, 1024),
     _Shape("serve", "smollm-360m", "fp32", 2, 2048),
-    _Shape("serve", "qwen2.5-0.5b", "bf16", 8, 2048),
+    _Shape("serve", "qwen2.5-0.5b", "bf16", 4, 1024),
     _Shape("serve", "qwen2.5-1.5b", "bf16", 2, 512),
     _Shape("train", "nano-50m", "fp32", 4, 512),
     _Shape("train", "gpt2", "bf16", 2, 512),
@@ -146,7 +146,8 @@ def _machine(idle: dict[str, float]) -> Machine:
         memory_bytes_per_s=1e10,
         fused=False,
         provenance="measured",
-        **idle,
+        engine_process_bytes=idle["engine_process_bytes"],
+        trainer_process_bytes=idle["trainer_process_bytes"],
     )
 
 
@@ -177,16 +178,17 @@ def _mark_checks(names: list[str]) -> list[Check]:
     idle = {"engine_process_bytes": 4e8, "trainer_process_bytes": 4e8}
     machine = _machine(idle)
     record = catalog.accelerator("Xeon-8480+")
-    unmarked = rated = 0
+    unmarked = fitting = rated = 0
     for name in names:
         arch = catalog.architecture_by_name(name)
         placed = place(arch, [(record, {"fp32": machine, "bf16": machine})], weights=_NARROW)
-        rates = [item.tokens_per_s for item in placed if item.tokens_per_s]
         unmarked += sum(item.has_engine for item in placed)
-        rated += sum(rate.low < rate.value < rate.high for rate in rates) == len(rates)
+        fitting += sum(item.fits for item in placed)
+        rates = [item.tokens_per_s for item in placed if item.tokens_per_s]
+        rated += sum(rate.low < rate.value < rate.high for rate in rates)
     return [
         Check("2 marks, narrow weights that claim an engine", float(unmarked), 0.0, "lower"),
-        Check("2 marks, models whose rates all have intervals", rated / len(names), 1.0, "higher"),
+        Check("2 marks, rates forecast with interval", rated / max(fitting, 1), 1.0, "higher"),
     ]
 
 

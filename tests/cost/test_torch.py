@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from steelyard.nn.transformer import build
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.config import SchedulerConfig
 
+Kind = Literal["fp32", "bf16"]
 GPT = {
     "norm": "layernorm",
     "position": "learned",
@@ -100,11 +102,8 @@ def most_allocated(work) -> int:
     """Return the most bytes that torch's allocator gave out at once, beyond those at the start."""
     with torch.profiler.profile(profile_memory=True) as found:
         work()
-    changes = [
-        (event.start_ns(), event.nbytes())
-        for event in found.profiler.kineto_results.events()
-        if event.name() == "[memory]"
-    ]
+    events: list[Any] = found.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
     sizes = [size for _, size in sorted(changes, key=lambda change: change[0])]
     return max(itertools.accumulate(sizes))
 
@@ -145,7 +144,8 @@ def test_an_engine_holds_what_its_account_says(changes):
     arch = small(**changes)
     sequences, context = 3, 40
     config = SchedulerConfig(num_blocks=9, max_model_len=context, token_budget=512)
-    for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+    for kind in get_args(Kind):
+        dtype = torch.float32 if kind == "fp32" else torch.bfloat16
         runner = TorchRunner(build(arch, dtype=dtype), config, native=False)
         forecast = resident_serving_memory(
             arch, sequences=sequences, context=context, dtype=kind, process_bytes=0

@@ -81,6 +81,9 @@ class MemoryBreakdown:
 
         Args:
             index: place of the layout in the arrays [layouts].
+
+        Returns:
+            Plain numbers.
         """
         parts = {item.name: getattr(self, item.name) for item in fields(self)}
         return MemoryBreakdown(

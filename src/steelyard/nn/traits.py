@@ -6,10 +6,13 @@ __all__ = ["unsupported_traits"]
 
 
 def unsupported_traits(arch: Architecture) -> list[str]:
-    """Return what the transformer lacks of an architecture, in words; empty where it can be built.
+    """Say what the transformer lacks of an architecture.
 
     Args:
         arch: architecture to check.
+
+    Returns:
+        The traits in words; none where it can be built.
     """
     traits = {
         f"kind = {arch.kind!r}": arch.kind != "decoder",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.layout import RECOMPUTE, Layout
+from steelyard.cost.memory import MemoryBreakdown
 from steelyard.cost.resident import resident_training_memory
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
@@ -178,18 +179,24 @@ def search_layouts(
         layout=layout,
     )
     if machine.trainer_process_bytes:
-        own = resident_training_memory(
-            arch,
-            batch=columns["micro_batch"],
-            sequence_length=sequence_length,
-            accumulation=columns["accumulation"],
-            dtype="fp32" if machine.dtype_bytes >= 4 else "bf16",
-            process_bytes=machine.trainer_process_bytes,
-        )
-        cost = replace(cost, memory=own)
+        cost = replace(cost, memory=_own_memory(arch, machine, columns, sequence_length))
     limit = machine.memory_bytes * (1 - reserve_fraction)
     fits = np.asarray(cost.memory.total) <= limit
     return LayoutSearch(**columns, cost=cost, fits=fits, limit_bytes=limit)
+
+
+def _own_memory(
+    arch: Architecture, machine: Machine, columns: dict[str, Array], sequence_length: int
+) -> MemoryBreakdown:
+    """Return the memory of this package's own trainer, whose process the machine knows."""
+    return resident_training_memory(
+        arch,
+        batch=columns["micro_batch"],
+        sequence_length=sequence_length,
+        accumulation=columns["accumulation"],
+        dtype="fp32" if machine.dtype_bytes >= 4 else "bf16",
+        process_bytes=machine.trainer_process_bytes,
+    )
 
 
 def _splits(

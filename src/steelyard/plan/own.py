@@ -19,6 +19,9 @@ def has_engine(arch: Architecture, weights: str, use: Use) -> bool:
         arch: model.
         weights: name of the weight type.
         use: what for; there is no trainer of adapters.
+
+    Returns:
+        Whether it does.
     """
     return weights in ("fp32", "bf16") and use != "lora" and not unsupported_traits(arch)
 
