@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -111,6 +112,17 @@ def test_calibrate_stores_and_says_how_noisy_it_was(measured, capsys):
     assert json.loads(capsys.readouterr().out)["description"] == "a machine"
     show("this-machine")
     assert "measured" in capsys.readouterr().out
+
+
+def test_a_full_calibration_measures_the_idle_processes_too(measured, monkeypatch, capsys):
+    idle = {"engine_process_bytes": 4e8, "trainer_process_bytes": 3e8}
+    monkeypatch.setattr("steelyard.cli.calibrate.idle_bytes", lambda: idle)
+    calibrate()
+    text = capsys.readouterr().out
+    assert "idle engine" in text and "400 MB" in text and "300 MB" in text
+    assert load_calibration() == replace(measured, **idle)
+    calibrate(quick=True)
+    assert "idle" not in capsys.readouterr().out
 
 
 def test_help_imports_nothing_heavy():

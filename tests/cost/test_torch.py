@@ -1,5 +1,9 @@
 """FLOPs and saved activations against what PyTorch itself counts."""
 
+import contextlib
+import itertools
+from typing import Any, Literal, get_args
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,8 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost import operators
 from steelyard.cost.eager import eager_training_memory
+from steelyard.cost.resident import resident_serving_memory
 from steelyard.nn.transformer import build
+from steelyard.serve.running.runner import TorchRunner
+from steelyard.serve.scheduling.config import SchedulerConfig
 
+Kind = Literal["fp32", "bf16"]
 GPT = {
     "norm": "layernorm",
     "position": "learned",
@@ -59,8 +67,15 @@ def test_flops_equal_what_torch_counts(changes):
     assert operators(arch, phase="train", **options).total("flops") == both.get_total_flops()
 
 
+def passes(dtype):
+    narrow = torch.autocast("cpu", dtype=torch.bfloat16)
+    return narrow if dtype == "bf16" else contextlib.nullcontext()
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")  # torch widens the input of such a norm
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("changes", VARIANTS, ids=["llama", "untied", "gpt", "qk-norm"])
-def test_saved_activations_equal_what_autograd_keeps(changes):
+def test_saved_activations_equal_what_autograd_keeps(changes, dtype):
     torch.set_num_threads(1)
     arch, batch, length = small(**changes), 4, 128
     model, tokens = build(arch), torch.randint(0, arch.vocab_size, (batch, length))
@@ -71,7 +86,7 @@ def test_saved_activations_equal_what_autograd_keeps(changes):
         kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with passes(dtype), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(tokens)
     measured = sum(
         tensor.untyped_storage().nbytes()
@@ -79,5 +94,69 @@ def test_saved_activations_equal_what_autograd_keeps(changes):
         if storage not in weights
     )
     assert eager_training_memory(
-        arch, batch=batch, sequence_length=length
+        arch, batch=batch, sequence_length=length, dtype=dtype
     ).activations == pytest.approx(measured, rel=0.03)
+
+
+def most_allocated(work) -> int:
+    """Return the most bytes that torch's allocator gave out at once, beyond those at the start."""
+    with torch.profiler.profile(profile_memory=True) as found:
+        work()
+    events: list[Any] = found.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+    sizes = [size for _, size in sorted(changes, key=lambda change: change[0])]
+    return max(itertools.accumulate(sizes))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("changes", VARIANTS[:3], ids=["llama", "untied", "gpt"])
+@pytest.mark.parametrize(
+    ("batch", "length", "accumulation"),
+    [(8, 128, 1), (1, 16, 1), (1, 16, 2)],
+    ids=["many", "few", "accumulated"],
+)
+def test_the_peak_of_a_step_is_what_the_allocator_gives_out(
+    changes, dtype, batch, length, accumulation
+):
+    torch.set_num_threads(1)
+    arch = small(**changes, vocab_size=2048)
+    model, tokens = build(arch), torch.randint(0, arch.vocab_size, (batch, length))
+
+    def loss():
+        with passes(dtype):
+            logits = model(tokens)
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+    def steps():
+        for _ in range(accumulation):
+            loss().backward()
+
+    forecast = eager_training_memory(
+        arch, batch=batch, sequence_length=length, accumulation=accumulation, dtype=dtype
+    )
+    measured = most_allocated(steps) + forecast.weights + forecast.optimizer
+    assert measured == pytest.approx(forecast.total, rel=0.04)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=["llama", "untied", "gpt", "qk-norm"])
+def test_an_engine_holds_what_its_account_says(changes):
+    torch.set_num_threads(1)
+    arch = small(**changes)
+    sequences, context = 3, 40
+    config = SchedulerConfig(num_blocks=9, max_model_len=context, token_budget=512)
+    for kind in get_args(Kind):
+        dtype = torch.float32 if kind == "fp32" else torch.bfloat16
+        runner = TorchRunner(build(arch, dtype=dtype), config, native=False)
+        forecast = resident_serving_memory(
+            arch, sequences=sequences, context=context, dtype=kind, process_bytes=0
+        )
+        assert runner.pool_bytes == forecast.kv_cache
+        tables = (runner.model.rotary_cosines, runner.model.rotary_sines)
+        held = [*runner.model.parameters(), *(table.float() for table in tables)]
+        assert sum(item.nbytes for item in held) == forecast.weights
+        assert runner.packed_bytes == (forecast.packed if runner.packed_bytes else 0)
+        assert sum(vars_of(forecast)) == forecast.total
+
+
+def vars_of(found):
+    return [getattr(found, name) for name in found.__slots__ if name != "total"]

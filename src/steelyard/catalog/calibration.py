@@ -59,6 +59,10 @@ class Calibration:
             not counted; 0 when not measured.
         elementwise_bytes_per_s: rate of activation and softmax, forward and backward, reads plus
             writes; 0 when not measured.
+        engine_process_bytes: memory that a process of the engine holds without a model, 0 when not
+            measured.
+        trainer_process_bytes: memory that a process of the trainer holds without a model, 0 when
+            not measured.
         measurements: the same figures as quantities with spread and count.
         time_s: start of the calibration, seconds since 1970 (UTC).
         duration_s: time the calibration took.
@@ -83,6 +87,8 @@ class Calibration:
     contention: float = 0.0
     attention_flops_per_s: float = 0.0
     elementwise_bytes_per_s: float = 0.0
+    engine_process_bytes: float = 0.0
+    trainer_process_bytes: float = 0.0
     measurements: tuple[Measurement, ...] = ()
     disk_direct: bool = False
     shared_latency_s: float = 0.0

@@ -1,11 +1,13 @@
 """`steelyard calibrate`: measure this machine, stored as the catalog record this-machine."""
 
 import sys
+from dataclasses import replace
 
 from steelyard.catalog import Calibration, store_calibration
 from steelyard.cli.following import say_next
 from steelyard.cli.output import Switch
 from steelyard.files import writable_user_dir
+from steelyard.plan.idle import idle_bytes
 from steelyard.runs.grid import GridColumn, grid
 from steelyard.runs.progress import progress
 from steelyard.runs.screen import screen
@@ -32,6 +34,8 @@ def calibrate(
     # A home that cannot be written is refused here, before minutes of measuring.
     writable_user_dir()
     calibration = _measure(quick, device, force)
+    if device == "cpu" and not quick:
+        calibration = replace(calibration, **idle_bytes())
     path = store_calibration(calibration)
     if json:
         sys.stdout.write(path.read_text())
@@ -85,6 +89,8 @@ _RATES = (
     ("loopback TCP", "link_bytes_per_s", "{link_latency_s} one way"),
     ("shared memory", "shared_bytes_per_s", "{shared_latency_s} one way over a pipe"),
     ("operation dispatch", "launch_s", "one small tensor operation"),
+    ("idle engine", "engine_process_bytes", "process without a model"),
+    ("idle trainer", "trainer_process_bytes", "process without a model"),
 )
 """Label, field and note of each figure; a field in braces stands for its value."""
 
@@ -111,7 +117,12 @@ def _rows(calibration: Calibration) -> list[tuple[str, str, str]]:
         for dtype, point in best.items()
     ]
     one_way = {name: figure(name) for name in ("link_latency_s", "shared_latency_s")}
-    rows += [(label, figure(name), note.format(**one_way)) for label, name, note in _RATES]
+    # What a quick calibration leaves out is in the record as 0.
+    rows += [
+        (label, figure(name), note.format(**one_way))
+        for label, name, note in _RATES
+        if getattr(calibration, name)
+    ]
     if calibration.host_link_bytes_per_s:
         rows.append(("host to device", figure("host_link_bytes_per_s"), "pinned memory"))
     # A disk without room or permission is in the record as 0, which is no rate.

@@ -17,6 +17,7 @@ from steelyard.cost.memory import (
 )
 from steelyard.cost.operators import OperatorTable, operators
 from steelyard.cost.optimal import OptimalThroughput, optimal_throughput
+from steelyard.cost.resident import resident_serving_memory, resident_training_memory
 from steelyard.cost.roofline import Efficiencies, Machine, roofline_time_s
 from steelyard.cost.sessions import SessionLoad, SessionOutcome, sessions
 from steelyard.cost.step import StepCost, training_step
@@ -46,6 +47,8 @@ __all__ = [
     "model_flops_per_token",
     "operators",
     "optimal_throughput",
+    "resident_serving_memory",
+    "resident_training_memory",
     "roofline_time_s",
     "serve_point",
     "serving_memory",

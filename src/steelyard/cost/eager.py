@@ -1,70 +1,130 @@
-"""Peak memory of a plain eager PyTorch trainer in fp32: what autograd really saves."""
+"""Peak memory of a plain eager PyTorch trainer: what autograd really saves, tensor by tensor."""
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.cost.memory import MemoryBreakdown, parameter_count
+from steelyard.cost.memory import MemoryBreakdown, parameter_count, plain_floats
 
-__all__ = ["eager_training_memory", "saved_elements_per_token"]
+__all__ = ["eager_training_memory", "matrix_elements", "saved_bytes_per_token"]
+
+_FULL, _HALF = 4.0, 2.0
+"""Bytes of a float32 and of a bfloat16."""
 
 
-def saved_elements_per_token(arch: Architecture) -> float:
-    """Count the fp32 elements that autograd keeps per token and layer.
+def matrix_elements(arch: Architecture) -> float:
+    """Count the elements of all matrices that tokens are multiplied with, the head's included.
+
+    Args:
+        arch: dense decoder; a tied head counts, as it is multiplied with like any other.
+
+    Returns:
+        Elements of all layers and the head.
+    """
+    query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    attention = arch.hidden_size * (2 * query + 2 * key)
+    mlp = (3 if arch.is_gated else 2) * arch.hidden_size * arch.intermediate_size
+    return float(arch.num_layers * (attention + mlp) + arch.vocab_size * arch.hidden_size)
+
+
+def saved_bytes_per_token(
+    arch: Architecture, dtype: Literal["fp32", "bf16"] = "fp32"
+) -> tuple[float, float]:
+    """Count the bytes that autograd keeps per token in one layer, and outside the layers.
 
     These are norm inputs (RMSNorm keeps its normalized value as well) and the projections' inputs;
     the fused query-key-value projection, which the values keep whole; normalized and rotated copies
     of queries and keys; attention output and statistics; and every input of the MLP's elementwise
-    steps. A tensor that several operators use is kept once.
+    steps. A tensor that several operators use is kept once. Under bfloat16 autocast the residual
+    stream and the norms stay in float32, and what projections and attention take is a copy in
+    bfloat16.
 
     Args:
         arch: architecture that is trained.
+        dtype: "fp32", or "bf16" for autocast over float32 weights.
 
     Returns:
-        Elements per token and layer.
+        Bytes per token and layer, and bytes per token of the last norm and the head's input.
     """
     hidden = arch.hidden_size
-    query = arch.num_heads * arch.head_dim
-    key = arch.num_kv_heads * arch.head_dim
-    norms = 2 * (2 * hidden + (hidden if arch.norm == "rmsnorm" else 0))
-    copies = (query + key) * ((arch.position == "rope") + arch.qk_norm)
-    attention = query + 2 * key + query + arch.num_heads + copies
-    mlp = (4 if arch.is_gated else 2) * arch.intermediate_size
-    return float(norms + attention + mlp)
+    query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    narrow = _FULL if dtype == "fp32" else _HALF
+    # RMSNorm keeps its input and its normalized value, LayerNorm its input alone.
+    norm = (2 if arch.norm == "rmsnorm" else 1) * _FULL * hidden + narrow * hidden
+    copies = narrow * (query + key) * (arch.position == "rope")
+    # Norms of heads run in float32: a narrow input is kept once more in its widened form.
+    copies += _FULL * (query + key) * arch.qk_norm * (1 if dtype == "fp32" else 2)
+    attention = narrow * (query + 2 * key + query) + _FULL * arch.num_heads + copies
+    mlp = narrow * (4 if arch.is_gated else 2) * arch.intermediate_size
+    return 2 * norm + attention + mlp, norm
 
 
 def eager_training_memory(
     arch: Architecture,
     *,
-    batch: int,
+    batch: ArrayLike,
     sequence_length: int,
-    accumulation: int = 1,
+    accumulation: ArrayLike = 1,
+    dtype: Literal["fp32", "bf16"] = "fp32",
 ) -> MemoryBreakdown:
-    """Forecast the peak memory of a plain fp32 trainer with AdamW.
+    """Forecast the peak memory of a plain trainer with fp32 weights and AdamW.
 
     What the process held before is left out. The peak is the larger of two moments: the start of
-    the backward pass, when all activations, the log-softmax of the logits and the gradients of both
-    live; and the fused optimizer's, when all gradients live.
+    the backward pass, when all activations live with what surrounds the logits; and its end, when
+    all gradients live with those of the token table. In between, memory changes by a layer's
+    gradients less its activations, so it is largest at either end.
 
     Args:
-        arch: decoder with a language-model head.
+        arch: dense decoder with a language-model head.
         batch: sequences in a micro-batch.
         sequence_length: tokens per sequence.
         accumulation: micro-batches per step; above 1 the gradients live through the forward pass as
             well.
+        dtype: "fp32", or "bf16" for autocast over float32 weights, whose cast copies live from
+            their use to the backward pass.
 
     Returns:
-        Bytes; `total` is the peak, `workspace` what lives around the logits.
+        Bytes; `total` is the peak, `workspace` what lives around logits or token table.
     """
-    tokens = batch * sequence_length
-    outside = arch.hidden_size * (3 if arch.norm == "rmsnorm" else 2)
-    weights = 4.0 * sum(parameter_count(arch))
-    activations = 4.0 * tokens * (arch.num_layers * saved_elements_per_token(arch) + outside)
-    # Logits, their log-softmax and the gradient of one of them live at once.
-    workspace = 3 * 4.0 * tokens * arch.vocab_size
-    backward = 3 * weights + (weights if accumulation > 1 else 0.0) + activations + workspace
+    tokens = np.asarray(batch, dtype=float) * sequence_length
+    per_layer, outside = saved_bytes_per_token(arch, dtype)
+    casts = 0.0 if dtype == "fp32" else _HALF * matrix_elements(arch)
+    weights = _FULL * sum(parameter_count(arch))
+    activations = tokens * (arch.num_layers * per_layer + outside) + casts
+    accumulates = np.asarray(accumulation) > 1
+    around_logits, around_table = _workspace(arch, tokens, dtype, accumulates)
+    held = np.where(accumulates, weights, 0.0)
+    start = 3 * weights + held + activations + around_logits
+    end = 4 * weights + around_table
     return MemoryBreakdown(
-        weights=weights,
-        gradients=weights,
-        optimizer=2 * weights,
-        activations=activations,
-        workspace=workspace,
-        total=max(backward, 4 * weights),
+        **plain_floats(
+            weights=weights,
+            gradients=weights,
+            optimizer=2 * weights,
+            activations=activations,
+            workspace=np.maximum(around_logits, around_table),
+            total=np.maximum(start, end),
+        )
     )
+
+
+def _workspace(arch: Architecture, tokens: Any, dtype: str, accumulates: Any) -> tuple[Any, Any]:
+    """Return the bytes around the logits at the backward pass's start, and the table's at its end.
+
+    In float32 the logits' log-softmax and the gradients of both live at once; then the gradient of
+    the logits with that of the head.
+    """
+    logits = tokens * arch.vocab_size
+    table = float(arch.vocab_size * arch.hidden_size)
+    if dtype == "fp32":
+        head = _FULL * logits + _FULL * table
+    else:
+        # The gradient of the head is made in bfloat16 and widened.
+        head = _HALF * logits + (_HALF + _FULL) * table
+    # A tied table gets two gradients and, where neither may be written to, their sum.
+    tied = (2 if dtype == "fp32" else 1) * _FULL * table if arch.tied_embeddings else 0.0
+    # What is added to an earlier micro-batch's gradient is made beside it.
+    added = np.where(accumulates, _FULL * table, 0.0)
+    return np.maximum(3 * _FULL * logits, head), tied + added

@@ -1,6 +1,6 @@
 """What training and serving keep in memory, per accelerator, vectorized over layouts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ class MemoryBreakdown:
         activations: bytes saved for the backward pass, or used by the running step when serving.
         kv_cache: bytes of the keys and values kept.
         workspace: bytes of logits and temporaries at the largest moment.
+        packed: bytes of the copy of the weights that kernels read, beside the weights.
+        process: bytes of the process itself: interpreter, libraries, free blocks that are kept.
         total: most bytes held at one moment; at most the sum of the parts.
     """
 
@@ -70,7 +72,26 @@ class MemoryBreakdown:
     activations: Any
     kv_cache: Any = 0.0
     workspace: Any
+    packed: Any = 0.0
+    process: Any = 0.0
     total: Any
+
+    def at(self, index: int) -> "MemoryBreakdown":
+        """Return the bytes of one of several layouts.
+
+        Args:
+            index: place of the layout in the arrays [layouts].
+
+        Returns:
+            Plain numbers.
+        """
+        parts = {item.name: getattr(self, item.name) for item in fields(self)}
+        return MemoryBreakdown(
+            **{
+                name: float(value[index] if np.ndim(value) else value)
+                for name, value in parts.items()
+            }
+        )
 
 
 def parameter_count(arch: Architecture) -> tuple[float, float]:

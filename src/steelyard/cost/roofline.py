@@ -22,6 +22,9 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+ENGINE_PROCESS_BYTES, TRAINER_PROCESS_BYTES = 380e6, 335e6
+"""What processes of the engine and the trainer hold without a model where that was not measured:
+torch 2.13 for CPUs on x86-64 Linux, of which 0.1 to 0.17 GB are mapped libraries."""
 DTYPE_BYTES = {
     "fp64": 8.0,
     "fp32": 4.0,
@@ -136,6 +139,9 @@ class Machine:
         fused: whether kernels are fused (GPU stacks) or eager (CPU).
         disturbance: relative error that noise and other work left in measured rates, 0 for
             published ones.
+        engine_process_bytes: what a process of this package's engine holds without a model; 0 where
+            something else than this package runs, as on published machines.
+        trainer_process_bytes: what a process of its trainer holds without a model, likewise.
         provenance: measured for a calibrated machine, else assumed.
         source: record and efficiencies it was made from.
     """
@@ -156,6 +162,8 @@ class Machine:
     curve: MatmulCurve | None = None
     fused: bool = True
     disturbance: float = 0.0
+    engine_process_bytes: float = 0.0
+    trainer_process_bytes: float = 0.0
     provenance: Provenance = "assumed"
     source: str = ""
 
@@ -260,6 +268,10 @@ class Machine:
             curve=curve,
             fused=not is_cpu,
             disturbance=calibration.disturbance,
+            engine_process_bytes=is_cpu
+            * (calibration.engine_process_bytes or ENGINE_PROCESS_BYTES),
+            trainer_process_bytes=is_cpu
+            * (calibration.trainer_process_bytes or TRAINER_PROCESS_BYTES),
             provenance="measured",
             source=f"calibration of {calibration.machine} ({calibration.description})",
         )

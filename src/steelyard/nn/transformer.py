@@ -10,6 +10,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError
 from steelyard.nn.layer import Attend, DecoderLayer, causal_attention, linear, make_norm
 from steelyard.nn.rotary import RotaryScaling, rotary_tables, spread
+from steelyard.nn.traits import unsupported_traits
 
 __all__ = ["Transformer", "build"]
 
@@ -167,21 +168,7 @@ def refuse_unsupported(arch: Architecture) -> None:
     Raises:
         ConfigError: names every such trait.
     """
-    traits = {
-        f"kind = {arch.kind!r}": arch.kind != "decoder",
-        f"num_experts = {arch.num_experts} (mixture of experts)": arch.num_experts > 0,
-        f"kv_lora_rank = {arch.kv_lora_rank} (latent attention)": arch.kv_lora_rank > 0,
-        f"position = {arch.position!r}": arch.position not in ("rope", "learned"),
-        f"mlp = {arch.mlp!r}": arch.mlp not in ("swiglu", "gelu", "relu"),
-        "sandwich_norm": arch.sandwich_norm,
-        f"num_token_types = {arch.num_token_types}": arch.num_token_types > 0,
-        "pooler": arch.pooler,
-        f"odd head_dim = {arch.head_dim} with rope": arch.position == "rope"
-        and arch.head_dim % 2 == 1,
-        f"num_heads = {arch.num_heads} not a multiple of num_kv_heads = "
-        f"{arch.num_kv_heads}": arch.num_heads % arch.num_kv_heads != 0,
-    }
-    wrong = [trait for trait, present in traits.items() if present]
+    wrong = unsupported_traits(arch)
     if wrong:
         hint = (
             "it builds dense decoders with rotary or learned positions and a swiglu, gelu or "

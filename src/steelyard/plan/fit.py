@@ -9,7 +9,7 @@ import numpy as np
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Site
-from steelyard.cost.layout import Layout
+from steelyard.cost.layout import RECOMPUTE, Layout, Recompute
 from steelyard.cost.memory import (
     MIXED,
     PURE_FP32,
@@ -30,6 +30,7 @@ from steelyard.cost.weights import (
 )
 from steelyard.errors import CatalogError
 from steelyard.plan.budget import step_relative
+from steelyard.plan.own import has_engine, own_memory
 from steelyard.plan.rates import Load, Use, decode_rate, training_rate
 from steelyard.quantity import Forecast
 
@@ -63,8 +64,6 @@ statements of what fits come out right."""
 PREFILL_CHUNK = 512
 """Most prompt tokens of one serving step, as engines split them by default."""
 _LORA_RANK = 16
-_ENGINE_TYPES = ("fp32", "bf16")
-"""Weight types that the engines of this package compute with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +86,7 @@ class Placement:
         layout: how the work is shared; replicas of training, tensor parallelism of serving.
         bound: "compute", "bandwidth" or "links", what limits the speed; "memory" where it does not
             fit.
-        has_engine: whether an engine of this package computes with this weight type.
+        has_engine: whether an engine of this package computes with the model in this weight type.
     """
 
     use: Use
@@ -148,7 +147,7 @@ def place(
         _placement(arch, record, measured, kind, load, held, site)
         for record, measured in accelerators
         for kind in kinds
-        if (held := _possible(record, measured, needs[kind.name]))
+        if (held := _possible(arch, record, measured, kind, load, needs[kind.name]))
     ]
     return sorted(found, key=_rank)
 
@@ -210,13 +209,20 @@ def _memories(arch: Architecture, kind: WeightType, load: Load, counts: tuple[in
             # Query heads are split evenly or not at all.
             if count == 1 or arch.num_heads % count == 0
         ]
-    policies = [
-        (count, Layout(data=count, zero_stage=zero, recompute=recompute))
+    policies: list[tuple[int, int, Recompute]] = [
+        (count, zero, recompute)
         for count in counts
         for zero in ((0, 3) if count > 1 else (0,))
         for recompute in ("none", "full")
     ]
-    return [(count, layout, _training(arch, kind, load, layout)) for count, layout in policies]
+    data, zeros, kept = zip(*policies, strict=True)
+    codes = np.array([RECOMPUTE.index(item) for item in kept])
+    every = Layout(data=np.array(data), zero_stage=np.array(zeros), recompute=codes)
+    found = _training(arch, kind, load, every)
+    return [
+        (count, Layout(data=count, zero_stage=zero, recompute=recompute), found.at(index))
+        for index, (count, zero, recompute) in enumerate(policies)
+    ]
 
 
 def placed_precision(arch: Architecture, kind: WeightType, use: Use) -> Precision:
@@ -241,7 +247,7 @@ def placed_precision(arch: Architecture, kind: WeightType, use: Use) -> Precisio
 
 
 def _training(arch: Architecture, kind: WeightType, load: Load, layout: Layout) -> MemoryBreakdown:
-    """Return the memory of training all weights, or adapters over frozen ones."""
+    """Return the memory of training all weights, or adapters over frozen ones, per layout."""
     found = training_memory(
         arch,
         batch=1,
@@ -279,8 +285,19 @@ def adapter_parameters(arch: Architecture) -> float:
     return float(_LORA_RANK * (table.count * (table.n + table.k))[layer].sum())
 
 
-def _possible(record: Accelerator, measured: Mapping[str, Machine], needs: _Needs) -> _Needs:
+def _possible(
+    arch: Architecture,
+    record: Accelerator,
+    measured: Mapping[str, Machine],
+    kind: WeightType,
+    load: Load,
+    needs: _Needs,
+) -> _Needs:
     """Return the needs whose count the accelerator can share."""
+    # Of this machine is known what runs there, and what that holds.
+    own = own_memory(arch, kind.name, load, measured)
+    if own is not None:
+        return [(1, Layout(), own)] if any(need[0] == 1 for need in needs) else []
     # A calibrated machine has no second of its kind; chips without a known link cannot share work.
     is_alone = measured or not (record.scale_up_bytes_per_s or record.host_link_bytes_per_s)
     return [need for need in needs if need[0] == 1 or not is_alone]
@@ -307,7 +324,7 @@ def _placement(
         memory=memory,
         limit_bytes=limit,
         layout=layout,
-        has_engine=kind.name in _ENGINE_TYPES,
+        has_engine=has_engine(arch, kind.name, load.use),
     )
     machines = product_machines(record, measured, kind, load.use)
     if chosen is None or not machines:

@@ -1,7 +1,7 @@
 """Every split of a cluster into data, tensor and pipeline groups, costed in one array pass."""
 
 import itertools
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.layout import RECOMPUTE, Layout
 from steelyard.cost.memory import MemoryBreakdown
+from steelyard.cost.resident import resident_training_memory
 from steelyard.cost.roofline import Machine
 from steelyard.cost.step import StepCost, training_step
 
@@ -174,6 +175,8 @@ def search_layouts(
         & ((columns["pipeline"] == 1) | (zero < 2))
         & (columns["recompute"] != 1)
         & ((zero < 3) | (data <= MAX_SHARDED_REPLICAS))
+        # This package's own trainer keeps every activation.
+        & ((columns["recompute"] == 0) | (not machine.trainer_process_bytes))
     )
     columns = {name: column[sensible] for name, column in columns.items()}
     layout = Layout(
@@ -192,10 +195,26 @@ def search_layouts(
         accumulation=columns["accumulation"],
         layout=layout,
     )
+    if machine.trainer_process_bytes:
+        cost = replace(cost, memory=_own_memory(arch, machine, columns, sequence_length))
     limit = machine.memory_bytes * (1 - reserve_fraction)
     fits = np.asarray(cost.memory.total) <= limit
     return LayoutSearch(
         **columns, cost=cost, fits=fits, limit_bytes=limit, sequence_length=sequence_length
+    )
+
+
+def _own_memory(
+    arch: Architecture, machine: Machine, columns: dict[str, Array], sequence_length: int
+) -> MemoryBreakdown:
+    """Return the memory of this package's own trainer, whose process the machine knows."""
+    return resident_training_memory(
+        arch,
+        batch=columns["micro_batch"],
+        sequence_length=sequence_length,
+        accumulation=columns["accumulation"],
+        dtype="fp32" if machine.dtype_bytes >= 4 else "bf16",
+        process_bytes=machine.trainer_process_bytes,
     )
 
 

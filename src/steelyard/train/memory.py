@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-__all__ = ["PeakMemory", "warm_libraries"]
+__all__ = ["PeakMemory", "peak_resident_bytes", "warm_libraries"]
 
 _STATUS = Path("/proc/self/status")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -86,6 +86,11 @@ def warm_libraries(device: str) -> None:
     F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64, device=device)).backward()
     torch.nn.utils.clip_grad_norm_([weight], 1.0)
     optimizer.step()
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory this process held at once, libraries and mapped files included."""
+    return _fields().get("VmHWM") or _peak_rss_portable()
 
 
 def _fields() -> dict[str, int]:

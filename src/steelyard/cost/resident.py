@@ -1,0 +1,134 @@
+"""Peak resident memory of this package's own engine and trainer on a CPU, process included."""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steelyard.catalog.architecture import Architecture
+from steelyard.cost.eager import eager_training_memory, matrix_elements
+from steelyard.cost.memory import (
+    MemoryBreakdown,
+    kv_bytes_per_token,
+    parameter_count,
+    plain_floats,
+)
+
+__all__ = ["BLOCK_TOKENS", "STEP_TOKENS", "resident_serving_memory", "resident_training_memory"]
+
+BLOCK_TOKENS = 16
+"""Tokens of a block of the engine's pool."""
+STEP_TOKENS = 512
+"""Most tokens of one step of the engine, unless it is told otherwise."""
+_KEPT_BYTES = 64 * 2**20
+"""Freed memory that the C library keeps for the trainer: `train.memory` sets its limit so."""
+
+DType = Literal["fp32", "bf16"]
+
+
+def resident_training_memory(
+    arch: Architecture,
+    *,
+    batch: ArrayLike,
+    sequence_length: int,
+    accumulation: ArrayLike = 1,
+    dtype: DType = "fp32",
+    process_bytes: float,
+) -> MemoryBreakdown:
+    """Forecast the most memory that a process of `steelyard train` comes to hold.
+
+    Args:
+        arch: dense decoder.
+        batch: sequences in a micro-batch.
+        sequence_length: tokens per sequence.
+        accumulation: micro-batches per step.
+        dtype: number format of the products.
+        process_bytes: what interpreter and libraries hold before there is a model.
+
+    Returns:
+        Bytes; `process` counts the freed blocks that the C library keeps as well.
+    """
+    found = eager_training_memory(
+        arch,
+        batch=batch,
+        sequence_length=sequence_length,
+        accumulation=accumulation,
+        dtype=dtype,
+    )
+    # What never was in use cannot be kept: weights and states are not freed before the end.
+    freed = found.activations + found.workspace + found.gradients
+    process = process_bytes + np.minimum(freed, _KEPT_BYTES)
+    return replace(found, **plain_floats(process=process, total=found.total + process))
+
+
+def resident_serving_memory(
+    arch: Architecture,
+    *,
+    sequences: int,
+    context: int,
+    dtype: DType = "fp32",
+    process_bytes: float,
+) -> MemoryBreakdown:
+    """Forecast the most memory that a process of the engine comes to hold.
+
+    Its pool has room for exactly the sequences and is filled. In float32 the kernels read a packed
+    copy of every matrix; the weights themselves stay mapped from their file, and count, although
+    the system may take such pages back. In bfloat16 the model's own forward runs: its temporaries
+    are those of one layer.
+
+    Args:
+        arch: dense decoder.
+        sequences: sequences that are served together.
+        context: tokens of each, prompt and output.
+        dtype: number format of the weights and of keys and values.
+        process_bytes: what interpreter, libraries and an idle engine hold without a model.
+
+    Returns:
+        Bytes per kind; `packed` is the kernels' copy of the weights.
+    """
+    size = 4.0 if dtype == "fp32" else 2.0
+    # Cosines and sines of every position, float32 in any case.
+    angles = 4.0 * arch.max_positions * arch.head_dim if arch.position == "rope" else 0.0
+    slots = sequences * -(-context // BLOCK_TOKENS) * BLOCK_TOKENS
+    rows = min(sequences * context, STEP_TOKENS)
+    # One row is sampled per sequence; logits of a narrow type are widened beside themselves.
+    logits = sequences * arch.vocab_size * (4.0 if dtype == "fp32" else size + 4.0)
+    parts = {
+        "weights": size * sum(parameter_count(arch)) + angles,
+        "packed": size * matrix_elements(arch) if dtype == "fp32" else 0.0,
+        "kv_cache": slots * kv_bytes_per_token(arch, size),
+        "activations": (
+            _buffers(arch, rows)
+            if dtype == "fp32"
+            else _temporaries(arch, rows, sequences, context, size)
+        ),
+        "workspace": logits,
+        "process": process_bytes,
+    }
+    return MemoryBreakdown(gradients=0.0, optimizer=0.0, total=sum(parts.values()), **parts)
+
+
+def _buffers(arch: Architecture, rows: int) -> float:
+    """Return the bytes of the compiled kernels' buffers, which are kept from step to step."""
+    query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    inner = (2 if arch.is_gated else 1) * arch.intermediate_size
+    return 4.0 * rows * (2 * arch.hidden_size + 2 * query + 2 * key + inner)
+
+
+def _temporaries(arch: Architecture, rows: int, sequences: int, context: int, size: float) -> float:
+    """Return the most bytes that the forward of one layer needs at once.
+
+    Beside the residual stream that is the MLP, a prompt chunk's attention, or a batch of decoding
+    rows. Attention reads the pool through a gathered copy that is laid out anew, so keys and values
+    of the contexts exist twice for a moment.
+    """
+    query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    stream = 3 * size * rows * arch.hidden_size
+    mlp = size * rows * (4 if arch.is_gated else 2) * arch.intermediate_size
+    # Queries and keys are turned out of place: the product, the exchanged halves, the result.
+    projected = size * rows * (2 * query + 2 * key + 3 * (query + key))
+    gathered = 2 * 2 * size * key * context
+    # The mask is boolean, and once more in the type of the scores.
+    chunk = projected + gathered + rows * context * (1 + size)
+    return stream + max(mlp, chunk, sequences * gathered)
