@@ -17,7 +17,6 @@ from steelyard.catalog.probes.timing import Samples, quietest, repeat
 from steelyard.catalog.stored import calibration_path
 from steelyard.cost import Machine
 from steelyard.errors import BackendError, CalibrationError, ConfigError
-from steelyard.plan.budget import step_relative
 
 torch = pytest.importorskip("torch")
 
@@ -147,7 +146,7 @@ def test_disturbed_rates_widen_the_intervals_of_what_is_planned_on_them(quick):
     calm = dataclasses.replace(quick[0], contention=0.0, noise=0.0)
     busy = dataclasses.replace(quick[0], contention=0.5, noise=0.1)
     assert calm.disturbance == 0.0 and busy.disturbance == pytest.approx(math.hypot(1.0, 0.1))
-    widths = [step_relative(Machine.from_calibration(item)) for item in (calm, busy)]
+    widths = [Machine.from_calibration(item).time_relative for item in (calm, busy)]
     assert widths == pytest.approx([0.2, math.hypot(0.2, busy.disturbance)])
 
 

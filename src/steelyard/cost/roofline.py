@@ -1,5 +1,6 @@
 """A machine as a roofline: rates of products, memory, links and launches, measured or published."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from steelyard.errors import CatalogError
 from steelyard.quantity import Provenance
 
 __all__ = [
+    "PUBLISHED_RELATIVE",
     "Efficiencies",
     "Machine",
     "MatmulCurve",
@@ -25,6 +27,13 @@ Array = NDArray[np.float64]
 ENGINE_PROCESS_BYTES, TRAINER_PROCESS_BYTES = 380e6, 335e6
 """What processes of the engine and the trainer hold without a model where that was not measured:
 torch 2.13 for CPUs on x86-64 Linux, of which 0.1 to 0.17 GB are mapped libraries."""
+PUBLISHED_RELATIVE = 0.35
+"""Half-width of a step time's interval on a published machine: 24 of 27 runs that did not set the
+efficiencies lie within it."""
+
+_CALIBRATED_RELATIVE = 0.2
+"""The same on a machine that was calibrated while nothing else ran."""
+
 DTYPE_BYTES = {
     "fp64": 8.0,
     "fp32": 4.0,
@@ -275,6 +284,16 @@ class Machine:
             provenance="measured",
             source=f"calibration of {calibration.machine} ({calibration.description})",
         )
+
+    @property
+    def time_relative(self) -> float:
+        """Relative half-width of the interval of a time, such as that of a step.
+
+        What disturbed the calibration of a measured machine widens it.
+        """
+        if self.provenance != "measured":
+            return PUBLISHED_RELATIVE
+        return math.hypot(_CALIBRATED_RELATIVE, self.disturbance)
 
     @property
     def dtype_bytes(self) -> float:

@@ -1,6 +1,5 @@
 """Plan a training run: from a compute budget and a cluster to a model, its layout and its cost."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,6 @@ from steelyard.units import pretty
 __all__ = ["plan_training"]
 
 YEAR_S = 365.25 * 86400
-STEP_RELATIVE = 0.35
-"""Half-width of the step time's interval on a published machine: 24 of 27 runs that did not set the
-efficiencies lie within it."""
-_CALIBRATED_RELATIVE = 0.2
-"""The same on this machine, calibrated while nothing else ran."""
 
 
 def plan_training(
@@ -130,7 +124,7 @@ def _bill(
         accelerator=accelerator,
         site=site,
         pue=cluster.pue,
-        duration_relative=step_relative(device),
+        duration_relative=device.time_relative,
         **prices,
     )
 
@@ -263,16 +257,6 @@ def _choice(
     }
 
 
-def step_relative(machine: Machine) -> float:
-    """Return the half-width of a step time's interval: narrower on a calibrated machine.
-
-    What disturbed the calibration widens it.
-    """
-    if machine.provenance != "measured":
-        return STEP_RELATIVE
-    return math.hypot(_CALIBRATED_RELATIVE, machine.disturbance)
-
-
 def _forecasts(
     search: LayoutSearch,
     index: int,
@@ -296,7 +280,7 @@ def _forecasts(
         ("plan.num_accelerators", float(search.num_accelerators[index]), 0.0, "chosen by the plan"),
         ("train.flops", work, 0.0, "6N plus attention"),
     )
-    width = step_relative(machine)
+    width = machine.time_relative
     return [
         *(
             Forecast.about(name, value, relative=width, provenance=kind, source=machine.source)

@@ -29,7 +29,6 @@ from steelyard.cost.weights import (
     stored_serving_memory,
 )
 from steelyard.errors import CatalogError
-from steelyard.plan.budget import step_relative
 from steelyard.plan.own import has_engine, own_memory
 from steelyard.plan.rates import Load, Use, decode_rate, training_rate
 from steelyard.quantity import Forecast
@@ -381,7 +380,7 @@ def _rate_forecast(use: Use, rate: float, machine: Machine) -> Forecast:
     return Forecast.about(
         "serve.throughput" if use == "serve" else "train.throughput",
         rate,
-        relative=step_relative(machine),
+        relative=machine.time_relative,
         provenance="derived" if machine.provenance == "measured" else "assumed",
         source=machine.source,
     )

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.hardware import Accelerator, Site
 from steelyard.cost.bill import bill
-from steelyard.cost.roofline import Machine
+from steelyard.cost.roofline import PUBLISHED_RELATIVE, Machine
 from steelyard.cost.weights import WEIGHT_TYPES, WeightType
 from steelyard.errors import CatalogError, ConfigError
-from steelyard.plan.budget import STEP_RELATIVE
 from steelyard.plan.layouts import LayoutSearch, search_layouts
 from steelyard.plan.machines import nodes_of
 from steelyard.plan.replicas import (
@@ -149,7 +148,11 @@ def _trained(
 def _timed(quantity: str, value: float, machine: Machine) -> Forecast:
     """Make a forecast that rests on the roofline of a machine."""
     return Forecast.about(
-        quantity, value, relative=STEP_RELATIVE, provenance="assumed", source=machine.source
+        quantity,
+        value,
+        relative=machine.time_relative,
+        provenance="assumed",
+        source=machine.source,
     )
 
 
@@ -165,7 +168,7 @@ def _billed(record: Accelerator, site: Site, seconds: float, count: int) -> list
         accelerator=record,
         site=site,
         prefers_rent=True,
-        duration_relative=STEP_RELATIVE,
+        duration_relative=PUBLISHED_RELATIVE,
     ).forecasts
     return [item for item in found if record.price_usd_per_hour or item.quantity != "run.cost"]
 
@@ -244,7 +247,7 @@ def _served(
             Forecast.about(
                 "plan.num_accelerators",
                 count,
-                relative=STEP_RELATIVE,
+                relative=machine.time_relative,
                 provenance="assumed",
                 source=machine.source,
             ),

@@ -33,9 +33,6 @@ __all__ = [
     "timed",
 ]
 
-RELATIVE = 0.35
-"""Half-width of an interval: the scatter over published runs that did not set the efficiencies."""
-
 
 @cyclopts.Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +175,9 @@ def timed(machine: "Machine", values: dict[str, float]) -> list[Forecast]:
     """Make the forecasts of quantities that rest on a machine's roofline."""
     kind = "derived" if machine.provenance == "measured" else "assumed"
     return [
-        Forecast.about(name, value, relative=RELATIVE, provenance=kind, source=machine.source)
+        Forecast.about(
+            name, value, relative=machine.time_relative, provenance=kind, source=machine.source
+        )
         for name, value in values.items()
     ]
 
