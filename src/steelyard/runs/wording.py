@@ -2,6 +2,8 @@
 
 import math
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 from steelyard.quantity import Check
 from steelyard.runs.blocks import Cell, Column, Table
@@ -9,6 +11,7 @@ from steelyard.units import pretty
 
 __all__ = [
     "cell_text",
+    "chart_title",
     "check_words",
     "interval_words",
     "number_text",
@@ -59,6 +62,15 @@ def right_aligned(table: Table) -> list[bool]:
         column.align == "right" or (not column.align and numeric(index))
         for index, column in enumerate(table.columns)
     ]
+
+
+def chart_title(spec: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a Vega-Lite chart's title and subtitle, each as one line; empty where it has none."""
+    title = spec.get("title") or ""
+    parts = title if isinstance(title, Mapping) else {"text": title}
+    lines = [parts.get("text") or "", parts.get("subtitle") or ""]
+    first, second = ("; ".join(item) if isinstance(item, list) else str(item) for item in lines)
+    return first, second
 
 
 def heading(column: Column) -> str:

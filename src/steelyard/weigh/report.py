@@ -13,6 +13,7 @@ from steelyard.plan.types import layout_words
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.charts import bars, loss_curves, matmul_rates, predicted_measured
 from steelyard.runs.report import Cell, fact
+from steelyard.runs.wording import interval_words
 from steelyard.units import pretty
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
 from steelyard.weigh.quickstart import Quickstart
@@ -64,10 +65,11 @@ def _verdict(found: Quickstart) -> Section:
     by_name = {item.forecast.quantity: item for item in found.checks}
     loss = by_name["eval.loss"]
     step = by_name["train.step_time"]
+    half = (loss.forecast.high - loss.forecast.low) / 2
     said = (
         f"A ladder of {len(found.ladder.rungs)} small models forecast a larger one before it was "
         f"trained: loss "
-        f"**{loss.forecast.value:.3f} ± {(loss.forecast.high - loss.forecast.low) / 2:.3f}**, "
+        f"**{loss.forecast.value:.3f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half:.3f}**, "
         f"measured **{loss.measurement.value:.3f}**. "
         f"{covered} of {len(found.checks)} measured values fell inside their 80 % interval."
     )
@@ -79,7 +81,12 @@ def _verdict(found: Quickstart) -> Section:
     ]
     return Section(
         "Forecast against measured",
-        [Text(said), Facts(facts), Checks(found.checks), Chart(predicted_measured(found.checks))],
+        [
+            Text(said),
+            Facts(facts),
+            Checks(found.checks),
+            Chart(predicted_measured(found.checks, "Measured over forecast")),
+        ],
     )
 
 
@@ -169,7 +176,7 @@ def _plan_forecasts(plan: Plan) -> Table:
         [
             item.quantity,
             pretty(item.value, item.unit),
-            f"{pretty(item.low, item.unit)} to {pretty(item.high, item.unit)}",
+            interval_words(item.low, item.high, item.unit),
             item.provenance,
             item.source,
         ]
