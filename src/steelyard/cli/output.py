@@ -10,7 +10,7 @@ import msgspec
 
 from steelyard.quantity import Forecast
 from steelyard.runs.report import Cell, Column, Report, Table
-from steelyard.units import pretty
+from steelyard.runs.wording import quantity_words
 
 __all__ = ["Switch", "forecast_table", "print_json", "print_report"]
 
@@ -46,15 +46,10 @@ def print_report(
 
 def forecast_table(forecasts: Sequence[Forecast]) -> Table:
     """Make the table of forecasts with their intervals; its caption names each source once."""
-    rows: list[list[Cell]] = [
-        [
-            item.quantity,
-            pretty(item.value, item.unit),
-            f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
-            item.provenance,
-        ]
-        for item in forecasts
-    ]
+    rows: list[list[Cell]] = []
+    for item in forecasts:
+        interval, value = quantity_words(item.low, item.high, item.unit, item.value)
+        rows.append([item.quantity, value, interval, item.provenance])
     heads = [
         Column("quantity"),
         Column("forecast", align="right"),

@@ -14,7 +14,7 @@ from steelyard.quantity import Check
 from steelyard.runs import layers
 from steelyard.runs.layers import PLOT_WIDTH, finish, rows_of
 from steelyard.runs.theme import LIGHT, PHONE_WIDTH, SERIES
-from steelyard.runs.wording import error_words, interval_words
+from steelyard.runs.wording import check_words
 from steelyard.units import pretty
 
 __all__ = ["bars", "loss_curves", "matmul_rates", "predicted_measured"]
@@ -122,7 +122,7 @@ def _names(field: str, order: Sequence[str]) -> Any:
 def _ratio_row(check: Check) -> dict[str, Any]:
     """Return one row of `predicted_measured`."""
     forecast = check.forecast
-    unit = forecast.unit
+    said, interval, measured, error, verdict = check_words(check)
     # A forecast below 0 turns its interval around when both ends are divided by it.
     low, high = sorted((forecast.low / forecast.value, forecast.high / forecast.value))
     return {
@@ -130,11 +130,11 @@ def _ratio_row(check: Check) -> dict[str, Any]:
         "low": max(low, 1e-3),
         "high": high,
         "ratio": check.measurement.value / forecast.value,
-        "verdict": "inside" if check.covered else "outside",
-        "forecast": pretty(forecast.value, unit),
-        "interval": interval_words(forecast.low, forecast.high, unit),
-        "measured": pretty(check.measurement.value, unit),
-        "error": error_words(check),
+        "verdict": verdict,
+        "forecast": said,
+        "interval": interval,
+        "measured": measured,
+        "error": error,
     }
 
 

@@ -7,13 +7,14 @@ import platform
 import time
 from typing import Any
 
+from steelyard.laws.fitting.wording import parameter_words
 from steelyard.laws.pictures.charts import fit_chart
 from steelyard.plan import Plan
 from steelyard.plan.types import layout_words
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.charts import bars, loss_curves, matmul_rates, predicted_measured
 from steelyard.runs.report import Cell, fact
-from steelyard.runs.wording import interval_words
+from steelyard.runs.wording import quantity_words
 from steelyard.units import pretty
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
 from steelyard.weigh.quickstart import Quickstart
@@ -93,11 +94,9 @@ def _verdict(found: Quickstart) -> Section:
 def _law(found: Quickstart) -> Section:
     """Show the ladder and the law through it."""
     law = found.laws[0]
-    rows: list[list[Cell]] = [
-        [name, *(float(f"{number:.4g}") for number in (value, *law.interval(name)))]
-        for name, value in law.params.items()
-    ]
-    columns = [Column("Parameter"), Column("Fitted"), Column("80 % from"), Column("80 % to")]
+    rows: list[list[Cell]] = [[name, *parameter_words(law, name)] for name in law.params]
+    columns = [Column("Parameter"), Column("Fitted", align="right")]
+    columns += [Column("80 % interval", align="right")]
     flat = "; ".join(map(str, law.flat_directions))
     caption = (
         f"L(N, D) = {law.law.formula} on {len(found.points)} runs. The forecast is the mean of the "
@@ -172,16 +171,10 @@ def _budget(found: Quickstart) -> Section:
 
 def _plan_forecasts(plan: Plan) -> Table:
     """Return the table of what the plan forecasts."""
-    rows: list[list[Cell]] = [
-        [
-            item.quantity,
-            pretty(item.value, item.unit),
-            interval_words(item.low, item.high, item.unit),
-            item.provenance,
-            item.source,
-        ]
-        for item in plan.forecasts
-    ]
+    rows: list[list[Cell]] = []
+    for item in plan.forecasts:
+        interval, value = quantity_words(item.low, item.high, item.unit, item.value)
+        rows.append([item.quantity, value, interval, item.provenance, item.source])
     columns = [
         Column("Quantity"),
         Column("Forecast", align="right"),
