@@ -67,6 +67,18 @@ def test_without_bootstraps_the_curvature_says_it(ladder) -> None:
     assert parameter_words(fitted, "alpha_D")[1] == ""
 
 
+def test_a_bound_that_holds_the_samples_together_makes_nobody_certain() -> None:
+    size, tokens = np.meshgrid(np.geomspace(1e7, 1e9, 5), np.geomspace(1e9, 1e11, 4))
+    columns = {"parameters": size.ravel(), "tokens": tokens.ravel()}
+    noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(size.size))
+    loss = (1.7 + 410 / columns["tokens"] ** 0.28) * noise
+    fitted = laws.fit(laws.chinchilla(), columns, loss, bootstraps=20, prior=None)
+    assert {"A", "alpha"} & set(fitted.at_bounds)
+    for name in ("A", "alpha"):
+        assert parameter_words(fitted, name)[1] == NOT_DETERMINED
+    assert " – " in parameter_words(fitted, "beta")[1]
+
+
 def test_an_exponent_is_judged_by_the_values_its_law_allows(free) -> None:
     exponent = next(item for item in free.law.parameters if item.name == "alpha_D")
     index = free.law.names.index("alpha_D")

@@ -80,15 +80,15 @@ def parameter_words(fit: Fit, name: str, level: float = 0.8) -> tuple[str, str]:
         level: probability inside the interval.
 
     Returns:
-        The value, and its interval or that the runs do not determine it; without bootstraps no
-        interval is quoted, and the curvature of the objective says what is determined.
+        The value, and its interval or that the runs do not determine it, which the curvature of the
+        objective says at a bound and without bootstraps; these give no interval.
     """
     value = fit.params[name]
-    low, high = fit.interval(name, level) if len(fit.samples) else _curved(fit, name, level)
-    known = is_known(fit, name, low, high)
-    if not len(fit.samples):
-        low = high = value
-    return ends_words(value, low, high, is_known=known)
+    low, high = fit.interval(name, level)
+    # Samples that a bound holds together look certain, and without samples there is no width.
+    is_blind = name in fit.at_bounds or not len(fit.samples)
+    judged = _curved(fit, name, level) if is_blind else (low, high)
+    return ends_words(value, low, high, is_known=is_known(fit, name, *judged))
 
 
 def _curved(fit: Fit, name: str, level: float) -> tuple[float, float]:
