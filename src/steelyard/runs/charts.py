@@ -122,7 +122,7 @@ def _names(field: str, order: Sequence[str]) -> Any:
 def _ratio_row(check: Check) -> dict[str, Any]:
     """Return one row of `predicted_measured`."""
     forecast = check.forecast
-    said, interval, measured, error, verdict = check_words(check)
+    said, interval, measured, error, _ = check_words(check)
     # A forecast below 0 turns its interval around when both ends are divided by it.
     low, high = sorted((forecast.low / forecast.value, forecast.high / forecast.value))
     return {
@@ -130,7 +130,7 @@ def _ratio_row(check: Check) -> dict[str, Any]:
         "low": max(low, 1e-3),
         "high": high,
         "ratio": check.measurement.value / forecast.value,
-        "verdict": verdict,
+        "verdict": "inside" if check.covered else "outside",
         "forecast": said,
         "interval": interval,
         "measured": measured,

@@ -22,6 +22,7 @@ from steelyard.runs.wording import chart_title
 __all__ = ["render_html"]
 
 _INLINE = (
+    (re.compile(r"(?<=\d) (?=%)"), "\N{NO-BREAK SPACE}"),
     (re.compile(r"`([^`]+)`"), r"<code>\1</code>"),
     (re.compile(r"\*\*(.+?)\*\*"), r"<strong>\1</strong>"),
     (re.compile(r"(?<!\*)\*([^*\n]+)\*"), r"<em>\1</em>"),

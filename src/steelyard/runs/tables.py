@@ -153,17 +153,20 @@ def _tally(checks: list[Check]) -> str:
 def _check_row(check: Check) -> str:
     """Draw one row of the checks."""
     forecast, interval, measured, error, verdict = map(escape, check_words(check))
+    held, _, note = verdict.partition(": ")
+    below = f"<small>{note}</small>" if note else ""
+    side = "inside" if check.covered else "outside"
     said = check.forecast
     bar = interval_svg(said.low, said.value, said.high, check.measurement.value)
     meaning = escape(quantity(said.quantity).definition)
     return (
-        f'<tr role="row" class="{verdict}"><th scope="row" role="rowheader">'
+        f'<tr role="row" class="{side}"><th scope="row" role="rowheader">'
         f'<span title="{meaning}">{escape(said.quantity)}</span> {badge_html(said.provenance)}'
         f"<small>{escape(said.source)}</small></th>"
         f'<td role="cell" class="num" data-label="Forecast, 80 % interval">{forecast}'
         f"<small>{interval}</small></td>"
         f'<td role="cell" class="num" data-label="Measured, error"><strong>{measured}</strong>'
-        f"<small>{error}</small></td>"
+        f'<small class="wraps">{error}</small></td>'
         f'<td role="cell" class="bar">{bar}</td>'
-        f'<td role="cell" class="end"><span class="verdict">{verdict}</span></td></tr>'
+        f'<td role="cell" class="end"><span class="verdict">{held}</span>{below}</td></tr>'
     )
