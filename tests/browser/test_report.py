@@ -11,7 +11,7 @@ from steelyard.laws import chinchilla, fit
 from steelyard.laws.pictures.report import fit_report
 from steelyard.quantity import Check, Forecast, Measurement
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text, charts
-from steelyard.runs.report import fact
+from steelyard.runs.report import Cell, fact
 
 pytestmark = pytest.mark.browser
 
@@ -36,7 +36,7 @@ def checks() -> list[Check]:
 def tables() -> list[Table]:
     heads = [Column("Quantity"), Column("Forecast", align="right")]
     heads += [Column("80 % interval", align="right"), Column("Provenance"), Column("Source")]
-    forecast = ["plan.memory_per_accelerator", "5.233 nats/token"]
+    forecast: list[Cell] = ["plan.memory_per_accelerator", "5.233 nats/token"]
     forecast += ["5.015 – 5.445 nats/token", "assumed", LONG]
     many = [Column(f"column_number_{index}", "GFLOP/s") for index in range(14)]
     return [
