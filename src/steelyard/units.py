@@ -213,21 +213,29 @@ def parse(text: str | float, unit: str, *, where: str = "value") -> float:
     return value
 
 
-def pretty_duration(seconds: float) -> str:
-    """Print a time span in the unit a person would choose: "3.2 ms", "12 s", "4.1 h", "18 days"."""
+def pretty_duration(seconds: float, *, more: int = 0) -> str:
+    """Print a time span in the unit a person would choose: "3.2 ms", "12 s", "4.1 h", "18 days".
+
+    Args:
+        seconds: the span.
+        more: significant digits beyond three.
+
+    Returns:
+        Number and unit.
+    """
     if not math.isfinite(seconds):
         return str(seconds)
     size = abs(seconds)
     if size < 120:
-        return _scaled(seconds, "s")
+        return _scaled(seconds, "s", more)
     for limit, scale, name in (
         (7200.0, 60.0, "min"),
         (2 * _DAY_S, _HOUR_S, "h"),
         (900 * _DAY_S, _DAY_S, "days"),
     ):
         if size < limit:
-            return f"{seconds / scale:.3g} {name}"
-    return f"{seconds / _YEAR_S:.3g} years"
+            return f"{seconds / scale:.{3 + more}g} {name}"
+    return f"{seconds / _YEAR_S:.{3 + more}g} years"
 
 
 _SCALES = (
@@ -247,19 +255,21 @@ _COUNT_SCALES = (("T ", 1e12), ("B ", 1e9), ("M ", 1e6), ("k ", 1e3))
 letter before it, as the field writes "70B parameters"."""
 
 
-def _prefixed(value: float, scales: tuple[tuple[str, float], ...], unit: str) -> str:
+def _prefixed(value: float, scales: tuple[tuple[str, float], ...], unit: str, more: int) -> str:
     """Print with the prefix that leaves one to three digits before the point."""
+    digits = 3 + more
     # From 0.9995 on three digits round up to the next prefix: 999.7 k is "1 M", not "1e+03 k".
+    least = 1 - 0.5 * 10.0**-digits
     for prefix, scale in scales:
-        if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.3g}{prefix}{unit}"
-    return f"{value:.3g} {unit}"
+        if abs(value) >= scale * least:
+            return f"{value / scale:.{digits}g}{prefix}{unit}"
+    return f"{value:.{digits}g} {unit}"
 
 
-def _scaled(value: float, unit: str) -> str:
+def _scaled(value: float, unit: str, more: int) -> str:
     """Print with an SI prefix."""
     is_fine = unit in _DIVISIBLE or unit == "s"
-    return _prefixed(value, _SCALES + _FINE_SCALES if is_fine else _SCALES, unit)
+    return _prefixed(value, _SCALES + _FINE_SCALES if is_fine else _SCALES, unit, more)
 
 
 _COUNTED = {
@@ -273,16 +283,17 @@ _PRECISE = {"nat/token": "nats/token", "bit/byte": "bits/byte", "1": ""}
 _SHORT = {"byte": "B", "byte/s": "B/s"}
 
 
-def pretty(value: float, unit: str) -> str:
+def pretty(value: float, unit: str, *, more: int = 0) -> str:
     """Print a value of a base unit as a person would write it.
 
-    Three significant digits are shown, four for losses.
+    Three significant digits are shown, four for losses; whole dollars and counts in full.
 
     Args:
         value: value in the base unit; NaN and infinities are printed as such.
         unit: base unit of the value; "s" is printed as a duration, "fraction" as a percentage,
             joules from 1 Wh up in watt-hours, grams from 1 t up in tonnes, money and carbon rates
             per kilowatt-hour or hour.
+        more: further significant digits, for values that differ by less than three show.
 
     Returns:
         Text such as "3.35 TB/s", "12.4 ms", "41 %", "1.834 nats/token", "70B parameters".
@@ -290,23 +301,24 @@ def pretty(value: float, unit: str) -> str:
     if not math.isfinite(value):
         return f"{value}"
     if unit in ("s", "s/token"):
-        return pretty_duration(value) + unit.removeprefix("s")
+        return pretty_duration(value, more=more) + unit.removeprefix("s")
+    digits = 3 + more
     if unit == "fraction":
-        return f"{100 * value:.3g} %"
+        return f"{100 * value:.{digits}g} %"
     if unit == "USD":
-        size = f"${abs(value):,.0f}" if abs(value) >= 1000 else f"${abs(value):.3g}"
+        size = f"${abs(value):,.0f}" if abs(value) >= 1000 else f"${abs(value):.{digits}g}"
         return f"-{size}" if value < 0 else size
     if unit == "count":
         return f"{value:,.0f}"
     if unit in _COUNTED:
-        return _prefixed(value, _COUNT_SCALES, _COUNTED[unit])
+        return _prefixed(value, _COUNT_SCALES, _COUNTED[unit], more)
     if unit in _RATES:
         scale, name = _RATES[unit]
-        return f"{value * scale:.3g} {name}"
+        return f"{value * scale:.{digits}g} {name}"
     if unit in _PRECISE:
-        return f"{value:.4g} {_PRECISE[unit]}".rstrip()
+        return f"{value:.{digits + 1}g} {_PRECISE[unit]}".rstrip()
     if unit == "J" and abs(value) >= _HOUR_S:
-        return _scaled(value / _HOUR_S, "Wh")
+        return _scaled(value / _HOUR_S, "Wh", more)
     if unit == "g" and abs(value) >= 1e6:
-        return _scaled(value / 1e6, "t")
-    return _scaled(value, _SHORT.get(unit, unit))
+        return _scaled(value / 1e6, "t", more)
+    return _scaled(value, _SHORT.get(unit, unit), more)

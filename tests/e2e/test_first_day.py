@@ -34,6 +34,11 @@ def home(tmp_path, monkeypatch):
     text = "\n".join(["parameters,tokens,loss", *lines]) + "\n"
     (folder / "runs.csv").write_text(text)
     (folder / "semicolons.csv").write_text(text.replace(",", ";"))
+    # Losses of tokens alone: no coefficient of the size can be said.
+    noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(size.shape))
+    rows[:, 2] = ((1.7 + 410 / tokens**0.28) * noise).ravel()
+    lines = [",".join(map(repr, map(float, row))) for row in rows]
+    (folder / "flat.csv").write_text("\n".join(["parameters,tokens,loss", *lines]) + "\n")
     (folder / "twice.csv").write_text("parameters,tokens,loss,loss\n1e7,1e9,3.5,3.6\n")
     return tmp_path
 

@@ -9,10 +9,16 @@ from rich.console import Console
 from steelyard.errors import DataError
 from steelyard.quantity import Check, Forecast, Measurement
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text, charts
-from steelyard.runs.drawing import chart_svg, interval_svg
+from steelyard.runs.drawing import chart_svg, interval_svg, narrowed
 from steelyard.runs.report import fact
 from steelyard.runs.theme import LIGHT, colour_map
-from steelyard.runs.wording import interval_words, number_text, summary_words
+from steelyard.runs.wording import (
+    check_words,
+    interval_words,
+    number_text,
+    quantity_words,
+    summary_words,
+)
 
 EVIL = "<script>alert('x')</script>&\"<b>"
 
@@ -225,10 +231,55 @@ def test_number_text(value: float, text: str) -> None:
 def test_words() -> None:
     assert interval_words(0.312, 0.356, "s") == "312 – 356 ms"
     assert interval_words(0.9, 1.2, "s") == "900 ms – 1.2 s"
+    assert interval_words(512, 512, "count") == "512"
     assert summary_words([]) == ""
     assert summary_words([pair()]).startswith("1 of 1 measured values lies inside")
     assert fact(pair().forecast) == ("train.step_time", "2 s", "fitted")
     assert fact(pair().measurement, "Step") == ("Step", "2.1 s", "measured")
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "words"),
+    [
+        ((2440.0, 2590.0, 2510.0), "token/s", ("2.44k – 2.59k tokens/s", "2.51k tokens/s")),
+        # The value rounds to the upper end: all three get another digit.
+        ((2440.0, 2513.0, 2510.0), "token/s", ("2.44k – 2.513k tokens/s", "2.51k tokens/s")),
+        ((1.0601e18, 1.0603e18, 1.0602e18), "FLOP", ("1.0601 – 1.0603 EFLOP", "1.0602 EFLOP")),
+        ((0.9996, 1.0, 0.9999), "s", ("999.6 ms – 1 s", "999.9 ms")),
+        # Equal stays equal, and digits beyond the seventh are noise.
+        ((5.0, 6.0, 5.0), "s", ("5 – 6 s", "5 s")),
+        ((5.0, 6.0, 5.0 + 1e-12), "s", ("5 – 6 s", "5 s")),
+        ((2000.2, 2000.8, 2000.4), "USD", ("$2,000 – $2,001", "$2,000")),
+    ],
+)
+def test_a_value_that_rounds_to_its_intervals_end_gets_another_digit(values, unit, words) -> None:
+    assert quantity_words(values[0], values[1], unit, values[2]) == words
+
+
+def test_a_check_shows_on_which_side_of_the_end_it_fell() -> None:
+    said = Forecast(
+        quantity="serve.throughput",
+        value=108.0,
+        low=105.0,
+        high=112.6,
+        provenance="simulated",
+        source="x",
+    )
+    check = Check(said, Measurement(quantity="serve.throughput", value=113.2))
+    forecast, interval, measured, _, verdict = check_words(check)
+    assert (interval, measured, verdict) == ("105 – 112.6 tokens/s", "113.2 tokens/s", "outside")
+    assert forecast == "108 tokens/s"
+
+
+def test_a_phone_gets_narrow_charts_with_panels_one_below_the_other() -> None:
+    panel = {"mark": "point", "width": 260}
+    wide = {"hconcat": [panel, panel], "columns": 2, "title": "x"}
+    narrow = narrowed(wide)
+    assert [item["width"] for item in narrow["vconcat"]] == [296, 296]
+    assert "hconcat" not in narrow
+    assert panel["width"] == 260
+    note = {"mark": {"type": "text", "fontStyle": "italic"}}
+    assert narrowed({"layer": [panel, note], "width": 800})["layer"] == [panel]
 
 
 def test_interval_drawing_survives_edge_values() -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from steelyard.quantity import Forecast
 from steelyard.runs.report import Cell, Column, Report, Table
-from steelyard.units import pretty
+from steelyard.runs.wording import quantity_words
 
 __all__ = ["Switch", "forecast_table", "print_json", "print_report"]
 
@@ -58,16 +58,11 @@ def forecast_table(
     """
     known = records or {}
     has_records = any(item.quantity in known for item in forecasts)
-    rows: list[list[Cell]] = [
-        [
-            item.quantity,
-            pretty(item.value, item.unit),
-            f"{pretty(item.low, item.unit)} .. {pretty(item.high, item.unit)}",
-            item.provenance,
-            *([known.get(item.quantity, "")] if has_records else []),
-        ]
-        for item in forecasts
-    ]
+    rows: list[list[Cell]] = []
+    for item in forecasts:
+        interval, value = quantity_words(item.low, item.high, item.unit, item.value)
+        record = [known.get(item.quantity, "")] if has_records else []
+        rows.append([item.quantity, value, interval, item.provenance, *record])
     heads = [
         Column("quantity"),
         Column("forecast", align="right"),

@@ -13,8 +13,8 @@ import altair as alt
 from steelyard.quantity import Check
 from steelyard.runs import layers
 from steelyard.runs.layers import PLOT_WIDTH, finish, rows_of
-from steelyard.runs.theme import LIGHT, SERIES
-from steelyard.runs.wording import error_words, interval_words
+from steelyard.runs.theme import LIGHT, PHONE_WIDTH, SERIES
+from steelyard.runs.wording import check_words
 from steelyard.units import pretty
 
 __all__ = ["bars", "loss_curves", "matmul_rates", "predicted_measured"]
@@ -122,7 +122,7 @@ def _names(field: str, order: Sequence[str]) -> Any:
 def _ratio_row(check: Check) -> dict[str, Any]:
     """Return one row of `predicted_measured`."""
     forecast = check.forecast
-    unit = forecast.unit
+    said, interval, measured, error, _ = check_words(check)
     # A forecast below 0 turns its interval around when both ends are divided by it.
     low, high = sorted((forecast.low / forecast.value, forecast.high / forecast.value))
     return {
@@ -131,10 +131,10 @@ def _ratio_row(check: Check) -> dict[str, Any]:
         "high": high,
         "ratio": check.measurement.value / forecast.value,
         "verdict": "inside" if check.covered else "outside",
-        "forecast": pretty(forecast.value, unit),
-        "interval": interval_words(forecast.low, forecast.high, unit),
-        "measured": pretty(check.measurement.value, unit),
-        "error": error_words(check),
+        "forecast": said,
+        "interval": interval,
+        "measured": measured,
+        "error": error,
     }
 
 
@@ -242,11 +242,13 @@ def bars(
         row["index"] = index
         row["words"] = "–" if row["value"] is None else pretty(row["value"], unit or "1")
     order = list(dict.fromkeys(labels))
+    has_ends = len(order) == len(rows)  # stacked bars have no free end to write a value at
     kinds = list(dict.fromkeys(groups or []))
     y = _names("label", order)
     x = alt.X(
         "value:Q",
         title=None,
+        scale=_bar_scale(rows, order) if has_ends else alt.Undefined,
         axis=alt.Axis(
             labelExpr=_si_labels(unit), tickCount=5, domain=False, ticks=False, grid=True
         ),
@@ -263,11 +265,21 @@ def bars(
             y=y, x=x, color=color, order="index:Q", tooltip=tooltip
         )
     ]
-    if len(order) == len(rows):  # stacked bars have no free end to write a value at
+    if has_ends:
         drawn.append(
             base.mark_text(align="left", dx=6, fontSize=11.5).encode(y=y, x=x, text="words:N")
         )
     return finish(alt.layer(*drawn).properties(width=PLOT_WIDTH, height=alt.Step(30), title=title))
+
+
+def _bar_scale(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Any:
+    """Return a scale that leaves room for the value behind the longest bar, on a phone too."""
+    # 6.2 pixels is a character's mean width in this type.
+    words = max((len(row["words"]) for row in rows), default=0)
+    label = max(map(len, labels), default=0)
+    share = min((6.2 * words + 12) / max(PHONE_WIDTH - 24 - 6.2 * label, 1), 0.4)
+    longest = max((row["value"] or 0.0 for row in rows), default=0.0)
+    return alt.Scale(domainMax=longest / (1 - share)) if longest > 0 else alt.Undefined
 
 
 def matmul_rates(

@@ -10,7 +10,14 @@ from steelyard.runs.blocks import Block, Chart, Checks, Document, Facts, Table, 
 from steelyard.runs.grid import GridColumn, grid
 from steelyard.runs.screen import screen
 from steelyard.runs.theme import PROVENANCE
-from steelyard.runs.wording import cell_text, check_words, heading, right_aligned, summary_words
+from steelyard.runs.wording import (
+    cell_text,
+    chart_title,
+    check_words,
+    heading,
+    right_aligned,
+    summary_words,
+)
 
 __all__ = ["render_console"]
 
@@ -57,16 +64,8 @@ def _block(block: Block, width: int) -> RenderableType:
                 return _narrow_checks(block, width)
             return _checks(block, wide=width >= _WIDE)
         case Chart():
-            return RichText(
-                f"chart: {_chart_title(block)} (drawn in the HTML report)", style="dim italic"
-            )
-
-
-def _chart_title(chart: Chart) -> str:
-    """Name a chart by its title, else by its caption."""
-    title = chart.spec.get("title", "")
-    words = title.get("text", "") if isinstance(title, dict) else title
-    return str(words or chart.caption or "untitled")
+            title = chart_title(block.spec)[0] or block.caption or "untitled"
+            return RichText(f"chart: {title} (drawn in the HTML report)", style="dim italic")
 
 
 def _prose(text: str) -> RichText:

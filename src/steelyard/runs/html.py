@@ -14,13 +14,15 @@ from html import escape
 from pathlib import Path
 
 from steelyard.runs.blocks import Block, Chart, Checks, Document, Facts, Section, Table, Text
-from steelyard.runs.drawing import chart_svg, interval_svg
+from steelyard.runs.drawing import chart_svg, narrowed
+from steelyard.runs.tables import badge_html, checks_html, table_html
 from steelyard.runs.theme import PROVENANCE, colour_map, css_variables, with_theme
-from steelyard.runs.wording import DASH, cell_text, check_words, right_aligned, summary_words
+from steelyard.runs.wording import chart_title
 
 __all__ = ["render_html"]
 
 _INLINE = (
+    (re.compile(r"(?<=\d) (?=%)"), "\N{NO-BREAK SPACE}"),
     (re.compile(r"`([^`]+)`"), r"<code>\1</code>"),
     (re.compile(r"\*\*(.+?)\*\*"), r"<strong>\1</strong>"),
     (re.compile(r"(?<!\*)\*([^*\n]+)\*"), r"<em>\1</em>"),
@@ -33,6 +35,11 @@ _LOGO = (
     '<circle cx="33" cy="12" r="2.7" fill="currentColor"/>'
     '<path d="m18.5 2.2 2.2 3.9h-4z" fill="currentColor" transform="rotate(180 18.6 4.2)"/></svg>'
 )
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; "
+    "img-src data:; base-uri 'none'; form-action 'none'"
+)
+"""What the page may do: its own style and scripts (Vega compiles its expressions), no address."""
 _SCRIPT = """
 (() => {
   let runtime;
@@ -47,14 +54,15 @@ _SCRIPT = """
     return window.vegaEmbed;
   })();
   for (const chart of document.querySelectorAll(".chart")) {
-    chart.addEventListener("pointerenter", async () => {
+    const place = chart.querySelector(".drawing.page");
+    place.addEventListener("pointerenter", async () => {
       const embed = await wake();
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       const live = document.createElement("div");
       const spec = JSON.parse(chart.querySelector("script").textContent);
       await embed(live, spec, {mode: "vega-lite", renderer: "svg", actions: false,
         defaultStyle: false, tooltip: {theme: dark ? "dark" : "light"}});
-      chart.querySelector(".drawing").replaceChildren(live.querySelector("svg"));
+      place.replaceChildren(live.querySelector("svg"));
     }, {once: true});
   }
 })();
@@ -84,95 +92,40 @@ def _prose(block: Text) -> str:
     return f'<div class="prose">{"".join(parts)}</div>'
 
 
-def _badge(provenance: str) -> str:
-    """Mark a provenance; empty for none."""
-    if not provenance:
-        return ""
-    title = PROVENANCE[provenance].meaning if provenance in PROVENANCE else ""
-    return (
-        f'<span class="badge p-{escape(provenance)}" '
-        f'title="{escape(title)}">{escape(provenance)}</span>'
-    )
+def _value(text: str) -> str:
+    """Set the unit behind a number smaller than the number."""
+    number, _, unit = text.partition(" ")
+    if not unit or not any(letter.isdigit() for letter in number):
+        return f'<span class="value">{escape(text)}</span>'
+    return f'<span class="value">{escape(number)} <span class="unit">{escape(unit)}</span></span>'
 
 
 def _facts(block: Facts) -> str:
     """Draw facts as cards."""
     cards = (
-        f'<div class="fact"><dt>{escape(label)}</dt><dd>{escape(value)}</dd>'
-        f"{_badge(provenance)}</div>"
+        f'<div class="fact"><dt>{escape(label)}</dt><dd>{_value(value)}'
+        f"{badge_html(provenance)}</dd></div>"
         for label, value, provenance in block.facts
     )
     return f'<dl class="facts">{"".join(cards)}</dl>'
 
 
-def _table(block: Table) -> str:
-    """Draw a table with its caption below."""
-    right = [' class="num"' if flag else "" for flag in right_aligned(block)]
-    heads = "".join(
-        f'<th scope="col"{kind}>{escape(column.name)}'
-        + (f' <span class="unit">{escape(column.unit)}</span>' if column.unit else "")
-        + "</th>"
-        for column, kind in zip(block.columns, right, strict=True)
-    )
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{kind}>{escape(cell_text(cell))}</td>"
-            for cell, kind in zip(row, right, strict=True)
-        )
-        + "</tr>"
-        for row in block.rows
-    )
-    caption = f"<figcaption>{_inline(block.caption)}</figcaption>" if block.caption else ""
-    return (
-        f'<figure class="table"><div class="scroll"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>{caption}</figure>"
-    )
-
-
-def _checks(block: Checks) -> str:
-    """Draw the table of forecasts against measurements, each with its interval."""
-    rows = []
-    for check in block.checks:
-        forecast, interval, measured, error, verdict = map(escape, check_words(check))
-        bar = interval_svg(
-            check.forecast.low, check.forecast.value, check.forecast.high, check.measurement.value
-        )
-        rows.append(
-            f'<tr class="{verdict}"><th '
-            f'scope="row">{escape(check.forecast.quantity)}{_badge(check.forecast.provenance)}'
-            f"<small>{escape(check.forecast.source)}</small></th>"
-            f'<td class="num">{forecast}</td><td class="num soft">{interval}</td>'
-            f'<td class="num strong">{measured}</td><td class="num">{error}</td>'
-            f'<td class="bar">{bar}</td><td><span class="verdict">{verdict}</span></td></tr>'
-        )
-    names = ("Quantity", "Forecast", "80 % interval", "Measured", "Error", "", "Verdict")
-    kinds = ("", "num", "num", "num", "num", "", "")
-    head = "".join(
-        f'<th scope="col" class="{kind}">{name}</th>'
-        for name, kind in zip(names, kinds, strict=True)
-    )
-    caption = (
-        f"{escape(summary_words(block.checks))} The bar is the interval, the tick the forecast, "
-        f"the dot the measured value."
-    )
-    return (
-        f'<figure class="table checks"><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-        f"<figcaption>{caption if rows else DASH}</figcaption></figure>"
-    )
-
-
 def _chart(block: Chart, index: int) -> str:
-    """Draw a chart, and lay its spec beside it for the pointer."""
-    spec = with_theme({key: value for key, value in block.spec.items() if key != "$schema"})
+    """Draw a chart for the page and for a phone, and lay its spec beside it for the pointer."""
+    title, below = chart_title(block.spec)
+    bare = {key: value for key, value in block.spec.items() if key not in ("$schema", "title")}
     # "</script>" inside the data would end the element it lies in.
-    data = json.dumps(spec, ensure_ascii=True, allow_nan=False, default=str).replace("<", "\\u003c")
+    data = json.dumps(with_theme(bare), ensure_ascii=True, allow_nan=False, default=str)
+    data = data.replace("<", "\\u003c")
+    words = f'<p class="chart-title">{escape(title)}</p>' if title else ""
+    words += f'<p class="chart-words">{escape(below)}</p>' if below else ""
     caption = f"<figcaption>{_inline(block.caption)}</figcaption>" if block.caption else ""
-    drawing = chart_svg(block.spec, prefix=f"chart{index}-")
+    name = f' aria-label="{escape(title)}"' if title else ""
     return (
-        f'<figure class="chart"><div class="drawing">{drawing}</div><script '
-        f'type="application/json">{data}</script>{caption}</figure>'
+        f'<figure class="chart"{name}><div class="card">{words}'
+        f'<div class="drawing page">{chart_svg(bare, prefix=f"chart{index}-")}</div>'
+        f'<div class="drawing phone">{chart_svg(narrowed(bare), prefix=f"phone{index}-")}</div>'
+        f'</div><script type="application/json">{data}</script>{caption}</figure>'
     )
 
 
@@ -184,9 +137,9 @@ def _block(block: Block, index: int) -> str:
         case Facts():
             return _facts(block)
         case Table():
-            return _table(block)
+            return table_html(block, _inline(block.caption))
         case Checks():
-            return _checks(block)
+            return checks_html(block)
         case Chart():
             return _chart(block, index)
 
@@ -209,7 +162,7 @@ def _legend(report: Document) -> str:
         if isinstance(block, Checks) and block.checks:
             used |= {check.forecast.provenance for check in block.checks} | {"measured"}
     return "".join(
-        f"<li>{_badge(name)} {escape(mark.meaning)}</li>"
+        f"<li>{badge_html(name)} {escape(mark.meaning)}</li>"
         for name, mark in PROVENANCE.items()
         if name in used
     )
@@ -277,7 +230,8 @@ def render_html(report: Document) -> str:
         else ""
     )
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><meta name="viewport" '
         'content="width=device-width,initial-scale=1">'
         f'<meta name="color-scheme" content="light '
         f'dark"><title>{escape(report.title)}</title><style>{_style()}</style></head>\n'

@@ -23,7 +23,7 @@ __all__ = [
     "y_of",
 ]
 
-PLOT_WIDTH = 900
+PLOT_WIDTH = 800
 """Pixels of a chart with everything beside it."""
 
 _LINE = 14.0

@@ -8,6 +8,7 @@ from typing import Any
 from steelyard.errors import DataError
 from steelyard.files import write_bytes
 from steelyard.runs.theme import LIGHT, with_theme
+from steelyard.runs.wording import chart_title
 
 __all__ = ["CHART_ENDINGS", "save_chart"]
 
@@ -53,8 +54,7 @@ def _page(spec: dict[str, Any], title: str) -> str:
     """Return a chart as a page of its own."""
     from steelyard.runs.report import Chart, Report, Section
 
-    own = spec.get("title")
-    words = title or (own if isinstance(own, str) else (own or {}).get("text", "")) or "Chart"
+    words = title or chart_title(spec)[0] or "Chart"
     return Report(words, "", [Section("", [Chart(spec)])]).to_html()
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "DARK",
     "FONT",
     "LIGHT",
+    "PHONE_WIDTH",
     "PROVENANCE",
     "SERIES",
     "SIZES",
@@ -24,6 +25,9 @@ __all__ = [
 
 FONT = "Inter, 'Segoe UI', 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 """Type of charts: faces a reader's machine has, with like widths."""
+
+PHONE_WIDTH = 360
+"""Pixels of a chart on a phone, with everything beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,12 @@ class Mark:
 
 
 PROVENANCE: dict[str, Mark] = {
-    "measured": Mark("#1f7a55", "#5fcf9f", "green", "taken from a real run"),
+    "measured": Mark("#1a7350", "#5fcf9f", "green", "taken from a real run"),
     "fitted": Mark("#2b62a6", "#7db4f2", "blue", "from a model fitted to measurements"),
     "simulated": Mark("#7a4aa5", "#c39aec", "magenta", "from a simulation, never from a run"),
     "derived": Mark("#4d6472", "#a3b8c4", "cyan", "computed from other numbers by a formula"),
-    "published": Mark("#8a6a12", "#e0bd5c", "yellow", "taken from a paper or data sheet"),
-    "assumed": Mark("#b4502d", "#f09a78", "red", "an assumption; change it if you know better"),
+    "published": Mark("#7c5f0e", "#e0bd5c", "yellow", "taken from a paper or data sheet"),
+    "assumed": Mark("#a54624", "#f09a78", "red", "an assumption; change it if you know better"),
 }
 """Marks of the six provenances."""
 
@@ -58,12 +62,12 @@ LIGHT = {
     "card": "#ffffff",
     "ink": "#1d2530",
     "soft": "#5b6672",
-    "faint": "#8b949e",
+    "faint": "#656e78",
     "line": "#e4e1da",
     "grid": "#ecebe6",
     "axis": "#c6c5bf",
-    "good": "#1f7a56",
-    "bad": "#b83a3a",
+    "good": "#1a7351",
+    "bad": "#b03434",
     "wash": "#f3f1ec",
 }
 """Colours of the light page."""
@@ -73,7 +77,7 @@ DARK = {
     "card": "#1b2027",
     "ink": "#e8e6e1",
     "soft": "#a5afb9",
-    "faint": "#77818b",
+    "faint": "#8f99a3",
     "line": "#2c333b",
     "grid": "#262c34",
     "axis": "#47515b",
@@ -116,6 +120,8 @@ _AXIS = {
     "domainColor": LIGHT["axis"],
     "tickColor": LIGHT["axis"],
     "labelFlush": False,
+    "labelOverlap": "greedy",
+    "labelSeparation": 5,
     "titlePadding": 10,
     "labelPadding": 6,
     "tickSize": 4,

@@ -9,7 +9,7 @@ from steelyard.quantity import QUANTITIES, Check
 from steelyard.runs.blocks import Block, Cell, Chart, Checks, Column, Facts, Section, Table, Text
 from steelyard.runs.record import RunRecord
 from steelyard.runs.report import Report
-from steelyard.runs.wording import interval_words
+from steelyard.runs.wording import quantity_words
 from steelyard.units import pretty, pretty_duration
 
 if TYPE_CHECKING:
@@ -100,11 +100,14 @@ def _quantities(record: RunRecord) -> Table:
         unit = QUANTITIES[name].unit
         said = forecast.get(name)
         found = measured.get(name)
+        interval = value = None
+        if said:
+            interval, value = quantity_words(said.low, said.high, unit, said.value)
         rows.append(
             [
                 name,
-                pretty(said.value, unit) if said else None,
-                interval_words(said.low, said.high, unit) if said else None,
+                value,
+                interval,
                 pretty(found.value, unit) if found else None,
                 pretty(found.spread, unit) if found and found.count > 1 else None,
             ]

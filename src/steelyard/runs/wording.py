@@ -2,6 +2,8 @@
 
 import math
 import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from steelyard.quantity import Check
 from steelyard.runs.blocks import Cell, Column, Table
@@ -9,25 +11,29 @@ from steelyard.units import pretty
 
 __all__ = [
     "cell_text",
+    "chart_title",
     "check_values",
     "check_words",
     "error_words",
     "interval_words",
     "machine_changed",
+    "more_digits",
     "number_text",
+    "quantity_words",
     "right_aligned",
     "summary_words",
     "verdict_words",
 ]
 
 DASH = "–"
+_MOST_MORE = 4
 
 _SAME_SPEED = 0.05
 """Relative change of a machine's speed below which it counts as the same: what the fixed piece of
 work varies by on a quiet machine."""
 
 
-def number_text(value: float) -> str:
+def number_text(value: float, *, more: int = 0) -> str:
     """Print a number for a table: four significant digits, integers whole; "–" for NaN."""
     if math.isnan(value):
         return DASH
@@ -36,9 +42,9 @@ def number_text(value: float) -> str:
     if float(value).is_integer() and abs(value) < 1e12:
         return f"{int(value):,}"
     if abs(value) >= 1e9 or abs(value) < 1e-4:
-        mantissa, exponent = f"{value:.3e}".split("e")
+        mantissa, exponent = f"{value:.{3 + more}e}".split("e")
         return f"{mantissa}e{int(exponent)}"
-    digits = max(0, 3 - math.floor(math.log10(abs(value))))
+    digits = max(0, 3 + more - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}"
 
 
@@ -69,14 +75,69 @@ def right_aligned(table: Table) -> list[bool]:
     ]
 
 
+def chart_title(spec: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a Vega-Lite chart's title and subtitle, each as one line; empty where it has none."""
+    title = spec.get("title") or ""
+    parts = title if isinstance(title, Mapping) else {"text": title}
+    lines = [parts.get("text") or "", parts.get("subtitle") or ""]
+    first, second = ("; ".join(item) if isinstance(item, list) else str(item) for item in lines)
+    return first, second
+
+
 def heading(column: Column) -> str:
     """Print a column's name and unit as one line."""
     return f"{column.name} [{column.unit}]" if column.unit else column.name
 
 
-def interval_words(low: float, high: float, unit: str) -> str:
-    """Print "312 – 356 ms": the unit once when both ends share it."""
-    first, last = pretty(low, unit), pretty(high, unit)
+def more_digits(
+    write: Callable[[float, int], str], values: Sequence[float], low: float, high: float
+) -> int:
+    """Count the further digits that keep values from looking like the ends of their interval.
+
+    Args:
+        write: prints a number with so many digits more than usual.
+        values: what stands beside the interval.
+        low: the lower end.
+        high: the upper end.
+
+    Returns:
+        0 where all look different, or are equal to the last digit.
+    """
+    for more in range(_MOST_MORE + 1):
+        ends = [(end, write(end, more)) for end in (low, high)]
+        if not any(
+            value != end and write(value, more) == text for value in values for end, text in ends
+        ):
+            return more
+    return 0
+
+
+def quantity_words(low: float, high: float, unit: str, *values: float) -> tuple[str, ...]:
+    """Print an interval and the values beside it.
+
+    A value that rounds to an end of the interval gets further digits, and all others with it.
+
+    Args:
+        low: the lower end.
+        high: the upper end.
+        unit: base unit of all.
+        *values: forecast, measured value and the like.
+
+    Returns:
+        The interval, then each value.
+    """
+    more = more_digits(lambda value, extra: pretty(value, unit, more=extra), values, low, high)
+    return (
+        interval_words(low, high, unit, more=more),
+        *(pretty(value, unit, more=more) for value in values),
+    )
+
+
+def interval_words(low: float, high: float, unit: str, *, more: int = 0) -> str:
+    """Print "312 – 356 ms": the unit once when both ends share it, one number without a width."""
+    first, last = pretty(low, unit, more=more), pretty(high, unit, more=more)
+    if low == high:
+        return first
     number, _, suffix = first.partition(" ")
     if suffix and last.endswith(f" {suffix}"):
         first = number
@@ -124,14 +185,11 @@ def check_values(check: Check) -> dict[str, float | bool]:
 
 def check_words(check: Check) -> tuple[str, str, str, str, str]:
     """Word a check: forecast, 80 % interval, measured, error, verdict."""
-    unit = check.forecast.unit
-    return (
-        pretty(check.forecast.value, unit),
-        interval_words(check.forecast.low, check.forecast.high, unit),
-        pretty(check.measurement.value, check.measurement.unit),
-        error_words(check),
-        verdict_words(check),
+    said = check.forecast
+    interval, forecast, measured = quantity_words(
+        said.low, said.high, said.unit, said.value, check.measurement.value
     )
+    return forecast, interval, measured, error_words(check), verdict_words(check)
 
 
 def summary_words(checks: list[Check]) -> str:

@@ -7,12 +7,14 @@ import platform
 import time
 from typing import Any
 
+from steelyard.laws.fitting.wording import parameter_words
 from steelyard.laws.pictures.charts import fit_chart
 from steelyard.plan import Plan
 from steelyard.plan.types import layout_words
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.charts import bars, loss_curves, matmul_rates, predicted_measured
 from steelyard.runs.report import Cell, fact
+from steelyard.runs.wording import quantity_words
 from steelyard.units import pretty
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, parameters
 from steelyard.weigh.quickstart import Quickstart
@@ -64,10 +66,11 @@ def _verdict(found: Quickstart) -> Section:
     by_name = {item.forecast.quantity: item for item in found.checks}
     loss = by_name["eval.loss"]
     step = by_name["train.step_time"]
+    half = (loss.forecast.high - loss.forecast.low) / 2
     said = (
         f"A ladder of {len(found.ladder.rungs)} small models forecast a larger one before it was "
         f"trained: loss "
-        f"**{loss.forecast.value:.3f} ± {(loss.forecast.high - loss.forecast.low) / 2:.3f}**, "
+        f"**{loss.forecast.value:.3f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half:.3f}**, "
         f"measured **{loss.measurement.value:.3f}**. "
         f"{covered} of {len(found.checks)} measured values fell inside their 80 % interval."
     )
@@ -79,18 +82,21 @@ def _verdict(found: Quickstart) -> Section:
     ]
     return Section(
         "Forecast against measured",
-        [Text(said), Facts(facts), Checks(found.checks), Chart(predicted_measured(found.checks))],
+        [
+            Text(said),
+            Facts(facts),
+            Checks(found.checks),
+            Chart(predicted_measured(found.checks, "Measured over forecast")),
+        ],
     )
 
 
 def _law(found: Quickstart) -> Section:
     """Show the ladder and the law through it."""
     law = found.laws[0]
-    rows: list[list[Cell]] = [
-        [name, *(float(f"{number:.4g}") for number in (value, *law.interval(name)))]
-        for name, value in law.params.items()
-    ]
-    columns = [Column("Parameter"), Column("Fitted"), Column("80 % from"), Column("80 % to")]
+    rows: list[list[Cell]] = [[name, *parameter_words(law, name)] for name in law.params]
+    columns = [Column("Parameter"), Column("Fitted", align="right")]
+    columns += [Column("80 % interval", align="right")]
     flat = "; ".join(map(str, law.flat_directions))
     caption = (
         f"L(N, D) = {law.law.formula} on {len(found.points)} runs. The forecast is the mean of the "
@@ -165,16 +171,10 @@ def _budget(found: Quickstart) -> Section:
 
 def _plan_forecasts(plan: Plan) -> Table:
     """Return the table of what the plan forecasts."""
-    rows: list[list[Cell]] = [
-        [
-            item.quantity,
-            pretty(item.value, item.unit),
-            f"{pretty(item.low, item.unit)} to {pretty(item.high, item.unit)}",
-            item.provenance,
-            item.source,
-        ]
-        for item in plan.forecasts
-    ]
+    rows: list[list[Cell]] = []
+    for item in plan.forecasts:
+        interval, value = quantity_words(item.low, item.high, item.unit, item.value)
+        rows.append([item.quantity, value, interval, item.provenance, item.source])
     columns = [
         Column("Quantity"),
         Column("Forecast", align="right"),

@@ -57,14 +57,18 @@ def _right(*words: str) -> list[Column]:
     return [Column(word, align="right") for word in words]
 
 
-def _count(value: float, unit: str) -> str:
+def _count(value: float, unit: str, more: int = 0) -> str:
     """Return a count without its noun, which the head of the column says."""
-    return pretty(value, unit).partition(" ")[0] if unit else f"{value:.4g}"
+    return pretty(value, unit, more=more).partition(" ")[0] if unit else f"{value:.{4 + more}g}"
 
 
-def _ends(item: "Estimate", unit: str = "") -> list[str]:
-    """Return the value and both ends of its interval."""
-    return [_count(value, unit) for value in (item.value, item.low, item.high)]
+def _ends(item: "Estimate", unit: str = "") -> tuple[str, str]:
+    """Return the value and its interval."""
+    from steelyard.laws.fitting.wording import ends_words
+
+    return ends_words(
+        item.value, item.low, item.high, write=lambda value, more: _count(value, unit, more)
+    )
 
 
 def _beyond(distance: float) -> str:
@@ -74,21 +78,20 @@ def _beyond(distance: float) -> str:
 
 def fit_page(fitted: "Fit", profiles: "Sequence[Profile]") -> Report:
     """Show parameters with intervals and what the reader should know about them."""
+    from steelyard.laws.fitting.wording import parameter_words
+
     flat = {item.name for item in profiles if item.is_flat}
     rows: list[list[Any]] = []
-    for name, value in fitted.params.items():
+    for name in fitted.params:
         note = "flat, see its profile" if name in flat else ""
         note = "at its bound" if name in fitted.at_bounds else note
-        # Without bootstraps an interval would be a point that passes for certainty.
-        ends = fitted.interval(name) if len(fitted.samples) else ()
-        figures = [f"{end:.5g}" for end in (value, *ends)]
-        rows.append([name, *figures, *[""] * (3 - len(figures)), note])
+        rows.append([name, *parameter_words(fitted, name), note])
     formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
     return _page(
         f"Law {fitted.law.name}",
         f"{formula}fitted to {fitted.source}",
         "Parameters",
-        [Column("parameter"), *_right("fitted", "low", "high"), Column("note")],
+        [Column("parameter"), *_right("fitted", "80 % interval"), Column("note")],
         rows,
         f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})"
         if len(fitted.samples)
@@ -159,7 +162,7 @@ def isoflop_page(found: "IsoFlop", budget: float) -> Report:
         best = pretty(found.parameters(budget).value, "parameter")
         fed = pretty(found.tokens(budget).value, "token")
         notes.append(f"at {pretty(budget, 'FLOP')}: {best}, {fed}")
-    numbers = _right("best size", "low", "high", "tokens", "loss")
+    numbers = _right("best size", f"{100 * found.level:.0f} % interval", "tokens", "loss")
     heads = [Column("budget"), *numbers, Column("")]
     return _page("IsoFLOP", found.source, "Minima", heads, rows, notes=notes)
 
@@ -168,7 +171,11 @@ def prediction_page(
     asked: "Fit", run: Mapping[str, float], said: "Estimate", distance: float, level: float
 ) -> Report:
     """Show a prediction with its interval and how far it lies outside the points."""
-    row = [f"{end:.5g}" for end in (said.value, said.low, said.high)]
+    from steelyard.laws.fitting.wording import ends_words
+
+    row = ends_words(
+        said.value, said.low, said.high, write=lambda value, more: f"{value:.{5 + more}g}"
+    )
     caption = f"{100 * level:.0f} % interval of one run" + _beyond(distance)
     if asked.provenance == "published":
         caption += "; no width, because no joint uncertainty was published"
@@ -176,7 +183,7 @@ def prediction_page(
         ", ".join(f"{name} {value:.4g}" for name, value in run.items()),
         f"{asked.law.name}: {asked.source}",
         "Prediction",
-        [*_right("predicted", "low", "high"), Column("provenance")],
+        [*_right("predicted", "interval"), Column("provenance")],
         [[*row, asked.provenance]],
         caption,
     )
@@ -207,7 +214,7 @@ def allocation_page(chosen: "Allocation") -> Report:
     if chosen.training_flops < 0.999 * chosen.flops:
         caption += f"; training spends {pretty(chosen.training_flops, 'FLOP')} of it"
     title = f"Best use of {pretty(chosen.flops, 'FLOP')}"
-    heads = [Column(""), *_right("best", "low", "high"), Column("provenance")]
+    heads = [Column(""), *_right("best", "interval"), Column("provenance")]
     return _page(title, chosen.source, "Allocation", heads, rows, caption)
 
 

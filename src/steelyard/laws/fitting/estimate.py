@@ -7,7 +7,11 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Estimate", "normal", "student", "tails"]
+__all__ = ["NOT_DETERMINED", "Estimate", "is_determined", "normal", "student", "tails"]
+
+NOT_DETERMINED = "not determined by these runs"
+_MOST_FACTOR = 1e3
+"""A size whose interval spans more than three orders of magnitude is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,11 @@ class Estimate:
     value: float
     low: float
     high: float
+
+    @property
+    def is_determined(self) -> bool:
+        """Whether the interval of this size says anything; see `is_determined`."""
+        return is_determined(self.low, self.high)
 
     @classmethod
     def of(cls, value: float, samples: Array, level: float) -> "Estimate":
@@ -44,6 +53,22 @@ class Estimate:
     def over(cls, draws: Array, level: float) -> "Estimate":
         """Take the first of the draws as the value and the others as its bootstrap, [1 + B]."""
         return cls.of(float(draws[0]), draws[1:], level)
+
+
+def is_determined(low: float, high: float) -> bool:
+    """Say whether the interval of a size is narrow enough to be quoted.
+
+    Args:
+        low: lower end.
+        high: upper end.
+
+    Returns:
+        False where the ends are more than three orders of magnitude apart, or one is missing; what
+        can be negative has no orders of magnitude.
+    """
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return False
+    return low < 0 or high <= _MOST_FACTOR * low
 
 
 def tails(level: float) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.estimate import NOT_DETERMINED, is_determined
 from steelyard.laws.fitting.minimizer import Problem, minimize
 from steelyard.laws.fitting.study import Study
 from steelyard.laws.fitting.terms import Array
@@ -53,8 +54,24 @@ class Profile:
     parameters: Array
     is_flat: bool
 
+    @property
+    def is_determined(self) -> bool:
+        """Whether the interval can be quoted; one end alone is a limit when it is near."""
+        if not self.is_flat:
+            return True
+        is_size = self.values[0] > 0
+        below = np.isfinite(self.low) and not (is_size and self.low <= 0)
+        above = bool(np.isfinite(self.high))
+        if below and above:
+            return is_determined(self.low, self.high)
+        return (below and is_determined(self.low, self.value)) or (
+            above and is_determined(self.value, self.high)
+        )
+
     def __str__(self) -> str:
         """Say the interval, and that the valley is flat when it is."""
+        if not self.is_determined:
+            return f"{self.name}: {NOT_DETERMINED}, its valley is flat"
         ends = f"{self.name}: {100 * self.level:.0f} % interval {self.low:.4g} to {self.high:.4g}"
         return f"{ends}; flat: the points do not determine it" if self.is_flat else ends
 

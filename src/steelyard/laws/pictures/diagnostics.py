@@ -7,6 +7,7 @@ import altair as alt
 import numpy as np
 
 from steelyard.laws.decisions.compare import Comparison
+from steelyard.laws.fitting.estimate import NOT_DETERMINED
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.pictures.marks import COLOR, colours_of, point_layers, point_rows
@@ -106,6 +107,8 @@ def _scales(item: Profile, title: str, width: float, many: bool) -> tuple[Scale,
 
 def _ends(item: Profile) -> str:
     """Write the interval, open where the valley does not end."""
+    if not item.is_determined:
+        return NOT_DETERMINED
     value, low, high = (
         tick_text(float(f"{end:.3g}")) if np.isfinite(end) else "∞" if end > 0 else "−∞"
         for end in (item.value, item.low, item.high)

@@ -9,14 +9,16 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.decisions.compare import Comparison
 from steelyard.laws.fitting.diagnostics import Outlier
+from steelyard.laws.fitting.estimate import NOT_DETERMINED
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.profile import Profile
+from steelyard.laws.fitting.wording import parameter_words
 from steelyard.laws.pictures.charts import fit_chart
 from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
 from steelyard.laws.pictures.series import formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
-from steelyard.runs.wording import number_text
+from steelyard.runs.wording import more_digits, number_text
 
 __all__ = ["fit_report"]
 
@@ -122,14 +124,11 @@ def _parameters(
     columns += [Column(f"Profile {100 * profile_level:.0f} %", align="right")] if found else []
     columns += [Column("Note")]
     rows: list[list[Cell]] = []
-    for name, value in fit.params.items():
-        row: list[Cell] = [greek(name), number_text(value)]
-        row += [_interval(*fit.interval(name, level))] if len(fit.samples) else []
-        row += (
-            [_interval(found[name].low, found[name].high) if name in found else None]
-            if found
-            else []
-        )
+    for name in fit.params:
+        value, interval = parameter_words(fit, name, level)
+        row: list[Cell] = [greek(name), value]
+        row += [interval] if len(fit.samples) else []
+        row += [_interval(found[name]) if name in found else None] if found else []
         rows.append([*row, _note(fit, found.get(name), name)])
     for name, value in fit.law.fixed.items():
         rows.append(
@@ -146,9 +145,14 @@ def _parameters(
     return Section("Parameters", [Table(columns, rows, caption.strip())])
 
 
-def _interval(low: float, high: float) -> str:
-    """Write an interval, open where an end is missing."""
-    return f"{number_text(low)} – {number_text(high)}"
+def _interval(item: Profile) -> str:
+    """Write a profile's interval, open where an end is missing."""
+    if not item.is_determined:
+        return NOT_DETERMINED
+    more = more_digits(
+        lambda value, extra: number_text(value, more=extra), [item.value], item.low, item.high
+    )
+    return f"{number_text(item.low, more=more)} – {number_text(item.high, more=more)}"
 
 
 def _note(fit: Fit, profile: Profile | None, name: str) -> str:
