@@ -20,14 +20,14 @@ class Clock:
         return self.now_s
 
 
-def test_the_work_is_timed_every_half_second():
+def test_the_work_is_timed_five_times_a_second():
     clock = Clock(0.001)
     pacer = Pacer(clock=clock)
     for _ in range(100):
         pacer.tick()
         clock.now_s += 0.05
-    # 5 s pass; a timing ends shortly after it was due, so ten of them fit.
-    assert 9 <= len(pacer.timings_s) <= 10
+    # 5 s pass; a timing ends shortly after it was due, and the next 0.05 s later at the latest.
+    assert 19 <= len(pacer.timings_s) <= 25
     assert pacer.timings_s == pytest.approx([0.001] * len(pacer.timings_s))
     assert len(pacer.lone_timings_s) == len(pacer.timings_s)
 
@@ -35,12 +35,19 @@ def test_the_work_is_timed_every_half_second():
 def test_a_pace_sums_the_timings_up_by_windows():
     pacer = Pacer()
     assert pacer.pace() == Pace()
-    pacer.timings_s = [1.0] * 10 + [3.0] * 10 + [5.0] * 4
+    pacer.timings_s = [1.0] * 25 + [3.0] * 25 + [2.0] * 12
     pacer.lone_timings_s = [1.0] * 3
     found = pacer.pace()
-    # The last four are less than half a window.
+    # The last twelve are less than half a window.
     assert found.windows_s == (1.0, 3.0) and found.lone_windows_s == (1.0,)
-    assert found.median_s == 3.0 and found.mean_s == pytest.approx(60 / 24)
+    assert found.median_s == 2.0 and found.mean_s == pytest.approx(124 / 62)
+
+
+def test_a_timing_that_slept_counts_four_medians_at_most():
+    pacer = Pacer()
+    pacer.timings_s = [1.0] * 9 + [1000.0]
+    pacer.lone_timings_s = [1.0] * 10
+    assert pacer.pace().mean_s == pytest.approx(1.3)
 
 
 def test_times_without_a_pace_do_not_count():

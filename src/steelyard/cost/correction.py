@@ -18,6 +18,9 @@ _PRIOR_SPREAD = 0.7
 """Factors of a prediction's parts are expected within this relative distance of their common
 factor."""
 
+_EXPECTED_WEIGHT = 4
+"""Pairs that an expected scatter counts as; a few pairs alone may agree, or disagree, by luck."""
+
 _WIDEST = 7.0
 """Logarithm of the widest interval: beyond a factor of a thousand it says nothing more."""
 
@@ -32,12 +35,14 @@ class Correction:
         factors: factor of each part, none negative.
         relative_spread: standard deviation of measured over corrected, with a floor.
         count: pairs it was fitted on.
+        freedom: degrees of freedom of the scatter, those of what was expected counted.
         covariance: covariance of the factors at unit scatter, [parts, parts].
     """
 
     factors: tuple[float, ...]
     relative_spread: float
     count: int
+    freedom: int
     covariance: tuple[tuple[float, ...], ...]
 
     def apply(self, predicted: ArrayLike) -> float:
@@ -62,12 +67,14 @@ class Correction:
         value = self.apply(predicted)
         parts = np.atleast_1d(np.asarray(predicted, dtype=float)) / value
         leverage = float(parts @ np.array(self.covariance) @ parts)
-        quantile = float(t.ppf(0.9, max(self.count - len(self.factors), 1)))
+        quantile = float(t.ppf(0.9, max(self.freedom, 1)))
         width = math.expm1(min(quantile * self.relative_spread * math.sqrt(1 + leverage), _WIDEST))
         return Forecast.about(quantity, value, relative=width, provenance="fitted", source=source)
 
 
-def fit_correction(predicted: ArrayLike, measured: ArrayLike) -> Correction:
+def fit_correction(
+    predicted: ArrayLike, measured: ArrayLike, *, expected_spread: float = 0.0
+) -> Correction:
     """Fit one factor per part of the predictions, by least squares on relative errors.
 
     Parts get factors of their own as far as the runs tell them apart; a weak prior keeps them near
@@ -76,9 +83,12 @@ def fit_correction(predicted: ArrayLike, measured: ArrayLike) -> Correction:
     Args:
         predicted: positive, [n], or their parts, non-negative, [n, parts].
         measured: measurements of the same n >= 1 runs, positive.
+        expected_spread: relative scatter that such runs had elsewhere; it counts as much as four
+            pairs. With 0 the pairs alone decide.
 
     Returns:
-        The correction; fewer pairs than parts leave a spread of three floors.
+        The correction; fewer pairs than parts leave a spread of three floors unless one is
+        expected.
 
     Raises:
         FitError: no pairs, unequal lengths, or values that are not positive and finite.
@@ -94,10 +104,10 @@ def fit_correction(predicted: ArrayLike, measured: ArrayLike) -> Correction:
             f"{len(before)} and {after.size}",
             hint="pass one prediction for each finished run",
         )
-    return _fit(before, after)
+    return _fit(before, after, expected_spread)
 
 
-def _fit(before: Array, after: Array) -> Correction:
+def _fit(before: Array, after: Array, expected_spread: float) -> Correction:
     """Solve for the factors and measure what scatter they leave."""
     from scipy.optimize import nnls
 
@@ -111,14 +121,17 @@ def _fit(before: Array, after: Array) -> Correction:
     rows = np.vstack([before / after[:, None], prior])
     goals = np.concatenate([np.ones(count), prior.sum(axis=1) * common])
     factors = nnls(rows, goals)[0]
-    free = count - parts
+    known = _EXPECTED_WEIGHT if expected_spread else 0
+    free = max(count - parts, 0) + known
     # With no degree of freedom left the residuals are 0 whatever the truth: assume a wide spread.
     errors = np.log(before @ factors / after)
-    spread = math.sqrt(float((errors**2).sum()) / free) if free > 0 else 3 * SPREAD_FLOOR
+    squares = float((errors**2).sum()) + known * expected_spread**2
+    spread = math.sqrt(squares / free) if free > 0 else 3 * SPREAD_FLOOR
     covariance = np.linalg.inv(rows.T @ rows)
     return Correction(
         tuple(map(float, factors)),
         max(spread, SPREAD_FLOOR),
         count,
+        free,
         tuple(map(tuple, covariance.tolist())),
     )

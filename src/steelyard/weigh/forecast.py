@@ -28,6 +28,10 @@ __all__ = [
 
 
 _SAME_PACE = 0.05
+_STEP_SPREAD = 0.1
+"""Scatter of measured step times about the corrected roofline; assumed, seen on ladders of small
+models up to twice that."""
+
 _LIBRARY_BYTES = 4e6
 """What libraries and the allocator hold; assumed, the ladder corrects it."""
 
@@ -227,6 +231,7 @@ def training_forecasts(
     time = fit_correction(
         [predicted_step_parts_s(shape, machine) for shape in runs],
         [step_s for step_s, _ in runs.values()],
+        expected_spread=_STEP_SPREAD,
     )
     memory = fit_correction(
         [predicted_memory_parts_bytes(shape) for shape in runs],

@@ -15,12 +15,16 @@ import torch
 
 __all__ = ["Pace", "Pacer", "drift", "joined"]
 
-_EVERY_S = 0.5
-_WINDOW = 10
+_EVERY_S = 0.2
+_WINDOW = 25
 """Timings in a window: five seconds of them."""
 
 _ROWS = 256
-_PRODUCTS = 4
+_PRODUCTS = 8
+_CAP = 4.0
+"""Times the median that one timing may count: a thread that sleeps through its turn adds many
+milliseconds to a piece of work of two, and hardly any to a step of a hundred."""
+
 _LONE = np.linspace(-3.0, 3.0, 100_000, dtype=np.float32)
 _COMMON_Z = 1.28
 """Standard deviations from the middle to the end of an 80 % interval of a normal distribution."""
@@ -32,7 +36,7 @@ class Pace:
 
     Attributes:
         median_s: median over the timings, seconds; 0 when there is none.
-        mean_s: mean over the timings, seconds; 0 when there is none.
+        mean_s: mean over the timings, the slowest capped, seconds; 0 when there is none.
         windows_s: means over five seconds each.
         lone_windows_s: the same of work that one thread does: another process on a second
             processor slows threads that meet, and leaves a lone one as it was.
@@ -46,7 +50,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Pacer:
-    """Times the fixed work every half second while something else is measured.
+    """Times the fixed work five times a second while something else is measured.
 
     Attributes:
         clock: tells the time, seconds.
@@ -61,7 +65,7 @@ class Pacer:
     _operands: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def tick(self) -> None:
-        """Time the work when half a second has passed since the last time.
+        """Time the work when a fifth of a second has passed since the last time.
 
         Call it between the steps of what is measured, where it adds to none of their times.
         """
@@ -89,19 +93,27 @@ class Pacer:
                 values = torch.nn.functional.silu(values @ weights)
             self.timings_s.append(self.clock() - begin_s)
         begin_s = self.clock()
-        np.tanh(_LONE)
+        for _ in range(_PRODUCTS):
+            np.tanh(_LONE)
         self.lone_timings_s.append(self.clock() - begin_s)
 
     def pace(self) -> Pace:
         """Sum the timings up."""
         if not self.timings_s:
             return Pace()
+        together, lone = _capped(self.timings_s), _capped(self.lone_timings_s)
         return Pace(
-            median_s=median(self.timings_s),
-            mean_s=fmean(self.timings_s),
-            windows_s=_windows(self.timings_s),
-            lone_windows_s=_windows(self.lone_timings_s),
+            median_s=median(together),
+            mean_s=fmean(together),
+            windows_s=_windows(together),
+            lone_windows_s=_windows(lone),
         )
+
+
+def _capped(timings_s: list[float]) -> list[float]:
+    """Return the timings, none of them above some times their median."""
+    most_s = _CAP * median(timings_s)
+    return [min(seconds, most_s) for seconds in timings_s]
 
 
 def _windows(timings_s: list[float]) -> tuple[float, ...]:
