@@ -52,7 +52,9 @@ def run(quick: bool) -> list[Check]:
         with busy_loops(2, seconds=_LATE_S):
             late = _calibrate()
         held = late is not None and bool(quiet) and _error(late, quiet) <= 0.25
-        checks.append(Check("3 load that ends after 30 s is waited for", held, 1, "higher"))
+        checks.append(
+            Check("3 load that ends after 30 s is waited for", float(held), 1.0, "higher")
+        )
     return checks + _score(read_checks())
 
 

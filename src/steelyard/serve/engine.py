@@ -9,6 +9,7 @@ import torch
 from steelyard.errors import ConfigError
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.driver import Clock, Driver, WallClock
+from steelyard.serve.heap import frozen_heap
 from steelyard.serve.kv.transfer import Tiers
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
@@ -338,7 +339,7 @@ class LLM:
 
         Args:
             trace: requests by arrival.
-            between: called after each step; its time belongs to the next one.
+            between: called after each step; its time belongs to none.
 
         Returns:
             Times relative to the start of the replay.
@@ -351,4 +352,5 @@ class LLM:
         requests = [make_request(item, row) for row, item in enumerate(trace)]
         for request in requests:
             self.check(request)
-        return drive_replay(self.driver, requests, between)
+        with frozen_heap():
+            return drive_replay(self.driver, requests, between)

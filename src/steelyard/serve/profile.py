@@ -9,6 +9,7 @@ import numpy as np
 
 from steelyard.errors import ConfigError
 from steelyard.serve.engine import LLM
+from steelyard.serve.heap import frozen_heap
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.step_table import StepSamples, StepTable
 
@@ -90,10 +91,11 @@ def profile(
         features += _run_case(llm, case, generator)[0]
         cases.append(case)
         work += case.work
-    times = [
-        [second for case in cases for second in _run_case(llm, case, generator)[1]]
-        for _ in range(rounds)
-    ]
+    with frozen_heap():
+        times = [
+            [second for case in cases for second in _run_case(llm, case, generator)[1]]
+            for _ in range(rounds)
+        ]
     llm.reset()
     return StepSamples(features=np.array(features), round_seconds=np.array(times).T)
 

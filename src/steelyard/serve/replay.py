@@ -57,7 +57,7 @@ def drive_replay(
     Args:
         driver: the driver of an idle engine.
         requests: requests with arrival times from the start of the replay.
-        between: called after each step; its time belongs to the next one.
+        between: called after each step; its time belongs to none.
 
     Returns:
         Times relative to the start of the replay; a step's time lasts from the results of the one
@@ -94,8 +94,8 @@ def drive_replay(
         if step is not None:
             now_s = driver.now_s()
             steps.append((step.plan, now_s - begin_s, scheduler.kv_utilization()))
-            begin_s = now_s
             between()
+            begin_s = driver.now_s()
         is_stalled = step is None and driver.is_stalled
         # A request whose tokens are cached but for the last may be admitted without a chunk of its
         # own; the next plan runs it. So with requests left it takes two calls to be sure.

@@ -15,7 +15,6 @@ import torch
 
 __all__ = ["Pace", "Pacer", "drift", "joined"]
 
-_EVERY_S = 0.2
 _WINDOW = 25
 """Timings in a window: five seconds of them."""
 
@@ -50,29 +49,31 @@ class Pace:
 
 @dataclass(slots=True)
 class Pacer:
-    """Times the fixed work five times a second while something else is measured.
+    """Times the fixed work again and again while something else is measured.
 
     Attributes:
         clock: tells the time, seconds.
+        every_s: time between two timings, seconds.
         timings_s: what the work of all threads took each time, seconds.
         lone_timings_s: what the work of one thread took, seconds.
     """
 
     clock: Callable[[], float] = time.perf_counter
+    every_s: float = 0.2
     timings_s: list[float] = field(default_factory=list)
     lone_timings_s: list[float] = field(default_factory=list)
     _next_s: float = -math.inf
     _operands: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def tick(self) -> None:
-        """Time the work when a fifth of a second has passed since the last time.
+        """Time the work when it is due.
 
         Call it between the steps of what is measured, where it adds to none of their times.
         """
         if self.clock() < self._next_s:
             return
         self.time_once()
-        self._next_s = self.clock() + _EVERY_S
+        self._next_s = self.clock() + self.every_s
 
     def time_once(self) -> None:
         """Time the work now."""

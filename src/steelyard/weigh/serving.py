@@ -31,6 +31,11 @@ _PROFILE_SHARE = 0.5
 _WARM_SHARE = 0.25
 _MEAN_PROMPT = 96.0
 _MEAN_OUTPUT = 48.0
+_PACE_S = 0.5
+_STALL = 5.0
+"""Times the usual that one step may count for the scale: a pause of the whole process says nothing
+of the steps to come."""
+
 _LEAST_DRIFT = 0.1
 """A machine strays this far within a minute even where none of it was seen; assumed."""
 
@@ -140,11 +145,10 @@ def _weigh(
     short, _ = make_trace(
         step_time, seconds=_WARM_SHARE * seconds, vocab_size=vocab_size, seed=seed + 2
     )
-    before, during = Pacer(), Pacer()
+    before, during = Pacer(every_s=_PACE_S), Pacer(every_s=_PACE_S)
     warm = llm.replay(short, before.tick).timeline
     # Another seed than the trace below: the scale may not be learnt from what it is checked on.
-    predicted_s = step_time.predict(warm.step_features).sum()
-    step_time = step_time.scaled(float(warm.step_s.sum() / predicted_s))
+    step_time = step_time.scaled(_scale(step_time.predict(warm.step_features), warm.step_s))
     trace, rate = make_trace(step_time, seconds=seconds, vocab_size=vocab_size, seed=seed + 1)
     advance(0.4, f"simulating {len(trace)} requests")
     forecasts = [
@@ -166,3 +170,9 @@ def _weigh(
         step_coefficients=step_time.coefficients,
         step_spread=step_time.relative_spread,
     )
+
+
+def _scale(predicted_s: np.ndarray, measured_s: np.ndarray) -> float:
+    """Return what measured steps take of what was predicted of them; pauses count little."""
+    usual = float(np.median(measured_s / predicted_s))
+    return float(np.minimum(measured_s, _STALL * usual * predicted_s).sum() / predicted_s.sum())

@@ -5,7 +5,6 @@ prints can end up between the frames.
 """
 
 import asyncio
-import gc
 import os
 import socket
 import sys
@@ -23,6 +22,7 @@ from steelyard.serve.client.record import RequestRecord
 from steelyard.serve.client.wire.address import Endpoint
 from steelyard.serve.client.wire.connection import ConnectionPool
 from steelyard.serve.client.wire.stream import fill_record
+from steelyard.serve.heap import freeze_heap
 from steelyard.serve.traces.record import TraceRow
 
 __all__ = [
@@ -272,8 +272,7 @@ async def _work(plan: WorkerPlan, channel: Channel) -> None:
     if not isinstance(go, Go):
         return
     # A collection in the middle of the load would be measured as latency of the server.
-    gc.collect()
-    gc.freeze()
+    freeze_heap()
     sender.start_s = go.start_s
     await asyncio.sleep(max(go.start_s - time.perf_counter(), 0.0))
     cpu_s, begin_s = time.process_time(), time.perf_counter()

@@ -102,8 +102,10 @@ def _describe(llm: LLM) -> Ready:
 def _run(llm: LLM, channel: Channel) -> None:
     """Step until the gateway is gone."""
     from steelyard.serve.front.engine.loop import EngineLoop
+    from steelyard.serve.heap import freeze_heap
     from steelyard.serve.running.embed import embed
 
+    freeze_heap()
     EngineLoop(llm, channel, lambda prompts: embed(llm.model, prompts)).run()
     llm.close()
 
