@@ -54,7 +54,9 @@ def test_times_without_a_pace_do_not_count():
     first, second = Pace(median_s=1.0, mean_s=2.0, windows_s=(2.0,)), Pace()
     assert joined([first, second]) == first
     assert joined([]) == Pace()
-    third = Pace(median_s=3.0, mean_s=4.0, windows_s=(4.0, 4.5), lone_windows_s=(1.0,))
+    third = Pace(
+        median_s=3.0, mean_s=4.0, windows_s=(4.0, 4.5), lone_mean_s=1.0, lone_windows_s=(1.0,)
+    )
     both = joined([first, third])
     assert both.median_s == 2.0 and both.windows_s == (2.0, 4.0, 4.5)
     assert both.lone_windows_s == (1.0,)

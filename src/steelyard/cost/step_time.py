@@ -166,9 +166,24 @@ class ServeStepTime:
         """Return the seconds [...] of steps with features [..., 7] in the order of `FEATURES`."""
         return np.asarray(features, dtype=float) @ np.array(self.coefficients)
 
-    def scaled(self, factor: float) -> "ServeStepTime":
-        """Return the same model with every step `factor` times as long."""
-        return replace(self, coefficients=tuple(factor * item for item in self.coefficients))
+    def scaled(self, factor: float, prefill: float | None = None) -> "ServeStepTime":
+        """Return the same model with every step `factor` times as long.
+
+        Args:
+            factor: of every step.
+            prefill: of what prompts add to a step, in place of `factor`.
+
+        Returns:
+            The scaled model.
+        """
+        prompts = factor if prefill is None else prefill
+        return replace(
+            self,
+            coefficients=tuple(
+                (prompts if name.startswith("prefill") else factor) * item
+                for name, item in zip(FEATURES, self.coefficients, strict=True)
+            ),
+        )
 
     def save(self, path: Path) -> None:
         """Write the model as JSON, atomically."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, pstdev
 
-import numpy as np
 import torch
 
 __all__ = ["Pace", "Pacer", "drift", "joined"]
@@ -19,12 +18,12 @@ _WINDOW = 25
 """Timings in a window: five seconds of them."""
 
 _ROWS = 256
+_DISPATCHES = 300
 _PRODUCTS = 8
 _CAP = 4.0
 """Times the median that one timing may count: a thread that sleeps through its turn adds many
 milliseconds to a piece of work of two, and hardly any to a step of a hundred."""
 
-_LONE = np.linspace(-3.0, 3.0, 100_000, dtype=np.float32)
 _COMMON_Z = 1.28
 """Standard deviations from the middle to the end of an 80 % interval of a normal distribution."""
 
@@ -37,13 +36,16 @@ class Pace:
         median_s: median over the timings, seconds; 0 when there is none.
         mean_s: mean over the timings, the slowest capped, seconds; 0 when there is none.
         windows_s: means over five seconds each.
-        lone_windows_s: the same of work that one thread does: another process on a second
-            processor slows threads that meet, and leaves a lone one as it was.
+        lone_mean_s: mean over the timings of work that one thread does, the dispatch of small
+            operations: another process on a second processor slows threads that meet, and leaves
+            a lone one as it was.
+        lone_windows_s: its means over five seconds each.
     """
 
     median_s: float = 0.0
     mean_s: float = 0.0
     windows_s: tuple[float, ...] = ()
+    lone_mean_s: float = 0.0
     lone_windows_s: tuple[float, ...] = ()
 
 
@@ -93,10 +95,11 @@ class Pacer:
             for _ in range(_PRODUCTS):
                 values = torch.nn.functional.silu(values @ weights)
             self.timings_s.append(self.clock() - begin_s)
-        begin_s = self.clock()
-        for _ in range(_PRODUCTS):
-            np.tanh(_LONE)
-        self.lone_timings_s.append(self.clock() - begin_s)
+            small = values[0, :8]
+            begin_s = self.clock()
+            for _ in range(_DISPATCHES):
+                torch.add(small, small)
+            self.lone_timings_s.append(self.clock() - begin_s)
 
     def pace(self) -> Pace:
         """Sum the timings up."""
@@ -107,6 +110,7 @@ class Pacer:
             median_s=median(together),
             mean_s=fmean(together),
             windows_s=_windows(together),
+            lone_mean_s=fmean(lone),
             lone_windows_s=_windows(lone),
         )
 
@@ -139,6 +143,7 @@ def joined(paces: Iterable[Pace]) -> Pace:
         median_s=median(pace.median_s for pace in known),
         mean_s=median(pace.mean_s for pace in known),
         windows_s=tuple(window for pace in known for window in pace.windows_s),
+        lone_mean_s=median(pace.lone_mean_s for pace in known),
         lone_windows_s=tuple(window for pace in known for window in pace.lone_windows_s),
     )
 

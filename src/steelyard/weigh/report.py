@@ -285,7 +285,7 @@ def _method(found: Quickstart) -> Section:
         f"(Poisson arrivals, lognormal lengths), "
         "simulated first with the engine's own scheduler in virtual time, then replayed for real "
         "on the trained model.\n"
-        f"- Speed of the machine: a fixed piece of work was timed five times a second beside "
+        f"- Speed of the machine: a fixed piece of work was timed several times a second beside "
         f"training and serving{_paces(found)}. Times are forecast for the speed seen before, and "
         f"compared at equal speed too.\n"
         "- Energy and carbon are forecasts from rated power; no power meter was read.\n"

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from steelyard.cost.step_time import ServeStepTime, step_features
+from steelyard.cost.step_time import FEATURES, ServeStepTime, step_features
 from steelyard.nn.checkpoint import load
 from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads
@@ -14,6 +15,7 @@ from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.forecast import forecast_replay
 from steelyard.serve.profile import profile
 from steelyard.serve.traces import TraceRequest, synthetic_rows, with_prompts
+from steelyard.sim.timeline import Timeline
 from steelyard.weigh.pace import Pace, Pacer, drift
 from steelyard.weigh.progress import Advance
 
@@ -33,8 +35,7 @@ _MEAN_PROMPT = 96.0
 _MEAN_OUTPUT = 48.0
 _PACE_S = 0.5
 _STALL = 5.0
-"""Times the usual that one step may count for the scale: a pause of the whole process says nothing
-of the steps to come."""
+"""Times the usual that one step may count for the scale."""
 
 _LEAST_DRIFT = 0.1
 """A machine strays this far within a minute even where none of it was seen; assumed."""
@@ -148,17 +149,18 @@ def _weigh(
     before, during = Pacer(every_s=_PACE_S), Pacer(every_s=_PACE_S)
     warm = llm.replay(short, before.tick).timeline
     # Another seed than the trace below: the scale may not be learnt from what it is checked on.
-    step_time = step_time.scaled(_scale(step_time.predict(warm.step_features), warm.step_s))
+    step_time = _rescaled(step_time, warm)
     trace, rate = make_trace(step_time, seconds=seconds, vocab_size=vocab_size, seed=seed + 1)
+    is_lone = torch.get_num_threads() == 1
     advance(0.4, f"simulating {len(trace)} requests")
     forecasts = [
-        replace(item, pace_s=before.pace().mean_s)
+        replace(item, pace_s=_mean_s(before.pace(), is_lone))
         for item in forecast_replay(llm, trace, step_time, drift=strayed)
         if item.quantity in CHECKED
     ]
     advance(0.5, f"serving {len(trace)} requests at {rate:.1f} per s")
     measurements = [
-        replace(item, pace_s=during.pace().mean_s)
+        replace(item, pace_s=_mean_s(during.pace(), is_lone))
         for item in llm.replay(trace, during.tick).measurements()
         if item.quantity in CHECKED
     ]
@@ -172,7 +174,26 @@ def _weigh(
     )
 
 
-def _scale(predicted_s: np.ndarray, measured_s: np.ndarray) -> float:
-    """Return what measured steps take of what was predicted of them; pauses count little."""
-    usual = float(np.median(measured_s / predicted_s))
-    return float(np.minimum(measured_s, _STALL * usual * predicted_s).sum() / predicted_s.sum())
+def _rescaled(model: ServeStepTime, replay: Timeline) -> ServeStepTime:
+    """Scale a profiled model to the steps of a replay, prompts apart from the rest.
+
+    Requests that come and go cost prompts more than decoding: they find caches cold.
+    """
+    features, measured_s = replay.step_features, replay.step_s
+    predicted_s = model.predict(features)
+    # A pause of the whole process says nothing of the steps to come.
+    measured_s = np.minimum(measured_s, _STALL * np.median(measured_s / predicted_s) * predicted_s)
+    has_prompt = features[:, FEATURES.index("prefill_tokens")] > 0
+    decodes = ~has_prompt
+    if not (has_prompt.any() and decodes.any()):
+        return model.scaled(float(measured_s.sum() / predicted_s.sum()))
+    factor = float(measured_s[decodes].sum() / predicted_s[decodes].sum())
+    rest_s = model.scaled(factor, prefill=0.0).predict(features[has_prompt]).sum()
+    prompts_s = model.scaled(0.0, prefill=1.0).predict(features[has_prompt]).sum()
+    prefill = float(measured_s[has_prompt].sum() - rest_s) / max(float(prompts_s), 1e-12)
+    return model.scaled(factor, prefill=max(prefill, factor))
+
+
+def _mean_s(pace: Pace, is_lone: bool) -> float:
+    """Return the mean of the fixed work that serving with so many threads resembles."""
+    return pace.lone_mean_s if is_lone else pace.mean_s
