@@ -8,7 +8,7 @@ from steelyard.sim.timeline import Timeline
 from steelyard.weigh.serving import _rescaled
 
 MODEL = ServeStepTime(
-    coefficients=(2e-4, 1e-5, 2e-6, 1e-9, 3e-6, 1e-9, 1e-6), relative_spread=0.05, source="made up"
+    coefficients=(2e-4, 1e-5, 2e-6, 1e-9, 3e-6, 1e-9, 1e-6), relative_spread=0.05, count=9
 )
 
 
