@@ -40,6 +40,9 @@ def user_dir() -> Path:
 def writable_user_dir() -> Path:
     """Return the user's data folder, made where it is missing; for work that ends in writing there.
 
+    Returns:
+        The folder.
+
     Raises:
         OSError: it cannot be made, or nothing may be written in it.
     """

@@ -705,8 +705,8 @@ def test_a_run_names_its_checkpoint(tmp_path, monkeypatch):
     assert _address_or_model(made.id) == (str(folder), "small")
     for address in ("127.0.0.1:80", "localhost", "models.example.org/v1", "http://box"):
         assert _address_or_model(address) == (address, "")
-    with pytest.raises(StoreError, match=r"looked for a folder \./smal ") as caught:
-        _address_or_model("smal")
+    with pytest.raises(StoreError, match=r"looked for a folder \./smaller ") as caught:
+        _address_or_model("smaller")
     assert "did you mean 'small'?" in caught.value.hint and "http://" in caught.value.hint
     with pytest.raises(ConfigError, match="no checkpoint"):
         model_folder(empty.id)
