@@ -46,6 +46,7 @@ STATED = {
     "plan.memory_per_accelerator": "total_memory",
     "serve.throughput": "tokens_per_s",
     "serve.tpot": "time_per_token",
+    "eval.loss": "loss",
 }
 """What the answer calls the results of steps."""
 

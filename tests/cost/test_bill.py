@@ -89,6 +89,26 @@ def test_correction_recovers_a_factor_and_covers():
     assert 0.74 < covered / 400 < 0.9
 
 
+@pytest.mark.parametrize(("truth", "least"), [(0.05, 0.8), (0.1, 0.78), (0.2, 0.6)])
+def test_an_expected_scatter_narrows_what_few_pairs_say(truth, least):
+    """At twice the scatter that was expected, three pairs cannot make up for all of it."""
+    generator = np.random.default_rng(1)
+    covered, alone, expected = 0, [], []
+    for _ in range(400):
+        predicted = generator.uniform(1, 10, (4, 2))
+        measured = predicted.sum(axis=1) * np.exp(generator.normal(0, truth, 4))
+        widths = []
+        for spread in (0.0, 0.1):
+            found = fit_correction(predicted[:3], measured[:3], expected_spread=spread)
+            forecast = found.forecast("train.step_time", predicted[3], "roofline")
+            widths.append(forecast.high / forecast.low)
+        covered += forecast.low <= measured[3] <= forecast.high
+        alone.append(widths[0])
+        expected.append(widths[1])
+    assert covered / 400 > least
+    assert np.quantile(expected, 0.9) < np.quantile(alone, 0.9)
+
+
 def test_correction_of_one_pair_is_its_ratio():
     correction = fit_correction([2.0], [3.0])
     assert correction.factors == pytest.approx((1.5,)) and correction.relative_spread > 0.05

@@ -10,7 +10,7 @@ from steelyard.cli.records import records_of
 from steelyard.contention import other_work
 from steelyard.files import writable_user_dir, write_bytes
 from steelyard.runs.progress import progress
-from steelyard.runs.report import Cell, Column, Report, Section, Table
+from steelyard.runs.report import Cell, Column, Section, Table
 from steelyard.units import parse
 from steelyard.weigh.settings import QuickstartConfig
 
@@ -65,16 +65,16 @@ def quickstart(
     from steelyard.weigh.report import build
 
     report = build(run_quickstart(config, bar=progress))
+    if said := records_of(THIS_MACHINE, "loss", "train", "serve"):
+        told: list[list[Cell]] = [[quantity, words] for quantity, words in said.items()]
+        table = Table([Column("Quantity"), Column("On this machine so far")], told)
+        report.sections.append(Section("How often such forecasts were right", [table]))
     report.write_html(out / "report.html")
     write_bytes(out / "report.json", report.to_json().encode())
     if json:
         sys.stdout.write(report.to_json() + "\n")
         return
     report.print()
-    if said := records_of(THIS_MACHINE, "loss", "train", "serve"):
-        told: list[list[Cell]] = [[quantity, words] for quantity, words in said.items()]
-        table = Table([Column("quantity"), Column("on this machine")], told)
-        Report("Its forecasts on this machine so far", "", [Section("", [table])]).print()
     sys.stderr.write(f"report: {(out / 'report.html').resolve()}\n")
     say_next("serve", out)
 

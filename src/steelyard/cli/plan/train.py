@@ -1,7 +1,7 @@
 """`steelyard plan train`: the training run that a budget of compute, money or time buys."""
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from steelyard import laws
@@ -17,6 +17,7 @@ from steelyard.cost import model_flops_per_token
 from steelyard.errors import ConfigError
 from steelyard.laws import Fit
 from steelyard.plan import Plan, plan_training
+from steelyard.plan.law_why import law_chain
 from steelyard.plan.machines import Machines, machines_of
 from steelyard.plan.shapes import model_of
 from steelyard.plan.spend import plan_within, read_budget
@@ -92,7 +93,8 @@ def train(
         how = {"architecture": architecture, "deadline_s": limit, "rent_usd": rent}
         # An accelerator that is named apart from a cluster is rented, where a rent is known.
         how |= {"prefers_rent": bool(accelerator), "explains": why}
-        return _plan(allocation, machines, **sizes, **how)
+        made = _plan(allocation, machines, **sizes, **how)
+        return replace(made, why=[*law_chain(fit, allocation, flops), *made.why]) if why else made
 
     allowed = read_budget(budget, where="--budget")
     made = plan_within(allowed, plan)
