@@ -144,7 +144,7 @@ class EngineSupervisor:
         return child
 
     def _adopt(self, child: EngineChild) -> None:
-        """Give requests to an engine that is ready."""
+        """Send requests to an engine that is ready."""
         self._active = child
         self._begun_s = time.monotonic()
         self.failure = ""
