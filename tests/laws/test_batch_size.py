@@ -20,11 +20,11 @@ def noisy(seed=0, size=0.03):
 @pytest.mark.parametrize(
     "law",
     [
-        laws.steps_to_target(),
+        laws.law_named("steps_to_target"),
         laws.time_compute(),
-        laws.batch_law(),
-        laws.batch_law("tokens"),
-        laws.batch_of_loss(),
+        laws.law_named("batch_law"),
+        laws.law_named("batch_law:tokens"),
+        laws.law_named("batch_of_loss"),
     ],
 )
 def test_gradients_equal_differences_and_names_resolve(law):
@@ -45,7 +45,12 @@ def test_steps_without_caps_equal_least_squares():
     steps = noisy()
     fit = laws.fit_steps(BATCHES, steps, bootstraps=20)
     expected = laws.fit(
-        laws.steps_to_target(), {"batch": BATCHES}, steps, delta=math.inf, bootstraps=0, prior=None
+        laws.law_named("steps_to_target"),
+        {"batch": BATCHES},
+        steps,
+        delta=math.inf,
+        bootstraps=0,
+        prior=None,
     )
     assert fit.theta == pytest.approx(expected.theta, abs=1e-5)
     assert fit.noise == pytest.approx(expected.noise, rel=1e-4)
@@ -166,7 +171,7 @@ def test_published_critical_batch_fits_meet():
     assert chinchilla_path == pytest.approx(by_tokens, rel=0.02)
     tokens = np.array([1510, 3020, 6040, 12080.0])
     fit = laws.fit(
-        laws.batch_law("tokens"),
+        laws.law_named("batch_law:tokens"),
         {"tokens": tokens},
         22.91 * tokens**0.47,
         bootstraps=0,
@@ -174,14 +179,14 @@ def test_published_critical_batch_fits_meet():
     )
     assert (fit.params["c"], fit.params["q"]) == pytest.approx((22.91, 0.47), rel=1e-4)
     with pytest.raises(FitError, match="batch law of loss"):
-        laws.batch_law("loss")
+        laws.law_named("batch_law:loss")
 
 
 def test_critical_batch_at_a_loss():
     assert laws.critical_batch_at_loss([1.0, 2.0]) == pytest.approx([2e8, 2e8 / 2 ** (1 / 0.21)])
     loss = np.linspace(2, 5, 8)
     fit = laws.fit(
-        laws.batch_of_loss(),
+        laws.law_named("batch_of_loss"),
         {"loss": loss},
         laws.critical_batch_at_loss(loss),
         bootstraps=0,

@@ -13,7 +13,6 @@ from steelyard.laws.forms.rectified import (
     rectified,
     required_data,
     transition,
-    vanilla,
 )
 
 SIZES = 200.0 * 2 ** np.arange(14)
@@ -42,7 +41,7 @@ def test_is_the_formula_and_the_vanilla_law_without_pre_learned_data():
     law = rectified("samples")
     said = np.exp(law.predict(law.coordinates(values)[None], {"samples": SIZES})[0])
     np.testing.assert_allclose(said, 30 / (20 + SIZES**0.5) + 1.5, rtol=1e-12)
-    plain = vanilla("samples")
+    plain = laws.law_named("vanilla:samples")
     without = rectified("samples").predict(
         law.coordinates(values | {"D_l": 1e-3})[None], {"samples": SIZES}
     )

@@ -64,7 +64,6 @@ from steelyard.laws.forms.batch_size import (
     critical_batch,
     fit_steps,
     steps_to_reach,
-    steps_to_target,
     time_compute,
     tradeoff,
 )
@@ -86,11 +85,7 @@ from steelyard.laws.forms.growth_line import (
     last_residual,
 )
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
-from steelyard.laws.forms.learning_curves.curve_laws import (
-    model_size_law,
-    power_law_floor,
-    smooth_transition,
-)
+from steelyard.laws.forms.learning_curves.curve_laws import smooth_transition
 from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve
 from steelyard.laws.forms.learning_rate import (
     HorizonError,
@@ -101,19 +96,13 @@ from steelyard.laws.forms.learning_rate import (
 from steelyard.laws.forms.named import FORMS, law_named
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
-from steelyard.laws.forms.powers import (
-    batch_law,
-    batch_of_loss,
-    critical_batch_at_loss,
-    power_law,
-)
+from steelyard.laws.forms.powers import critical_batch_at_loss, monomial, power_law
 from steelyard.laws.forms.rectified import (
     fit_rectified,
     fit_vanilla,
     rectified,
     required_data,
     transition,
-    vanilla,
 )
 from steelyard.laws.forms.repetition import (
     RepetitionConstants,
@@ -216,8 +205,6 @@ __all__ = [
     "allocate_repeated",
     "balance_points",
     "batch_for_exchange_rate",
-    "batch_law",
-    "batch_of_loss",
     "best_over_sizes",
     "best_schedule",
     "best_updates_to_data",
@@ -274,7 +261,7 @@ __all__ = [
     "law_named",
     "learning_rate",
     "leave_one_horizon_out",
-    "model_size_law",
+    "monomial",
     "multi_power",
     "next_cell",
     "optima",
@@ -285,7 +272,6 @@ __all__ = [
     "pool_frontier",
     "pool_utility",
     "power_law",
-    "power_law_floor",
     "predict_curve",
     "predict_error",
     "published",
@@ -299,7 +285,6 @@ __all__ = [
     "select_model",
     "smooth_transition",
     "steps_to_reach",
-    "steps_to_target",
     "time_compute",
     "top_at_publication",
     "tradeoff",
@@ -307,6 +292,5 @@ __all__ = [
     "transition",
     "updates_to_data",
     "value_of_next_epoch",
-    "vanilla",
     "wall",
 ]

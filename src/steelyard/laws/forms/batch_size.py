@@ -12,8 +12,8 @@ from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Sum
-from steelyard.laws.forms.powers import power_form
-from steelyard.laws.forms.terms import Number, Quotient, positive, real
+from steelyard.laws.forms.powers import power_law
+from steelyard.laws.forms.terms import Number, Quotient, positive
 
 __all__ = [
     "CostOptimalBatch",
@@ -24,31 +24,12 @@ __all__ = [
     "critical_batch",
     "fit_steps",
     "steps_to_reach",
-    "steps_to_target",
     "time_compute",
     "tradeoff",
 ]
 
 _LOG_REACH = 30.0
 _BISECTIONS = 60
-
-
-def steps_to_target() -> Law:
-    """Fewest steps to a target loss = a + b / batch^alpha, every other setting tuned per batch.
-
-    Returns:
-        The law of a number of steps with input "batch", in examples, sequences or tokens, 3
-        parameters.
-
-    Source: Zhang et al. 2024 (arXiv 2410.21676), section 2.
-    """
-    parameters = (
-        positive("a", -5.0, 30.0, 3.0, 6.0, 9.0),
-        positive("b", -5.0, 60.0, 6.0, 10.0, 14.0, 20.0),
-        real("alpha", 0.2, 3.0, 0.7, 1.0, 1.4),
-    )
-    roles = ("b", "alpha", "a")
-    return power_form("steps_to_target", "batch", roles, parameters, "a + b / batch^alpha")
 
 
 def fit_steps(
@@ -69,14 +50,14 @@ def fit_steps(
         seed: seed of the resampling.
 
     Returns:
-        The fit of `steps_to_target`.
+        The fit of "steps_to_target": a + b / batch^alpha.
 
     Raises:
         FitError: a single batch, too few runs that reached the target, or numbers that are not
             positive.
     """
     return fit_censored(
-        steps_to_target(),
+        power_law(letters="steps_to_target"),
         {"batch": np.asarray(batch)},
         steps,
         caps,
@@ -143,7 +124,7 @@ def critical_batch(
     of its bootstraps.
 
     Args:
-        fitted: fit of `steps_to_target`, or another law of steps with the one input "batch".
+        fitted: fit of `fit_steps`, or another law of steps with the one input "batch".
         overhead: allowed excess of examples, positive; .2 is the convention.
         reference: batch compared with; None for the fitted batch of fewest examples within the
             points.

@@ -15,7 +15,7 @@ from steelyard.laws.fitting.inversion import input_for
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Derivatives
 from steelyard.laws.forms.learning_curves.curve_laws import NO_TRANSITION, curve_starts
-from steelyard.laws.forms.powers import power_form
+from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.terms import formula_law, positive, real
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "rectified",
     "required_data",
     "transition",
-    "vanilla",
 ]
 
 _ZERO_SHOT_EXAMPLES = 1e-10
@@ -76,21 +75,6 @@ def _rectified(theta: Mapping[str, Array], examples: Array) -> tuple[Array, Deri
         "beta": -(share + slope) * log_input,
         "E": 1 - share,
     }
-
-
-def vanilla(of: str = "examples") -> Law:
-    """Loss = B / examples^beta + E, the rectified law without pre-learned data.
-
-    Args:
-        of: name of the input.
-
-    Returns:
-        The law with one input and 3 parameters.
-
-    Source: Hestness et al. 2017 (arXiv 1712.00409); Lin et al. 2024 (arXiv 2402.02314), equation 1.
-    """
-    parameters = [item for item in _PARAMETERS if item.name != "D_l"]
-    return power_form(f"vanilla:{of}", of, ("B", "beta", "E"), parameters, "B / D^beta + E")
 
 
 def fit_rectified(
@@ -162,13 +146,19 @@ def fit_vanilla(
         source: where the points come from.
 
     Returns:
-        The fit of `vanilla("examples")`.
+        The fit of "vanilla": B / examples^beta + E.
 
     Raises:
         FitError: sizes or losses that cannot be fitted; rows are named.
     """
     return _fit_curve(
-        vanilla(), examples, loss, delta=delta, bootstraps=bootstraps, seed=seed, source=source
+        power_law(letters="vanilla"),
+        examples,
+        loss,
+        delta=delta,
+        bootstraps=bootstraps,
+        seed=seed,
+        source=source,
     )
 
 
@@ -235,7 +225,7 @@ def required_data(
     """Return the data size that reaches a loss.
 
     Args:
-        fit: fit of `rectified` or `vanilla`.
+        fit: fit of `fit_rectified` or `fit_vanilla`.
         loss: wanted loss, natural units.
         level: probability inside the interval, 0..1.
         extrapolate: whether an answer more than two decades beyond the points is allowed.
