@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import PriorChoice, fit
 from steelyard.laws.fitting.fitted import Fit
@@ -82,8 +83,7 @@ def fit_rectified(
     loss: ArrayLike,
     *,
     delta: float = math.inf,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     prior: PriorChoice = None,
     source: str = "",
 ) -> Fit:
@@ -94,8 +94,7 @@ def fit_rectified(
         loss: loss after tuning on each, [n], natural units.
         delta: where the Huber loss turns linear, log units; infinite for least squares, as
             published.
-        bootstraps: resampled fits for the intervals; 0 for none.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the intervals and their seed; 0 for none.
         prior: weak beliefs about parameters; see `steelyard.laws.fit`.
         source: where the points come from.
 
@@ -119,8 +118,7 @@ def fit_rectified(
         np.where(given == 0, _ZERO_SHOT_EXAMPLES, given),
         loss,
         delta=delta,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         prior=prior,
         source=source,
     )
@@ -131,8 +129,7 @@ def fit_vanilla(
     loss: ArrayLike,
     *,
     delta: float = math.inf,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     source: str = "",
 ) -> Fit:
     """Fit the vanilla law, to compare with `fit_rectified`.
@@ -141,8 +138,7 @@ def fit_vanilla(
         examples: data sizes, [n], positive.
         loss: loss after tuning on each, [n], natural units.
         delta: where the Huber loss turns linear, log units; infinite for least squares.
-        bootstraps: resampled fits for the intervals; 0 for none.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the intervals and their seed; 0 for none.
         source: where the points come from.
 
     Returns:
@@ -156,8 +152,7 @@ def fit_vanilla(
         examples,
         loss,
         delta=delta,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         source=source,
     )
 
@@ -168,8 +163,7 @@ def _fit_curve(
     loss: ArrayLike,
     *,
     delta: float,
-    bootstraps: int,
-    seed: int,
+    bootstrap: Bootstrap,
     source: str,
     prior: PriorChoice = None,
 ) -> Fit:
@@ -193,8 +187,7 @@ def _fit_curve(
         values,
         starts=starts,
         delta=delta,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         prior=prior,
         source=source,
     )
