@@ -263,7 +263,7 @@ def test_bad_tradeoff_tables_are_refused():
 
 def test_a_censored_fit_survives_json():
     fit = laws.fit_steps(BATCHES, noisy(), 3 * CLEAN, bootstrap=laws.Bootstrap(count=5))
-    assert laws.Fit.from_json(fit.to_json()).law == fit.law
+    assert laws.Fit.from_json(fit.to_json(), laws.law_named).law == fit.law
 
 
 def averaged_risk_by_matrices(values, weights, noise, batch, rate, steps):

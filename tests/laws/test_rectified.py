@@ -139,7 +139,7 @@ def test_a_floor_that_is_not_reached_is_reported():
 
 def test_law_is_named_and_read_back():
     fit = fit_rectified(SIZES, curve(0.01), bootstrap=Bootstrap(count=0), delta=1e-2)
-    assert laws.Fit.from_json(fit.to_json()).params == fit.params
+    assert laws.Fit.from_json(fit.to_json(), laws.law_named).params == fit.params
     assert laws.law_named("vanilla:examples").inputs == ("examples",)
 
 

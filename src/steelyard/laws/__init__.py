@@ -23,6 +23,11 @@ from steelyard.laws.decisions.frontier import (
     top_at_publication,
 )
 from steelyard.laws.decisions.next_cell import NextCell, next_cell
+from steelyard.laws.decisions.optima.horizons import (
+    HorizonError,
+    fit_learning_rate,
+    leave_one_horizon_out,
+)
 from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop, isoflop
 from steelyard.laws.decisions.optima.learning_rate import (
     LearningRate,
@@ -51,10 +56,10 @@ from steelyard.laws.fitting.diagnostics import FlatDirection, Influence, Outlier
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit, fit_each
 from steelyard.laws.fitting.fitted import Fit, Prediction
-from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
+from steelyard.laws.fitting.refitting import Holdout, hold_out, without
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms.batch_size import (
     CostOptimalBatch,
@@ -88,12 +93,7 @@ from steelyard.laws.forms.growth_line import (
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
 from steelyard.laws.forms.learning_curves.curve_laws import smooth_transition
 from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve
-from steelyard.laws.forms.learning_rate import (
-    HorizonError,
-    fit_learning_rate,
-    learning_rate,
-    leave_one_horizon_out,
-)
+from steelyard.laws.forms.learning_rate import learning_rate
 from steelyard.laws.forms.named import FORMS, law_named
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
@@ -256,6 +256,7 @@ __all__ = [
     "growth",
     "growth_per_two_years",
     "growth_per_year",
+    "hold_out",
     "huber",
     "isoflop",
     "kaplan",
@@ -295,4 +296,5 @@ __all__ = [
     "updates_to_data",
     "value_of_next_epoch",
     "wall",
+    "without",
 ]

@@ -16,7 +16,7 @@ from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.forms.named import law_named
 from steelyard.laws.tables.columns import RunColumns
-from steelyard.laws.tables.conventions import UNSTATED
+from steelyard.laws.tables.conventions import COLUMN_OF, UNSTATED
 from steelyard.laws.tables.conversions import EmbeddingParts, convert_counts
 
 __all__ = ["PublishedLaw", "published", "require_same_conventions"]
@@ -78,7 +78,7 @@ class PublishedLaw:
         """Unit of the loss that the law predicts or reads; empty for laws without one."""
         if self.target in ("loss", "error"):
             return self.unit
-        return "nat/token" if self.form == "batch_of_loss" else ""
+        return "nat/token" if "loss" in self.law.inputs else ""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -145,6 +145,36 @@ class PublishedLaw:
             if stated != self.counts:
                 columns["parameters"] = self._converted(columns["parameters"], stated, parts)
         return fitted.predict(columns)
+
+    def check_table(self, table: RunColumns) -> None:
+        """Refuse a table of runs that does not compare with the law.
+
+        Parameters counted, unit of loss and, per token, tokenizer must be the same.
+
+        Args:
+            table: table of runs; only conventions of columns that it has count.
+
+        Raises:
+            FitError: a convention differs, or the table does not state it.
+        """
+        tokenizer = self.tokenizer if self.loss_unit.endswith("/token") else ""
+        other = "losses per token of two tokenizers do not compare; fit a law of your own"
+        for name, wanted, hint in (
+            ("counts", self.counts, f"convert with table.to_counts({self.counts!r}, ...)"),
+            (
+                "loss_unit",
+                self.loss_unit,
+                f"convert with table.to_loss_unit({self.loss_unit!r}, ...)",
+            ),
+            ("tokenizer", tokenizer, other),
+        ):
+            known = wanted and COLUMN_OF[name] in table
+            word = table.conventions.one(name, table.rows) if known else wanted
+            if word != wanted:
+                hint = f"state {name}= when reading" if word == UNSTATED else hint
+                raise FitError(
+                    f"{self.name} has {name} {wanted}, {table.origin} has {word}", hint=hint
+                )
 
     def _converted(
         self, parameters: ArrayLike, counts: str, parts: EmbeddingParts | float | None

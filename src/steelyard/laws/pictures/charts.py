@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.points import check_inputs, named_column, positive_column
+from steelyard.laws.fitting.refitting import Holdout
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.pictures.marks import (
     colours_of,
