@@ -157,16 +157,6 @@ def test_critical_batch_refuses_other_laws():
         )
 
 
-def test_steps_to_reach_interpolates_in_log_step():
-    steps, loss = [10, 100, 1000], [3.0, 2.0, 1.0]
-    assert laws.steps_to_reach(steps, loss, 1.5) == pytest.approx(10**2.5)
-    assert laws.steps_to_reach(steps, loss, 0.5) == math.inf
-    assert laws.steps_to_reach(steps, loss, 5.0) == 10
-    for bad in (([1, 1], [2, 1]), ([], []), ([0, 1], [2, 1]), ([1, 2], [1])):
-        with pytest.raises(FitError):
-            laws.steps_to_reach(*bad, 1.0)
-
-
 def test_published_critical_batch_fits_meet():
     """Both fits of Zhang et al. 2024 agree where their sweeps cross.
 

@@ -10,7 +10,6 @@ from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.learning_curves.curve_laws import curve_starts
 from steelyard.laws.forms.rectified import (
     fit_rectified,
-    fit_vanilla,
     rectified,
     required_data,
     transition,
@@ -114,7 +113,7 @@ def test_required_data_refuses_what_is_out_of_reach():
     assert "extrapolate=True" in caught.value.hint
     assert required_data(fit, far, extrapolate=True).value == pytest.approx(1e9, rel=0.01)
     with pytest.raises(FitError, match="has no D_l"):
-        transition(fit_vanilla(SIZES, curve(), bootstrap=Bootstrap(count=0)))
+        transition(fit_rectified(SIZES, curve(), law="vanilla", bootstrap=Bootstrap(count=0)))
 
 
 def test_the_loss_before_tuning_may_take_part():
@@ -145,5 +144,5 @@ def test_law_is_named_and_read_back():
 
 def test_vanilla_fit_recovers_its_own_curves():
     loss = 30 / SIZES**0.4 + 0.9
-    fit = fit_vanilla(SIZES, loss, bootstrap=Bootstrap(count=0))
+    fit = fit_rectified(SIZES, loss, law="vanilla", bootstrap=Bootstrap(count=0))
     assert fit.params == pytest.approx({"B": 30, "beta": 0.4, "E": 0.9}, rel=1e-4)

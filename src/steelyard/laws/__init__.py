@@ -54,12 +54,11 @@ from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.diagnostics import FlatDirection, Influence, Outlier
 from steelyard.laws.fitting.estimate import Estimate
-from steelyard.laws.fitting.fit import fit, fit_each
+from steelyard.laws.fitting.fit import Holdout, fit, fit_each, hold_out, without
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
-from steelyard.laws.fitting.refitting import Holdout, hold_out, without
 from steelyard.laws.fitting.terms import Constant, Input, Minimum, Power, Product, Raised, Sum, Term
 from steelyard.laws.forms.batch_size import (
     CostOptimalBatch,
@@ -69,7 +68,6 @@ from steelyard.laws.forms.batch_size import (
     cost_optimal_batch,
     critical_batch,
     fit_steps,
-    steps_to_reach,
     time_compute,
     tradeoff,
 )
@@ -100,7 +98,6 @@ from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_
 from steelyard.laws.forms.powers import critical_batch_at_loss, monomial, power_law
 from steelyard.laws.forms.rectified import (
     fit_rectified,
-    fit_vanilla,
     rectified,
     required_data,
     transition,
@@ -251,7 +248,6 @@ __all__ = [
     "fit_rectified",
     "fit_steps",
     "fit_updates",
-    "fit_vanilla",
     "forecast_growth",
     "growth",
     "growth_per_two_years",
@@ -287,7 +283,6 @@ __all__ = [
     "routed",
     "select_model",
     "smooth_transition",
-    "steps_to_reach",
     "time_compute",
     "top_at_publication",
     "tradeoff",

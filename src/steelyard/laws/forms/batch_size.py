@@ -11,6 +11,7 @@ from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.inversion import bisect
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Sum
 from steelyard.laws.forms.powers import power_law
@@ -24,13 +25,11 @@ __all__ = [
     "cost_optimal_batch",
     "critical_batch",
     "fit_steps",
-    "steps_to_reach",
     "time_compute",
     "tradeoff",
 ]
 
 _LOG_REACH = 30.0
-_BISECTIONS = 60
 
 
 def fit_steps(
@@ -62,37 +61,6 @@ def fit_steps(
         caps,
         bootstrap=bootstrap,
     )
-
-
-def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
-    """Return the step at which a run first reaches a loss, log-linear between measurements.
-
-    Args:
-        steps: rising, positive, [n].
-        loss: loss at those steps, [n].
-        target: loss to reach.
-
-    Returns:
-        The step; infinite when the curve never gets there, to be given a cap; the first step when
-        it starts below.
-
-    Raises:
-        FitError: no measurements, or steps that do not rise.
-    """
-    step, value = np.asarray(steps, dtype=np.float64), np.asarray(loss, dtype=np.float64)
-    if (
-        step.shape != value.shape
-        or not len(step)
-        or not (np.diff(step) > 0).all()
-        or not step[0] > 0
-    ):
-        raise FitError("a loss curve needs one loss per step and positive, rising steps")
-    reached = np.flatnonzero(value <= target)
-    if not len(reached):
-        return math.inf
-    row, before = reached[0], max(reached[0] - 1, 0)
-    share = (value[before] - target) / (value[before] - value[row]) if row else 0.0
-    return float(step[before] * (step[row] / step[before]) ** share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +143,8 @@ def _log_critical(law: Law, theta: Array, log_reference: float, log_excess: floa
     # Examples rise with the batch beyond the best one, so one crossing lies between.
     allowed = examples(np.full(len(theta), log_reference)) + log_excess
     low = np.full(len(theta), log_reference)
-    high = low + _LOG_REACH
-    endless = examples(high) <= allowed
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        is_inside = examples(middle) <= allowed
-        low, high = np.where(is_inside, middle, low), np.where(is_inside, high, middle)
-    return np.where(endless, math.inf, low)
+    found = bisect(lambda middle: examples(middle) <= allowed, low, low + _LOG_REACH)
+    return np.where(examples(low + _LOG_REACH) <= allowed, math.inf, found)
 
 
 def time_compute() -> Law:

@@ -10,9 +10,9 @@ from steelyard.errors import FitError
 from steelyard.laws.decisions.compare import Comparison
 from steelyard.laws.fitting.diagnostics import Outlier
 from steelyard.laws.fitting.estimate import NOT_DETERMINED
+from steelyard.laws.fitting.fit import Holdout, hold_out
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.profile import Profile
-from steelyard.laws.fitting.refitting import Holdout, hold_out
 from steelyard.laws.fitting.wording import parameter_words
 from steelyard.laws.pictures.charts import fit_chart
 from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
