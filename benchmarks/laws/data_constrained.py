@@ -25,7 +25,7 @@ PAPER = ["85-data-constrained"]
 
 Runs = dict[str, Array]
 Rows = NDArray[np.bool_] | NDArray[np.int64]
-_BASE = "muennighoff2023_c4"
+_BASE = laws.published["muennighoff2023_c4"]
 _PAIR = {"R_D": 15.387756, "R_N": 5.309743}
 _LADDERS = ((2.81e9, 5.5e10), (4.2465e9, 8.4e10), (8.67e9, 1.78e11))
 _LADDER_EPOCHS = 7.2
@@ -64,7 +64,7 @@ def _take(runs: Runs, rows: Rows) -> Runs:
 
 
 def _pair() -> laws.Fit:
-    law = laws.data.data_constrained(base=_BASE)
+    law = laws.data.data_constrained(base=_BASE.params)
     return laws.Fit(
         law=law, theta=law.coordinates(_PAIR), samples=np.zeros((0, 2)), provenance="published"
     )
@@ -80,7 +80,7 @@ def _r_squared(fit: laws.Fit, runs: Runs) -> float:
 def _published_numbers(paper: Runs) -> list[Check]:
     """Reproduce R2 of the published pair and of the law without decay."""
     both = _r_squared(_pair(), paper)
-    none = _r_squared(laws.published[_BASE].fit(), paper)
+    none = _r_squared(_BASE.fit(), paper)
     print(
         f"{len(paper['loss'])} runs; R2 of the published pair {both:.5f}, without decay {none:.5f}"
     )
@@ -93,7 +93,7 @@ def _published_numbers(paper: Runs) -> list[Check]:
 
 def _own_fit(paper: Runs) -> list[Check]:
     """Fit the two constants, time it, profile them, and compare with 16 starts of scipy."""
-    law = laws.data.data_constrained(base=_BASE)
+    law = laws.data.data_constrained(base=_BASE.params)
     fit = laws.fit(law, paper, paper["loss"])
     times = []
     for _ in range(5):
@@ -108,7 +108,7 @@ def _own_fit(paper: Runs) -> list[Check]:
     )
     print(found)
     for form in (
-        laws.data.data_constrained("geometric", base=_BASE),
+        laws.data.data_constrained("geometric", base=_BASE.params),
         laws.data.data_constrained(),
         laws.data.overfitting_penalty(),
     ):
@@ -160,7 +160,7 @@ def _ladders(table: Runs, paper: Runs) -> list[Check]:
     )
     others = _take(paper, ~(on_ladder & (paper["tokens"] > paper["unique_tokens"])))
     forms = {
-        "base fixed": laws.data.data_constrained(base=_BASE),
+        "base fixed": laws.data.data_constrained(base=_BASE.params),
         "base free": laws.data.data_constrained(),
         "penalty": laws.data.overfitting_penalty(),
     }
@@ -219,7 +219,7 @@ def _ladder_error(fit: laws.Fit, table: Runs) -> tuple[float, float, float]:
 def _recovery(paper: Runs, rounds: int) -> list[Check]:
     """Draw losses of a known law on the published design; profile intervals should hold it."""
     truth = _pair()
-    law = laws.data.data_constrained(base=_BASE)
+    law = laws.data.data_constrained(base=_BASE.params)
     clean = truth.predict(paper, extrapolate=True).value
     generator = np.random.default_rng(0)
     held = flat = 0
