@@ -128,13 +128,13 @@ def pool_frontier(
             for names in chosen
         ]
     )
-    flat = fit.errors(np.repeat(shares, len(seen), axis=0), sizes, np.tile(seen, len(chosen)))
-    errors = flat.reshape(-1, len(chosen), len(seen))
+    errors = fit.errors(
+        np.repeat(shares, len(seen), axis=0), sizes, np.tile(seen, len(chosen))
+    ).reshape(-1, len(chosen), len(seen))
     best = errors[0].argmin(axis=0)
-    changes = np.flatnonzero(np.diff(best))
     crossings = tuple(
         _crossing(errors, np.log(seen), chosen, int(best[at]), int(best[at + 1]), int(at), level)
-        for at in changes
+        for at in np.flatnonzero(np.diff(best))
     )
     return PoolFrontier(
         budgets=seen, candidates=chosen, errors=errors[0], best=best, crossings=crossings
@@ -189,14 +189,13 @@ def curate(
         if weights == "best"
         else _by_size(fit, pools, sizes)
     )
-    said = fit.predict(
-        drawn, samples, level, pool_sizes=dict(zip(fit.pools, sizes.tolist(), strict=True))
-    )
     return Curation(
         samples=float(samples),
         pools=pools,
         weights=drawn,
-        error=said.first,
+        error=fit.predict(
+            drawn, samples, level, pool_sizes=dict(zip(fit.pools, sizes.tolist(), strict=True))
+        ).first,
         rejected=tuple((frontier.candidates[row], float(errors[row])) for row in order[1:]),
         crossings=frontier.crossings,
         value_of_more={
@@ -352,10 +351,9 @@ def _crossing(
 ) -> Crossing:
     """Interpolate where two candidates are equal, for the optimum and each bootstrap."""
     ahead = errors[:, after] - errors[:, before]
-    own = _zero(ahead[0], logs, at)
     samples = np.array([_first_zero(row, logs) for row in ahead[1:]])
     return Crossing(
-        Estimate.of(float(np.exp(own)), np.exp(samples), level),
+        Estimate.of(float(np.exp(_zero(ahead[0], logs, at))), np.exp(samples), level),
         candidates[before],
         candidates[after],
     )

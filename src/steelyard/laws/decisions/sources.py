@@ -103,19 +103,21 @@ def compare_sources(
         mine = labels == name
         # A bin with one run has no lower envelope.
         stat = "min" if mine.sum() >= 2 * bins else "line"
-        runs = {"total_gmacs": compute[mine]}
         envelopes[name] = fit_envelope(
-            runs,
+            {"total_gmacs": compute[mine]},
             error[mine],
             bins=bins,
             stat=stat,
             bootstrap=replace(bootstrap, seed=bootstrap.seed + index),
             source=name,
         )
-    pairs = tuple(
-        _pair(one, other, envelopes, level) for one, other in itertools.combinations(names, 2)
+    return SourceComparison(
+        envelopes=envelopes,
+        pairs=tuple(
+            _pair(one, other, envelopes, level) for one, other in itertools.combinations(names, 2)
+        ),
+        level=level,
     )
-    return SourceComparison(envelopes=envelopes, pairs=pairs, level=level)
 
 
 def _pair(first: str, second: str, envelopes: Mapping[str, Envelope], level: float) -> SourcePair:

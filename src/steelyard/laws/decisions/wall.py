@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from steelyard.errors import CatalogError, FitError
 from steelyard.laws.fitting.estimate import Estimate, student
 from steelyard.laws.fitting.fitted import Fit, Prediction
+from steelyard.laws.fitting.points import check_positive
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.growth import fit_growth
 from steelyard.laws.forms.growth_line import line_of, years_to_gain
@@ -124,13 +125,7 @@ def wall(
     Source: Gholami et al. 2024 (arXiv 2403.14123). The interval of the difference of two slopes is
         Welch's.
     """
-    if not (
-        balance_now > 0 and bytes_per_weight > 0 and math.isfinite(balance_now * bytes_per_weight)
-    ):
-        raise FitError(
-            f"balance {balance_now:g} FLOP/byte and {bytes_per_weight:g} bytes per weight must be "
-            f"positive"
-        )
+    check_positive(balance_now=balance_now, bytes_per_weight=bytes_per_weight)
     top, bottom = line_of(compute), line_of(bandwidth)
     slope = top.slope - bottom.slope
     sd = math.hypot(top.slope_sd, bottom.slope_sd)

@@ -142,8 +142,9 @@ class CurveFit:
                 "this curve was fitted without model sizes",
                 hint="give size= to fit_learning_curve, one per shard",
             )
-        said = self.size_fit.predict({"samples": float(samples)}, level, extrapolate=extrapolate)
-        return said.first
+        return self.size_fit.predict(
+            {"samples": float(samples)}, level, extrapolate=extrapolate
+        ).first
 
 
 def fit_learning_curve(

@@ -93,8 +93,9 @@ class PoolFit:
                 hint="the half-lives say nothing below one pass; ask for more samples or for "
                 "smaller pools",
             )
-        errors = self.errors(np.tile(shares, (len(seen), 1)), sizes, seen)
-        return self._prediction(np.log(errors), seen, level)
+        return self._prediction(
+            np.log(self.errors(np.tile(shares, (len(seen), 1)), sizes, seen)), seen, level
+        )
 
     def shares(self, mixture: Mixture, sizes: Array) -> Array:
         """Turn a mixture into the share of each pool, [P], sum 1.
@@ -191,14 +192,13 @@ class PoolFit:
 
     def _prediction(self, logs: Array, samples: Array, level: float) -> Prediction:
         """Add noise and drift to the bootstrap spread of log errors [1 + B, n]."""
-        distance = np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0)
         return band(
             logs,
             level,
             noise=self.fit.noise,
             freedom=self.fit.freedom,
             drift=self.fit.drift,
-            distance=distance,
+            distance=np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0),
         )
 
 
@@ -252,15 +252,12 @@ def fit_pools(
     pools = tuple(dict.fromkeys(labels.tolist()))
     sizes = np.array([_check_pool(name, labels == name, columns, goal) for name in pools])
     base = law or pool_utility()
-    vary = ("b", "tau" if "tau" in base.names else "R")
-    grouped = base.grouped(vary, pools)
-    starts = _starts(grouped, pools, columns["samples"], goal, labels)
-    inputs = columns | {"group": np.array([pools.index(label) + 1.0 for label in labels])}
+    grouped = base.grouped(("b", "tau" if "tau" in base.names else "R"), pools)
     found = fit_points(
         grouped,
-        inputs,
+        columns | {"group": np.array([pools.index(label) + 1.0 for label in labels])},
         goal,
-        starts=starts,
+        starts=_starts(grouped, pools, columns["samples"], goal, labels),
         weights=weights,
         bootstrap=bootstrap,
         delta=delta,

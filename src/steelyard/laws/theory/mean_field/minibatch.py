@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.mean_field.dynamics import Dynamics
-from steelyard.laws.theory.mean_field.losses import fluctuations, mean_field
+from steelyard.laws.theory.mean_field.losses import Dynamics, fluctuations, mean_field
 
 __all__ = ["minibatch_losses"]
 
