@@ -252,8 +252,7 @@ def _move_shares(
     fit: PoolFit, shares: Array, rows: list[int], sizes: Array, samples: float
 ) -> tuple[Array, float]:
     """Move share between pairs of pools while the error falls; return shares and error."""
-    point = _at_optimum(fit)
-    error = float(point.errors(shares[None], sizes, np.array([samples]))[0, 0])
+    error = float(_errors(fit, shares[None], sizes, samples)[0])
     step = 0.25
     while step > _FINEST_STEP:
         moves = []
@@ -264,7 +263,7 @@ def _move_shares(
             moves.append(moved)
         if not moves:
             break
-        trial = point.errors(np.stack(moves), sizes, np.full(len(moves), samples))[0]
+        trial = _errors(fit, np.stack(moves), sizes, samples)
         if trial.min() < error - 1e-12:
             shares, error = moves[int(trial.argmin())], float(trial.min())
         else:
@@ -272,9 +271,10 @@ def _move_shares(
     return shares, error
 
 
-def _at_optimum(fit: PoolFit) -> PoolFit:
-    """Drop the bootstrap, where only the optimum is asked for."""
-    return replace(fit, fit=replace(fit.fit, samples=fit.fit.samples[:0]))
+def _errors(fit: PoolFit, shares: Array, sizes: Array, samples: float) -> Array:
+    """Return the errors of shares [C, P] at the optimum, without the bootstrap's, [C]."""
+    point = replace(fit, fit=replace(fit.fit, samples=fit.fit.samples[:0]))
+    return point.errors(shares, sizes, np.full(len(shares), samples))[0]
 
 
 def _value(
@@ -287,15 +287,12 @@ def _value(
     kind: str,
 ) -> float:
     """Return the fall of the error when a pool grows; draws by size follow the new sizes."""
-    point = _at_optimum(fit)
     grown = sizes.copy()
     grown[fit.pools.index(pool)] += more
     before = fit.shares(weights, sizes)
     after = before if kind == "best" else fit.shares(_by_size(fit, tuple(weights), grown), grown)
-    seen = np.array([samples])
-    return float(
-        point.errors(before[None], sizes, seen)[0, 0] - point.errors(after[None], grown, seen)[0, 0]
-    )
+    fall = _errors(fit, before[None], sizes, samples) - _errors(fit, after[None], grown, samples)
+    return float(fall[0])
 
 
 def _by_size(fit: PoolFit, pools: Sequence[str], sizes: Array) -> dict[str, float]:

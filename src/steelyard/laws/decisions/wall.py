@@ -212,18 +212,15 @@ def chip_points(
         raise CatalogError(
             f"no trend of {quantity!r}", hint=f"choose from {', '.join(_QUANTITIES)}"
         )
-    years, values, names = [], [], []
+    rows = []
     for name in catalog.names("accelerators"):
         chip = catalog.accelerator(name)
         peak = _peak(chip.peak_flops_per_s, dtypes)
         value = peak if quantity == "peak_flops_per_s" else float(getattr(chip, quantity))
-        if chip.kind == "cpu" or chip.confidence == "measured" or chip.year < since or not value:
-            continue
-        if scale_up and not (peak and chip.scale_up_bytes_per_s):
-            continue
-        years.append(float(chip.year))
-        values.append(value)
-        names.append(name)
+        is_chip = chip.kind != "cpu" and chip.confidence != "measured" and chip.year >= since
+        if is_chip and value and (not scale_up or (peak and chip.scale_up_bytes_per_s)):
+            rows.append((float(chip.year), value, name))
+    years, values, names = zip(*rows, strict=True) if rows else ((), (), ())
     return np.array(years), np.array(values), tuple(names)
 
 

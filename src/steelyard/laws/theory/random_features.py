@@ -221,8 +221,13 @@ class RandomFeatureModel:
                 "a simulation needs one generator per run, none is given",
                 hint="numpy.random.default_rng(seed) makes one",
             )
-        runs = [simulate_run(dynamics, last, batch, generator) for generator in generators]
-        test, train = (np.array(column) for column in zip(*runs, strict=True))
+        test, train = (
+            np.array(column)
+            for column in zip(
+                *[simulate_run(dynamics, last, batch, generator) for generator in generators],
+                strict=True,
+            )
+        )
         return SimulatedCurves(np.arange(last + 1), test, train)
 
     def exponents(self) -> TheoryExponents:

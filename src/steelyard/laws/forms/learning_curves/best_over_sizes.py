@@ -62,8 +62,9 @@ def best_over_sizes(
     Source: Hestness et al. 2017 (arXiv 1712.00409), section 3 (the training procedure's best-fit
         models).
     """
-    columns = positive_columns({"samples": samples, "size": size, "error": error})
-    amount, parameters, value = columns.values()
+    amount, parameters, value = positive_columns(
+        {"samples": samples, "size": size, "error": error}
+    ).values()
     cells = np.stack([amount, parameters], axis=1)
     _refuse_repeats(cells, seed)
     unique, row = np.unique(cells, axis=0, return_inverse=True)
