@@ -239,8 +239,8 @@ def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]
             f"{', '.join(missing) or 'flops or tokens'}",
             hint=f"given: {', '.join(points)}",
         )
-    names = [name for name in ("parameters", "loss", "flops", "tokens") if name in points]
-    columns = positive_columns({name: points[name] for name in names})
+    names = ("parameters", "loss", "flops", "tokens")
+    columns = positive_columns({name: points[name] for name in names if name in points})
     columns.setdefault("flops", factor * columns["parameters"] * columns.get("tokens", np.ones(1)))
     columns.setdefault("tokens", columns["flops"] / factor / columns["parameters"])
     return columns

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
-from steelyard.laws.decisions.optima.local_polynomial import choose_polynomial
+from steelyard.laws.decisions.optima.valley import choose_polynomial
 from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 

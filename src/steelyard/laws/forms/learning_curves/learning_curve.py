@@ -69,11 +69,6 @@ class CurveFit:
     regions: Regions
     size_fit: Fit | None
 
-    @property
-    def largest_samples(self) -> float:
-        """Samples of the largest shard."""
-        return float(self.fit.inputs["samples"].max())
-
     def samples_for(
         self, error: float, level: float = 0.8, *, extrapolate: bool = False
     ) -> Estimate:
@@ -113,7 +108,7 @@ class CurveFit:
                 f"the shards",
                 hint="allow it with extrapolate=True",
             )
-        before = self.largest_samples
+        before = float(self.fit.inputs["samples"].max())
 
         def share(params: dict[str, Array]) -> Array:
             power = params["alpha"] * before ** -params["beta"]
