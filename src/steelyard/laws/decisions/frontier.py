@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.growth import fit_growth
@@ -40,9 +41,8 @@ def rank_at_publication(year: ArrayLike, compute: ArrayLike) -> NDArray[np.int64
         compute at their release.
     """
     years, size = _columns(year, compute)
-    known = np.isfinite(size)
     larger = (size[None, :] > size[:, None]) & (years[None, :] <= years[:, None])
-    return np.where(known, 1 + larger.sum(axis=1), 0).astype(np.int64)
+    return np.where(np.isfinite(size), 1 + larger.sum(axis=1), 0).astype(np.int64)
 
 
 def top_at_publication(year: ArrayLike, compute: ArrayLike, count: int = 10) -> NDArray[np.bool_]:
@@ -87,7 +87,7 @@ def above_trend(year: ArrayLike, compute: ArrayLike, fraction: float = 0.25) -> 
             f"a fraction of {fraction} marks nothing or everything",
             hint="give a fraction between 0 and 1, such as 0.25",
         )
-    residuals = fit_growth(years[known], size[known], bootstraps=0).residuals
+    residuals = fit_growth(years[known], size[known], bootstrap=Bootstrap(count=0)).residuals
     marked = np.zeros(len(years), dtype=bool)
     marked[known[residuals > np.quantile(residuals, 1 - fraction)]] = True
     return marked
@@ -104,6 +104,5 @@ def _columns(
             hint="give one of each per model",
         )
     refuse_rows(~np.isfinite(years), "years must be finite", years, "drop models without a date")
-    unknown = "give NaN where compute is unknown"
-    refuse_rows(size <= 0, "compute must be positive", size, unknown)
+    refuse_rows(size <= 0, "compute must be positive", size, "give NaN where compute is unknown")
     return years, size

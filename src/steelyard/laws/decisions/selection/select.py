@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.selection.candidates import Candidate, LossAt, Measurements
 from steelyard.laws.decisions.selection.racing import (
@@ -17,7 +19,8 @@ from steelyard.laws.decisions.selection.racing import (
     race,
     step_error,
 )
-from steelyard.laws.fitting.estimate import Estimate, normal, tails
+from steelyard.laws.fitting.bootstrap import Bootstrap
+from steelyard.laws.fitting.estimate import Estimate, band, normal, tails
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla
@@ -144,8 +147,7 @@ def select_model(
     Source: Lin et al. 2024 (arXiv 2402.02314), algorithm 1 and section 5; "halving" is ours.
     """
     tails(level)  # refuses a level outside 0..1 before anything is trained
-    named = _check(candidates, losses, target_examples, loss_unit, force)
-    found = Measurements(named, losses)
+    found = Measurements(_check(candidates, losses, target_examples, loss_unit, force), losses)
     sizes = ladder_sizes(found, target_examples, max_examples, min_examples, budget_flops, method)
     if method in _LADDER_METHODS and len(sizes) <= NUM_START:
         warnings.warn(
@@ -235,7 +237,7 @@ def _measure(
 
 def _rank(found: Measurements, target: int, method: Method, level: float) -> list[RankedModel]:
     """Score every model that did not fail, in no order."""
-    spread = step_error(found, found.alive, NUM_START) * normal(level)
+    spread = step_error(found, found.alive, NUM_START)
     ranked = []
     for name in found.alive:
         sizes, loss = found.curve(name)
@@ -251,13 +253,12 @@ def _rank(found: Measurements, target: int, method: Method, level: float) -> lis
         else:
             expected = _forecast(sizes, loss, target, method, level, spread)
             score = expected.value
-        most = int(sizes[-1]) if len(sizes) else 0
         ranked.append(
             RankedModel(
                 name=name,
                 score=score,
                 expected_loss=expected,
-                max_examples=most,
+                max_examples=int(sizes[-1]) if len(sizes) else 0,
                 flops=found.flops([name]),
             )
         )
@@ -270,12 +271,10 @@ def _forecast(
     """Forecast one model's loss at the target by the method's law, or by the line."""
     law_fit = _fit(sizes, loss, method)
     if law_fit is not None:
-        said = law_fit.predict({"examples": float(target)}, level, extrapolate=True)
-        return said.first
+        return law_fit.predict({"examples": float(target)}, level, extrapolate=True).first
     phase = accept_then_stop(sizes, loss, num_start=NUM_START, threshold=_THRESHOLD)
-    center = phase.log_loss(target)
-    width = math.hypot(spread * error_growth(sizes[-1], target), normal(level) * phase.residual_sd)
-    return Estimate(math.exp(center), math.exp(center - width), math.exp(center + width))
+    noise = math.hypot(spread * error_growth(sizes[-1], target), phase.residual_sd)
+    return band(np.array([[phase.log_loss(target)]]), level, noise=noise).first
 
 
 def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
@@ -285,9 +284,9 @@ def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
         if method == "rectified" and len(sizes) >= 6:
-            return fit_rectified(sizes, loss, bootstraps=_BOOTSTRAPS)
+            return fit_rectified(sizes, loss, bootstrap=Bootstrap(count=_BOOTSTRAPS))
         if method == "vanilla" and len(sizes) >= 5:
-            return fit_vanilla(sizes, loss, bootstraps=_BOOTSTRAPS)
+            return fit_vanilla(sizes, loss, bootstrap=Bootstrap(count=_BOOTSTRAPS))
     return None
 
 
