@@ -16,6 +16,7 @@ from steelyard.laws.decisions.curate import (
 )
 from steelyard.laws.decisions.debug_run import Diagnosis, debug_run
 from steelyard.laws.decisions.envelope import Envelope, fit_envelope
+from steelyard.laws.decisions.forecasting.forecast import ensemble, forecast
 from steelyard.laws.decisions.frontier import (
     above_trend,
     decimal_year,
@@ -234,6 +235,7 @@ __all__ = [
     "effective_parameters",
     "effective_pool",
     "effective_tokens",
+    "ensemble",
     "fit",
     "fit_censored",
     "fit_curves",
@@ -248,6 +250,7 @@ __all__ = [
     "fit_rectified",
     "fit_steps",
     "fit_updates",
+    "forecast",
     "forecast_growth",
     "growth",
     "growth_per_two_years",
