@@ -13,6 +13,9 @@ from steelyard.laws.fitting.terms import Array
 __all__ = ["learn_scale", "table_of"]
 
 _LEVEL = 0.8
+_INSIDE = 0.85
+"""Share of the errors that the learned scale holds at that level: a family that was not learned from
+errs more than those that were."""
 _NO_REACH = 0.7
 
 
@@ -27,7 +30,7 @@ def learn_scale(answers: Sequence[Answer]) -> Scale:
     """Learn the scale of intervals.
 
     Laplace errors of scale widening * doubt^p * reach^q are made most likely, then the widening is
-    set so that 80 % of the weight lies inside. Each table counts once, and families of many tables
+    set so that 85 % of the weight lies inside the 80 % intervals. Each table counts once, and families of many tables
     by the root of their number.
 
     Args:
@@ -48,7 +51,7 @@ def learn_scale(answers: Sequence[Answer]) -> Scale:
     base, by_doubt, by_reach = minimize(unlikely, [0.0, 1.0, 0.0], method="Nelder-Mead").x
     relative = size / np.exp(base + by_doubt * log_doubt + by_reach * log_reach)
     order = np.argsort(relative)
-    inside = np.searchsorted(np.cumsum(weights[order]), _LEVEL * weights.sum())
+    inside = np.searchsorted(np.cumsum(weights[order]), _INSIDE * weights.sum())
     factor = float(relative[order][inside]) / -np.log1p(-_LEVEL)
     return Scale(float(np.exp(base)) * factor, float(by_doubt), float(by_reach))
 

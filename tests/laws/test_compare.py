@@ -55,7 +55,7 @@ def test_bad_requests_are_refused():
     with pytest.raises(FitError, match="two laws"):
         laws.compare(points, target, [laws.chinchilla()])
     few = {name: column[:5] for name, column in points.items()}
-    with pytest.raises(FitError, match="5 (points|runs) cannot"):
+    with pytest.raises(FitError, match="5 points cannot"):
         laws.compare(few, target[:5], [laws.chinchilla(), laws.kaplan()])
     points, target = runs(truth.law, truth.params)
     with pytest.raises(FitError, match="cannot cut along"):
