@@ -14,8 +14,8 @@ __all__ = ["learn_scale", "table_of"]
 
 _LEVEL = 0.8
 _INSIDE = 0.85
-"""Share of the errors that the learned scale holds at that level: a family that was not learned from
-errs more than those that were."""
+"""Share of the errors that the learned scale holds at that level: a family that was not learned
+from errs more than those that were."""
 _NO_REACH = 0.7
 
 
@@ -30,8 +30,8 @@ def learn_scale(answers: Sequence[Answer]) -> Scale:
     """Learn the scale of intervals.
 
     Laplace errors of scale widening * doubt^p * reach^q are made most likely, then the widening is
-    set so that 85 % of the weight lies inside the 80 % intervals. Each table counts once, and families of many tables
-    by the root of their number.
+    set so that 85 % of the weight lies inside the 80 % intervals. Each table counts once, and
+    families of many tables by the root of their number.
 
     Args:
         answers: errors to learn from; leave out the family that is scored.

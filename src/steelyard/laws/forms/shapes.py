@@ -45,7 +45,7 @@ def coupled() -> Law:
 def saturating() -> Law:
     """Loss = E + G u / (1 + u) with u = A / parameters^alpha + B / tokens^beta.
 
-    A plateau E + G of models that have not begun to learn, then the sum of two powers, then a floor.
+    A plateau E + G of models that have not begun to learn, then the sum of two powers, then E.
 
     Returns:
         The law with inputs "parameters" and "tokens", 6 parameters.
