@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from benchmarks.laws._shared import shared
 from benchmarks.weigh._ladders import read_ladders
+from numpy.typing import NDArray
 
 from steelyard.laws.fitting.terms import Array
 
@@ -45,8 +46,8 @@ class Table:
     inputs: dict[str, Array]
     size: Array
     loss: Array
-    runs: Array
-    targets: Array
+    runs: NDArray[np.object_]
+    targets: NDArray[np.bool_]
 
 
 def read_tables() -> list[Table]:
@@ -74,7 +75,7 @@ def _table(
         inputs=axes,
         size=known,
         loss=frame[loss].to_numpy().astype(float),
-        runs=labels.to_numpy(),
+        runs=labels.to_numpy().astype(object),
         targets=np.ones(len(frame), dtype=bool),
     )
 
@@ -183,6 +184,6 @@ def _ladders() -> Iterator[Table]:
             inputs={"parameters": parameters, "tokens": tokens},
             size=parameters * tokens,
             loss=np.array([point.loss for point in points]),
-            runs=np.arange(len(points)),
+            runs=np.arange(len(points)).astype(object),
             targets=np.arange(len(points)) == len(item.points),
         )

@@ -83,7 +83,7 @@ def _generators() -> dict[str, _Generator]:
             0.005,
         ),
         "routed": (
-            laws.routed(saturation=False),
+            laws.routed.routed(saturation=False),
             _unsaturated(routed.params),
             routed_grid(),
             0.008,

@@ -16,15 +16,11 @@ from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
 
 from steelyard import laws
+from steelyard.laws.decisions.optima.horizons import fit_learning_rate, leave_one_horizon_out
 from steelyard.laws.decisions.optima.learning_rate import fit_penalty, recommend_learning_rate
 from steelyard.laws.decisions.optima.optimum import Optima, optima, optimum
 from steelyard.laws.fitting.bootstrap import Bootstrap
-from steelyard.laws.forms.learning_rate import (
-    LEARNING_RATE_LAWS,
-    fit_learning_rate,
-    learning_rate,
-    leave_one_horizon_out,
-)
+from steelyard.laws.forms.learning_rate import LEARNING_RATE_LAWS, learning_rate
 from steelyard.laws.forms.named import law_named
 
 PAPER = ["88-lr-token-horizon"]

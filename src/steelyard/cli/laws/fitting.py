@@ -13,7 +13,7 @@ from steelyard.runs.save import save_chart
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.laws import Fit
+    from steelyard.laws.fitting.fitted import Fit
 
 __all__ = ["compare", "fit", "isoflop"]
 
@@ -60,12 +60,9 @@ def fit(
 
     chart_file(chart)  # a wrong name is refused before minutes of fitting
     wanted = laws.law_named(law).fix(**numbers(fix, "--fix"))
-    if bootstraps < 0 or seed < 0:
-        raise ConfigError("--bootstraps and --seed are at least 0")
+    bootstrap = laws.Bootstrap(count=bootstraps, seed=seed)
     points = (table or TableOptions()).read(file)
-    fitted = laws.fit(
-        wanted, points, target, bootstrap=laws.Bootstrap(count=bootstraps, seed=seed), delta=delta
-    )
+    fitted = laws.fit(wanted, points, target, bootstrap=bootstrap, delta=delta)
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
 
@@ -160,7 +157,7 @@ def isoflop(
         chart: file for the picture, .html, .svg, .png or .json.
         json: print JSON instead of a table.
     """
-    from steelyard.laws import isoflop as find
+    from steelyard.laws.decisions.optima.isoflop import isoflop as find
 
     if edges not in ("drop", "extend"):
         raise ConfigError(f"--edges {edges!r} is not known", hint="drop or extend")

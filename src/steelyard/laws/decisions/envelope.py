@@ -171,12 +171,11 @@ def fit_envelope(
         _bootstrap(x, y, reduce, line, theta, bootstrap),
         *_law().bounds,
     )
-    rows = _best_rows(x, y, edges) if stat == "min" else np.zeros(0, dtype=np.int64)
     resampling = "none" if not len(samples) else "pairs" if len(x) >= _FEW_RUNS else "noise"
     return Envelope(
         fit=_as_fit(theta, samples, reduce(x, y), resampling, bootstrap.seed, source),
         stat=stat,
-        rows=rows,
+        rows=_best_rows(x, y, edges) if stat == "min" else np.zeros(0, dtype=np.int64),
         num_runs=len(x),
     )
 
@@ -214,7 +213,7 @@ def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> t
         ~(np.isfinite(compute) & (compute > 0)),
         "compute must be known and positive",
         compute,
-        "fill gmacs from the architecture: laws.contrastive_gmacs",
+        "fill gmacs from the architecture: laws.images.contrastive_gmacs",
     )
     metrics = sorted(
         {str(metric) for metric in np.atleast_1d(np.asarray(points.get("metric", "")))}
@@ -243,8 +242,8 @@ def _total_gmacs(points: Mapping[str, ArrayLike]) -> Array:
         )
     raise FitError(
         f"no compute among the columns {', '.join(points)}",
-        hint="give total_gmacs, or gmacs per sample (laws.contrastive_gmacs computes them from "
-        "the architecture) and samples",
+        hint="give total_gmacs, or gmacs per sample and samples; laws.images.contrastive_gmacs "
+        "computes gmacs from the architecture",
     )
 
 
