@@ -9,7 +9,7 @@ from benchmarks.laws._forecast_tables import Table
 from numpy.typing import NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.decisions.forecasting.candidates import LARGEST_RUN
+from steelyard.laws.decisions.forecasting.entrants import LARGEST_RUN
 from steelyard.laws.decisions.forecasting.forecast import ensemble
 from steelyard.laws.decisions.forecasting.scale import doubt
 from steelyard.laws.fitting.terms import Array
@@ -141,7 +141,7 @@ def _answer(case: Case) -> Answer | None:
     plain = said - found.rolling.shift[-1][:, None]
     alone = {
         item.name: own - measured
-        for item, own in zip(found.rolling.candidates, plain, strict=True)
+        for item, own in zip(found.rolling.entrants, plain, strict=True)
         if not item.fall and (item.law is not None or item.name == LARGEST_RUN)
     }
     return Answer(

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.laws._forecast_cases import Answer
 from scipy.optimize import minimize
 
-from steelyard.laws.decisions.forecasting.scale import Scale
+from steelyard.laws.decisions.forecasting.scale import WidthScale
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["learn_scale", "table_of"]
@@ -26,7 +26,7 @@ def table_of(answer: Answer) -> tuple[str, str]:
     return table.family, name
 
 
-def learn_scale(answers: Sequence[Answer]) -> Scale:
+def learn_scale(answers: Sequence[Answer]) -> WidthScale:
     """Learn the scale of intervals.
 
     Laplace errors of scale widening * doubt^p * reach^q are made most likely, then the widening is
@@ -53,7 +53,7 @@ def learn_scale(answers: Sequence[Answer]) -> Scale:
     order = np.argsort(relative)
     inside = np.searchsorted(np.cumsum(weights[order]), _INSIDE * weights.sum())
     factor = float(relative[order][inside]) / -np.log1p(-_LEVEL)
-    return Scale(float(np.exp(base)) * factor, float(by_doubt), float(by_reach))
+    return WidthScale(float(np.exp(base)) * factor, float(by_doubt), float(by_reach))
 
 
 def _weights(answers: Sequence[Answer]) -> Array:

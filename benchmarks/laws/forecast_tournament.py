@@ -26,8 +26,8 @@ from benchmarks.laws._forecast_cases import Answer, Case, answers, cases
 from benchmarks.laws._forecast_scale import learn_scale, table_of
 from benchmarks.laws._forecast_tables import read_tables
 
-from steelyard.laws.decisions.forecasting.candidates import LARGEST_RUN
-from steelyard.laws.decisions.forecasting.scale import LEARNED, Scale
+from steelyard.laws.decisions.forecasting.entrants import LARGEST_RUN
+from steelyard.laws.decisions.forecasting.scale import LEARNED, WidthScale
 from steelyard.laws.fitting.terms import Array
 
 PAPER = ["32-kaplan-scaling-laws", "22-hestness-predictable"]
@@ -144,7 +144,7 @@ def _print(
 def _intervals(found: list[Answer], quick: bool) -> list[Check]:
     """Score the 80 % intervals, their scale learned without the family."""
     families = sorted({table_of(item)[0] for item in found})
-    scales: dict[str, Scale] = {}
+    scales: dict[str, WidthScale] = {}
     for family in families:
         others = [item for item in found if table_of(item)[0] != family]
         scales[family] = LEARNED if quick else learn_scale(others)

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import FitError
-from steelyard.laws.decisions.forecasting.candidates import LARGEST_RUN, candidates
+from steelyard.laws.decisions.forecasting.entrants import LARGEST_RUN, entrants
 from steelyard.laws.decisions.forecasting.forecast import ensemble, forecast
 from steelyard.laws.decisions.forecasting.rolling import roll
-from steelyard.laws.decisions.forecasting.scale import Scale, doubt
+from steelyard.laws.decisions.forecasting.scale import WidthScale, doubt
 from steelyard.laws.decisions.forecasting.stacking import Stacked, stack
 from steelyard.laws.forms.chinchilla import chinchilla, kaplan
 from steelyard.laws.forms.powers import power_law
@@ -45,7 +45,7 @@ def test_no_fit_sees_a_run_beyond_its_cut():
     points, loss, _ = runs()
     size = points["parameters"] * points["tokens"]
     spoiled = np.where(size == size.max(), 3 * loss, loss)
-    first, second = (roll(candidates(FORMS), points, goal, size) for goal in (loss, spoiled))
+    first, second = (roll(entrants(FORMS), points, goal, size) for goal in (loss, spoiled))
     for before, after in zip(first.theta[:-1], second.theta[:-1], strict=True):
         for ours, theirs in zip(before, after, strict=True):
             assert np.array_equal(ours, theirs)
@@ -60,14 +60,14 @@ def test_no_fit_sees_a_run_beyond_its_cut():
 def test_weights_of_a_cut_know_only_earlier_cuts():
     points, loss, _ = runs()
     size = points["parameters"] * points["tokens"]
-    rolling = roll(candidates(FORMS), points, loss, size)
+    rolling = roll(entrants(FORMS), points, loss, size)
     stacked = stack(rolling)
     assert stacked.weights.sum() == pytest.approx(1) and (stacked.weights >= 0).all()
     beyond = sum(int(rolling.beyond(cut).sum()) for cut in range(len(rolling.cuts) - 1))
     assert len(stacked.errors) == len(stacked.reaches) == beyond
     assert (stacked.reaches > 0).all()
-    # The candidate with the larger error on larger runs weighs less.
-    order = np.argsort(stacked.candidate_errors)
+    # The entrant with the larger error on larger runs weighs less.
+    order = np.argsort(stacked.entrant_errors)
     assert (np.diff(stacked.weights[order]) <= 0).all()
 
 
@@ -135,7 +135,7 @@ def test_the_run_that_separates_the_forms_is_near_and_positive():
 )
 @settings(max_examples=30)
 def test_width_grows_with_level_doubt_and_reach(level, about, reach):
-    scale = Scale(0.4, 0.9, 0.8)
+    scale = WidthScale(0.4, 0.9, 0.8)
 
     def width(about, reach, level):
         return scale.half_width(np.array([about]), np.array([reach]), level)[0]
@@ -150,7 +150,7 @@ def test_errors_of_one_sign_widen_the_side_they_warn_of():
     errors = np.full(6, 0.03)
     stacked = Stacked(
         weights=np.array([1.0]),
-        candidate_errors=np.array([0.03]),
+        entrant_errors=np.array([0.03]),
         errors=errors,
         reaches=np.ones(6),
         recency=np.ones(6),

@@ -1,5 +1,6 @@
 """`steelyard laws forecast`: several forms at once, with an interval that their record demands."""
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from steelyard.cli.following import say_next
 from steelyard.cli.laws.options import FLAG, MANY, TableOptions, dump, numbers, pairs
 from steelyard.errors import ConfigError
+from steelyard.units import pretty
 
 if TYPE_CHECKING:
     from steelyard.laws.decisions.forecasting.forecast import EnsembleForecast
     from steelyard.runs.report import Report
 
 __all__ = ["forecast"]
+
+_UNITS = {"parameters": "parameter", "tokens": "token", "flops": "FLOP"}
 
 
 def forecast(
@@ -67,58 +71,52 @@ def _page(
     run: dict[str, float], said: "EnsembleForecast", separating: dict[str, float], source: str
 ) -> "Report":
     """Show the forecast, its forms, and what would tell them apart."""
-    import math
-
-    import numpy as np
-
     from steelyard.runs.report import Column, Report, Section, Table, Text
-    from steelyard.runs.track import track_record
-    from steelyard.units import pretty
 
     value, low, high = (float(end[0]) for end in (said.value, said.low, said.high))
-    reach = float(said.reach[0])
-    rows: list[list[Any]] = []
-    for form in said.forms:
-        past = track_record(f"laws.{form.name}").get("eval.loss", "")
-        own = f"{100 * form.error:.2f} %" if len(said.past_errors) else ""
-        rows.append([form.name, f"{form.weight:.2f}", f"{form.value[0]:.5g}", own, past])
     heads = [
         Column("form"),
         *(Column(word, align="right") for word in ("weight", "forecast", "error beyond cuts")),
         Column("on this machine"),
     ]
-    if len(said.past_errors):
-        held = np.sqrt(np.mean(said.past_errors**2))
-        words = (
-            f"{len(said.past_errors)} forecasts of the table's own larger runs from smaller ones "
-            f"were off by {100 * held:.2g} % (root mean square)."
-        )
-    else:
-        words = "The table has too few runs to try this on its own larger ones."
-    kinds = {"parameters": "parameter", "tokens": "token", "flops": "FLOP"}
+    notes = "\n".join(f"- {note}" for note in _notes(said, separating))
+    table = Table(heads, _rows(said), f"Carried by {said.carried_by}; provenance fitted.")
+    title = f"Forecast {value:.5g}, {100 * said.level:.0f} % interval {low:.5g} to {high:.5g}"
+    named = ", ".join(f"{name} {number:.4g}" for name, number in run.items())
+    return Report(named, source, [Section(title, [table, Text(notes)])])
+
+
+def _rows(said: "EnsembleForecast") -> list[list[Any]]:
+    """Return a row per form, with how it did before in this user's ledger."""
+    from steelyard.runs.track import track_record
+
+    rows: list[list[Any]] = []
+    for form in said.forms:
+        own = f"{100 * form.error:.2f} %" if len(said.past_errors) else ""
+        past = track_record(f"laws.{form.name}").get("eval.loss", "")
+        rows.append([form.name, f"{form.weight:.2f}", f"{form.value[0]:.5g}", own, past])
+    return rows
+
+
+def _notes(said: "EnsembleForecast", separating: dict[str, float]) -> list[str]:
+    """Say how such forecasts did on the table itself, and which run would tell most."""
+    past = said.past_errors
+    off = math.sqrt(float((past**2).mean())) if len(past) else 0.0
+    record = (
+        f"{len(past)} forecasts of the table's own larger runs from smaller ones were off by "
+        f"{100 * off:.2g} % (root mean square)."
+    )
     wanted = ", ".join(
-        f"{name} {pretty(number, kinds[name]).partition(' ')[0]}"
-        if name in kinds
+        f"{name} {pretty(number, _UNITS[name]).partition(' ')[0]}"
+        if name in _UNITS
         else f"{name} {number:.4g}"
         for name, number in separating.items()
     )
-    notes = [
-        words,
+    reach = float(said.reach[0])
+    return [
+        record if len(past) else "The table has too few runs to try this on its own larger ones.",
         f"The forms lie farthest apart at {wanted}: that run would tell most about which is right.",
         f"The run lies {math.exp(reach):.3g}x beyond the largest one."
         if reach
         else "The run lies within the sizes of the table.",
     ]
-    return Report(
-        ", ".join(f"{name} {number:.4g}" for name, number in run.items()),
-        source,
-        [
-            Section(
-                f"Forecast {value:.5g}, {100 * said.level:.0f} % interval {low:.5g} to {high:.5g}",
-                [
-                    Table(heads, rows, f"Carried by {said.carried_by}; provenance fitted."),
-                    Text("\n".join(f"- {note}" for note in notes)),
-                ],
-            )
-        ],
-    )

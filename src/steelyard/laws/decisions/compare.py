@@ -100,7 +100,7 @@ def compare(
     cut, row = np.nonzero(held)
     columns = {"cut": cut.astype(float), "row": row.astype(float), "size": found.rolling.size[row]}
     errors = found.rolling.errors
-    for index, item in enumerate(found.rolling.candidates):
+    for index, item in enumerate(found.rolling.entrants):
         if item.law is not None and not item.fall:
             columns[item.name] = errors[cut, index, row]
     return Comparison(
@@ -117,12 +117,12 @@ def _forms(found: Ensemble) -> list[Form]:
     size = np.where(beyond[:, None], np.abs(rolling.errors[:-1]), 0.0).sum(axis=2)
     per_cut = size / np.maximum(beyond.sum(axis=1), 1)[:, None]
     forms = []
-    for index, item in enumerate(rolling.candidates):
+    for index, item in enumerate(rolling.entrants):
         if item.law is None or item.fall or not len(rolling.theta[-1][index]):
             continue
         # The second weighting of the same law stands right after the first.
         own = [index, index + 1]
-        better = min(own, key=lambda one: found.stacked.candidate_errors[one])
+        better = min(own, key=lambda one: found.stacked.entrant_errors[one])
         residuals = rolling.errors[-1, index] - rolling.shift[-1, index]
         count, free = len(residuals), len(item.law.parameters)
         # Laplace noise, because the fit itself minimizes nearly absolute residuals.
@@ -131,7 +131,7 @@ def _forms(found: Ensemble) -> list[Form]:
             Form(
                 law=item.law,
                 weight=float(found.stacked.weights[own].sum()),
-                extrapolation_error=float(found.stacked.candidate_errors[better]),
+                extrapolation_error=float(found.stacked.entrant_errors[better]),
                 errors=per_cut[:, better],
                 noise=float(np.sqrt((residuals**2).sum() / max(count - free, 1))),
                 aic=2 * count * float(np.log(spread)) + 2 * free,

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
-from steelyard.laws.decisions.forecasting.candidates import SAME_LOG, candidates, default_laws
+from steelyard.laws.decisions.forecasting.entrants import SAME_LOG, default_laws, entrants
 from steelyard.laws.decisions.forecasting.rolling import Rolling, roll
-from steelyard.laws.decisions.forecasting.scale import ASSUMED_ERROR, LEARNED, Scale, doubt
+from steelyard.laws.decisions.forecasting.scale import ASSUMED_ERROR, LEARNED, WidthScale, doubt
 from steelyard.laws.decisions.forecasting.stacking import Stacked, stack
 from steelyard.laws.fitting.estimate import tails
 from steelyard.laws.fitting.fitted import Prediction, outside
@@ -94,7 +94,7 @@ class Ensemble:
     rolling: Rolling
     stacked: Stacked
     constant: dict[str, float]
-    scale: Scale = LEARNED
+    scale: WidthScale = LEARNED
     along: str = ""
 
     def predict(self, at: Mapping[str, ArrayLike], level: float = 0.8) -> EnsembleForecast:
@@ -174,7 +174,7 @@ def ensemble(
     laws: Sequence[Law] | None = None,
     *,
     along: str = "",
-    scale: Scale = LEARNED,
+    scale: WidthScale = LEARNED,
 ) -> Ensemble:
     """Fit several forms below rising cuts and weigh them by what they foresaw.
 
@@ -210,7 +210,7 @@ def ensemble(
         for name, column in inputs.items()
         if name not in read and np.ptp(np.log(column)) <= SAME_LOG
     }
-    rolling = roll(candidates(chosen), read, goal, _size(read, along))
+    rolling = roll(entrants(chosen), read, goal, _size(read, along))
     return Ensemble(
         rolling=rolling, stacked=stack(rolling), constant=constant, scale=scale, along=along
     )
@@ -276,14 +276,14 @@ def _size(inputs: Mapping[str, Array], along: str) -> Array:
 def _shares(item: Ensemble, said: Array, reach: Array, level: float) -> tuple[FormShare, ...]:
     """Join the two weightings of each form, and give it the interval that its own record asks."""
     rows: dict[str, list[int]] = {}
-    for index, candidate in enumerate(item.rolling.candidates):
+    for index, entrant in enumerate(item.rolling.entrants):
         if np.isfinite(said[index]).all():
-            rows.setdefault(candidate.name, []).append(index)
+            rows.setdefault(entrant.name, []).append(index)
     found = []
     for name, own in rows.items():
         weights = item.stacked.weights[own]
         share = weights / weights.sum() if weights.sum() else np.full(len(own), 1 / len(own))
-        error = float(item.stacked.candidate_errors[own].min())
+        error = float(item.stacked.entrant_errors[own].min())
         middle = share @ said[own]
         half = item.scale.half_width(np.array(error or ASSUMED_ERROR), reach, level)
         found.append(

@@ -1,4 +1,4 @@
-"""Every candidate fitted below rising cuts: what small runs would have said about larger ones."""
+"""Every entrant fitted below rising cuts: what small runs would have said about larger ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import FitError
-from steelyard.laws.decisions.forecasting.candidates import Candidate
+from steelyard.laws.decisions.forecasting.entrants import Entrant
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.minimizer import Problem, minimize
 from steelyard.laws.fitting.terms import Array
@@ -35,20 +35,20 @@ _EDGE = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rolling:
-    """Fits of F candidates below K cuts of n runs; the last cut holds all runs.
+    """Fits of F entrants below K cuts of n runs; the last cut holds all runs.
 
     Attributes:
-        candidates: the F candidates.
+        entrants: the F entrants.
         inputs: columns of the runs, natural units, [n] each.
         target: measured values, [n].
         size: size of the runs, such as compute, [n].
         cuts: largest size each fit has seen, rising, [K].
-        theta: fitted coordinates by cut and candidate, empty where there were too few runs.
+        theta: fitted coordinates by cut and entrant, empty where there were too few runs.
         shift: what each fit is moved by in log units, [K, F].
         log_fitted: log predictions for the runs, moved, [K, F, n]; nan where nothing was fitted.
     """
 
-    candidates: tuple[Candidate, ...]
+    entrants: tuple[Entrant, ...]
     inputs: dict[str, Array]
     target: Array
     size: Array
@@ -73,25 +73,25 @@ class Rolling:
             inputs: inputs of m runs, natural units.
 
         Returns:
-            Log predictions, [F, m]; nan for a candidate that could not be fitted.
+            Log predictions, [F, m]; nan for an entrant that could not be fitted.
         """
         count = len(next(iter(inputs.values())))
         said = [
             _predict(item, theta, inputs, count, np.log(self.target[self.size.argmax()]))
-            for item, theta in zip(self.candidates, self.theta[-1], strict=True)
+            for item, theta in zip(self.entrants, self.theta[-1], strict=True)
         ]
         return np.stack(said) + self.shift[-1][:, None]
 
 
 def roll(
-    candidates: Sequence[Candidate], inputs: Mapping[str, Array], target: Array, size: Array
+    entrants: Sequence[Entrant], inputs: Mapping[str, Array], target: Array, size: Array
 ) -> Rolling:
-    """Fit every candidate below every cut.
+    """Fit every entrant below every cut.
 
     No fit sees a run beyond its cut, and none starts from a fit that did.
 
     Args:
-        candidates: what takes part.
+        entrants: what takes part.
         inputs: columns by name, natural units, [n].
         target: positive, [n].
         size: what grows from cut to cut, positive, [n].
@@ -100,31 +100,31 @@ def roll(
         The fits with what they say about all runs.
 
     Raises:
-        FitError: no candidate can be fitted to all runs.
+        FitError: no entrant can be fitted to all runs.
     """
     kept = _thinned(size)
     columns = {name: column[kept] for name, column in inputs.items()}
     target, size = target[kept], size[kept]
     cuts = _cuts(size)
-    fits = [_fit_each(item, columns, target, size, cuts) for item in candidates]
+    fits = [_fit_each(item, columns, target, size, cuts) for item in entrants]
     theta = [[found[cut] for found in fits] for cut in range(len(cuts))]
-    if not any(item.law and len(last) for item, last in zip(candidates, theta[-1], strict=True)):
-        names = ", ".join(item.name for item in candidates if item.law)
+    if not any(item.law and len(last) for item, last in zip(entrants, theta[-1], strict=True)):
+        names = ", ".join(item.name for item in entrants if item.law)
         raise FitError(f"{len(target)} runs cannot fit any of {names}", hint="add runs")
-    log_fitted = np.full((len(cuts), len(candidates), len(target)), np.nan)
-    shift = np.zeros((len(cuts), len(candidates)))
+    log_fitted = np.full((len(cuts), len(entrants), len(target)), np.nan)
+    shift = np.zeros((len(cuts), len(entrants)))
     log_target = np.log(target)
     for cut, largest in enumerate(cuts):
         seen = size <= largest * (1 + _EDGE)
         last = log_target[seen][size[seen].argmax()]
         weights = np.where(seen, (size / largest) ** _ANCHOR, 0.0)
-        for index, item in enumerate(candidates):
+        for index, item in enumerate(entrants):
             said = _predict(item, theta[cut][index], columns, len(target), last)
             if item.law is not None:
                 shift[cut, index] = weights @ (log_target - said) / weights.sum()
             log_fitted[cut, index] = said + shift[cut, index]
     return Rolling(
-        candidates=tuple(candidates),
+        entrants=tuple(entrants),
         inputs=columns,
         target=target,
         size=size,
@@ -154,9 +154,9 @@ def _cuts(size: Array) -> Array:
 
 
 def _fit_each(
-    item: Candidate, inputs: Mapping[str, Array], target: Array, size: Array, cuts: Array
+    item: Entrant, inputs: Mapping[str, Array], target: Array, size: Array, cuts: Array
 ) -> list[Array]:
-    """Fit one candidate below each cut; what cannot be fitted is empty."""
+    """Fit one entrant below each cut; what cannot be fitted is empty."""
     nothing = np.zeros(0)
     if item.law is None:
         return [nothing] * len(cuts)
@@ -202,9 +202,9 @@ def _minima(
 
 
 def _predict(
-    item: Candidate, theta: Array, inputs: Mapping[str, Array], count: int, last: float
+    item: Entrant, theta: Array, inputs: Mapping[str, Array], count: int, last: float
 ) -> Array:
-    """Return one candidate's log predictions, [count]; nan where it was not fitted."""
+    """Return one entrant's log predictions, [count]; nan where it was not fitted."""
     if item.law is None:
         return np.full(count, last)
     if not len(theta):

@@ -1,4 +1,4 @@
-"""How wide an interval is: what the candidates disagree on, and how wrong their mean was before."""
+"""How wide an interval is: what the entrants disagree on, and how wrong their mean was before."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from steelyard.laws.decisions.forecasting.stacking import Stacked
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["ASSUMED_ERROR", "LEARNED", "Scale", "doubt"]
+__all__ = ["ASSUMED_ERROR", "LEARNED", "WidthScale", "doubt"]
 
 ASSUMED_ERROR = 0.02
 """Root mean square of the log errors on larger runs where a table has none to show."""
@@ -17,7 +17,7 @@ _LEAST_REACH = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class WidthScale:
     """Half width in log units = widening * doubt^by_doubt * reach^by_reach * (-ln(1 - level)).
 
     The last factor is the quantile of Laplace errors, as heavy-tailed as those of forecasts are.
@@ -47,7 +47,7 @@ class Scale:
         return self.widening * doubt**self.by_doubt * far * -np.log1p(-level)
 
 
-LEARNED = Scale(0.387, 0.884, 0.796)
+LEARNED = WidthScale(0.387, 0.884, 0.796)
 """Learned on published tables of runs, each table once, families of many tables by the root of
 their number: benchmark `forecast_tournament`, which learns it anew without the family it scores."""
 
@@ -57,7 +57,7 @@ def doubt(stacked: Stacked, said: Array, reach: Array) -> tuple[Array, Array]:
 
     Args:
         stacked: weights, and errors on the table's own larger runs.
-        said: log predictions of the candidates, [F, m].
+        said: log predictions of the entrants, [F, m].
         reach: factors of e from the largest run to the targets, [m].
 
     Returns:

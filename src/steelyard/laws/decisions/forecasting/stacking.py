@@ -1,4 +1,4 @@
-"""Weights of candidates by how well they foresaw, and what their mean was wrong by."""
+"""Weights of entrants by how well they foresaw, and what their mean was wrong by."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _POWER = 2.0
 """Weights are this power of the inverse error. Higher ones follow the luck of few cuts, lower ones
 keep forms that are known to be wrong."""
 _LEAST_ERROR = 1e-3
-"""Log error below which candidates count as equally good."""
+"""Log error below which entrants count as equally good."""
 _AGE = 1.0
 """Each earlier cut counts a factor of e less: how a form did at the largest runs says most."""
 _WORST = 1.0
@@ -22,25 +22,25 @@ _WORST = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stacked:
-    """The weighted mean of the candidates and its record on the table's own larger runs.
+    """The weighted mean of the entrants and its record on the table's own larger runs.
 
     Attributes:
-        weights: weight of each candidate in the forecast, [F], sum 1.
-        candidate_errors: mean absolute log error of each beyond the cuts, recent ones first, [F].
+        weights: weight of each entrant in the forecast, [F], sum 1.
+        entrant_errors: mean absolute log error of each beyond the cuts, recent ones first, [F].
         errors: errors of the mean beyond each cut with weights from earlier cuts alone, [J].
         reaches: how many factors of e beyond the cut they lie, [J].
         recency: weights of these errors, [J].
     """
 
     weights: Array
-    candidate_errors: Array
+    entrant_errors: Array
     errors: Array
     reaches: Array
     recency: Array
 
 
 def stack(rolling: Rolling) -> Stacked:
-    """Weigh the candidates.
+    """Weigh the entrants.
 
     Args:
         rolling: their fits below rising cuts.
@@ -50,7 +50,7 @@ def stack(rolling: Rolling) -> Stacked:
         cut, when it knew the runs below that cut only.
     """
     last = len(rolling.cuts) - 1
-    weights, candidate_errors = _weights(rolling, last)
+    weights, entrant_errors = _weights(rolling, last)
     errors, reaches, recency = [], [], []
     for cut in range(last):
         beyond = rolling.beyond(cut)
@@ -64,7 +64,7 @@ def stack(rolling: Rolling) -> Stacked:
     none = [np.zeros(0)]
     return Stacked(
         weights=weights,
-        candidate_errors=candidate_errors,
+        entrant_errors=entrant_errors,
         errors=np.concatenate(errors or none),
         reaches=np.concatenate(reaches or none),
         recency=np.concatenate(recency or none),
@@ -74,7 +74,7 @@ def stack(rolling: Rolling) -> Stacked:
 def _weights(rolling: Rolling, cut: int) -> tuple[Array, Array]:
     """Weigh the fits of a cut by the errors of earlier cuts on the runs it has seen, [F] each."""
     seen = ~rolling.beyond(cut)
-    total = np.zeros(len(rolling.candidates))
+    total = np.zeros(len(rolling.entrants))
     share = 0.0
     for earlier in range(cut):
         rows = rolling.beyond(earlier) & seen

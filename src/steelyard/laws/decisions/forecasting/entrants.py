@@ -13,7 +13,7 @@ from steelyard.laws.forms.powers import monomial, power_law
 from steelyard.laws.forms.rectified import rectified
 from steelyard.laws.forms.shapes import broken, coupled, saturating, shifted
 
-__all__ = ["LARGEST_RUN", "SAME_LOG", "Candidate", "candidates", "default_laws"]
+__all__ = ["LARGEST_RUN", "SAME_LOG", "Entrant", "default_laws", "entrants"]
 
 LARGEST_RUN = "largest run"
 """Name of the rule without a law: the loss of the largest run."""
@@ -27,7 +27,7 @@ SAME_LOG = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Entrant:
     """One way to a forecast.
 
     Attributes:
@@ -74,14 +74,14 @@ def default_laws(points: Mapping[str, Array]) -> list[Law]:
     return [power_law(of), power_law(of, floor=False), rectified(of), shifted(of), broken(of)]
 
 
-def candidates(laws: Sequence[Law]) -> list[Candidate]:
+def entrants(laws: Sequence[Law]) -> list[Entrant]:
     """Pair each form with both weightings, and add the rule without a law.
 
     Args:
         laws: forms with different names.
 
     Returns:
-        Two candidates per form, then the loss of the largest run.
+        Two entrants per form, then the loss of the largest run.
 
     Raises:
         FitError: no laws, or two of one name.
@@ -91,5 +91,5 @@ def candidates(laws: Sequence[Law]) -> list[Candidate]:
         raise FitError(
             f"a forecast needs laws with different names, given {', '.join(names) or 'none'}"
         )
-    pairs = [Candidate(law=law, fall=fall) for law in laws for fall in (0.0, _FALL)]
-    return [*pairs, Candidate(law=None)]
+    pairs = [Entrant(law=law, fall=fall) for law in laws for fall in (0.0, _FALL)]
+    return [*pairs, Entrant(law=None)]
