@@ -133,7 +133,8 @@ def _curves(model: str) -> dict[str, Curve]:
     for name, points in rows.items():
         step, rate, loss = np.array(points).T
         curves[name] = Curve(rates=_rates(name), step=step, loss=loss)
-        assert np.abs(curves[name].rates.at(step) - rate).max() < 1e-10, name
+        # The authors' cooldowns reach their last rate one of 4000 steps earlier than ours.
+        assert np.abs(curves[name].rates.at(step) - rate).max() < 3 * _PEAK / 4000, name
     return curves
 
 
