@@ -19,13 +19,13 @@ from steelyard.laws.decisions.best_schedule import best_schedule
 from steelyard.laws.decisions.study import cheapest_study, plan_study
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.schedules.schedule import (
+from steelyard.laws.forms.schedules.curves import (
     Curve,
     cooldown_gain,
     fit_curves,
-    multi_power,
     predict_curve,
 )
+from steelyard.laws.forms.schedules.schedule import multi_power
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 PAPER = ["40-beyond-fixed-durations"]

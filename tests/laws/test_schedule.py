@@ -10,13 +10,13 @@ from steelyard.errors import FitError
 from steelyard.laws.decisions.best_schedule import best_schedule, final_loss, rival_schedules
 from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.schedules import multipliers
-from steelyard.laws.forms.schedules.schedule import (
+from steelyard.laws.forms.schedules.curves import (
     Curve,
     cooldown_gain,
     fit_curves,
-    multi_power,
     predict_curve,
 )
+from steelyard.laws.forms.schedules.schedule import multi_power
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates, collect_drops
 
 SHARED = (
@@ -212,6 +212,20 @@ def test_three_curves_predict_the_others_and_beat_chinchilla_in_steps():
         }
         errors.append(np.mean([np.abs(said[name] - data[name][2]).mean() for name in said]))
     assert errors[0] < 0.006 and errors[1] > 3 * errors[0]
+
+
+def test_intervals_hold_most_of_the_unseen_curves_and_their_ends():
+    data = measured(8)
+    curves = [Curve(rates=RATES[name], step=data[name][0], loss=data[name][2]) for name in TRAINED]
+    fitted = fit_curves(curves, bootstraps=8)
+    held, ends = [], []
+    for name in sorted(set(data) - set(TRAINED)):
+        said = predict_curve(fitted, RATES[name], data[name][0])
+        inside = (said.low <= data[name][2]) & (data[name][2] <= said.high)
+        held.append(inside.mean())
+        ends.append(inside[-1])
+    assert fitted.drift_source == "holdout" and fitted.drift < 0.5
+    assert np.mean(held) > 0.7 and np.mean(ends) >= 0.75
 
 
 def test_best_schedule_falls_and_beats_its_rivals(fitted):
