@@ -1,5 +1,7 @@
 """The learning-rate schedule a training configuration asks for, as multipliers of its peak."""
 
+import numpy as np
+
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.schedules import multipliers
 from steelyard.train.config import TrainConfig
@@ -9,6 +11,8 @@ __all__ = ["for_config"]
 
 def for_config(config: TrainConfig) -> Array:
     """Return the multiplier of every step, [steps]."""
+    if not isinstance(config.schedule, str):
+        return np.array(config.schedule)
     if config.schedule == "cosine":
         return multipliers.cosine(config.steps, warmup=config.warmup_steps)
     return multipliers.trapezoid(
