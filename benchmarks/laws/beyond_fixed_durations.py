@@ -167,7 +167,7 @@ def _schedules(model: str, curves: Mapping[str, Curve], quick: bool) -> tuple[Fi
     every = 4 if quick else 1
     known = _thinned(curves, _TRAINED, every)
     fits = {
-        "ours": fit_curves(known, bootstraps=20 if quick else 100),
+        "ours": fit_curves(known, bootstraps=10 if quick else 100),
         "without prior": fit_curves(known, prior=None),
         "Chinchilla in steps": fit_curves(known, law=laws.power_law("step")),
     }
