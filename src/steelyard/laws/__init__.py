@@ -125,14 +125,14 @@ from steelyard.laws.forms.repetition import (
     value_of_next_epoch,
 )
 from steelyard.laws.forms.routed import effective_parameters, routed
-from steelyard.laws.forms.schedules.schedule import (
+from steelyard.laws.forms.schedules.curves import (
     CooldownGain,
     Curve,
     cooldown_gain,
     fit_curves,
-    multi_power,
     predict_curve,
 )
+from steelyard.laws.forms.schedules.schedule import multi_power
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 from steelyard.laws.forms.updates.return_curves import (
     DataNeeds,
