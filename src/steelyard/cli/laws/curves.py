@@ -159,7 +159,7 @@ def _items(text: str) -> list[str]:
 
 def _chosen(file: Path, model: str, like: str, warmup: int) -> "tuple[list[Curve], list[Curve]]":
     """Return the curves of the model asked for, and of the one that lends its law."""
-    from steelyard.laws.forms.schedules.curve_table import read_curves
+    from steelyard.laws.decisions.curve_table import read_curves
 
     models = read_curves(file, warmup=warmup)
     if not model and len(models) > 1:
