@@ -84,7 +84,9 @@ def fit(
     theta, objective, others = study.optimum(_starts(law, starts, delta, bootstraps))
     noise = study.noise(theta)
     drift, drift_source = (
-        measure_drift(study.problem(), others, noise) if bootstraps else (ASSUMED_DRIFT, "assumed")
+        measure_drift(study.thinned().problem(), others, noise)
+        if bootstraps
+        else (ASSUMED_DRIFT, "assumed")
     )
     kind = study.resampling(resampling)
     samples = study.bootstrap(theta, noise, kind, bootstraps, np.random.default_rng(seed))
