@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.diagnostics import (
     FlatDirection,
     Influence,
@@ -250,8 +251,7 @@ class Fit:
             self.target[rows],
             weights=self.weights[rows],
             groups=groups,
-            bootstraps=len(self.samples),
-            seed=self.seed,
+            bootstrap=Bootstrap(count=len(self.samples), seed=self.seed),
             delta=self.delta,
             prior=self.prior or None,
             source=self.source,

@@ -17,6 +17,7 @@ from steelyard.laws.decisions.selection.racing import (
     race,
     step_error,
 )
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate, normal, tails
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
@@ -285,9 +286,9 @@ def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
         if method == "rectified" and len(sizes) >= 6:
-            return fit_rectified(sizes, loss, bootstraps=_BOOTSTRAPS)
+            return fit_rectified(sizes, loss, bootstrap=Bootstrap(count=_BOOTSTRAPS))
         if method == "vanilla" and len(sizes) >= 5:
-            return fit_vanilla(sizes, loss, bootstraps=_BOOTSTRAPS)
+            return fit_vanilla(sizes, loss, bootstrap=Bootstrap(count=_BOOTSTRAPS))
     return None
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate, normal, student, tails
 from steelyard.laws.fitting.fit import fit as fit_points
 from steelyard.laws.fitting.fitted import Fit, Prediction
@@ -210,8 +211,7 @@ def fit_pools(
     *,
     law: Law | None = None,
     weights: ArrayLike | None = None,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     delta: float = 1e-3,
     stretch: Stretch = "share",
     source: str = "",
@@ -226,8 +226,7 @@ def fit_pools(
         law: law with parameters b and tau (or R); `pool_utility()` when None, `effective_pool()`
             for the baseline.
         weights: not negative, [n], such as `binomial_weights(error, tests)`.
-        bootstraps: resampled fits for the intervals.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the intervals, and their seed.
         delta: where the Huber loss of the log errors turns linear; infinite for least squares.
         stretch: how half-lives stretch in a mixture.
         source: where the points come from.
@@ -265,8 +264,7 @@ def fit_pools(
         goal,
         starts=starts,
         weights=weights,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         delta=delta,
         source=source or str(getattr(points, "source", "")),
     )
