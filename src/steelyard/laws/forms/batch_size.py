@@ -165,8 +165,7 @@ def critical_batch(
             f"overhead and reference"
         )
     base = reference if reference is not None else _fewest_examples(fitted)
-    theta = np.concatenate([fitted.theta[None], fitted.samples])
-    found = np.exp(_log_critical(fitted.law, theta, math.log(base), math.log1p(overhead)))
+    found = np.exp(_log_critical(fitted.law, fitted.thetas, math.log(base), math.log1p(overhead)))
     # Draws may be infinite, where the fit sees no end of perfect scaling; interpolated quantiles
     # would turn those into numbers that are not, so the draws themselves are taken.
     ordered = np.sort(found[1:]) if len(found) > 1 else found

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.bootstrap import Bootstrap
-from steelyard.laws.fitting.estimate import Estimate, normal, student, tails
+from steelyard.laws.fitting.estimate import Estimate, band
 from steelyard.laws.fitting.fit import fit as fit_points
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
@@ -191,16 +191,14 @@ class PoolFit:
 
     def _prediction(self, logs: Array, samples: Array, level: float) -> Prediction:
         """Add noise and drift to the bootstrap spread of log errors [1 + B, n]."""
-        freedom = max(self.fit.num_points - len(self.fit.law.parameters), 1)
         distance = np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0)
-        noise = student(freedom, level) * self.fit.noise
-        spread = np.hypot(noise, normal(level) * self.fit.drift * distance)
-        center, *draws = logs
-        low, high = np.quantile(draws or [center], tails(level), axis=0)
-        return Prediction(
-            np.exp(center),
-            np.exp(center - np.hypot(np.maximum(center - low, 0.0), spread)),
-            np.exp(center + np.hypot(np.maximum(high - center, 0.0), spread)),
+        return band(
+            logs,
+            level,
+            noise=self.fit.noise,
+            freedom=self.fit.freedom,
+            drift=self.fit.drift,
+            distance=distance,
         )
 
 

@@ -246,7 +246,7 @@ class UpdatesLaw:
         # Thresholds share the resampled seeds, so row b may be interpolated between two of them.
         at = float(np.interp(threshold, self.thresholds, np.arange(len(self.fits))))
         first, second = (
-            one.law.predict(np.concatenate([one.theta[None], one.samples]), {"utd": utds})
+            one.law.predict(one.thetas, {"utd": utds})
             for one in (self.fits[math.floor(at)], self.fits[math.ceil(at)])
         )
         return np.exp(first + at % 1 * (second - first))
