@@ -6,16 +6,14 @@ optima of so many points lie so near the optimum that one Newton step from it re
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.laws.fitting.minimizer import Problem
 from steelyard.laws.fitting.points import Points
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["LARGE", "Resample", "is_large", "newton_bootstrap", "sandwich", "thinned"]
+__all__ = ["LARGE", "Resample", "is_large", "newton_bootstrap", "thinned"]
 
 LARGE = 5000
 """Points from which on a table is large; smaller ones are fitted point by point, every time."""
@@ -53,9 +51,7 @@ def thinned(data: Points) -> Points:
     )
 
 
-def newton_bootstrap(
-    problem: Problem, theta: Array, centers: Array, resample: Resample
-) -> Array:
+def newton_bootstrap(problem: Problem, theta: Array, centers: Array, resample: Resample) -> Array:
     """Take one Newton step from the optimum in every resampled problem.
 
     Args:
@@ -74,7 +70,7 @@ def newton_bootstrap(
     count, size = gradient.shape
     squares = (gradient[:, :, None] * gradient[:, None, :]).reshape(count, -1)
     width = _width(problem, log[0] - problem.target)
-    steps = []
+    steps: list[Array] = []
     chunk = max(_CHUNK_NUMBERS // count, 1)
     for begin in range(0, len(centers), chunk):
         part = centers[begin : begin + chunk]
@@ -97,7 +93,8 @@ def _solved(problem: Problem, theta: Array, matrix: Array, score: Array) -> Arra
     # A direction that no point feels would make the system singular.
     floor = 1e-12 * np.trace(matrix, axis1=1, axis2=2)
     matrix += floor[:, None, None] * np.eye(len(theta))
-    return np.linalg.solve(matrix, -(score * free)[:, :, None])[:, :, 0]
+    steps = np.linalg.solve(matrix, -(score * free)[:, :, None])[:, :, 0]
+    return np.asarray(steps, dtype=np.float64)
 
 
 def _width(problem: Problem, residuals: Array) -> float:
@@ -112,32 +109,3 @@ def _inside(residuals: Array, delta: float, width: float) -> Array:
     """Return the mean second derivative of the loss by point, from a zone of this half width."""
     share = 1.0 if np.isinf(delta) else delta / width
     return np.where(np.abs(residuals) <= width, share, 0.0)
-
-
-def sandwich(
-    problem: Problem, theta: Array, clusters: NDArray[np.int64]
-) -> tuple[Array, Array]:
-    """Return covariances of the optimum: as its noise has it, and as the curvature alone says.
-
-    Args:
-        problem: the points with their weights, [n].
-        theta: the optimum, [P].
-        clusters: number of the cluster each point was drawn with, [n].
-
-    Returns:
-        H^-1 G H^-1 and H^-1 [P, P] of the curvature H and the variance G of the gradient, summed
-        over clusters.
-
-    Source: Huber 1967; for clusters Liang and Zeger 1986 (Biometrika 73).
-    """
-    log, slopes = problem.law.evaluate(theta[None], problem.inputs)
-    residuals = log[0] - problem.target
-    width = _width(problem, residuals)
-    gradient = slopes[0]
-    curvature = (gradient * problem.weights * _inside(residuals, problem.delta, width)) @ gradient.T
-    curvature += np.diag(problem.precision)
-    curvature += 1e-12 * np.trace(curvature) * np.eye(len(theta))
-    scores = gradient * problem.weights * np.clip(residuals, -problem.delta, problem.delta)
-    summed = np.stack([np.bincount(clusters, row) for row in scores])
-    bread = np.linalg.inv(curvature)
-    return bread @ (summed @ summed.T) @ bread, bread

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.laws.fitting.bootstrap import Resampling
 from steelyard.laws.fitting.large import is_large, newton_bootstrap, thinned
 from steelyard.laws.fitting.law import Law, Prior
-from steelyard.laws.fitting.minimizer import Problem, minimize
+from steelyard.laws.fitting.minimizer import Problem, huber, minimize
 from steelyard.laws.fitting.points import Points
 from steelyard.laws.fitting.terms import Array
 
@@ -72,6 +73,12 @@ class Study:
         """Points with weight beyond parameters, at least 1."""
         return max(self.num_used - len(self.law.parameters), 1)
 
+    @property
+    def independent(self) -> int:
+        """Degrees of freedom of an interval: those of the points, or of fewer clusters."""
+        clusters = np.unique(self.data.clusters[self.data.weights > 0])
+        return max(min(self.freedom, len(clusters) - 1), 1)
+
     def thinned(self) -> "Study":
         """Return the study of a few thousand rows of a large table; itself when it is small."""
         return replace(self, data=thinned(self.data)) if is_large(self.data) else self
@@ -115,6 +122,13 @@ class Study:
     def residuals(self, theta: Array) -> Array:
         """Return log target minus log prediction, [n]."""
         return np.log(self.data.target) - self.law.predict(theta[None], self.data.inputs)[0]
+
+    def objective(self, theta: Array) -> float:
+        """Return the weighted sum of Huber losses, the prior's part included."""
+        problem = self.problem()
+        offset = theta - problem.center
+        losses = huber(self.residuals(theta), self.delta)
+        return float(losses @ problem.weights + 0.5 * (offset * offset) @ problem.precision)
 
     def noise(self, theta: Array) -> float:
         """Return the weighted sd of the log residuals, corrected for the parameters."""
@@ -177,13 +191,13 @@ class Study:
         resampled = replace(problem, target=target, weights=weights, center=center)
         return minimize(resampled, np.tile(theta, (count, 1)), far=False).theta
 
-    def _counts(self, count: int, size: int, generator: np.random.Generator) -> Array:
+    def _counts(self, count: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Draw how often each cluster occurs in each resampled problem, [count, size]."""
         if not is_large(self.data):
             return generator.multinomial(size, np.full(size, 1 / size), count)
         # The same distribution; a binomial per cluster takes ten times as long.
         drawn = generator.integers(size, size=(count, size))
-        return np.stack([np.bincount(row, minlength=size) for row in drawn])
+        return np.stack([np.bincount(row, minlength=size).astype(np.int64) for row in drawn])
 
     def _centers(self, problem: Problem, count: int, generator: np.random.Generator) -> Array:
         """Redraw the centers of the prior, [count, P]."""
