@@ -13,7 +13,7 @@ from steelyard.laws.fitting.minimizer import Problem
 from steelyard.laws.fitting.points import Points
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["LARGE", "Resample", "is_large", "newton_bootstrap", "thinned"]
+__all__ = ["LARGE", "Resample", "is_large", "newton_bootstrap", "newton_without_each", "thinned"]
 
 LARGE = 5000
 """Points from which on a table is large; smaller ones are fitted point by point, every time."""
@@ -83,6 +83,27 @@ def newton_bootstrap(problem: Problem, theta: Array, centers: Array, resample: R
         matrix = curvature.reshape(-1, size, size) + np.diag(problem.precision)
         steps.append(_solved(problem, theta, matrix, score))
     return np.clip(theta + np.concatenate(steps), *problem.law.bounds)
+
+
+def newton_without_each(problem: Problem, theta: Array) -> Array:
+    """Take one Newton step from the optimum without each point in turn.
+
+    Args:
+        problem: the points with all their weight, [n].
+        theta: its optimum, [P].
+
+    Returns:
+        Fitted coordinates within the bounds, [n, P].
+    """
+    log, slopes = problem.law.evaluate(theta[None], problem.inputs)
+    gradient = slopes[0] * problem.weights
+    residuals = log[0] - problem.target
+    inside = _inside(residuals, problem.delta, _width(problem, residuals))
+    matrix = (gradient * inside) @ slopes[0].T + np.diag(problem.precision)
+    # Without a point its share of the gradient is missing, which was zero with it.
+    score = -gradient * np.clip(residuals, -problem.delta, problem.delta)
+    step = _solved(problem, theta, np.broadcast_to(matrix, (1, *matrix.shape)), score.T)
+    return np.clip(theta + step, *problem.law.bounds)
 
 
 def _solved(problem: Problem, theta: Array, matrix: Array, score: Array) -> Array:
