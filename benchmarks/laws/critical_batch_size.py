@@ -22,7 +22,7 @@ from steelyard.errors import DataError, SteelyardWarning
 from steelyard.laws.decisions.optima.optimum import optima
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.batch_size import critical_batch, fit_steps
-from steelyard.laws.forms.powers import batch_law
+from steelyard.laws.forms.named import law_named
 
 PAPER = ["35-critical-batch-size"]
 
@@ -81,7 +81,7 @@ def _exponents(problem: LeastSquares, table: StepsTable) -> list[Check]:
 def _exponent(examples: _Array, batches: _Array) -> float:
     """Fit the power of examples."""
     return laws.fit(
-        batch_law("tokens"),
+        law_named("batch_law:tokens"),
         {"tokens": examples},
         batches,
         delta=math.inf,
@@ -201,7 +201,9 @@ def _print_sweep() -> None:
     columns = {ours: table[theirs].to_numpy().astype(np.float64) for ours, theirs in names.items()}
     cells = optima(columns, "learning_rate", "loss", ("parameters", "tokens", "batch"))
     best = optima(cells.columns, "batch", "least", ("parameters", "tokens"))
-    fit = laws.fit(batch_law(), best.columns, "batch", weights=best.weights(), delta=math.inf)
+    fit = laws.fit(
+        law_named("batch_law"), best.columns, "batch", weights=best.weights(), delta=math.inf
+    )
     shown = ", ".join(
         f"{name} {fit.params[name]:.2f} [{fit.interval(name)[0]:.2f}, {fit.interval(name)[1]:.2f}]"
         for name in ("p", "q")

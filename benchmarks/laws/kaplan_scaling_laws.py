@@ -253,7 +253,7 @@ def _outliers() -> list[Check]:
 
 def _print_both(title: str, fitted: laws.Fit, rows: list[int]) -> None:
     """Print the parameters with and without some points."""
-    without = fitted.without(rows) if rows else fitted
+    without = laws.without(fitted, rows) if rows else fitted
     for name, item in (("all", fitted), (f"without {len(rows)} high ones", without)):
         shown = ", ".join(f"{key} {value:.4g}" for key, value in item.params.items())
         print(f"{title}, {name}: {shown}")

@@ -25,7 +25,7 @@ from steelyard.laws.forms.learning_rate import (
     learning_rate,
     leave_one_horizon_out,
 )
-from steelyard.laws.forms.powers import batch_law
+from steelyard.laws.forms.named import law_named
 
 PAPER = ["88-lr-token-horizon"]
 
@@ -137,7 +137,11 @@ def _best_batch(cells: Optima) -> laws.Fit:
     """Fit the batch of least loss, learning rate tuned, as a power of tokens."""
     best = optima(cells.columns, "batch_tokens", "least", ("parameters", "tokens"))
     return laws.fit(
-        batch_law("tokens"), best.columns, "batch_tokens", weights=best.weights(), delta=math.inf
+        law_named("batch_law:tokens"),
+        best.columns,
+        "batch_tokens",
+        weights=best.weights(),
+        delta=math.inf,
     )
 
 

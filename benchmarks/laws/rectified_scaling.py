@@ -24,7 +24,7 @@ from steelyard.laws.decisions.selection.select import (
 )
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla, rectified, transition
+from steelyard.laws.forms.rectified import fit_rectified, rectified, transition
 
 PAPER = ["62-rectified-scaling"]
 
@@ -104,7 +104,8 @@ def _fits(tasks: dict[str, _Task], quick: bool) -> list[Check]:
             for sizes, loss in _curves(task)
         ]
         plain = [
-            fit_vanilla(sizes, loss, bootstrap=Bootstrap(count=0)) for sizes, loss in _curves(task)
+            fit_rectified(sizes, loss, law="vanilla", bootstrap=Bootstrap(count=0))
+            for sizes, loss in _curves(task)
         ]
         ours, theirs = (
             float(np.mean([np.sqrt(np.mean(fit.residuals**2)) for fit in group]))
@@ -231,13 +232,12 @@ def _extrapolation(tasks: dict[str, _Task], quick: bool) -> list[Check]:
     for name, task in tasks.items():
         truth = [row[_TARGET] for row in task[1].values()]
         inside = covered.setdefault(name, [])
-        for law, fit_law in (("rectified", fit_rectified), ("vanilla", fit_vanilla)):
+        for law in ("rectified", "vanilla"):
             found = []
             for (sizes, loss), true in zip(_curves(task, _TARGET // 8), truth, strict=True):
                 bootstraps = (60 if quick else 300) if law == "rectified" else 0
-                said = fit_law(sizes, loss, bootstrap=Bootstrap(count=bootstraps)).predict(
-                    {"examples": _TARGET}, 0.9
-                )
+                fitted = fit_rectified(sizes, loss, law=law, bootstrap=Bootstrap(count=bootstraps))
+                said = fitted.predict({"examples": _TARGET}, 0.9)
                 found.append(abs(float(np.log(said.value[0] / true))))
                 if law == "rectified":
                     inside.append(bool(said.low[0] <= true <= said.high[0]))

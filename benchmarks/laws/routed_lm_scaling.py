@@ -47,7 +47,7 @@ def run(quick: bool) -> list[Check]:
             delta=math.inf,
             bootstrap=laws.Bootstrap(count=0),
         )
-        held = fit.holdout("parameters", 0.1)
+        held = laws.hold_out(fit, "parameters", 0.1)
         rms = _rms_log10(fit)
         _tell(name, fit, held)
         checks += [

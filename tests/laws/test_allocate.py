@@ -6,6 +6,7 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.allocate import optimal_log_parameters
+from steelyard.laws.fitting.terms import Product
 
 BUDGET = 5.76e23
 
@@ -14,7 +15,7 @@ BUDGET = 5.76e23
 def test_closed_form_equals_the_search(name):
     law, theta = laws.published[name].law, laws.published[name].fit().theta[None]
     closed = optimal_log_parameters(law, theta, BUDGET)
-    searched = optimal_log_parameters(replace(law, name="unnamed"), theta, BUDGET)
+    searched = optimal_log_parameters(replace(law, term=Product((law.term,))), theta, BUDGET)
     assert closed == pytest.approx(searched, abs=1e-5)
 
 

@@ -20,11 +20,11 @@ def noisy(seed=0, size=0.03):
 @pytest.mark.parametrize(
     "law",
     [
-        laws.steps_to_target(),
+        laws.law_named("steps_to_target"),
         laws.time_compute(),
-        laws.batch_law(),
-        laws.batch_law("tokens"),
-        laws.batch_of_loss(),
+        laws.law_named("batch_law"),
+        laws.law_named("batch_law:tokens"),
+        laws.law_named("batch_of_loss"),
     ],
 )
 def test_gradients_equal_differences_and_names_resolve(law):
@@ -45,7 +45,7 @@ def test_steps_without_caps_equal_least_squares():
     steps = noisy()
     fit = laws.fit_steps(BATCHES, steps, bootstrap=laws.Bootstrap(count=20))
     expected = laws.fit(
-        laws.steps_to_target(),
+        laws.law_named("steps_to_target"),
         {"batch": BATCHES},
         steps,
         delta=math.inf,
@@ -157,16 +157,6 @@ def test_critical_batch_refuses_other_laws():
         )
 
 
-def test_steps_to_reach_interpolates_in_log_step():
-    steps, loss = [10, 100, 1000], [3.0, 2.0, 1.0]
-    assert laws.steps_to_reach(steps, loss, 1.5) == pytest.approx(10**2.5)
-    assert laws.steps_to_reach(steps, loss, 0.5) == math.inf
-    assert laws.steps_to_reach(steps, loss, 5.0) == 10
-    for bad in (([1, 1], [2, 1]), ([], []), ([0, 1], [2, 1]), ([1, 2], [1])):
-        with pytest.raises(FitError):
-            laws.steps_to_reach(*bad, 1.0)
-
-
 def test_published_critical_batch_fits_meet():
     """Both fits of Zhang et al. 2024 agree where their sweeps cross.
 
@@ -176,7 +166,7 @@ def test_published_critical_batch_fits_meet():
     assert chinchilla_path == pytest.approx(by_tokens, rel=0.02)
     tokens = np.array([1510, 3020, 6040, 12080.0])
     fit = laws.fit(
-        laws.batch_law("tokens"),
+        laws.law_named("batch_law:tokens"),
         {"tokens": tokens},
         22.91 * tokens**0.47,
         bootstrap=laws.Bootstrap(count=0),
@@ -184,14 +174,14 @@ def test_published_critical_batch_fits_meet():
     )
     assert (fit.params["c"], fit.params["q"]) == pytest.approx((22.91, 0.47), rel=1e-4)
     with pytest.raises(FitError, match="batch law of loss"):
-        laws.batch_law("loss")
+        laws.law_named("batch_law:loss")
 
 
 def test_critical_batch_at_a_loss():
     assert laws.critical_batch_at_loss([1.0, 2.0]) == pytest.approx([2e8, 2e8 / 2 ** (1 / 0.21)])
     loss = np.linspace(2, 5, 8)
     fit = laws.fit(
-        laws.batch_of_loss(),
+        laws.law_named("batch_of_loss"),
         {"loss": loss},
         laws.critical_batch_at_loss(loss),
         bootstrap=laws.Bootstrap(count=0),
@@ -263,7 +253,7 @@ def test_bad_tradeoff_tables_are_refused():
 
 def test_a_censored_fit_survives_json():
     fit = laws.fit_steps(BATCHES, noisy(), 3 * CLEAN, bootstrap=laws.Bootstrap(count=5))
-    assert laws.Fit.from_json(fit.to_json()).law == fit.law
+    assert laws.Fit.from_json(fit.to_json(), laws.law_named).law == fit.law
 
 
 def averaged_risk_by_matrices(values, weights, noise, batch, rate, steps):

@@ -185,7 +185,7 @@ def test_fit_of_an_envelope_is_kept_as_json():
         stat="line",
     )
     assert envelope.fit.resampling == "noise"
-    again = laws.Fit.from_json(envelope.fit.to_json())
+    again = laws.Fit.from_json(envelope.fit.to_json(), laws.law_named)
     assert (
         again.params == envelope.fit.params
         and json.loads(envelope.fit.to_json())["law"] == "power_law:total_gmacs:nofloor"

@@ -54,7 +54,7 @@ def test_fixed_parameters_stay_and_survive_json():
     points, target = runs()
     law = LAW.fix(beta=0.3658)
     fit = laws.fit(law, points, target, bootstrap=laws.Bootstrap(count=20), delta=np.inf)
-    again = laws.Fit.from_json(fit.to_json())
+    again = laws.Fit.from_json(fit.to_json(), laws.law_named)
     assert "beta" not in fit.params and again.law.fixed == {"beta": 0.3658}
     assert (
         np.array_equal(again.theta, fit.theta)

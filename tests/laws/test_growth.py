@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from steelyard import laws
 from steelyard.errors import CatalogError, FitError, SteelyardWarning
 from steelyard.laws.decisions.frontier import (
     above_trend,
@@ -177,7 +178,7 @@ def test_far_years_are_flagged():
 
 def test_json_round_trip_keeps_intervals():
     fit = fit_growth(*_noisy(), period_years=2, bootstrap=Bootstrap(count=20))
-    again = Fit.from_json(fit.to_json())
+    again = Fit.from_json(fit.to_json(), laws.law_named)
     assert again.law == fit.law
     assert growth_per_year(again) == growth_per_year(fit)
     assert growth_per_year(again, intervals="bootstrap") == growth_per_year(

@@ -127,7 +127,7 @@ def test_unseen_runs_of_another_size_have_a_dashed_curve_of_their_own(fitted):
 
 
 def test_holdout_is_drawn_with_the_smaller_fit(fitted):
-    held = fitted.holdout()
+    held = laws.hold_out(fitted)
     spec = fit_chart(held)
     assert len([row for row in _rows(spec, "measured") if "row" not in row]) == len(held.measured)
     assert len(_rows(spec, "row", "measured")) == held.fit.num_points

@@ -10,8 +10,6 @@ from steelyard.laws.decisions.debug_run import debug_run
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.learning_curves.best_over_sizes import best_over_sizes
 from steelyard.laws.forms.learning_curves.curve_laws import (
-    model_size_law,
-    power_law_floor,
     smooth_transition,
 )
 from steelyard.laws.forms.learning_curves.learning_curve import fit_learning_curve
@@ -293,12 +291,16 @@ def test_smooth_transition_solves_its_equation_with_the_right_gradient():
 
 def test_smooth_transition_without_bend_is_the_power_law():
     samples = np.geomspace(1e3, 1e6, 8)
-    law, plain = smooth_transition(), power_law_floor()
+    law, plain = smooth_transition(), laws.law_named("power_law_floor")
     bent = law.predict(np.array([[-3.0, 4.0, 2.0, 0.5, 0.0]]), {"samples": samples})
     straight = plain.predict(np.array([[2.0, 0.5, -3.0]]), {"samples": samples})
     np.testing.assert_allclose(bent, straight, rtol=1e-9)
 
 
 def test_laws_are_known_by_name():
-    for law in (power_law_floor(), model_size_law(), smooth_transition()):
+    for law in (
+        laws.law_named("power_law_floor"),
+        laws.law_named("model_size_law"),
+        smooth_transition(),
+    ):
         assert laws.law_named(law.name) == law

@@ -212,7 +212,7 @@ def test_a_fit_survives_json():
     fit = laws.fit_learning_rate(
         cells(noise=1e-3), laws.learning_rate("smooth", 0.3, 0.6), bootstrap=laws.Bootstrap(count=5)
     )
-    again = laws.Fit.from_json(fit.to_json())
+    again = laws.Fit.from_json(fit.to_json(), laws.law_named)
     assert (
         again.law == fit.law
         and np.array_equal(again.samples, fit.samples)

@@ -1,3 +1,4 @@
+import inspect
 import os
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 
 from steelyard import laws
+from steelyard.cli.laws.fitting import compare
 from steelyard.errors import FitError
 from steelyard.laws.forms.chinchilla import downstream_error, overtraining, predict_error
 from steelyard.laws.tables.table import RunTable
@@ -53,6 +55,17 @@ def test_the_loss_is_the_published_formula():
         TRUTH["E"] + (TRUTH["a"] * ratio**h + TRUTH["b"] * ratio**-h) * compute**-h,
         rtol=1e-12,
     )
+
+
+def test_it_is_tied_chinchilla_in_other_letters_and_stands_once_among_the_compared_laws():
+    tied, (inputs, loss) = laws.chinchilla(tied=True), runs()
+    h = TRUTH["h"]
+    same = {"A": TRUTH["a"] * 6**-h, "B": TRUTH["b"] * 6**-h, "E": TRUTH["E"], "alpha": 2 * h}
+    np.testing.assert_allclose(
+        np.exp(tied.predict(tied.coordinates(same)[None], inputs)[0]), loss, rtol=1e-12
+    )
+    compared = inspect.signature(compare).parameters["law"].default
+    assert len({"chinchilla_tied", "overtraining"} & set(compared)) <= 1
 
 
 def test_gradients_equal_differences():

@@ -189,7 +189,7 @@ def test_intervals_hold_the_truth(noisy):
     said = noisy.predict(POOLS, [3.2e8, 6.4e8], 0.95)
     truth = np.array([by_hand(4, 3.2e8), by_hand(4, 6.4e8)])
     assert ((said.low < truth) & (truth < said.high)).all()
-    assert laws.Fit.from_json(noisy.fit.to_json()).params == noisy.fit.params
+    assert laws.Fit.from_json(noisy.fit.to_json(), laws.law_named).params == noisy.fit.params
 
 
 @pytest.mark.slow

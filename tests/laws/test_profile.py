@@ -105,7 +105,7 @@ def test_an_outlier_is_named_and_left_out():
     fit = laws.fit(LAW, points, target, bootstrap=laws.Bootstrap(count=20))
     assert [item.row for item in fit.outliers()] == [5]
     assert "row 6" in str(fit.outliers()[0])
-    clean = fit.without([5])
+    clean = laws.without(fit, [5])
     assert clean.num_points == 59 and not clean.outliers()
 
 

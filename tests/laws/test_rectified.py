@@ -10,11 +10,9 @@ from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.learning_curves.curve_laws import curve_starts
 from steelyard.laws.forms.rectified import (
     fit_rectified,
-    fit_vanilla,
     rectified,
     required_data,
     transition,
-    vanilla,
 )
 
 SIZES = 200.0 * 2 ** np.arange(14)
@@ -43,7 +41,7 @@ def test_is_the_formula_and_the_vanilla_law_without_pre_learned_data():
     law = rectified("samples")
     said = np.exp(law.predict(law.coordinates(values)[None], {"samples": SIZES})[0])
     np.testing.assert_allclose(said, 30 / (20 + SIZES**0.5) + 1.5, rtol=1e-12)
-    plain = vanilla("samples")
+    plain = laws.law_named("vanilla:samples")
     without = rectified("samples").predict(
         law.coordinates(values | {"D_l": 1e-3})[None], {"samples": SIZES}
     )
@@ -115,7 +113,7 @@ def test_required_data_refuses_what_is_out_of_reach():
     assert "extrapolate=True" in caught.value.hint
     assert required_data(fit, far, extrapolate=True).value == pytest.approx(1e9, rel=0.01)
     with pytest.raises(FitError, match="has no D_l"):
-        transition(fit_vanilla(SIZES, curve(), bootstrap=Bootstrap(count=0)))
+        transition(fit_rectified(SIZES, curve(), law="vanilla", bootstrap=Bootstrap(count=0)))
 
 
 def test_the_loss_before_tuning_may_take_part():
@@ -140,11 +138,11 @@ def test_a_floor_that_is_not_reached_is_reported():
 
 def test_law_is_named_and_read_back():
     fit = fit_rectified(SIZES, curve(0.01), bootstrap=Bootstrap(count=0), delta=1e-2)
-    assert laws.Fit.from_json(fit.to_json()).params == fit.params
+    assert laws.Fit.from_json(fit.to_json(), laws.law_named).params == fit.params
     assert laws.law_named("vanilla:examples").inputs == ("examples",)
 
 
 def test_vanilla_fit_recovers_its_own_curves():
     loss = 30 / SIZES**0.4 + 0.9
-    fit = fit_vanilla(SIZES, loss, bootstrap=Bootstrap(count=0))
+    fit = fit_rectified(SIZES, loss, law="vanilla", bootstrap=Bootstrap(count=0))
     assert fit.params == pytest.approx({"B": 30, "beta": 0.4, "E": 0.9}, rel=1e-4)

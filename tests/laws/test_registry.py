@@ -269,3 +269,23 @@ def test_multi_power_sets_agree_with_the_published_curves(name, file):
         laws.published[name].fit(), LearningRates.constant(72_000, 3e-4, 2160), rows["step"]
     ).value
     assert np.abs(said - rows["loss"]).mean() < 0.005  # printed over six curves: .0038 and .0044
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "formula"),
+    [
+        ("vanilla:samples", ("B", "beta", "E"), "B / samples^beta + E"),
+        ("vanilla:samples:nofloor", ("B", "beta"), "B / samples^beta"),
+        ("power_law_floor", ("alpha", "beta", "gamma"), "alpha / samples^beta + gamma"),
+        ("steps_to_target", ("a", "b", "alpha"), "b / batch^alpha + a"),
+        ("batch_of_loss", ("B_star", "exponent"), "B_star / loss^exponent"),
+        ("updates_setting", ("coefficient", "slope"), "coefficient / utd^slope"),
+        ("batch_law", ("c", "p", "q"), "c parameters^p tokens^q"),
+        ("batch_law:tokens", ("c", "q"), "c tokens^q"),
+        ("model_size_law:shards", ("sigma", "beta_p"), "sigma shards^beta_p"),
+    ],
+)
+def test_powers_keep_the_letters_of_their_papers(name, parameters, formula):
+    law = laws.law_named(name)
+    assert (law.names, law.formula) == (parameters, formula)
+    assert laws.law_named(law.name) == law

@@ -217,20 +217,20 @@ def test_unstated_conventions_matter_only_where_tables_meet():
     with pytest.raises(FitError, match="do not state the unit"):
         table.to_loss_unit("bit/byte", bytes_per_token=4.0)
     with pytest.raises(FitError, match=r"has counts total, .* has unstated"):
-        table.for_published(laws.published["besiroglu2024"])
+        laws.published["besiroglu2024"].check_table(table)
     with pytest.raises(FitError, match="unstated counts"):
         RunTable.concat([table, table])
     stated = read(
         counts="non-embedding", loss_unit="nat/token", tokenizer="gpt2", schedule="finished"
     )
     assert RunTable.concat([stated, stated]).num_runs == 32
-    assert stated.for_published(laws.published["kaplan2020"]) is stated
+    laws.published["kaplan2020"].check_table(stated)
     with pytest.raises(FitError, match="besiroglu2024 has counts total") as caught:
-        stated.for_published(laws.published["besiroglu2024"])
+        laws.published["besiroglu2024"].check_table(stated)
     assert "to_counts('total'" in caught.value.hint
     with pytest.raises(FitError, match="kaplan2020 has tokenizer gpt2"):
-        read(counts="non-embedding", loss_unit="nat/token", tokenizer="bpe").for_published(
-            laws.published["kaplan2020"]
+        laws.published["kaplan2020"].check_table(
+            read(counts="non-embedding", loss_unit="nat/token", tokenizer="bpe")
         )
     other = read(
         counts="non-embedding", loss_unit="nat/token", tokenizer="bpe", schedule="finished"

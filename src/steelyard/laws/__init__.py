@@ -23,6 +23,11 @@ from steelyard.laws.decisions.frontier import (
     top_at_publication,
 )
 from steelyard.laws.decisions.next_cell import NextCell, next_cell
+from steelyard.laws.decisions.optima.horizons import (
+    HorizonError,
+    fit_learning_rate,
+    leave_one_horizon_out,
+)
 from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop, isoflop
 from steelyard.laws.decisions.optima.learning_rate import (
     LearningRate,
@@ -49,9 +54,8 @@ from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.diagnostics import FlatDirection, Influence, Outlier
 from steelyard.laws.fitting.estimate import Estimate
-from steelyard.laws.fitting.fit import fit, fit_each
+from steelyard.laws.fitting.fit import Holdout, fit, fit_each, hold_out, without
 from steelyard.laws.fitting.fitted import Fit, Prediction
-from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.profile import Profile
@@ -64,8 +68,6 @@ from steelyard.laws.forms.batch_size import (
     cost_optimal_batch,
     critical_batch,
     fit_steps,
-    steps_to_reach,
-    steps_to_target,
     time_compute,
     tradeoff,
 )
@@ -87,34 +89,18 @@ from steelyard.laws.forms.growth_line import (
     last_residual,
 )
 from steelyard.laws.forms.learning_curves.best_over_sizes import BestOverSizes, best_over_sizes
-from steelyard.laws.forms.learning_curves.curve_laws import (
-    model_size_law,
-    power_law_floor,
-    smooth_transition,
-)
+from steelyard.laws.forms.learning_curves.curve_laws import smooth_transition
 from steelyard.laws.forms.learning_curves.learning_curve import CurveFit, fit_learning_curve
-from steelyard.laws.forms.learning_rate import (
-    HorizonError,
-    fit_learning_rate,
-    learning_rate,
-    leave_one_horizon_out,
-)
+from steelyard.laws.forms.learning_rate import learning_rate
 from steelyard.laws.forms.named import FORMS, law_named
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import binomial_weights, effective_pool, pool_utility
-from steelyard.laws.forms.powers import (
-    batch_law,
-    batch_of_loss,
-    critical_batch_at_loss,
-    power_law,
-)
+from steelyard.laws.forms.powers import critical_batch_at_loss, monomial, power_law
 from steelyard.laws.forms.rectified import (
     fit_rectified,
-    fit_vanilla,
     rectified,
     required_data,
     transition,
-    vanilla,
 )
 from steelyard.laws.forms.repetition import (
     RepetitionConstants,
@@ -218,8 +204,6 @@ __all__ = [
     "allocate_repeated",
     "balance_points",
     "batch_for_exchange_rate",
-    "batch_law",
-    "batch_of_loss",
     "best_over_sizes",
     "best_schedule",
     "best_updates_to_data",
@@ -264,11 +248,11 @@ __all__ = [
     "fit_rectified",
     "fit_steps",
     "fit_updates",
-    "fit_vanilla",
     "forecast_growth",
     "growth",
     "growth_per_two_years",
     "growth_per_year",
+    "hold_out",
     "huber",
     "isoflop",
     "kaplan",
@@ -276,7 +260,7 @@ __all__ = [
     "law_named",
     "learning_rate",
     "leave_one_horizon_out",
-    "model_size_law",
+    "monomial",
     "multi_power",
     "next_cell",
     "optima",
@@ -287,7 +271,6 @@ __all__ = [
     "pool_frontier",
     "pool_utility",
     "power_law",
-    "power_law_floor",
     "predict_curve",
     "predict_error",
     "published",
@@ -300,8 +283,6 @@ __all__ = [
     "routed",
     "select_model",
     "smooth_transition",
-    "steps_to_reach",
-    "steps_to_target",
     "time_compute",
     "top_at_publication",
     "tradeoff",
@@ -309,6 +290,6 @@ __all__ = [
     "transition",
     "updates_to_data",
     "value_of_next_epoch",
-    "vanilla",
     "wall",
+    "without",
 ]

@@ -2,9 +2,9 @@
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,7 +16,7 @@ from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.forms.named import law_named
 from steelyard.laws.tables.columns import RunColumns
-from steelyard.laws.tables.conventions import UNSTATED
+from steelyard.laws.tables.conventions import COLUMN_OF, UNSTATED
 from steelyard.laws.tables.conversions import EmbeddingParts, convert_counts
 
 __all__ = ["PublishedLaw", "published", "require_same_conventions"]
@@ -25,7 +25,6 @@ Counts = Literal[
     "total", "non-embedding", "non-embedding+head", "active", "active-non-embedding", ""
 ]
 
-_FILE = "published.toml"
 _EXAMPLE_SCHEDULE = (24_000, 3e-4, 2160)
 """Steps, peak and warm-up of the constant schedule that stands in a multi-power law until another
 one is predicted."""
@@ -78,7 +77,7 @@ class PublishedLaw:
         """Unit of the loss that the law predicts or reads; empty for laws without one."""
         if self.target in ("loss", "error"):
             return self.unit
-        return "nat/token" if self.form == "batch_of_loss" else ""
+        return "nat/token" if "loss" in self.law.inputs else ""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -146,6 +145,36 @@ class PublishedLaw:
                 columns["parameters"] = self._converted(columns["parameters"], stated, parts)
         return fitted.predict(columns)
 
+    def check_table(self, table: RunColumns) -> None:
+        """Refuse a table of runs that does not compare with the law.
+
+        Parameters counted, unit of loss and, per token, tokenizer must be the same.
+
+        Args:
+            table: table of runs; only conventions of columns that it has count.
+
+        Raises:
+            FitError: a convention differs, or the table does not state it.
+        """
+        tokenizer = self.tokenizer if self.loss_unit.endswith("/token") else ""
+        other = "losses per token of two tokenizers do not compare; fit a law of your own"
+        for name, wanted, hint in (
+            ("counts", self.counts, f"convert with table.to_counts({self.counts!r}, ...)"),
+            (
+                "loss_unit",
+                self.loss_unit,
+                f"convert with table.to_loss_unit({self.loss_unit!r}, ...)",
+            ),
+            ("tokenizer", tokenizer, other),
+        ):
+            known = wanted and COLUMN_OF[name] in table
+            word = table.conventions.one(name, table.rows) if known else wanted
+            if word != wanted:
+                hint = f"state {name}= when reading" if word == UNSTATED else hint
+                raise FitError(
+                    f"{self.name} has {name} {wanted}, {table.origin} has {word}", hint=hint
+                )
+
     def _converted(
         self, parameters: ArrayLike, counts: str, parts: EmbeddingParts | float | None
     ) -> ArrayLike:
@@ -200,32 +229,15 @@ def _counts_of_table(inputs: Mapping[str, ArrayLike]) -> str:
     return "" if word == UNSTATED else word
 
 
-class _Registry(Mapping[str, PublishedLaw]):
-    """Published sets by name, read when first needed, so that imports stay fast."""
+class _Sets(dict[str, PublishedLaw]):
+    """Sets by name; a wrong one is answered with near names."""
 
-    @cached_property
-    def _sets(self) -> dict[str, PublishedLaw]:
-        import tomllib
-
-        data = tomllib.loads(Path(__file__).with_name(_FILE).read_text(encoding="utf-8"))
-        return {name: _read(name, entry) for name, entry in data.items()}
-
-    def __getitem__(self, name: str) -> PublishedLaw:
-        if name not in self._sets:
-            near = difflib.get_close_matches(name, self._sets, n=3, cutoff=0.3)
-            raise CatalogError(
-                f"no published law {name!r}", hint=f"near names: {', '.join(near or self._sets)}"
-            )
-        return self._sets[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._sets
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sets)
-
-    def __len__(self) -> int:
-        return len(self._sets)
+    def __missing__(self, name: str) -> PublishedLaw:
+        """Refuse a name that is not there."""
+        near = difflib.get_close_matches(name, self, n=3, cutoff=0.3)
+        raise CatalogError(
+            f"no published law {name!r}", hint=f"near names: {', '.join(near or self)}"
+        )
 
 
 def _read(name: str, entry: Mapping[str, Any]) -> PublishedLaw:
@@ -235,7 +247,7 @@ def _read(name: str, entry: Mapping[str, Any]) -> PublishedLaw:
     item = PublishedLaw(name=name, params=values, **plain)
     if item.counts not in get_args(Counts):
         raise CatalogError(
-            f"{_FILE}: {name} counts {item.counts!r} parameters",
+            f"published.toml: {name} counts {item.counts!r} parameters",
             hint=f"known: {', '.join(get_args(Counts))}",
         )
     return item
@@ -253,5 +265,10 @@ def _value(text: str | float) -> float:
     return total
 
 
-published: Mapping[str, PublishedLaw] = _Registry()
+published: Mapping[str, PublishedLaw] = _Sets(
+    (name, _read(name, entry))
+    for name, entry in tomllib.loads(
+        Path(__file__).with_name("published.toml").read_text(encoding="utf-8")
+    ).items()
+)
 """Published parameter sets by name. Losses of different tokenizers and contexts do not compare."""

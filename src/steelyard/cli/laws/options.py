@@ -183,7 +183,9 @@ def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":
             raise DataError(
                 f"no such file: {path}", hint="make one with: steelyard laws fit ... --out FILE"
             )
-        return laws.Fit.from_json(path.read_text(encoding="utf-8", errors="replace"))
+        return laws.Fit.from_json(
+            path.read_text(encoding="utf-8", errors="replace"), laws.law_named
+        )
     return laws.published[name].fit()
 
 

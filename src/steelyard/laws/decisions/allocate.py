@@ -273,14 +273,14 @@ def optimal_log_parameters(
 
     Source: Hoffmann et al. 2022 (arXiv 2203.15556), equation 4.
     """
-    if law.name in ("chinchilla", "chinchilla_tied") and not law.fixed and not law.groups:
-        column = {name: theta[:, index] for index, name in enumerate(law.names)}
-        alpha = column["alpha"]
-        beta = column.get("beta", alpha)
+    powers = law.powers
+    if set(powers) == {"parameters", "tokens"}:
+        column = law.columns(theta)
+        log_a, alpha = (column[name] for name in powers["parameters"])
+        log_b, beta = (column[name] for name in powers["tokens"])
         log_product = np.log(flops) - np.log(flops_per_parameter_token)
-        return (np.log(alpha / beta) + column["A"] - column["B"] + beta * log_product) / (
-            alpha + beta
-        )
+        found = (np.log(alpha / beta) + log_a - log_b + beta * log_product) / (alpha + beta)
+        return np.broadcast_to(found[:, 0], (len(theta),))
     return _search(law, theta, _Budget(flops, flops_per_parameter_token, Limits()))
 
 

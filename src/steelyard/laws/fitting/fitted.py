@@ -1,14 +1,13 @@
 """A fitted law: parameters and predictions with intervals, and an exact JSON form."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.diagnostics import (
     FlatDirection,
     Influence,
@@ -26,9 +25,6 @@ from steelyard.laws.fitting.stored import read, write
 from steelyard.laws.fitting.study import Study
 from steelyard.laws.fitting.terms import Array
 from steelyard.quantity import Provenance
-
-if TYPE_CHECKING:
-    from steelyard.laws.fitting.holdout import Holdout
 
 __all__ = ["Fit", "Prediction", "outside"]
 
@@ -203,51 +199,6 @@ class Fit:
         """List points more than `threshold` robust standard deviations off the law, worst first."""
         return outliers(self.study(), self.theta, threshold)
 
-    def without(self, rows: Sequence[int]) -> "Fit":
-        """Fit again without some points.
-
-        Args:
-            rows: their numbers, the first row is 0.
-
-        Returns:
-            The fit of the others, made the same way.
-
-        Raises:
-            FitError: too few points remain.
-        """
-        kept = np.setdiff1d(np.arange(len(self.target)), np.asarray(rows, dtype=np.int64))
-        has_groups = len(np.unique(self.clusters)) < len(self.clusters)
-        return self.refitted(kept, self.clusters[kept] if has_groups else None)
-
-    def refitted(
-        self, rows: NDArray[np.int64] | NDArray[np.bool_], groups: ArrayLike | None = None
-    ) -> "Fit":
-        """Fit some of the points the way all were fitted.
-
-        Args:
-            rows: numbers of the points to fit, or a mask over all.
-            groups: labels of those that are drawn together in the bootstrap; none for single ones.
-
-        Returns:
-            The fit of these points.
-
-        Raises:
-            FitError: too few points.
-        """
-        from steelyard.laws.fitting.fit import fit
-
-        return fit(
-            self.law,
-            {name: column[rows] for name, column in self.inputs.items()},
-            self.target[rows],
-            weights=self.weights[rows],
-            groups=groups,
-            bootstrap=Bootstrap(count=len(self.samples), seed=self.seed),
-            delta=self.delta,
-            prior=self.prior or None,
-            source=self.source,
-        )
-
     def study(self) -> Study:
         """Return the points with what is computed from them.
 
@@ -302,31 +253,17 @@ class Fit:
         """Return Euclidean distances from the points, in factors of e; 0 inside, [n]."""
         return self._outside(check_inputs(self.law, inputs))
 
-    def holdout(self, along: str = "", fraction: float = 0.25) -> "Holdout":
-        """Fit again without the largest points and predict them.
-
-        Args:
-            along: input whose largest values are left out; empty for the product of all inputs.
-            fraction: upper part of the range of log sizes that is left out, 0..1.
-
-        Returns:
-            The held points with measured and predicted values.
-        """
-        from steelyard.laws.fitting.holdout import hold_out
-
-        return hold_out(self, along, fraction)
-
     def to_json(self) -> str:
         """Write everything as JSON, from which `from_json` makes an equal fit, bit for bit."""
-        return write(self)
+        return write(vars(self))
 
     @classmethod
-    def from_json(cls, text: str, law: Law | None = None) -> "Fit":
+    def from_json(cls, text: str, law: Law | Callable[[str], Law]) -> "Fit":
         """Read what `to_json` wrote.
 
         Args:
             text: the JSON.
-            law: needed only for a law that is not one of `steelyard.laws.forms`.
+            law: `law_named` for the laws that go by a name, else the law of your own.
 
         Returns:
             An equal fit.
@@ -334,7 +271,7 @@ class Fit:
         Raises:
             FitError: the text is not a fit, or its law is not known here.
         """
-        return read(cls, text, law)
+        return cls(**read(text, law))
 
     def _outside(self, columns: Mapping[str, Array]) -> Array:
         """Return the distance of checked inputs from the points, [n]."""

@@ -1,20 +1,18 @@
 """Leaving the largest points out: how wrong a law is beyond the points it was fitted on."""
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.fitted import Fit, outside
+from steelyard.laws.fitting.fitted import outside
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.minimizer import Problem, minimize
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["ASSUMED_DRIFT", "Holdout", "can_fit", "hold_out", "measure_drift"]
+__all__ = ["ASSUMED_DRIFT", "can_fit", "largest", "measure_drift"]
 
 ASSUMED_DRIFT = 0.02
 """Standard deviation of the log error per factor e beyond the points where it is not measured."""
@@ -25,73 +23,6 @@ _ITERATIONS = 400
 """More than a bootstrap takes, because a fit of small points only lies in a flatter valley."""
 _LEAST_SPREAD = 0.1
 """Standard deviation of log sizes along every direction below which exponents are not separable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Holdout:
-    """The points left out, as measured and as predicted by a fit of the others.
-
-    Attributes:
-        fit: fit of the smaller points.
-        inputs: inputs of the held points, [m] each.
-        measured: targets of the held points, [m].
-        predicted: predictions of the fit, [m].
-        low: lower ends of the 80 % intervals, [m].
-        high: upper ends, [m].
-    """
-
-    fit: Fit
-    inputs: dict[str, Array]
-    measured: Array
-    predicted: Array
-    low: Array
-    high: Array
-
-    @property
-    def mean_relative_error(self) -> float:
-        """Mean of |predicted - measured| / measured, a fraction."""
-        return float(np.mean(np.abs(self.predicted - self.measured) / self.measured))
-
-    @property
-    def coverage(self) -> float:
-        """Fraction of held points inside their 80 % interval."""
-        return float(np.mean((self.low <= self.measured) & (self.measured <= self.high)))
-
-
-def hold_out(fit: Fit, along: str, fraction: float) -> Holdout:
-    """Fit again without the largest points and predict them.
-
-    Args:
-        fit: fit that has its points.
-        along: input whose largest values are left out; empty for the product of all inputs.
-        fraction: upper part of the range of log sizes that is left out, 0..1.
-
-    Returns:
-        The held points with measured and predicted values.
-
-    Raises:
-        FitError: no such input, no points, nothing would be left out, or too little would remain.
-    """
-    if along and along not in fit.inputs:
-        raise FitError(
-            f"cannot hold out along {along!r}",
-            hint=f"inputs of this fit: {', '.join(fit.inputs) or 'none, it has no points'}",
-        )
-    if not fit.inputs or not 0 < fraction < 1:
-        raise FitError("a holdout needs a fit with points and a fraction between 0 and 1")
-    size = (
-        np.log(fit.inputs[along])
-        if along
-        else sum(np.log(fit.inputs[name]) for name in fit.law.axes)
-    )
-    held = _largest(np.asarray(size), fraction)
-    with warnings.catch_warnings():
-        # Fewer points are what a holdout is about; warnings of it would be noise.
-        warnings.simplefilter("ignore", SteelyardWarning)
-        smaller = fit.refitted(~held)
-    inputs = {name: column[held] for name, column in fit.inputs.items()}
-    said = smaller.predict(inputs)
-    return Holdout(smaller, inputs, fit.target[held], said.value, said.low, said.high)
 
 
 def measure_drift(
@@ -136,8 +67,8 @@ def measure_drift(
     return float(np.sqrt((max(squares, 0.0) + ASSUMED_DRIFT**2) / (distances + 1.0))), "holdout"
 
 
-def _largest(size: Array, fraction: float) -> NDArray[np.bool_]:
-    """Mark points in the upper `fraction` of the range of log sizes."""
+def largest(size: Array, fraction: float) -> NDArray[np.bool_]:
+    """Mark points in the upper `fraction` of the range of log sizes, [n]."""
     return size > size.max() - fraction * np.ptp(size) - 1e-9  # a grid's own steps fall inside
 
 
@@ -151,7 +82,7 @@ def _cuts(problem: Problem) -> list[NDArray[np.bool_]]:
     cuts: dict[bytes, NDArray[np.bool_]] = {}
     for size in sizes:
         for fraction in _FRACTIONS:
-            held = _largest(size, fraction) & used
+            held = largest(size, fraction) & used
             if held.any() and can_fit(problem.law, problem.inputs, used & ~held):
                 cuts[held.tobytes()] = held | ~used
     return list(cuts.values())

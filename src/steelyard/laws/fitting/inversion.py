@@ -1,19 +1,40 @@
 """From a wanted value back to the input that reaches it, with an interval."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.terms import Array
 
-__all__ = ["input_for"]
+__all__ = ["bisect", "input_for"]
 
 _DECADES = 2.0
 _FAR_DECADES = 12.0
-_HALVINGS = 50
-"""Enough for any range of decades: the last halving moves the input by less than 1e-12."""
+_HALVINGS = 60
+"""Enough for any range of decades: the last halving moves the input by less than 1e-15."""
+
+
+def bisect(lies_above: Callable[[Array], NDArray[np.bool_]], low: Array, high: Array) -> Array:
+    """Halve ranges until they are points.
+
+    Args:
+        lies_above: whether each wanted point lies above the middle of its range, [n].
+        low: lower ends, [n].
+        high: upper ends, [n].
+
+    Returns:
+        The points, [n].
+    """
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_above = lies_above(middle)
+        low, high = np.where(is_above, middle, low), np.where(is_above, high, middle)
+    return (low + high) / 2
 
 
 def input_for(
@@ -56,25 +77,25 @@ def input_for(
         _refuse(target, ends, name, smallest, largest, extrapolate)
     # Lower end, value and upper end of the band are bisected side by side, each at its own input:
     # the diagonal of the band at three inputs.
-    low = np.full(3, smallest)
-    high = np.full(3, largest)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        is_above = np.diagonal(_band(fit, middle, level)) > math.log(target)
-        low, high = np.where(is_above, middle, low), np.where(is_above, high, middle)
-    found = np.exp((low + high) / 2)
+    found = np.exp(
+        bisect(
+            lambda middle: np.diagonal(_band(fit, middle, level)) > math.log(target),
+            np.full(3, smallest),
+            np.full(3, largest),
+        )
+    )
     reached = ends[2, 1] <= math.log(target)
     return Estimate(float(found[1]), float(found[0]), float(found[2]) if reached else math.inf)
 
 
-def _band(fit: Fit, log_input: np.ndarray, level: float) -> np.ndarray:
+def _band(fit: Fit, log_input: Array, level: float) -> Array:
     """Return the log of low, value and high at each input, [3, n]."""
     said = fit.predict({fit.law.inputs[0]: np.exp(log_input)}, level, extrapolate=True)
     return np.log(np.stack([said.low, said.value, said.high]))
 
 
 def _refuse(
-    target: float, ends: np.ndarray, name: str, smallest: float, largest: float, extrapolate: bool
+    target: float, ends: Array, name: str, smallest: float, largest: float, extrapolate: bool
 ) -> None:
     """Say why the target has no answer."""
     if math.log(target) > ends[1, 0]:

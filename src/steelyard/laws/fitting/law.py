@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.terms import Array, Grouped, Term, Transform
+from steelyard.laws.fitting.terms import Array, Constant, Grouped, Power, Sum, Term, Transform
 
 __all__ = ["Law", "Parameter", "Prior"]
 
@@ -133,6 +133,21 @@ class Law:
         """Names of the groups with parameters of their own; empty for none."""
         return self.term.groups if isinstance(self.term, Grouped) else ()
 
+    @property
+    def powers(self) -> dict[str, tuple[str, str]]:
+        """Coefficient and exponent by input of a sum of powers; empty for any other law.
+
+        The powers are of inputs as they are, and what else the sum holds is constant.
+        """
+        parts = self.term.terms if isinstance(self.term, Sum) else ()
+        powers = {
+            part.of: (part.coefficient, part.exponent)
+            for part in parts
+            if isinstance(part, Power) and isinstance(part.of, str)
+        }
+        others = [part for part in parts if not isinstance(part, Constant)]
+        return powers if len(powers) == len(others) else {}
+
     def fix(self, **values: float) -> "Law":
         """Hold parameters at known values.
 
@@ -244,7 +259,7 @@ class Law:
         Returns:
             Log predictions, [S, n].
         """
-        log, _ = self.term.evaluate(self._columns(theta), inputs)
+        log, _ = self.term.evaluate(self.columns(theta), inputs)
         return np.broadcast_to(log, (len(theta), len(inputs[self.inputs[0]])))
 
     def evaluate(self, theta: Array, inputs: Mapping[str, Array]) -> tuple[Array, Array]:
@@ -257,15 +272,15 @@ class Law:
         Returns:
             Log predictions [S, n] and their derivatives by the fitted coordinates [S, P, n].
         """
-        log, slopes = self.term.evaluate(self._columns(theta), inputs)
+        log, slopes = self.term.evaluate(self.columns(theta), inputs)
         shape = (len(theta), len(inputs[self.inputs[0]]))
         gradient = np.empty((shape[0], len(self.parameters), shape[1]))
         for index, name in enumerate(self.names):
             gradient[:, index] = slopes[name]
         return np.broadcast_to(log, shape), gradient
 
-    def _columns(self, theta: Array) -> dict[str, Array]:
-        """Name the columns of `theta`, each [S, 1]; fixed parameters are added as [1, 1]."""
+    def columns(self, theta: Array) -> dict[str, Array]:
+        """Name the columns of `theta`, each [S, 1]; fixed parameters come as [1, 1]."""
         columns = {name: theta[:, index : index + 1] for index, name in enumerate(self.names)}
         if self.fixed:
             kinds = self.term.transforms

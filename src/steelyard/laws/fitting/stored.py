@@ -1,17 +1,15 @@
 """The exact JSON form of a fit."""
 
 import json
-from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law, Parameter, Prior
 from steelyard.laws.fitting.terms import Grouped
-
-if TYPE_CHECKING:
-    from steelyard.laws.fitting.fitted import Fit
 
 __all__ = ["read", "write"]
 
@@ -27,48 +25,51 @@ _PLAIN = (
     "provenance",
     "source",
 )
+_ARRAYS = {
+    "theta": np.float64,
+    "samples": np.float64,
+    "target": np.float64,
+    "weights": np.float64,
+    "clusters": np.int64,
+}
 
 
-def write(fit: "Fit") -> str:
-    """Write everything as JSON, from which `read` makes an equal fit, bit for bit."""
-    term = fit.law.term
+def write(fit: Mapping[str, Any]) -> str:
+    """Write the fields of a fit as JSON, from which `read` makes equal ones, bit for bit."""
+    law: Law = fit["law"]
+    delta = fit["delta"]
     return json.dumps(
         {
-            "law": fit.law.name,
-            "groups": {"vary": term.vary, "names": term.groups}
-            if isinstance(term, Grouped)
+            "law": law.name,
+            "groups": {"vary": law.term.vary, "names": law.term.groups}
+            if isinstance(law.term, Grouped)
             else None,
-            "fixed": dict(fit.law.fixed),
+            "fixed": dict(law.fixed),
             "parameters": [
                 asdict(item) | {"prior": item.prior and [item.prior.center, item.prior.sd]}
-                for item in fit.law.parameters
+                for item in law.parameters
             ],
-            "theta": fit.theta.tolist(),
-            "samples": fit.samples.tolist(),
-            "inputs": {name: column.tolist() for name, column in fit.inputs.items()},
-            "target": fit.target.tolist(),
-            "weights": fit.weights.tolist(),
-            "clusters": fit.clusters.tolist(),
-            "prior": {name: [item.center, item.sd] for name, item in fit.prior.items()},
-            **{name: getattr(fit, name) for name in _PLAIN},
-            "delta": fit.delta if np.isfinite(fit.delta) else "inf",  # JSON has no infinity
+            **{name: fit[name].tolist() for name in _ARRAYS},
+            "inputs": {name: column.tolist() for name, column in fit["inputs"].items()},
+            "prior": {name: [item.center, item.sd] for name, item in fit["prior"].items()},
+            **{name: fit[name] for name in _PLAIN},
+            "delta": delta if np.isfinite(delta) else "inf",  # JSON has no infinity
         },
         indent=1,
         allow_nan=False,
     )
 
 
-def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
+def read(text: str, law: Law | Callable[[str], Law]) -> dict[str, Any]:
     """Read what `write` wrote.
 
     Args:
-        kind: class of fits; naming it here would import it in a circle.
         text: the JSON.
-        law: needed only for a law that is not one of `steelyard.laws.FORMS`, as it was before
-            groups and fixed parameters.
+        law: the law as it was before groups and fixed parameters, or what makes it of the name
+            that the JSON holds.
 
     Returns:
-        An equal fit.
+        The fields of an equal fit.
 
     Raises:
         FitError: the text is not a fit, or its law is not known here.
@@ -76,19 +77,17 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
     try:
         data = json.loads(text)
         declared = tuple(_parameter_from_plain(item) for item in data["parameters"])
-        values: dict[str, Any] = {
+        return {
             **{name: data[name] for name in _PLAIN},
-            **{name: np.array(data[name], dtype=float) for name in ("theta", "target", "weights")},
+            **{name: np.array(data[name], dtype=kind) for name, kind in _ARRAYS.items()},
             "law": replace(_law(data, law), parameters=declared),
             "delta": float(data["delta"]),
             "prior": {name: Prior(*pair) for name, pair in data["prior"].items()},
             "inputs": {
                 name: np.array(column, dtype=np.float64) for name, column in data["inputs"].items()
             },
-            "clusters": np.array(data["clusters"], dtype=np.int64),
             "samples": np.array(data["samples"], dtype=np.float64).reshape(-1, len(declared)),
         }
-        return kind(**{item.name: values[item.name] for item in fields(kind)})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FitError(
             f"this is not a stored fit: {error}",
@@ -96,11 +95,9 @@ def read(kind: type["Fit"], text: str, law: Law | None) -> "Fit":
         ) from error
 
 
-def _law(data: dict[str, Any], law: Law | None) -> Law:
+def _law(data: dict[str, Any], law: Law | Callable[[str], Law]) -> Law:
     """Make the law a JSON names, with its groups and fixed parameters."""
-    from steelyard.laws.forms.named import law_named
-
-    law = law or law_named(data["law"])
+    law = law if isinstance(law, Law) else law(data["law"])
     if data["groups"]:
         law = law.grouped(tuple(data["groups"]["vary"]), tuple(data["groups"]["names"]))
     more = {name: value for name, value in data["fixed"].items() if name not in law.fixed}

@@ -240,16 +240,16 @@ class Minimum(_Several):
         self, theta: Mapping[str, Array], inputs: Mapping[str, Array]
     ) -> tuple[Array, Derivatives]:
         """Return the smallest log, [S, n]; see `Term.evaluate`."""
-        (least, *logs), slopes_of = self._parts(theta, inputs)
-        derivatives: Derivatives = slopes_of[0]
-        for log, slopes in zip(logs, slopes_of[1:], strict=True):
-            is_less = log < least
-            derivatives = {
-                name: np.where(is_less, slopes.get(name, 0.0), derivatives.get(name, 0.0))
-                for name in {**derivatives, **slopes}
-            }
-            least = np.where(is_less, log, least)
-        return least, derivatives
+        logs, slopes_of = self._parts(theta, inputs)
+        columns = np.broadcast_arrays(*logs)
+        which = np.argmin(columns, axis=0)
+        names = {name for slopes in slopes_of for name in slopes}
+        return np.min(columns, axis=0), {
+            name: sum(
+                (which == index) * slopes.get(name, 0.0) for index, slopes in enumerate(slopes_of)
+            )
+            for name in names
+        }
 
 
 @dataclass(frozen=True)

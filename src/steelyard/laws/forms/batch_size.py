@@ -11,10 +11,11 @@ from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.inversion import bisect
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Sum
-from steelyard.laws.forms.powers import power_form
-from steelyard.laws.forms.terms import Number, Quotient, positive, real
+from steelyard.laws.forms.powers import power_law
+from steelyard.laws.forms.terms import Number, Quotient, positive
 
 __all__ = [
     "CostOptimalBatch",
@@ -24,32 +25,11 @@ __all__ = [
     "cost_optimal_batch",
     "critical_batch",
     "fit_steps",
-    "steps_to_reach",
-    "steps_to_target",
     "time_compute",
     "tradeoff",
 ]
 
 _LOG_REACH = 30.0
-_BISECTIONS = 60
-
-
-def steps_to_target() -> Law:
-    """Fewest steps to a target loss = a + b / batch^alpha, every other setting tuned per batch.
-
-    Returns:
-        The law of a number of steps with input "batch", in examples, sequences or tokens, 3
-        parameters.
-
-    Source: Zhang et al. 2024 (arXiv 2410.21676), section 2.
-    """
-    parameters = (
-        positive("a", -5.0, 30.0, 3.0, 6.0, 9.0),
-        positive("b", -5.0, 60.0, 6.0, 10.0, 14.0, 20.0),
-        real("alpha", 0.2, 3.0, 0.7, 1.0, 1.4),
-    )
-    roles = ("b", "alpha", "a")
-    return power_form("steps_to_target", "batch", roles, parameters, "a + b / batch^alpha")
 
 
 def fit_steps(
@@ -68,50 +48,19 @@ def fit_steps(
         bootstrap: refits for the intervals, and their seed.
 
     Returns:
-        The fit of `steps_to_target`.
+        The fit of "steps_to_target": a + b / batch^alpha.
 
     Raises:
         FitError: a single batch, too few runs that reached the target, or numbers that are not
             positive.
     """
     return fit_censored(
-        steps_to_target(),
+        power_law(letters="steps_to_target"),
         {"batch": np.asarray(batch)},
         steps,
         caps,
         bootstrap=bootstrap,
     )
-
-
-def steps_to_reach(steps: ArrayLike, loss: ArrayLike, target: float) -> float:
-    """Return the step at which a run first reaches a loss, log-linear between measurements.
-
-    Args:
-        steps: rising, positive, [n].
-        loss: loss at those steps, [n].
-        target: loss to reach.
-
-    Returns:
-        The step; infinite when the curve never gets there, to be given a cap; the first step when
-        it starts below.
-
-    Raises:
-        FitError: no measurements, or steps that do not rise.
-    """
-    step, value = np.asarray(steps, dtype=np.float64), np.asarray(loss, dtype=np.float64)
-    if (
-        step.shape != value.shape
-        or not len(step)
-        or not (np.diff(step) > 0).all()
-        or not step[0] > 0
-    ):
-        raise FitError("a loss curve needs one loss per step and positive, rising steps")
-    reached = np.flatnonzero(value <= target)
-    if not len(reached):
-        return math.inf
-    row, before = reached[0], max(reached[0] - 1, 0)
-    share = (value[before] - target) / (value[before] - value[row]) if row else 0.0
-    return float(step[before] * (step[row] / step[before]) ** share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +90,7 @@ def critical_batch(
     of its bootstraps.
 
     Args:
-        fitted: fit of `steps_to_target`, or another law of steps with the one input "batch".
+        fitted: fit of `fit_steps`, or another law of steps with the one input "batch".
         overhead: allowed excess of examples, positive; .2 is the convention.
         reference: batch compared with; None for the fitted batch of fewest examples within the
             points.
@@ -194,13 +143,8 @@ def _log_critical(law: Law, theta: Array, log_reference: float, log_excess: floa
     # Examples rise with the batch beyond the best one, so one crossing lies between.
     allowed = examples(np.full(len(theta), log_reference)) + log_excess
     low = np.full(len(theta), log_reference)
-    high = low + _LOG_REACH
-    endless = examples(high) <= allowed
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        is_inside = examples(middle) <= allowed
-        low, high = np.where(is_inside, middle, low), np.where(is_inside, high, middle)
-    return np.where(endless, math.inf, low)
+    found = bisect(lambda middle: examples(middle) <= allowed, low, low + _LOG_REACH)
+    return np.where(examples(low + _LOG_REACH) <= allowed, math.inf, found)
 
 
 def time_compute() -> Law:

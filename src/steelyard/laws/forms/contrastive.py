@@ -91,7 +91,7 @@ def bottleneck(fit: Fit, point: Mapping[str, Any], level: float = 0.8) -> Bottle
     Raises:
         FitError: another law, or an input that is missing or not positive.
     """
-    if fit.law.name != "contrastive":
+    if fit.law.powers != {column: (scale, power) for column, scale, power in _PARTS.values()}:
         raise FitError(
             f"law {fit.law.name} does not tell model, data and samples apart",
             hint="fit laws.contrastive() to the runs",

@@ -1,10 +1,11 @@
 """The laws by name, for the command line, stored fits and published sets."""
 
 from collections.abc import Callable
+from functools import partial
 
 from steelyard.errors import FitError
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.forms.batch_size import steps_to_target, time_compute
+from steelyard.laws.forms.batch_size import time_compute
 from steelyard.laws.forms.chinchilla import (
     chinchilla,
     chinchilla_tied,
@@ -14,24 +15,24 @@ from steelyard.laws.forms.chinchilla import (
 )
 from steelyard.laws.forms.contrastive import contrastive
 from steelyard.laws.forms.growth import growth
-from steelyard.laws.forms.learning_curves.curve_laws import (
-    model_size_law,
-    power_law_floor,
-    smooth_transition,
-)
+from steelyard.laws.forms.learning_curves.curve_laws import smooth_transition
 from steelyard.laws.forms.learning_rate import learning_rate
 from steelyard.laws.forms.pools.pool_utility import effective_pool, pool_utility
-from steelyard.laws.forms.powers import batch_law, batch_of_loss, monomial, power_law, powers
-from steelyard.laws.forms.rectified import rectified, vanilla
+from steelyard.laws.forms.powers import (
+    POWER_FORMS,
+    PRODUCT_FORMS,
+    monomial,
+    power_law,
+    powers,
+)
+from steelyard.laws.forms.rectified import rectified
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
 from steelyard.laws.forms.routed import routed
-from steelyard.laws.forms.updates.updates_to_data import updates_setting, updates_to_data
+from steelyard.laws.forms.updates.updates_to_data import updates_to_data
 
 __all__ = ["FORMS", "law_named"]
 
 FORMS: dict[str, Callable[..., Law]] = {
-    "batch_law": batch_law,
-    "batch_of_loss": batch_of_loss,
     "chinchilla": chinchilla,
     "chinchilla_tied": chinchilla_tied,
     "contrastive": contrastive,
@@ -41,24 +42,22 @@ FORMS: dict[str, Callable[..., Law]] = {
     "growth": growth,
     "kaplan": kaplan,
     "learning_rate": learning_rate,
-    "monomial": monomial,
-    "model_size_law": model_size_law,
     "overfitting_penalty": overfitting_penalty,
     "overtraining": overtraining,
     "pool_utility": pool_utility,
-    "power_law": power_law,
-    "power_law_floor": power_law_floor,
     "powers": powers,
     "rectified": rectified,
     "routed": routed,
     "smooth_transition": smooth_transition,
-    "steps_to_target": steps_to_target,
     "time_compute": time_compute,
-    "updates_setting": updates_setting,
     "updates_to_data": updates_to_data,
-    "vanilla": vanilla,
+    **{name: partial(power_law, letters=name) for name in POWER_FORMS},
+    **{name: partial(monomial, letters=name) for name in PRODUCT_FORMS},
 }
-"""What makes each law, by name, for the command line and for reading a fit's JSON."""
+"""What makes each law, by name, for the command line and for reading a fit's JSON.
+
+One power and one product of powers go by the names of several papers.
+"""
 
 
 def law_named(name: str) -> Law:

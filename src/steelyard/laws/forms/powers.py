@@ -1,6 +1,11 @@
-"""Powers above a floor and products of powers: for any inputs, and for the batch."""
+"""Powers above a floor and products of powers, in the letters of the papers that use them.
 
-from collections.abc import Mapping, Sequence
+Every law of one power is `power_law` and every product of powers is `monomial`; what papers call
+them, and the bounds and starts that suit what they predict, stands in two tables.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,14 +16,14 @@ from steelyard.laws.fitting.terms import Array, Constant, Input, Power, Product,
 from steelyard.laws.forms.terms import positive, real
 
 __all__ = [
-    "batch_law",
-    "batch_of_loss",
+    "LOG_NO_FLOOR",
+    "POWER_FORMS",
+    "PRODUCT_FORMS",
     "coefficient",
     "critical_batch_at_loss",
     "exponent",
     "irreducible",
     "monomial",
-    "power_form",
     "power_law",
     "powers",
     "product_form",
@@ -27,6 +32,12 @@ __all__ = [
 _KAPLAN = (2e8, 0.21)
 """Critical batch in tokens at a loss of 1 nat per token, and alpha_B: Kaplan et al. 2020 (arXiv
 2001.08361), critical batch size."""
+
+LOG_NO_FLOOR = -12.0
+"""The log of a floor so low that it is none."""
+
+_ANY = "any"
+"""Stands for every input that has no exponent of its own."""
 
 _EXPONENT_PRIOR = Prior(0.37, 0.2)
 """Published exponents of language models lie between .28 and .45 (Hoffmann 2022, Besiroglu 2024,
@@ -48,68 +59,111 @@ def irreducible(name: str, *starts: float) -> Parameter:
     return positive(name, -7.0, 5.0, *starts, prior=Prior(0.3, 1.5))
 
 
-def power_form(
-    name: str, of: str, roles: Sequence[str], parameters: Sequence[Parameter], formula: str
-) -> Law:
-    """Declare coefficient / input^exponent, above a floor where there is one.
+_POWERS: dict[str, tuple[str, str, tuple[Parameter, ...]]] = {
+    # Hestness et al. 2017 (arXiv 1712.00409).
+    "power_law": (
+        "parameters",
+        "A alpha E",
+        (
+            coefficient("A", 1.0, 4.0, 8.0),
+            exponent("alpha", 0.1, 0.3, 0.6),
+            irreducible("E", -2.0, 0.5),
+        ),
+    ),
+    # Hestness et al. 2017, section 3: beta is minus their beta_g, a gamma of e^-12 is no floor.
+    "power_law_floor": (
+        "samples",
+        "alpha beta gamma",
+        (
+            positive("alpha", -20.0, 60.0, 0.0, 3.0, 6.0),
+            real("beta", 0.01, 4.0, 0.1, 0.3, 0.8),
+            positive("gamma", LOG_NO_FLOOR, 5.0, -4.0, 0.0),
+        ),
+    ),
+    # Fine-tuning loss, Lin et al. 2024 (arXiv 2402.02314), equation 1.
+    "vanilla": (
+        "examples",
+        "B beta E",
+        (
+            positive("B", -20.0, 60.0, 1.0, 4.0, 7.0),
+            real("beta", 0.01, 4.0, 0.2, 0.5, 0.8),
+            positive("E", -7.0, 5.0, -1.5, 0.0),
+        ),
+    ),
+    # Fewest steps to a target loss, Zhang et al. 2024 (arXiv 2410.21676), section 2.
+    "steps_to_target": (
+        "batch",
+        "b alpha a",
+        (
+            positive("a", -5.0, 30.0, 3.0, 6.0, 9.0),
+            positive("b", -5.0, 60.0, 6.0, 10.0, 14.0, 20.0),
+            real("alpha", 0.2, 3.0, 0.7, 1.0, 1.4),
+        ),
+    ),
+    # Critical batch, the exponent being 1 / alpha_B: Kaplan et al. 2020 (arXiv 2001.08361).
+    "batch_of_loss": (
+        "loss",
+        "B_star exponent",
+        (positive("B_star", -10.0, 60.0, 10.0, 20.0), real("exponent", 0.1, 20.0, 2.0, 5.0)),
+    ),
+    # Best batch size or learning rate, whose scale is free: Rybkin et al. 2025 (arXiv 2502.04327),
+    # equations 3 and 4.
+    "updates_setting": (
+        "utd",
+        "coefficient slope",
+        (positive("coefficient", -60.0, 60.0, 0.0), real("slope", -4.0, 4.0, 0.3)),
+    ),
+}
+"""Usual input, names of coefficient, exponent and floor, if any, and the parameters in the order of
+a fit's coordinates, by the name of the form."""
 
-    Args:
-        name: name of the law.
-        of: name of the input.
-        roles: names of coefficient and exponent, and of the floor if any.
-        parameters: all of them, in the order of the fit's coordinates.
-        formula: the law in words of its paper.
+_PRODUCTS: dict[str, tuple[tuple[str, ...], Parameter, dict[str, Parameter]]] = {
+    "monomial": (
+        (),
+        positive("c", -150.0, 150.0, 0.0),
+        {_ANY: real("p_{}", -5.0, 5.0, 0.0)},
+    ),
+    # Critical or best batch, Zhang et al. 2024 (arXiv 2410.21676), section 4.
+    "batch_law": (
+        ("parameters", "tokens"),
+        positive("c", -80.0, 80.0, 0.0),
+        {"parameters": real("p", -2.0, 3.0, 0.3), "tokens": real("q", -2.0, 3.0, 0.3)},
+    ),
+    # Smallest model that reaches the best error, Hestness et al. 2017, section 3.
+    "model_size_law": (
+        ("samples",),
+        positive("sigma", -30.0, 60.0, 0.0, 8.0),
+        {_ANY: real("beta_p", -1.0, 3.0, 0.3, 0.8)},
+    ),
+}
+"""Usual inputs, coefficient, and exponent by input, by the name of the form."""
 
-    Returns:
-        The law with one input.
-    """
-    coefficient, exponent, *floor = roles
-    term = Sum((Power(coefficient, exponent, of), *map(Constant, floor)))
-    return Law(name=name, term=term, parameters=tuple(parameters), formula=formula)
-
-
-def product_form(
-    name: str, coefficient: Parameter, exponents: Mapping[str, Parameter], formula: str = ""
-) -> Law:
-    """Declare coefficient times the product over inputs of input^exponent, a plane in log space.
-
-    Args:
-        name: name of the law.
-        coefficient: the factor.
-        exponents: exponent by input, in order.
-        formula: the law in words of its paper; empty for "c input^exponent ..." of the names.
-
-    Returns:
-        The law.
-    """
-    factors = [Raised(Input(of), item.name) for of, item in exponents.items()]
-    named = [coefficient.name, *(f"{of}^{item.name}" for of, item in exponents.items())]
-    return Law(
-        name=name,
-        term=Product((Constant(coefficient.name), *factors)),
-        parameters=(coefficient, *exponents.values()),
-        formula=formula or " ".join(named),
-    )
+POWER_FORMS, PRODUCT_FORMS = tuple(_POWERS), tuple(_PRODUCTS)
 
 
-def power_law(of: str = "parameters", floor: bool | str = True) -> Law:
+def power_law(of: str = "", floor: bool | str = True, *, letters: str = "power_law") -> Law:
     """Loss = A / input^alpha + E, a straight line in log-log space above a floor.
 
     Args:
-        of: name of the input.
+        of: name of the input; empty for the usual one of the letters, "parameters" for A, alpha, E.
         floor: whether an irreducible part E is added; "nofloor" says no.
+        letters: one of `POWER_FORMS`, whose paper's letters, bounds and starts to take.
 
     Returns:
-        The law with one input and 3 parameters (2 without floor).
+        The law with one input and 3 parameters, 2 without floor.
 
     Source: Hestness et al. 2017 (arXiv 1712.00409).
     """
-    parameters = (coefficient("A", 1.0, 4.0, 8.0), exponent("alpha", 0.1, 0.3, 0.6))
-    formula = f"A / {of}^alpha"
-    if floor in (False, "nofloor"):
-        return power_form(f"power_law:{of}:nofloor", of, ("A", "alpha"), parameters, formula)
-    parameters = (*parameters, irreducible("E", -2.0, 0.5))
-    return power_form(f"power_law:{of}", of, ("A", "alpha", "E"), parameters, f"{formula} + E")
+    usual, roles, parameters = _POWERS[letters]
+    of, has_floor = of or usual, floor not in (False, "nofloor")
+    names = roles.split()[: 2 + has_floor]
+    coefficient, exponent, *floors = names
+    return Law(
+        name=":".join((letters, of) if has_floor else (letters, of, "nofloor")),
+        term=Sum((Power(coefficient, exponent, of), *map(Constant, floors))),
+        parameters=tuple(item for item in parameters if item.name in names),
+        formula=" + ".join((f"{coefficient} / {of}^{exponent}", *floors)),
+    )
 
 
 def powers(*of: str) -> Law:
@@ -151,60 +205,51 @@ def powers(*of: str) -> Law:
     )
 
 
-def monomial(*of: str) -> Law:
+def monomial(*of: str, letters: str = "monomial") -> Law:
     """Target = c times the product over inputs of input^p_input, a plane in log space.
 
     Args:
-        *of: names of the inputs, each once.
+        *of: names of the inputs, each once; none for the usual ones of the letters.
+        letters: one of `PRODUCT_FORMS`, whose paper's letters, bounds and starts to take.
 
     Returns:
         The law with parameters "c" and one "p_<input>" per input.
 
     Raises:
-        FitError: no inputs, or one twice.
+        FitError: no inputs, one twice, or one that the letters have no exponent for.
     """
-    slopes = {name: real(f"p_{name}", -5.0, 5.0, 0.0) for name in _distinct(*of)}
-    return product_form(":".join(("monomial", *of)), positive("c", -150.0, 150.0, 0.0), slopes)
+    usual, coefficient, exponents = _PRODUCTS[letters]
+    names = _distinct(*(of or usual))
+    unknown = [name for name in names if name not in exponents and _ANY not in exponents]
+    if unknown:
+        raise FitError(
+            f"{letters.replace('_', ' ')} of {', '.join(unknown)}",
+            hint=f"its inputs: {', '.join(exponents)}",
+        )
+    slopes = {name: exponents.get(name) or exponents[_ANY] for name in names}
+    slopes = {name: replace(slope, name=slope.name.format(name)) for name, slope in slopes.items()}
+    return product_form(":".join((letters, *of)), coefficient, slopes)
 
 
-def batch_law(*of: str) -> Law:
-    """Critical or best batch = c parameters^p tokens^q.
+def product_form(name: str, coefficient: Parameter, exponents: Mapping[str, Parameter]) -> Law:
+    """Declare coefficient times the product over inputs of input^exponent.
 
     Args:
-        *of: inputs, among "parameters" and "tokens"; none for both.
+        name: name of the law.
+        coefficient: the factor.
+        exponents: exponent by input, in order.
 
     Returns:
-        The law of a batch, 2 or 3 parameters.
-
-    Raises:
-        FitError: other inputs.
-
-    Source: Zhang et al. 2024 (arXiv 2410.21676), section 4.
+        The law.
     """
-    exponents = {"parameters": "p", "tokens": "q"}
-    names = of or tuple(exponents)
-    if any(name not in exponents for name in names) or len(set(names)) != len(names):
-        raise FitError(
-            f"batch law of {', '.join(names)}", hint="its inputs are parameters, tokens or both"
-        )
-    powers = {name: real(exponents[name], -2.0, 3.0, 0.3) for name in names}
-    return product_form(":".join(("batch_law", *of)), positive("c", -80.0, 80.0, 0.0), powers)
-
-
-def batch_of_loss() -> Law:
-    """Critical batch = B_star / loss^exponent, the exponent being 1 / alpha_B.
-
-    Returns:
-        The law of a batch with input "loss", 2 parameters.
-
-    Source: Kaplan et al. 2020 (arXiv 2001.08361), critical batch size.
-    """
-    parameters = (
-        positive("B_star", -10.0, 60.0, 10.0, 20.0),
-        real("exponent", 0.1, 20.0, 2.0, 5.0),
+    factors = [Raised(Input(of), item.name) for of, item in exponents.items()]
+    named = [coefficient.name, *(f"{of}^{item.name}" for of, item in exponents.items())]
+    return Law(
+        name=name,
+        term=Product((Constant(coefficient.name), *factors)),
+        parameters=(coefficient, *exponents.values()),
+        formula=" ".join(named),
     )
-    roles = ("B_star", "exponent")
-    return power_form("batch_of_loss", "loss", roles, parameters, "B_star / L^exponent")
 
 
 def critical_batch_at_loss(loss: ArrayLike) -> Array:

@@ -16,16 +16,14 @@ from steelyard.laws.fitting.inversion import input_for
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Derivatives
 from steelyard.laws.forms.learning_curves.curve_laws import NO_TRANSITION, curve_starts
-from steelyard.laws.forms.powers import power_form
+from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.terms import formula_law, positive, real
 
 __all__ = [
     "fit_rectified",
-    "fit_vanilla",
     "rectified",
     "required_data",
     "transition",
-    "vanilla",
 ]
 
 _ZERO_SHOT_EXAMPLES = 1e-10
@@ -79,25 +77,11 @@ def _rectified(theta: Mapping[str, Array], examples: Array) -> tuple[Array, Deri
     }
 
 
-def vanilla(of: str = "examples") -> Law:
-    """Loss = B / examples^beta + E, the rectified law without pre-learned data.
-
-    Args:
-        of: name of the input.
-
-    Returns:
-        The law with one input and 3 parameters.
-
-    Source: Hestness et al. 2017 (arXiv 1712.00409); Lin et al. 2024 (arXiv 2402.02314), equation 1.
-    """
-    parameters = [item for item in _PARAMETERS if item.name != "D_l"]
-    return power_form(f"vanilla:{of}", of, ("B", "beta", "E"), parameters, "B / D^beta + E")
-
-
 def fit_rectified(
     examples: ArrayLike,
     loss: ArrayLike,
     *,
+    law: Literal["rectified", "vanilla"] = "rectified",
     delta: float = math.inf,
     bootstrap: Bootstrap = Bootstrap(),
     prior: PriorChoice = None,
@@ -105,18 +89,22 @@ def fit_rectified(
 ) -> Fit:
     """Fit the rectified law to one model's fine-tuning curve.
 
+    Starts lie near the points, with transitions from 1 to 1e6 examples, and without one.
+
     Args:
-        examples: data sizes, [n]; 0 stands for the model before tuning and is taken as 1e-10.
+        examples: data sizes, [n]; 0 stands for the model before tuning and is taken as 1e-10 by the
+            rectified law.
         loss: loss after tuning on each, [n], natural units.
+        law: "vanilla" for B / examples^beta + E, the law without pre-learned data, to compare.
         delta: where the Huber loss turns linear, log units; infinite for least squares, as
             published.
-        bootstrap: resampled fits for the intervals and their seed; 0 for none.
+        bootstrap: how the points are drawn again for the intervals.
         prior: weak beliefs about parameters; see `steelyard.laws.fit`.
         source: where the points come from.
 
     Returns:
-        The fit of `rectified("examples")`. Where `at_bounds` names E the floor is not reached;
-        where it names D_l there is no flat phase.
+        The fit. Where `at_bounds` names E the floor is not reached; where it names D_l there is no
+        flat phase.
 
     Raises:
         FitError: sizes or losses that cannot be fitted; rows are named.
@@ -128,56 +116,11 @@ def fit_rectified(
     Source: Lin et al. 2024 (arXiv 2402.02314), sections 3.3 and appendix on the fit; starts are
     ours.
     """
-    given = np.asarray(examples, dtype=np.float64)
-    return _fit_curve(
-        rectified(),
-        np.where(given == 0, _ZERO_SHOT_EXAMPLES, given),
-        loss,
-        delta=delta,
-        bootstrap=bootstrap,
-        prior=prior,
-        source=source,
-    )
-
-
-def fit_vanilla(
-    examples: ArrayLike,
-    loss: ArrayLike,
-    *,
-    delta: float = math.inf,
-    bootstrap: Bootstrap = Bootstrap(),
-    source: str = "",
-) -> Fit:
-    """Fit the vanilla law, to compare with `fit_rectified`.
-
-    Args:
-        examples: data sizes, [n], positive.
-        loss: loss after tuning on each, [n], natural units.
-        delta: where the Huber loss turns linear, log units; infinite for least squares.
-        bootstrap: resampled fits for the intervals and their seed; 0 for none.
-        source: where the points come from.
-
-    Returns:
-        The fit of `vanilla("examples")`.
-
-    Raises:
-        FitError: sizes or losses that cannot be fitted; rows are named.
-    """
-    return _fit_curve(vanilla(), examples, loss, delta=delta, bootstrap=bootstrap, source=source)
-
-
-def _fit_curve(
-    law: Law,
-    examples: ArrayLike,
-    loss: ArrayLike,
-    *,
-    delta: float,
-    bootstrap: Bootstrap,
-    source: str,
-    prior: PriorChoice = None,
-) -> Fit:
-    """Fit a law from starts near the points; transitions from 1 to 1e6 examples, and none."""
     sizes = np.atleast_1d(np.asarray(examples, dtype=np.float64))
+    form, transitions = power_law(letters="vanilla"), NO_TRANSITION
+    if law == "rectified":
+        form, transitions = rectified(), _LOG_TRANSITIONS
+        sizes = np.where(sizes == 0, _ZERO_SHOT_EXAMPLES, sizes)
     values = np.atleast_1d(np.asarray(loss, dtype=np.float64))
     starts: Array | Literal["auto"] = "auto"
     # What has no starts cannot be fitted either; the fit then says what is wrong.
@@ -187,11 +130,10 @@ def _fit_curve(
         and (sizes > 0).all()
         and (np.isfinite(values) & (values > 0)).all()
     ):
-        transitions = _LOG_TRANSITIONS if "D_l" in law.names else NO_TRANSITION
         found = curve_starts(sizes, values, transitions, _LOG_NONE)
-        starts = found[:, [item.name in law.names for item in _PARAMETERS]]
+        starts = found[:, [item.name in form.names for item in _PARAMETERS]]
     return fit(
-        law,
+        form,
         {"examples": sizes},
         values,
         starts=starts,
@@ -227,7 +169,7 @@ def required_data(
     """Return the data size that reaches a loss.
 
     Args:
-        fit: fit of `rectified` or `vanilla`.
+        fit: fit of `fit_rectified`.
         loss: wanted loss, natural units.
         level: probability inside the interval, 0..1.
         extrapolate: whether an answer more than two decades beyond the points is allowed.

@@ -48,7 +48,7 @@ __all__ = [
     "value_of_next_epoch",
 ]
 
-Base = Mapping[str, float] | str | Fit | None
+Base = Mapping[str, float] | Fit | None
 
 _PASSES = (float(np.log(0.01)), float(np.log(1e6)))
 """Log range of the constants of repetition."""
@@ -71,16 +71,15 @@ def data_constrained(
         tied: use one exponent for both (alpha = beta); "tied" says so too. Follows from `base` when
             that is given.
         base: known numbers for A, B, E, alpha and beta, which are then fixed: a mapping in natural
-            units, a fit of the base law, or the name of a published set. None fits them together
-            with R_D and R_N.
+            units, such as the `params` of a published set, or a fit of the base law. None fits them
+            together with R_D and R_N.
 
     Returns:
         The law with inputs "parameters", "tokens" and "unique_tokens"; R_D and R_N are free, and
         the base unless given.
 
     Raises:
-        FitError: the decay or the base is unknown, or the base is not of the form E + A / N^alpha +
-            B / D^beta.
+        FitError: the decay is unknown, or the base is not of the form E + A / N^alpha + B / D^beta.
 
     Source: Muennighoff et al. 2023 (arXiv 2305.16264), equations 5 and 6.
     """
@@ -119,7 +118,7 @@ def overfitting_penalty(tied: bool | str = False, *, base: Base = None) -> Law:
         and the base unless given.
 
     Raises:
-        FitError: the base is unknown or of another form.
+        FitError: the base is of another form.
 
     Source: Lovelace et al. 2026 (arXiv 2605.01640).
     """
@@ -297,12 +296,6 @@ def _known(base: Base, tied: bool | str) -> tuple[dict[str, float], str]:
     """Resolve the base to numbers of A, B, E, alpha and beta, empty for none, and name the beta."""
     if base is None:
         return {}, "alpha" if tied in (True, "tied") else "beta"
-    if isinstance(base, str):
-        from steelyard.laws.registry import published
-
-        if base not in published:
-            raise FitError(f"no published law {base!r}", hint=f"known: {', '.join(published)}")
-        base = published[base].fit()
     numbers = {**base.law.fixed, **base.params} if isinstance(base, Fit) else dict(base)
     if set(numbers) not in ({"A", "B", "E", "alpha"}, {"A", "B", "E", "alpha", "beta"}):
         raise FitError(

@@ -10,7 +10,7 @@ from steelyard.laws.decisions.compare import Comparison
 from steelyard.laws.fitting.estimate import NOT_DETERMINED
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.profile import Profile
-from steelyard.laws.pictures.marks import COLOR, colours_of, point_layers, point_rows
+from steelyard.laws.pictures.charts import COLOR, colours_of, point_layers, point_rows
 from steelyard.laws.pictures.series import axis_words, greek, split, unit_of
 from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.layers import PLOT_WIDTH, finish, values, x_of, y_of

@@ -11,7 +11,7 @@ from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.forms.growth_line import crossing_year, forecast_growth, growth_in, line_of
-from steelyard.laws.pictures.marks import COLOR, curve_layers, curve_rows
+from steelyard.laws.pictures.charts import COLOR, curve_layers, curve_rows, positions
 from steelyard.runs.axes import Scale
 from steelyard.runs.layers import PLOT_WIDTH, end_labels, finish, shaded, values, x_of, y_of
 from steelyard.runs.theme import LIGHT, SERIES
@@ -107,9 +107,7 @@ def _growth_rows(
             {"x": float(year), "y": float(value) / unit, "color": colour, "name": name}
             for year, value in zip(trend.inputs["year"], trend.target, strict=True)
         ]
-        inside = np.linspace(line.first, line.last, 40)
-        beyond = np.linspace(line.last, max(end, line.last), 30)
-        years = np.unique(np.concatenate([inside, beyond]))
+        years = positions(line.first, line.last, end, is_log=False)
         said = forecast_growth(trend, years, level)
         said = Prediction(said.value / unit, said.low / unit, said.high / unit)
         curves += curve_rows(years, said, colour, index, line.last)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from steelyard.laws.decisions.optima.isoflop import BudgetMinimum, IsoFlop
 from steelyard.laws.fitting.fitted import Prediction
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.pictures.marks import COLOR, SHAPE, curve_layers, curve_rows
+from steelyard.laws.pictures.charts import COLOR, SHAPE, curve_layers, curve_rows, positions
 from steelyard.runs.axes import Scale, tick_text
 from steelyard.runs.layers import finish, shaded, values, x_of, y_of
 from steelyard.runs.theme import LIGHT, SERIES, ordered_colours
@@ -174,9 +174,7 @@ def _best_sizes(found: IsoFlop, minima: Sequence[dict[str, Any]], until: float) 
     """Draw the best size of each budget, and the line through them with its band."""
     budgets = np.array([item["flops"] for item in minima])
     edge = float(budgets.max())
-    inside = np.geomspace(budgets.min(), edge, _CURVE_POINTS)
-    beyond = np.geomspace(edge, max(until, edge), _CURVE_POINTS)
-    grid = np.unique(np.concatenate([inside, beyond]))
+    grid = positions(float(budgets.min()), edge, until, is_log=True)
     said = [found.parameters(float(flops)) for flops in grid]
     ends = (np.array([getattr(item, end) for item in said]) for end in ("value", "low", "high"))
     line = curve_rows(grid, Prediction(*ends), SERIES[0][0], 0, edge)

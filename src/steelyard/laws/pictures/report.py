@@ -10,8 +10,8 @@ from steelyard.errors import FitError
 from steelyard.laws.decisions.compare import Comparison
 from steelyard.laws.fitting.diagnostics import Outlier
 from steelyard.laws.fitting.estimate import NOT_DETERMINED
+from steelyard.laws.fitting.fit import Holdout, hold_out
 from steelyard.laws.fitting.fitted import Fit
-from steelyard.laws.fitting.holdout import Holdout
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.wording import parameter_words
 from steelyard.laws.pictures.charts import fit_chart
@@ -84,7 +84,7 @@ def _profiles(fit: Fit, level: float) -> dict[str, Profile]:
 def _hold_out(fit: Fit) -> Holdout | str:
     """Leave the largest points out, or say why that cannot be done."""
     try:
-        return fit.holdout(along="" if fit.law.axes else fit.law.inputs[0])
+        return hold_out(fit, along="" if fit.law.axes else fit.law.inputs[0])
     except FitError as error:
         return f"The largest points cannot be left out: {error}."
 

@@ -5,7 +5,7 @@ Counts are converted exactly by the catalog, or estimated from the size.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from steelyard.errors import FitError
 from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
+from steelyard.laws.tables.columns import RunColumns
 from steelyard.laws.tables.conventions import COLUMN_OF, UNSTATED, name_rows
 
 if TYPE_CHECKING:
     from steelyard.catalog import Architecture
-    from steelyard.laws.tables.table import RunTable
 
 __all__ = [
     "CHINCHILLA_EMBEDDING_SCALE",
@@ -30,6 +30,8 @@ __all__ = [
     "to_counts",
     "to_loss_unit",
 ]
+
+_Table = TypeVar("_Table", bound=RunColumns)
 
 
 def convert_loss(loss: Array, source: str, target: str, bytes_per_token: Array | None) -> Array:
@@ -66,8 +68,8 @@ def convert_loss(loss: Array, source: str, target: str, bytes_per_token: Array |
 
 
 def to_loss_unit(
-    table: "RunTable", loss_unit: str, bytes_per_token: float | str | Mapping[str, float] | None
-) -> "RunTable":
+    table: _Table, loss_unit: str, bytes_per_token: float | str | Mapping[str, float] | None
+) -> _Table:
     """Return a table's losses in another unit.
 
     Args:
@@ -94,13 +96,13 @@ def to_loss_unit(
 
 
 def _converted(
-    table: "RunTable",
+    table: _Table,
     convention: str,
     target: str,
     convert: Callable[[Array, str], Array],
     unstated: str,
     hint: str,
-) -> "RunTable":
+) -> _Table:
     """Convert the column of a convention, each row from what it states; refuse silent rows."""
     stated = getattr(table.conventions, convention)
     silent = table.rows[stated == UNSTATED]
@@ -115,7 +117,7 @@ def _converted(
 
 
 def _bytes_per_token(
-    table: "RunTable", given: float | str | Mapping[str, float] | None
+    table: RunColumns, given: float | str | Mapping[str, float] | None
 ) -> Array | None:
     """Resolve bytes per token to one number per row."""
     if given is None:
@@ -298,7 +300,7 @@ def _parts_of_widths(hidden_size: Array, vocab_size: Array, tied: bool) -> Embed
 
 
 def parts_for(
-    table: "RunTable",
+    table: RunColumns,
     architectures: "Sequence[Architecture | str] | None",
     hidden_size: str,
     vocab_size: int | str,
@@ -326,7 +328,7 @@ def parts_for(
     return embedding_parts(architectures)
 
 
-def to_counts(table: "RunTable", counts: str, parts: EmbeddingParts | float) -> "RunTable":
+def to_counts(table: _Table, counts: str, parts: EmbeddingParts | float) -> _Table:
     """Count a table's parameters by another convention.
 
     Args:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import polars
 
     from steelyard.catalog import Architecture
-    from steelyard.laws.registry import PublishedLaw
     from steelyard.runs import RunStore
 
 __all__ = ["RunTable", "UnknownColumnError"]
@@ -292,40 +291,6 @@ class RunTable(RunColumns):
             estimated=tuple(dict.fromkeys(name for table in tables for name in table.estimated)),
             num_dropped=sum(table.num_dropped for table in tables),
         )
-
-    def for_published(self, law: "PublishedLaw") -> "RunTable":
-        """Return the table if it may be compared with a published law.
-
-        Same parameters counted, unit of loss and, per token, tokenizer.
-
-        Args:
-            law: one of `published`.
-
-        Returns:
-            The table itself.
-
-        Raises:
-            FitError: a convention differs, or the table does not state it.
-        """
-        tokenizer = law.tokenizer if law.loss_unit.endswith("/token") else ""
-        other = "losses per token of two tokenizers do not compare; fit a law of your own"
-        for name, wanted, hint in (
-            ("counts", law.counts, f"convert with table.to_counts({law.counts!r}, ...)"),
-            (
-                "loss_unit",
-                law.loss_unit,
-                f"convert with table.to_loss_unit({law.loss_unit!r}, ...)",
-            ),
-            ("tokenizer", tokenizer, other),
-        ):
-            known = wanted and COLUMN_OF[name] in self
-            word = self.conventions.one(name, self.rows) if known else wanted
-            if word != wanted:
-                hint = f"state {name}= when reading" if word == UNSTATED else hint
-                raise FitError(
-                    f"{law.name} has {name} {wanted}, {self.origin} has {word}", hint=hint
-                )
-        return self
 
 
 def _refuse_different(tables: "Sequence[RunTable]") -> None:

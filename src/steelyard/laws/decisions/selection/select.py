@@ -23,7 +23,7 @@ from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate, band, normal, tails
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla
+from steelyard.laws.forms.rectified import fit_rectified
 
 __all__ = [
     "Candidate",
@@ -286,10 +286,8 @@ def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
     # not repeated for every model.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
-        if method == "rectified" and len(sizes) >= 6:
-            return fit_rectified(sizes, loss, bootstrap=Bootstrap(count=_BOOTSTRAPS))
-        if method == "vanilla" and len(sizes) >= 5:
-            return fit_vanilla(sizes, loss, bootstrap=Bootstrap(count=_BOOTSTRAPS))
+        if method in ("rectified", "vanilla") and len(sizes) >= 5 + (method == "rectified"):
+            return fit_rectified(sizes, loss, law=method, bootstrap=Bootstrap(count=_BOOTSTRAPS))
     return None
 
 

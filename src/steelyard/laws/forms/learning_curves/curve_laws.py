@@ -11,7 +11,7 @@ from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Derivatives
-from steelyard.laws.forms.powers import power_form, product_form
+from steelyard.laws.forms.powers import LOG_NO_FLOOR, power_law
 from steelyard.laws.forms.terms import formula_law, positive, real
 
 __all__ = [
@@ -19,8 +19,6 @@ __all__ = [
     "NO_TRANSITION",
     "curve_starts",
     "fit_floor",
-    "model_size_law",
-    "power_law_floor",
     "smooth_transition",
 ]
 
@@ -29,8 +27,7 @@ NO_TRANSITION = np.array([-150.0])
 
 _EXPONENTS = np.geomspace(0.05, 2.0, 16)
 _KEPT = 2
-_LOG_NONE = -12.0
-NO_FLOOR = math.exp(_LOG_NONE)
+NO_FLOOR = math.exp(LOG_NO_FLOOR)
 """A floor so low that it is none."""
 
 _NEWTON_STEPS = 40
@@ -38,42 +35,6 @@ _LARGEST_STEP = 4.0
 _LEAST_BEND = 0.02
 _FARTHEST = 600.0
 """Logit beyond which the error is the plateau or the floor to double precision."""
-
-
-def power_law_floor(of: str = "samples") -> Law:
-    """Error = alpha / samples^beta + gamma.
-
-    Args:
-        of: name of the input.
-
-    Returns:
-        The law with one input and 3 parameters; beta is minus the published beta_g, gamma of e^-12
-        is no floor.
-
-    Source: Hestness et al. 2017 (arXiv 1712.00409), section 3.
-    """
-    parameters = (
-        positive("alpha", -20.0, 60.0, 0.0, 3.0, 6.0),
-        real("beta", 0.01, 4.0, 0.1, 0.3, 0.8),
-        positive("gamma", _LOG_NONE, 5.0, -4.0, 0.0),
-    )
-    roles = ("alpha", "beta", "gamma")
-    return power_form(f"power_law_floor:{of}", of, roles, parameters, "alpha / m^beta + gamma")
-
-
-def model_size_law(of: str = "samples") -> Law:
-    """Parameters of the smallest model that reaches the best error = sigma samples^beta_p.
-
-    Args:
-        of: name of the input.
-
-    Returns:
-        The law with one input and 2 parameters.
-
-    Source: Hestness et al. 2017 (arXiv 1712.00409), section 3.
-    """
-    sigma, slope = positive("sigma", -30.0, 60.0, 0.0, 8.0), real("beta_p", -1.0, 3.0, 0.3, 0.8)
-    return product_form(f"model_size_law:{of}", sigma, {of: slope}, "sigma m^beta_p")
 
 
 def smooth_transition(of: str = "samples") -> Law:
@@ -90,7 +51,7 @@ def smooth_transition(of: str = "samples") -> Law:
     Source: Alabdulmohsin et al. 2022 (arXiv 2209.06640), estimator M4.
     """
     parameters = (
-        positive("E", _LOG_NONE, 5.0, -4.0, -0.5),
+        positive("E", LOG_NO_FLOOR, 5.0, -4.0, -0.5),
         positive("G", -12.0, 8.0, 0.0, 1.5),
         positive("B", -20.0, 60.0, 1.0, 4.0, 8.0),
         real("c", 0.01, 4.0, 0.2, 0.6),
@@ -132,8 +93,8 @@ def _at(logit: Array, bend: Array) -> tuple[Array, Array, Array]:
 
 def fit_floor(samples: Array, error: Array, **settings: object) -> Fit:
     """Fit the law, without its floor when there are only four shards."""
-    law = power_law_floor()
-    starts = curve_starts(samples, error, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]
+    law = power_law(letters="power_law_floor")
+    starts = curve_starts(samples, error, NO_TRANSITION, LOG_NO_FLOOR)[:, [0, 2, 3]]
     if len(samples) <= len(law.parameters) + 1:
         warnings.warn(
             f"{len(samples)} shards cannot tell a floor; it is taken as 0",

@@ -16,7 +16,8 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.inversion import input_for
 from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.forms.learning_curves.curve_laws import NO_FLOOR, fit_floor, model_size_law
+from steelyard.laws.forms.learning_curves.curve_laws import NO_FLOOR, fit_floor
+from steelyard.laws.forms.powers import monomial
 
 __all__ = ["CurveFit", "Regions", "fit_learning_curve"]
 
@@ -59,9 +60,9 @@ class CurveFit:
     """A learning curve with its regions and the model-size curve.
 
     Attributes:
-        fit: fit of `power_law_floor` to the shards beyond the plateau.
+        fit: fit of "power_law_floor" to the shards beyond the plateau.
         regions: found or given.
-        size_fit: fit of `model_size_law` to the same shards; None when no sizes were given.
+        size_fit: fit of "model_size_law" to the same shards; None when no sizes were given.
     """
 
     fit: Fit
@@ -211,7 +212,11 @@ def fit_learning_curve(
     if size is not None:
         column = np.atleast_1d(np.asarray(size, dtype=np.float64))[order]
         size_fit = fit(
-            model_size_law(), {"samples": amount[inner]}, column[inner], prior=None, **settings
+            monomial("samples", letters="model_size_law"),
+            {"samples": amount[inner]},
+            column[inner],
+            prior=None,
+            **settings,
         )
     return CurveFit(
         fit=curve,

@@ -15,7 +15,7 @@ from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Raised, Sum
-from steelyard.laws.forms.powers import power_form
+from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.terms import Number, Quotient, positive, real
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "UpdatesLaw",
     "fit_hyperparameters",
     "hyperparameter_law",
-    "updates_setting",
     "updates_to_data",
 ]
 
@@ -56,21 +55,6 @@ def updates_to_data(unit: float | str = 1.0) -> Law:
     )
 
 
-def updates_setting() -> Law:
-    """Best batch size or learning rate = coefficient x utd^-slope.
-
-    Its scale is free, unlike that of a loss.
-
-    Returns:
-        The law with input "utd", 2 parameters.
-
-    Source: Rybkin et al. 2025 (arXiv 2502.04327), equations 3 and 4.
-    """
-    parameters = (positive("coefficient", -60.0, 60.0, 0.0), real("slope", -4.0, 4.0, 0.3))
-    roles = ("coefficient", "slope")
-    return power_form("updates_setting", "utd", roles, parameters, "coefficient utd^-slope")
-
-
 def hyperparameter_law(tasks: Sequence[str]) -> Law:
     """Best batch size or learning rate = coefficient[task] x utd^-slope, one slope for all tasks.
 
@@ -83,7 +67,7 @@ def hyperparameter_law(tasks: Sequence[str]) -> Law:
 
     Source: Rybkin et al. 2025 (arXiv 2502.04327), equations 3 and 4, shared fit.
     """
-    return updates_setting().grouped(("coefficient",), tuple(tasks))
+    return power_law(letters="updates_setting").grouped(("coefficient",), tuple(tasks))
 
 
 def fit_hyperparameters(
