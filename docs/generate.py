@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from steelyard import papers
+from steelyard import laws, papers
 from steelyard.quantity import QUANTITIES
 
 DOCS = Path(__file__).parent
@@ -133,14 +133,28 @@ def quantities_page() -> str:
     return text + table(["name", "unit", "better", "definition"], rows)
 
 
+def laws_map() -> str:
+    """Return the names of the room of laws: those of every question, then those of each."""
+    own = sorted(set(laws.__all__) - {*laws.QUESTIONS})
+    rows = [["`laws`", ", ".join(f"`{name}`" for name in own)]]
+    for question in laws.QUESTIONS:
+        names = getattr(laws, question).__all__
+        rows.append([f"`laws.{question}`", ", ".join(f"`{name}`" for name in sorted(names))])
+    return table(["module", "names"], rows)
+
+
 def reference_page(module: str, title: str) -> str:
     """Return a room's page of the reference, with one entry per public module."""
     package = SOURCE / module
     if not package.is_dir():
         return f"# {title}\n\n::: steelyard.{module}\n"
     text = f"# {title}\n\n::: steelyard.{module}\n    options:\n      members: false\n"
+    if module == "laws":
+        text += "\n" + laws_map()
     for path in sorted(package.rglob("*.py")):
-        if not path.stem.startswith("_"):
+        # A module of a question only passes names on; the map lists them.
+        is_front = module == "laws" and path.parent == package and path.stem in laws.QUESTIONS
+        if not (path.stem.startswith("_") or is_front):
             text += f"\n::: steelyard.{'.'.join(path.relative_to(SOURCE).with_suffix('').parts)}\n"
     return text
 

@@ -24,6 +24,8 @@ class ModuleGraph:
         self.paths = paths
         self.trees = {name: ast.parse(path.read_text()) for name, path in paths.items()}
         self.packages = {name for name, path in paths.items() if path.name == "__init__.py"}
+        # A module that only imports passes names on too.
+        self.fronts = {name for name, tree in self.trees.items() if _only_imports(tree)}
 
     def imports(self, name, *, typing_only=True):
         """Return the modules that one module uses, wherever in it the import stands."""
@@ -44,7 +46,7 @@ class ModuleGraph:
             return module
         if f"{module}.{item}" in self.paths:
             return f"{module}.{item}"
-        if module in self.packages and (module, item) not in seen:
+        if module in self.packages | self.fronts and (module, item) not in seen:
             for node in ast.walk(self.trees[module]):
                 for source, name in _imported(node, renamed=True):
                     if name == item:
@@ -64,7 +66,7 @@ class ModuleGraph:
                 continue
             seen.add(name)
             # What a package imports, it passes on; only names that somebody asks for count.
-            if name not in self.packages or name.startswith("steelyard.cli"):
+            if name not in self.packages | self.fronts or name.startswith("steelyard.cli"):
                 waiting += self.imports(name)
         return seen
 
@@ -130,6 +132,15 @@ def _imported(node, *, renamed=False):
     elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("steelyard"):
         for alias in node.names:
             yield node.module, (alias.asname or alias.name) if renamed else alias.name
+
+
+def _only_imports(tree):
+    """Say whether a module holds nothing but its docstring, imports and the list of its names."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Expr)
+    return all(
+        isinstance(node, kinds) or (isinstance(node, ast.Assign) and "__all__" in ast.unparse(node))
+        for node in tree.body
+    )
 
 
 def _original(node, item):

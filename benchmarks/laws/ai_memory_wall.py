@@ -32,7 +32,7 @@ def run(quick: bool) -> list[Check]:
     trends = {}
     for series in _PUBLISHED:
         rows = points.filter(pl.col("series") == series)
-        trends[series] = laws.fit_growth(
+        trends[series] = laws.growth.fit_growth(
             rows["year"],
             rows["normalized_value"],
             period_years=2,
@@ -43,7 +43,7 @@ def run(quick: bool) -> list[Check]:
     checks = [
         Check(
             f"1 {series} growth per two years, error against {factor}",
-            abs(laws.growth_per_two_years(trends[series]).value - factor),
+            abs(laws.growth.growth_per_two_years(trends[series]).value - factor),
             bar,
             "lower",
         )
@@ -51,7 +51,7 @@ def run(quick: bool) -> list[Check]:
     ]
     inside = 0
     for series, (factor, _) in _PUBLISHED.items():
-        said = laws.growth_per_two_years(trends[series], intervals="bootstrap")
+        said = laws.growth.growth_per_two_years(trends[series], intervals="bootstrap")
         inside += said.low <= factor <= said.high
     _print_forecast(trends)
     return [
@@ -63,10 +63,10 @@ def run(quick: bool) -> list[Check]:
 
 def _print_trend(trend: Fit) -> None:
     """Print one trend with both intervals."""
-    t = laws.growth_per_two_years(trend)
-    resampled = laws.growth_per_two_years(trend, intervals="bootstrap")
-    doubling = laws.doubling_time_years(trend)
-    last = laws.last_residual(trend)
+    t = laws.growth.growth_per_two_years(trend)
+    resampled = laws.growth.growth_per_two_years(trend, intervals="bootstrap")
+    doubling = laws.growth.doubling_time_years(trend)
+    last = laws.growth.last_residual(trend)
     print(
         f"{trend.source}: n {trend.num_points}, "
         f"{trend.inputs['year'].min():.0f}-{trend.inputs['year'].max():.0f}, per two years "
@@ -79,8 +79,8 @@ def _print_trend(trend: Fit) -> None:
 
 def _print_forecast(trends: dict[str, Fit]) -> None:
     """Print where the balance of an H100 goes if both trends last."""
-    now = laws.balance_points(_H100)["memory"]
-    wall = laws.wall(
+    now = laws.growth.balance_points(_H100)["memory"]
+    wall = laws.growth.wall(
         trends["peak_flops"],
         trends["dram_bandwidth"],
         [4.0, 8.0],
@@ -102,8 +102,8 @@ def _print_forecast(trends: dict[str, Fit]) -> None:
 
 def _catalog() -> list[Check]:
     """Compare the growth of three quantities of the same chips of our catalog."""
-    trends = [laws.chip_trend(quantity, scale_up=True) for quantity in _CHIP_QUANTITIES]
-    flops, memory, link = (laws.growth_per_two_years(trend).value for trend in trends)
+    trends = [laws.growth.chip_trend(quantity, scale_up=True) for quantity in _CHIP_QUANTITIES]
+    flops, memory, link = (laws.growth.growth_per_two_years(trend).value for trend in trends)
     for trend in trends:
         _print_trend(trend)
     slopes = [

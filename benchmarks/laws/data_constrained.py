@@ -18,13 +18,14 @@ from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
 
 from steelyard import laws
+from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.terms import Array
 
 PAPER = ["85-data-constrained"]
 
 Runs = dict[str, Array]
 Rows = NDArray[np.bool_] | NDArray[np.int64]
-_BASE = "muennighoff2023_c4"
+_BASE = laws.published["muennighoff2023_c4"]
 _PAIR = {"R_D": 15.387756, "R_N": 5.309743}
 _LADDERS = ((2.81e9, 5.5e10), (4.2465e9, 8.4e10), (8.67e9, 1.78e11))
 _LADDER_EPOCHS = 7.2
@@ -63,7 +64,7 @@ def _take(runs: Runs, rows: Rows) -> Runs:
 
 
 def _pair() -> laws.Fit:
-    law = laws.data_constrained(base=_BASE)
+    law = laws.data.data_constrained(base=_BASE.params)
     return laws.Fit(
         law=law, theta=law.coordinates(_PAIR), samples=np.zeros((0, 2)), provenance="published"
     )
@@ -79,7 +80,7 @@ def _r_squared(fit: laws.Fit, runs: Runs) -> float:
 def _published_numbers(paper: Runs) -> list[Check]:
     """Reproduce R2 of the published pair and of the law without decay."""
     both = _r_squared(_pair(), paper)
-    none = _r_squared(laws.published[_BASE].fit(), paper)
+    none = _r_squared(_BASE.fit(), paper)
     print(
         f"{len(paper['loss'])} runs; R2 of the published pair {both:.5f}, without decay {none:.5f}"
     )
@@ -92,7 +93,7 @@ def _published_numbers(paper: Runs) -> list[Check]:
 
 def _own_fit(paper: Runs) -> list[Check]:
     """Fit the two constants, time it, profile them, and compare with 16 starts of scipy."""
-    law = laws.data_constrained(base=_BASE)
+    law = laws.data.data_constrained(base=_BASE.params)
     fit = laws.fit(law, paper, paper["loss"])
     times = []
     for _ in range(5):
@@ -100,16 +101,16 @@ def _own_fit(paper: Runs) -> list[Check]:
         laws.fit(law, paper, paper["loss"])
         times.append(time.process_time() - start)
     seconds = min(times)
-    found = laws.repetition_constants(fit)
+    found = laws.data.repetition_constants(fit)
     print(
         f"own fit {fit.params}, objective {fit.objective:.7f}, R2 {_r_squared(fit, paper):.4f}, "
         f"{seconds:.2f} s CPU with 300 bootstraps"
     )
     print(found)
     for form in (
-        laws.data_constrained("geometric", base=_BASE),
-        laws.data_constrained(),
-        laws.overfitting_penalty(),
+        laws.data.data_constrained("geometric", base=_BASE.params),
+        laws.data.data_constrained(),
+        laws.data.overfitting_penalty(),
     ):
         other = laws.fit(form, paper, paper["loss"], bootstrap=laws.Bootstrap(count=0))
         said = (
@@ -143,7 +144,7 @@ def _scipy(law: laws.Law, paper: Runs) -> float:
     goal = np.log(paper["loss"])
 
     def objective(theta: Array) -> float:
-        return float(laws.huber(law.predict(theta[None], paper)[0] - goal, 1e-3).sum()) * 1e3
+        return float(huber(law.predict(theta[None], paper)[0] - goal, 1e-3).sum()) * 1e3
 
     starts = [np.log([r_d, r_n]) for r_d in (2, 8, 30, 120) for r_n in (0.5, 2, 8, 30)]
     return (
@@ -159,9 +160,9 @@ def _ladders(table: Runs, paper: Runs) -> list[Check]:
     )
     others = _take(paper, ~(on_ladder & (paper["tokens"] > paper["unique_tokens"])))
     forms = {
-        "base fixed": laws.data_constrained(base=_BASE),
-        "base free": laws.data_constrained(),
-        "penalty": laws.overfitting_penalty(),
+        "base fixed": laws.data.data_constrained(base=_BASE.params),
+        "base free": laws.data.data_constrained(),
+        "penalty": laws.data.overfitting_penalty(),
     }
     errors: dict[str, float] = {}
     inside = flat = 0.0
@@ -221,13 +222,13 @@ def _ladder_error(fit: laws.Fit, table: Runs) -> tuple[float, float, float]:
 def _recovery(paper: Runs, rounds: int) -> list[Check]:
     """Draw losses of a known law on the published design; profile intervals should hold it."""
     truth = _pair()
-    law = laws.data_constrained(base=_BASE)
+    law = laws.data.data_constrained(base=_BASE.params)
     clean = truth.predict(paper, extrapolate=True).value
     generator = np.random.default_rng(0)
     held = flat = 0
     for _ in range(rounds):
         loss = clean * np.exp(0.02 * generator.standard_normal(len(clean)))
-        found = laws.repetition_constants(
+        found = laws.data.repetition_constants(
             laws.fit(law, paper, loss, bootstrap=laws.Bootstrap(count=0))
         )
         held += sum(
@@ -250,7 +251,7 @@ def _chosen_form(runs: Runs) -> laws.Fit:
     """Fit both forms with a free base and take the one that lies closer to the runs."""
     fits = [
         laws.fit(law, runs, runs["loss"], bootstrap=laws.Bootstrap(count=0))
-        for law in (laws.data_constrained(), laws.overfitting_penalty())
+        for law in (laws.data.data_constrained(), laws.data.overfitting_penalty())
     ]
     return min(fits, key=lambda fit: fit.objective)
 
@@ -258,7 +259,7 @@ def _chosen_form(runs: Runs) -> laws.Fit:
 def _chosen_sizes(paper: Runs) -> list[Check]:
     """Choose form and size by tables of known truth: once the law itself, once the penalty form."""
     penalty = laws.fit(
-        laws.overfitting_penalty(), paper, paper["loss"], bootstrap=laws.Bootstrap(count=0)
+        laws.data.overfitting_penalty(), paper, paper["loss"], bootstrap=laws.Bootstrap(count=0)
     )
     checks = []
     for name, truth in (("of the law", _pair()), ("of the penalty form", penalty)):
@@ -274,7 +275,7 @@ def _chosen_sizes(paper: Runs) -> list[Check]:
 
 def _wins(fit: laws.Fit, truth: laws.Fit, flops: float, unique: float) -> bool:
     """Say whether the chosen size truly loses less than Chinchilla's and the single-epoch one."""
-    chosen = laws.allocate_repeated(fit, flops, unique, extrapolate=True)
+    chosen = laws.data.allocate_repeated(fit, flops, unique, extrapolate=True)
     sizes = np.array(
         [chosen.best.parameters.value, chosen.chinchilla_parameters, flops / 6 / unique]
     )
@@ -333,7 +334,9 @@ def _picked(fit: laws.Fit, cell: Runs) -> Array:
     """Return losses of the chosen run and of those nearest Chinchilla's size and one epoch, [3]."""
     flops = 6 * float(np.median(cell["parameters"] * cell["tokens"]))
     unique = float(cell["unique_tokens"][0])
-    chinchilla = laws.allocate_repeated(fit, flops, unique, extrapolate=True).chinchilla_parameters
+    chinchilla = laws.data.allocate_repeated(
+        fit, flops, unique, extrapolate=True
+    ).chinchilla_parameters
     picks = [int(fit.predict(cell, extrapolate=True).value.argmin())]
     picks += [
         int(np.abs(np.log(cell["parameters"] / size)).argmin())

@@ -49,6 +49,7 @@ from scipy.integrate import solve_ivp
 from steelyard import laws
 from steelyard.errors import SteelyardWarning
 from steelyard.laws.fitting.terms import Array
+from steelyard.laws.forms.pools.pool_fit import PoolFit
 from steelyard.laws.forms.pools.pool_utility import log_mixture_excess
 
 Rows = NDArray[np.int64]
@@ -66,7 +67,7 @@ def run(quick: bool) -> list[Check]:
             *_published_choice(),
             *_judge("law", law_truths(6 if quick else 30)),
             *_judge(
-                "training runs, floor known", trained, laws.pool_utility().fix(d=TRAINED_FLOOR)
+                "training runs, floor known", trained, laws.data.pool_utility().fix(d=TRAINED_FLOOR)
             ),
             *_judge("training runs, floor fitted", trained),
             *_monotone(2 if quick else 8),
@@ -208,12 +209,12 @@ def _forecast(truth: Truth, law: laws.Law | None) -> dict[str, float]:
     """Fit the single pools and judge what is forecast for the first 1 to 4."""
     # The baseline knows the floor when the law does.
     known = {"d": law.fixed["d"]} if law else {}
-    fit = laws.fit_pools(truth.points, truth.error, law=law, bootstrap=laws.Bootstrap(count=0))
+    fit = laws.data.fit_pools(truth.points, truth.error, law=law, bootstrap=laws.Bootstrap(count=0))
     said = np.stack([fit.predict(NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
-    baseline = laws.fit_pools(
+    baseline = laws.data.fit_pools(
         truth.points,
         truth.error,
-        law=laws.effective_pool().fix(**known),
+        law=laws.data.effective_pool().fix(**known),
         bootstrap=laws.Bootstrap(count=0),
     )
     other = np.stack([baseline.predict(NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
@@ -243,7 +244,7 @@ def _rank_correlation(first: Array, second: Array) -> float:
 def _rivals(truth: Truth, other: Array, picks: Rows) -> dict[str, Rows]:
     """Return the choices of the baselines."""
     single = laws.fit(
-        laws.effective_pool(), truth.points, truth.error, bootstrap=laws.Bootstrap(count=0)
+        laws.data.effective_pool(), truth.points, truth.error, bootstrap=laws.Bootstrap(count=0)
     )
     one = np.stack([_one_law(single, truth, p) for p in (1, 2, 3, 4)]).argmin(axis=0)
     none = np.zeros(len(truth.budgets), dtype=np.int64)
@@ -264,14 +265,14 @@ def _one_law(single: laws.Fit, truth: Truth, count: int) -> Array:
     ).value
 
 
-def _crossing_off(fit: laws.PoolFit, truth: Truth) -> float:
+def _crossing_off(fit: PoolFit, truth: Truth) -> float:
     """Return the factor of error of the budget at which all pools overtake the best one."""
     ahead = truth.mixtures[3] - truth.mixtures[0]
     at = int(np.flatnonzero((ahead[:-1] > 0) & (ahead[1:] <= 0))[0])
     logs = np.log(truth.budgets)
     measured = logs[at] + ahead[at] / (ahead[at] - ahead[at + 1]) * (logs[at + 1] - logs[at])
     grid = np.geomspace(truth.points["pool_size"][0], 100 * truth.budgets[-1], 400)
-    crossings = laws.pool_frontier(fit, grid, candidates=[NAMES[:1], NAMES]).crossings
+    crossings = laws.data.pool_frontier(fit, grid, candidates=[NAMES[:1], NAMES]).crossings
     if not crossings:
         return float("inf")
     return math.exp(abs(math.log(crossings[0].samples.value) - float(measured)))
@@ -306,14 +307,14 @@ def _monotone(seeds: int) -> list[Check]:
     ]
 
 
-def _levels(kinds: list[Pool], seeds: int) -> laws.PoolFit:
+def _levels(kinds: list[Pool], seeds: int) -> PoolFit:
     size = 1500
     curves = []
     for seed in range(seeds):
         pools = draw_pools(kinds, size, 200 + seed)
         curves.append([train([pool], PASSES * size, seed) for pool in pools])
-    law = laws.pool_utility().fix(d=TRAINED_FLOOR)
-    return laws.fit_pools(
+    law = laws.data.pool_utility().fix(d=TRAINED_FLOOR)
+    return laws.data.fit_pools(
         points_of(size, len(kinds)),
         np.mean(curves, axis=0).ravel(),
         law=law,
@@ -334,7 +335,7 @@ def _coverage(rounds: int) -> list[Check]:
         f"tau[{NAMES[3]}]": HALF_LIFE[3],
     }
     for _ in range(rounds):
-        fit = laws.fit_pools(
+        fit = laws.data.fit_pools(
             points_of(SIZE, 4),
             clean * np.exp(0.003 * generator.standard_normal(20)),
             bootstrap=laws.Bootstrap(count=0),
@@ -361,11 +362,11 @@ def _speed(quick: bool) -> list[Check]:
     checkpoint, as in the paper's programs, and in bare Python.
     """
     truth = law_truths(1)[0]
-    laws.fit_pools(truth.points, truth.error, bootstrap=laws.Bootstrap(count=0))
+    laws.data.fit_pools(truth.points, truth.error, bootstrap=laws.Bootstrap(count=0))
     times = []
     for _ in range(7):
         begin = time.process_time()
-        fit = laws.fit_pools(truth.points, truth.error, bootstrap=laws.Bootstrap(count=0))
+        fit = laws.data.fit_pools(truth.points, truth.error, bootstrap=laws.Bootstrap(count=0))
         times.append(time.process_time() - begin)
     ours = statistics.median(times)
     curves = np.split(truth.error, 4)

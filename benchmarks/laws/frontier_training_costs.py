@@ -90,13 +90,14 @@ def _models() -> pl.DataFrame:
         & pl.col("publication_date").is_not_null()
     )
     year = [
-        laws.decimal_year(datetime.date.fromisoformat(date)) for date in notable["publication_date"]
+        laws.growth.decimal_year(datetime.date.fromisoformat(date))
+        for date in notable["publication_date"]
     ]
     compute = notable["training_compute_flop"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     ranked = notable.with_columns(
         year=pl.Series(year),
-        rank=pl.Series(laws.rank_at_publication(year, compute)),
-        above_trend=pl.Series(laws.above_trend(year, compute)),
+        rank=pl.Series(laws.growth.rank_at_publication(year, compute)),
+        above_trend=pl.Series(laws.growth.above_trend(year, compute)),
     )
     costs = pl.read_csv(folder / "published_costs.csv")
     return ranked.join(costs, left_on="model", right_on="Model", how="left")
@@ -120,17 +121,17 @@ def _growth(
     """
     is_chosen = (pl.col("rank") >= 1) & (pl.col("rank") <= top) if top else pl.col("above_trend")
     # The snapshot is later than the paper, so models that the paper could not know are left out.
-    is_dated = pl.col("year") <= laws.decimal_year(_END)
+    is_dated = pl.col("year") <= laws.growth.decimal_year(_END)
     rows = models.filter(is_chosen & is_dated & hardware & pl.col(cost).is_not_null())
-    trend = laws.fit_growth(
+    trend = laws.growth.fit_growth(
         rows["year"],
         rows[cost],
         bootstrap=laws.Bootstrap(count=500 if quick else 5000),
         source=rule,
     )
-    t = laws.growth_per_year(trend)
-    resampled = laws.growth_per_year(trend, intervals="bootstrap")
-    crossing = laws.crossing_year(trend, 1e9)
+    t = laws.growth.growth_per_year(trend)
+    resampled = laws.growth.growth_per_year(trend, intervals="bootstrap")
+    crossing = laws.growth.crossing_year(trend, 1e9)
     print(
         f"{rule}: n {trend.num_points}, {np.min(rows['year'].to_numpy()):.1f} to mid 2024, "
         f"{t.value:.2f}x a year, 95 % t "

@@ -182,7 +182,7 @@ def _generators() -> dict[str, _Generator]:
             0.005,
         ),
         "routed": _Generator(
-            laws.routed(saturation=False),
+            laws.routed.routed(saturation=False),
             {name: routed[name] for name in ("a", "b", "c", "d")},
             routed_grid(),
             0.008,

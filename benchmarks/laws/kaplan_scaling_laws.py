@@ -24,6 +24,7 @@ from benchmarks.laws._shared import shared
 
 from steelyard import laws
 from steelyard.errors import BackendError, SteelyardWarning
+from steelyard.laws.fitting.minimizer import huber
 from steelyard.laws.fitting.terms import Array
 
 PAPER = ["32-kaplan-scaling-laws"]
@@ -217,7 +218,7 @@ def _objective(
 ) -> float:
     """Return the sum of Huber losses at given parameters."""
     residuals = law.predict(law.coordinates(params)[None], inputs)[0] - np.log(loss)
-    return float(laws.huber(residuals, 1e-3).sum())
+    return float(huber(residuals, 1e-3).sum())
 
 
 def _outliers() -> list[Check]:

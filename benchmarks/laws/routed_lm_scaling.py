@@ -14,6 +14,7 @@ from benchmarks.common import Check
 from benchmarks.laws._shared import shared
 
 from steelyard import laws
+from steelyard.laws.fitting.fit import Holdout
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.routed import (
     cutoff,
@@ -123,7 +124,7 @@ def _collapse_error(fit: laws.Fit) -> float:
     return float(np.abs(np.log10(fit.target / said) - fit.residuals / math.log(10)).max())
 
 
-def _tell(name: str, fit: laws.Fit, held: laws.Holdout) -> None:
+def _tell(name: str, fit: laws.Fit, held: Holdout) -> None:
     """Print what the numbers of a router are."""
     print(
         f"{name}: {len(fit.target)} points",

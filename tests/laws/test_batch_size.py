@@ -21,7 +21,7 @@ def noisy(seed=0, size=0.03):
     "law",
     [
         laws.law_named("steps_to_target"),
-        laws.time_compute(),
+        laws.batches.time_compute(),
         laws.law_named("batch_law"),
         laws.law_named("batch_law:tokens"),
         laws.law_named("batch_of_loss"),
@@ -43,7 +43,7 @@ def test_gradients_equal_differences_and_names_resolve(law):
 
 def test_steps_without_caps_equal_least_squares():
     steps = noisy()
-    fit = laws.fit_steps(BATCHES, steps, bootstrap=laws.Bootstrap(count=20))
+    fit = laws.batches.fit_steps(BATCHES, steps, bootstrap=laws.Bootstrap(count=20))
     expected = laws.fit(
         laws.law_named("steps_to_target"),
         {"batch": BATCHES},
@@ -64,7 +64,7 @@ def test_censored_likelihood_equals_scipy(excess):
     steps = noisy(3)
     caps = excess * CLEAN[0] * BATCHES[0] / BATCHES
     censored = steps >= caps
-    fit = laws.fit_steps(
+    fit = laws.batches.fit_steps(
         BATCHES, np.where(censored, np.nan, steps), caps, bootstrap=laws.Bootstrap(count=0)
     )
 
@@ -90,11 +90,12 @@ def test_censored_runs_count():
     steps = noisy(5)
     caps = 2.2 * CLEAN[0] * BATCHES[0] / BATCHES
     reached = np.where(steps < caps, steps, np.inf)
-    with_them = laws.critical_batch(
-        laws.fit_steps(BATCHES, reached, caps, bootstrap=laws.Bootstrap(count=30)), reference=16.0
+    with_them = laws.batches.critical_batch(
+        laws.batches.fit_steps(BATCHES, reached, caps, bootstrap=laws.Bootstrap(count=30)),
+        reference=16.0,
     )
-    as_steps = laws.critical_batch(
-        laws.fit_steps(BATCHES, np.minimum(steps, caps), bootstrap=laws.Bootstrap(count=0)),
+    as_steps = laws.batches.critical_batch(
+        laws.batches.fit_steps(BATCHES, np.minimum(steps, caps), bootstrap=laws.Bootstrap(count=0)),
         reference=16.0,
     )
     truth = 1.2 * 16 + 0.2 * 600
@@ -105,21 +106,23 @@ def test_censored_runs_count():
 
 
 def test_critical_batch_of_the_exact_law():
-    fit = laws.fit_steps(BATCHES, CLEAN, bootstrap=laws.Bootstrap(count=0))
+    fit = laws.batches.fit_steps(BATCHES, CLEAN, bootstrap=laws.Bootstrap(count=0))
     for overhead in (0.1, 0.2, 1.0):
-        found = laws.critical_batch(fit, overhead=overhead, reference=16.0)
+        found = laws.batches.critical_batch(fit, overhead=overhead, reference=16.0)
         assert found.batch.value == pytest.approx((1 + overhead) * 16 + overhead * 600, rel=1e-4)
-    assert laws.critical_batch(fit).reference == pytest.approx(16.0)
-    bent = laws.fit_steps(BATCHES, 100 + 1e6 / BATCHES**1.3, bootstrap=laws.Bootstrap(count=0))
+    assert laws.batches.critical_batch(fit).reference == pytest.approx(16.0)
+    bent = laws.batches.fit_steps(
+        BATCHES, 100 + 1e6 / BATCHES**1.3, bootstrap=laws.Bootstrap(count=0)
+    )
     fewest = minimize_scalar(
         lambda x: x + math.log(100 + 1e6 * math.exp(-1.3 * x)), bounds=(3, 8), method="bounded"
     ).x
-    assert laws.critical_batch(bent).reference == pytest.approx(math.exp(fewest), rel=0.02)
+    assert laws.batches.critical_batch(bent).reference == pytest.approx(math.exp(fewest), rel=0.02)
 
 
 def test_perfect_scaling_has_no_critical_batch():
-    fit = laws.fit_steps(BATCHES, 6e7 / BATCHES, bootstrap=laws.Bootstrap(count=0))
-    assert laws.critical_batch(fit, reference=16.0).batch.value > 1e6
+    fit = laws.batches.fit_steps(BATCHES, 6e7 / BATCHES, bootstrap=laws.Bootstrap(count=0))
+    assert laws.batches.critical_batch(fit, reference=16.0).batch.value > 1e6
 
 
 @pytest.mark.parametrize(
@@ -140,20 +143,20 @@ def test_perfect_scaling_has_no_critical_batch():
 )
 def test_bad_tables_are_refused(batch, steps, caps, message):
     with pytest.raises(FitError, match=message):
-        laws.fit_steps(batch, steps, caps)
+        laws.batches.fit_steps(batch, steps, caps)
 
 
 def test_few_batches_warn():
     with pytest.warns(SteelyardWarning, match="5 points for the 3 parameters"):
-        laws.fit_steps(BATCHES[::2], CLEAN[::2], bootstrap=laws.Bootstrap(count=0))
+        laws.batches.fit_steps(BATCHES[::2], CLEAN[::2], bootstrap=laws.Bootstrap(count=0))
 
 
 def test_critical_batch_refuses_other_laws():
     with pytest.raises(FitError, match="needs a law of batch"):
-        laws.critical_batch(laws.published["kaplan2020"].fit())
+        laws.batches.critical_batch(laws.published["kaplan2020"].fit())
     with pytest.raises(FitError, match="positive overhead"):
-        laws.critical_batch(
-            laws.fit_steps(BATCHES, CLEAN, bootstrap=laws.Bootstrap(count=0)), overhead=0.0
+        laws.batches.critical_batch(
+            laws.batches.fit_steps(BATCHES, CLEAN, bootstrap=laws.Bootstrap(count=0)), overhead=0.0
         )
 
 
@@ -178,12 +181,14 @@ def test_published_critical_batch_fits_meet():
 
 
 def test_critical_batch_at_a_loss():
-    assert laws.critical_batch_at_loss([1.0, 2.0]) == pytest.approx([2e8, 2e8 / 2 ** (1 / 0.21)])
+    assert laws.batches.critical_batch_at_loss([1.0, 2.0]) == pytest.approx(
+        [2e8, 2e8 / 2 ** (1 / 0.21)]
+    )
     loss = np.linspace(2, 5, 8)
     fit = laws.fit(
         laws.law_named("batch_of_loss"),
         {"loss": loss},
-        laws.critical_batch_at_loss(loss),
+        laws.batches.critical_batch_at_loss(loss),
         bootstrap=laws.Bootstrap(count=0),
         delta=math.inf,
     )
@@ -191,12 +196,12 @@ def test_critical_batch_at_a_loss():
         "exponent"
     ] == pytest.approx(0.21, rel=1e-3)
     with pytest.raises(FitError):
-        laws.critical_batch_at_loss([1.0, 0.0])
+        laws.batches.critical_batch_at_loss([1.0, 0.0])
 
 
 def test_tradeoff_is_the_hyperbola():
     steps = 500 * (1 + 300 / BATCHES)
-    curve = laws.tradeoff(steps, steps * BATCHES, bootstrap=laws.Bootstrap(count=20))
+    curve = laws.batches.tradeoff(steps, steps * BATCHES, bootstrap=laws.Bootstrap(count=20))
     assert (curve.steps_min.value, curve.batch_critical.value) == pytest.approx(
         (500, 300), rel=1e-5
     )
@@ -219,7 +224,7 @@ def test_tradeoff_covers_roughly():
             * (1 + 300 / BATCHES)
             * np.exp(0.05 * np.random.default_rng(seed).standard_normal(9))
         )
-        found = laws.tradeoff(
+        found = laws.batches.tradeoff(
             steps, steps * BATCHES, level=0.9, bootstrap=laws.Bootstrap(count=50, seed=seed)
         ).batch_critical
         inside.append(found.low <= 300 <= found.high)
@@ -228,31 +233,31 @@ def test_tradeoff_covers_roughly():
 
 def test_cost_optimal_batch_is_the_cheapest():
     steps = 500 * (1 + 300 / BATCHES)
-    curve = laws.tradeoff(steps, steps * BATCHES, bootstrap=laws.Bootstrap(count=0))
-    best = laws.cost_optimal_batch(curve, cost_per_step=2.0, cost_per_example=0.01)
+    curve = laws.batches.tradeoff(steps, steps * BATCHES, bootstrap=laws.Bootstrap(count=0))
+    best = laws.batches.cost_optimal_batch(curve, cost_per_step=2.0, cost_per_example=0.01)
     grid = np.geomspace(1, 1e5, 20001)
     cost = 2.0 * curve.steps(grid) + 0.01 * curve.examples(grid)
     assert best.batch == pytest.approx(grid[cost.argmin()], rel=1e-3)
     assert best.cost == pytest.approx(cost.min(), rel=1e-6)
-    assert laws.batch_for_exchange_rate([100.0, 400.0], 100.0) == pytest.approx([100, 200])
+    assert laws.batches.batch_for_exchange_rate([100.0, 400.0], 100.0) == pytest.approx([100, 200])
     with pytest.raises(FitError):
-        laws.cost_optimal_batch(curve, cost_per_step=0.0, cost_per_example=1.0)
+        laws.batches.cost_optimal_batch(curve, cost_per_step=0.0, cost_per_example=1.0)
     with pytest.raises(FitError):
-        laws.batch_for_exchange_rate(-1.0, 1.0)
+        laws.batches.batch_for_exchange_rate(-1.0, 1.0)
 
 
 def test_bad_tradeoff_tables_are_refused():
     steps = 500 * (1 + 300 / BATCHES)
     with pytest.raises(FitError, match="in every row"):
-        laws.tradeoff(steps, steps * 64)
+        laws.batches.tradeoff(steps, steps * 64)
     with pytest.raises(FitError, match="positive and finite"):
-        laws.tradeoff(np.where(steps > 5000, np.nan, steps), steps * BATCHES)
+        laws.batches.tradeoff(np.where(steps > 5000, np.nan, steps), steps * BATCHES)
     with pytest.raises(FitError, match="one of each"):
-        laws.tradeoff(steps, steps[:3])
+        laws.batches.tradeoff(steps, steps[:3])
 
 
 def test_a_censored_fit_survives_json():
-    fit = laws.fit_steps(BATCHES, noisy(), 3 * CLEAN, bootstrap=laws.Bootstrap(count=5))
+    fit = laws.batches.fit_steps(BATCHES, noisy(), 3 * CLEAN, bootstrap=laws.Bootstrap(count=5))
     assert laws.Fit.from_json(fit.to_json(), laws.law_named).law == fit.law
 
 

@@ -4,7 +4,7 @@ import scipy.optimize
 
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.minimizer import Problem, minimize
+from steelyard.laws.fitting.minimizer import Problem, huber, minimize
 
 TRUTH = laws.published["besiroglu2024"]
 LAW = laws.chinchilla()
@@ -22,7 +22,7 @@ def points(count, noise, seed, truth=TRUTH):
 def objective(law, theta, inputs, target, delta=1e-3):
     log, gradient = law.evaluate(theta[None], inputs)
     residuals = log[0] - np.log(target)
-    return laws.huber(residuals, delta).sum(), gradient[0] @ np.clip(residuals, -delta, delta)
+    return huber(residuals, delta).sum(), gradient[0] @ np.clip(residuals, -delta, delta)
 
 
 def test_recovers_the_truth_of_240_points():
@@ -216,7 +216,9 @@ def test_bad_options_are_refused():
         with pytest.raises(FitError):
             laws.Bootstrap(**options)
     with pytest.raises(FitError, match="resampling 'pairs' is not for here"):
-        laws.fit_steps([1, 2, 4, 8], [9, 6, 4, 3], bootstrap=laws.Bootstrap(resampling="pairs"))
+        laws.batches.fit_steps(
+            [1, 2, 4, 8], [9, 6, 4, 3], bootstrap=laws.Bootstrap(resampling="pairs")
+        )
     with pytest.raises(FitError, match="prior for unknown parameters gamma"):
         laws.fit(LAW, GRID, GRID_LOSS, prior={"gamma": laws.Prior(0, 1)})
 

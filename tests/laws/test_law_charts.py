@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from steelyard import laws
 from steelyard.errors import DataError, FitError, SteelyardWarning
+from steelyard.laws.fitting.profile import Profile
+from steelyard.laws.forms.named import FORMS
 from steelyard.laws.pictures.charts import fit_chart
 from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
 from steelyard.laws.pictures.growth_chart import growth_chart
@@ -170,7 +172,7 @@ def test_groups_are_colored_by_name():
 
 @pytest.mark.slow
 def test_every_form_can_be_drawn():
-    _draw([name for name in laws.FORMS if name not in ("monomial", "powers")])
+    _draw([name for name in FORMS if name not in ("monomial", "powers")])
 
 
 def test_forms_of_one_to_three_inputs_can_be_drawn():
@@ -237,7 +239,7 @@ def _profile(**changes):
         "parameters": np.ones((41, 1)),
         "is_flat": False,
     }
-    return laws.Profile(**(plain | changes))
+    return Profile(**(plain | changes))
 
 
 def test_profile_chart_says_when_a_valley_is_flat():
@@ -271,7 +273,7 @@ def test_isoflop_chart_names_exponent_and_budgets():
 def _trend(factor, seed=0):
     generator = np.random.default_rng(seed)
     year = np.sort(generator.uniform(2010, 2024, 15))
-    return laws.fit_growth(
+    return laws.growth.fit_growth(
         year,
         factor ** (year - 2010) * np.exp(0.1 * generator.standard_normal(15)),
         bootstrap=laws.Bootstrap(count=0),

@@ -209,7 +209,7 @@ def test_optima_of_cells():
 
 
 def test_recommended_quantile_minimizes_the_expected_penalty():
-    penalty, sd = laws.Penalty(0.7, 1.9), 0.4
+    penalty, sd = laws.rates.Penalty(0.7, 1.9), 0.4
     grid = np.linspace(-6, 6, 40001)
     density = norm.pdf(grid)
 
@@ -220,7 +220,7 @@ def test_recommended_quantile_minimizes_the_expected_penalty():
     assert penalty.shift == pytest.approx(best.x, abs=1e-3)
     assert penalty.expected(sd) == pytest.approx(best.fun, rel=1e-4)
     assert penalty.expected(sd, 0.5) == pytest.approx(expected(0.5), rel=1e-4)
-    assert laws.Penalty(1.0, 1.0).quantile == pytest.approx(0.5)
+    assert laws.rates.Penalty(1.0, 1.0).quantile == pytest.approx(0.5)
     assert penalty.quantile == pytest.approx(norm.cdf(best.x), abs=1e-3)
 
 
@@ -231,10 +231,10 @@ def test_published_penalty_recommends_a_low_quantile():
 
 def test_penalty_is_measured_on_both_sides():
     ratio = np.array([0.3, 0.4, 0.5, 1.0, 1.4, 2.0, 2.2, 8.0])
-    truth = laws.Penalty(0.01, 0.02)
-    found = laws.fit_penalty(ratio, truth.at(ratio) + (ratio > 4))
+    truth = laws.rates.Penalty(0.01, 0.02)
+    found = laws.rates.fit_penalty(ratio, truth.at(ratio) + (ratio > 4))
     assert (found.below, found.above) == pytest.approx((0.01, 0.02))
     with pytest.raises(FitError, match="both sides"):
-        laws.fit_penalty(ratio[:4], truth.at(ratio[:4]))
+        laws.rates.fit_penalty(ratio[:4], truth.at(ratio[:4]))
     with pytest.raises(FitError, match="positive and finite"):
-        laws.Penalty(0.0, 1.0)
+        laws.rates.Penalty(0.0, 1.0)

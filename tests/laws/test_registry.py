@@ -99,7 +99,7 @@ def test_both_critical_batches_agree_where_the_paths_meet():
     assert said("zhang2024_chinchilla_path", parameters=302e6) == pytest.approx(1360, rel=0.01)
     assert said("zhang2024_tokens", tokens=6.04e9) == pytest.approx(1360, rel=0.01)
     assert said("kaplan2020_critical_batch", loss=2.0) == pytest.approx(
-        float(laws.critical_batch_at_loss(2.0)), rel=1e-12
+        float(laws.batches.critical_batch_at_loss(2.0)), rel=1e-12
     )
 
 
@@ -129,8 +129,8 @@ def test_published_routers_have_effective_parameters_and_a_cutoff():
         2.18, abs=0.03
     )  # measured 2.180
     assert (
-        laws.effective_parameters(sbase, 368e6, 128).value
-        > laws.effective_parameters(hashed, 368e6, 128).value
+        laws.routed.effective_parameters(sbase, 368e6, 128).value
+        > laws.routed.effective_parameters(hashed, 368e6, 128).value
     )
 
 

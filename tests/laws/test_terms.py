@@ -14,8 +14,13 @@ LAWS = [
     laws.power_law("tokens", floor=False),
     laws.Law(
         name="raised",
-        term=laws.Raised(
-            laws.Sum((laws.Power("A", "alpha", "parameters"), laws.Power("B", "alpha", "tokens"))),
+        term=laws.terms.Raised(
+            laws.terms.Sum(
+                (
+                    laws.terms.Power("A", "alpha", "parameters"),
+                    laws.terms.Power("B", "alpha", "tokens"),
+                )
+            ),
             "gamma",
         ),
         parameters=(
@@ -27,13 +32,18 @@ LAWS = [
     ),
     laws.Law(
         name="capped_mix",
-        term=laws.Power(
+        term=laws.terms.Power(
             "A",
             "alpha",
-            laws.Minimum(
+            laws.terms.Minimum(
                 (
-                    laws.Product((laws.Constant("B"), laws.Raised(laws.Input("tokens"), "gamma"))),
-                    laws.Input("parameters"),
+                    laws.terms.Product(
+                        (
+                            laws.terms.Constant("B"),
+                            laws.terms.Raised(laws.terms.Input("tokens"), "gamma"),
+                        )
+                    ),
+                    laws.terms.Input("parameters"),
                 )
             ),
         ),
@@ -92,7 +102,7 @@ def test_far_away_inputs_neither_overflow_nor_underflow():
 
 
 def test_declarations_that_do_not_match_are_refused():
-    power = laws.Power("A", "alpha", "tokens")
+    power = laws.terms.Power("A", "alpha", "tokens")
     amount = laws.Parameter(name="A", transform="log", low=0, high=5, starts=(1.0,))
     with pytest.raises(FitError, match="declares parameters"):
         laws.Law(name="half", term=power, parameters=(amount,))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from steelyard.cost.why.chain import ChainStep
-from steelyard.laws import Fit
+from steelyard.laws.fitting.fitted import Fit
 from steelyard.plan.types import AllocationLike, interval
 
 __all__ = ["law_chain"]

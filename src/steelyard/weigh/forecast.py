@@ -12,8 +12,10 @@ import numpy as np
 
 from steelyard.catalog.parameters import count_parameters
 from steelyard.cost import Machine, eager_training_memory, fit_correction, training_step
-from steelyard.laws import Fit, chinchilla, fit, kaplan
 from steelyard.laws.fitting.bootstrap import Bootstrap
+from steelyard.laws.fitting.fit import fit
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.forms.chinchilla import chinchilla, kaplan
 from steelyard.quantity import Forecast
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, rung_architecture
 from steelyard.weigh.pace import Pace, drift, joined

@@ -24,7 +24,9 @@ from steelyard.data.manifest import Manifest
 from steelyard.data.shards import TokenShards
 from steelyard.data.text import default_sources, prepare
 from steelyard.files import exclusive
-from steelyard.laws import Fit, allocate, published
+from steelyard.laws.decisions.allocate import allocate
+from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.registry import published
 from steelyard.plan import Plan, plan_training
 from steelyard.quantity import Check, Forecast, Measurement, check
 from steelyard.runs import Ledger, RunStore

@@ -4,7 +4,13 @@ import cyclopts
 
 from steelyard.cli.laws.decide import allocate, next_cell, predict, registry, theory
 from steelyard.cli.laws.fitting import compare, fit, isoflop
+from steelyard.laws import QUESTIONS
 
-app = cyclopts.App(name="laws", help="Fit scaling laws to measured points and decide with them.")
+app = cyclopts.App(
+    name="laws",
+    help="Fit scaling laws to measured points and decide with them.\n\n"
+    "In Python, `steelyard.laws` holds the same verbs, and a module per further question: "
+    f"{', '.join(QUESTIONS)}.",
+)
 for verb in (fit, compare, predict, allocate, next_cell, isoflop, registry, theory):
     app.command(verb, name="next" if verb is next_cell else verb.__name__)

@@ -189,7 +189,7 @@ def registry(name: str = "", *, json: Annotated[bool, FLAG] = False) -> None:
         name: name of one law; all unless given.
         json: print JSON instead of a table.
     """
-    from steelyard.laws import published
+    from steelyard.laws.registry import published
 
     chosen = [published[name]] if name else list(published.values())
     if json:

@@ -13,7 +13,7 @@ from steelyard.runs.save import save_chart
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.laws import Fit
+    from steelyard.laws.fitting.fitted import Fit
 
 __all__ = ["compare", "fit", "isoflop"]
 
@@ -158,7 +158,7 @@ def isoflop(
         chart: file for the picture, .html, .svg, .png or .json.
         json: print JSON instead of a table.
     """
-    from steelyard.laws import isoflop as find
+    from steelyard.laws.decisions.optima.isoflop import isoflop as find
 
     if edges not in ("drop", "extend"):
         raise ConfigError(f"--edges {edges!r} is not known", hint="drop or extend")

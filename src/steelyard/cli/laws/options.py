@@ -14,7 +14,8 @@ from steelyard.runs.save import CHART_ENDINGS
 from steelyard.units import parse
 
 if TYPE_CHECKING:
-    from steelyard.laws import Fit, RunTable
+    from steelyard.laws.fitting.fitted import Fit
+    from steelyard.laws.tables.table import RunTable
 
 __all__ = [
     "FLAG",
@@ -88,7 +89,7 @@ class TableOptions:
             DataError: the file, a column or a condition is wrong.
             FitError: rows that cannot be fitted together.
         """
-        from steelyard.laws import RunTable
+        from steelyard.laws.tables.table import RunTable
 
         named = {
             "loss": self.loss,

@@ -8,16 +8,14 @@ from steelyard.runs.report import Column, Report, Section, Table, Text
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
-    from steelyard.laws import (
-        Allocation,
-        Comparison,
-        Estimate,
-        Fit,
-        IsoFlop,
-        NextCell,
-        Profile,
-        PublishedLaw,
-    )
+    from steelyard.laws.decisions.allocate import Allocation
+    from steelyard.laws.decisions.compare import Comparison
+    from steelyard.laws.decisions.next_cell import NextCell
+    from steelyard.laws.decisions.optima.isoflop import IsoFlop
+    from steelyard.laws.fitting.estimate import Estimate
+    from steelyard.laws.fitting.fitted import Fit
+    from steelyard.laws.fitting.profile import Profile
+    from steelyard.laws.registry import PublishedLaw
     from steelyard.laws.theory.random_features import RandomFeatureModel
 
 __all__ = [

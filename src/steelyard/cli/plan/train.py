@@ -15,7 +15,7 @@ from steelyard.cli.why import plain_steps, why_section
 from steelyard.config import to_plain
 from steelyard.cost import model_flops_per_token
 from steelyard.errors import ConfigError
-from steelyard.laws import Fit
+from steelyard.laws.fitting.fitted import Fit
 from steelyard.plan import Plan, plan_training
 from steelyard.plan.law_why import law_chain
 from steelyard.plan.machines import Machines, machines_of

@@ -214,7 +214,7 @@ def envelope_runs(points: Mapping[str, ArrayLike], target: str | ArrayLike) -> t
         ~(np.isfinite(compute) & (compute > 0)),
         "compute must be known and positive",
         compute,
-        "fill gmacs from the architecture: laws.contrastive_gmacs",
+        "fill gmacs from the architecture: laws.images.contrastive_gmacs",
     )
     metrics = sorted(
         {str(metric) for metric in np.atleast_1d(np.asarray(points.get("metric", "")))}
@@ -243,8 +243,8 @@ def _total_gmacs(points: Mapping[str, ArrayLike]) -> Array:
         )
     raise FitError(
         f"no compute among the columns {', '.join(points)}",
-        hint="give total_gmacs, or gmacs per sample (laws.contrastive_gmacs computes them from "
-        "the architecture) and samples",
+        hint="give total_gmacs, or gmacs per sample and samples; laws.images.contrastive_gmacs "
+        "computes gmacs from the architecture",
     )
 
 

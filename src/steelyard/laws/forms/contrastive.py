@@ -94,7 +94,7 @@ def bottleneck(fit: Fit, point: Mapping[str, Any], level: float = 0.8) -> Bottle
     if fit.law.powers != {column: (scale, power) for column, scale, power in _PARTS.values()}:
         raise FitError(
             f"law {fit.law.name} does not tell model, data and samples apart",
-            hint="fit laws.contrastive() to the runs",
+            hint="fit laws.images.contrastive() to the runs",
         )
     values = fit.draws()
     exponents = np.stack([values[exponent] for _, _, exponent in _PARTS.values()])

@@ -84,7 +84,8 @@ def line_of(fit: Fit) -> Line:
     freedom = int((weights > 0).sum()) - 2
     if freedom < 1:
         raise FitError(
-            "this growth has no points to take intervals from", hint="fit it with laws.fit_growth"
+            "this growth has no points to take intervals from",
+            hint="fit it with laws.growth.fit_growth",
         )
     years = fit.inputs["year"]
     total = float(weights.sum())
@@ -284,7 +285,8 @@ def _term(fit: Fit) -> Growth:
     """Return the growth term of a fit, or refuse another law."""
     if not isinstance(fit.law.term, Growth) or fit.law.names != ("c", "g"):
         raise FitError(
-            f"law {fit.law.name} is not exponential growth", hint="fit it with laws.fit_growth"
+            f"law {fit.law.name} is not exponential growth",
+            hint="fit it with laws.growth.fit_growth",
         )
     return fit.law.term
 
