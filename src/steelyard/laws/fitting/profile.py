@@ -25,6 +25,8 @@ _PINS_SD = (0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 18, 27, 40, 60.0)
 """Standard deviations on either side that are searched. The steps grow because the standard
 deviation is that of a parabola, and valleys of laws are longer than their bottom suggests."""
 _DRAWN = 33
+_ROUGH_ITERATIONS = 40
+"""Enough for a start of the neighbors; the few far pins that need hundreds get them from there."""
 _OWN_DRAWS = 200
 _ONE_SD = 0.6827
 """Share of a normal distribution within one standard deviation."""
@@ -199,12 +201,13 @@ class _Valley:
         found = minimize(problem, theta[None], far=False, max_iterations=500)
         return cls(problem, found.theta[0], float(found.objective[0]), index)
 
-    def pinned(self, pins: Array, starts: Array) -> tuple[Array, Array]:
+    def pinned(self, pins: Array, starts: Array, max_iterations: int = 200) -> tuple[Array, Array]:
         """Minimize with the parameter held at each of m pins.
 
         Args:
             pins: values it is held at, [m].
             starts: starts of each pin, [K, m, P].
+            max_iterations: ceiling of steps.
 
         Returns:
             Best objective above the optimum [m] and theta [m, P].
@@ -218,7 +221,7 @@ class _Valley:
         highs = np.tile(high, (len(held), 1))
         lows[:, self.index] = highs[:, self.index] = held
         fixed = replace(self.problem, low=lows, high=highs)
-        found = minimize(fixed, flat, far=False, max_iterations=200)
+        found = minimize(fixed, flat, far=False, max_iterations=max_iterations)
         objective = found.objective.reshape(rounds, count)
         best = objective.argmin(axis=0)
         thetas = found.theta.reshape(rounds, count, -1)[best, np.arange(count)]
@@ -240,7 +243,7 @@ class _Valley:
         # Along a straight valley the other parameters follow in proportion to their covariance.
         path = theta + (pins - center)[:, None] * (inverse[index] / inverse[index, index])
         starts = np.stack([np.tile(theta, (len(pins), 1)), np.clip(path, *problem.bounds)])
-        _, thetas = self.pinned(pins, starts)
+        _, thetas = self.pinned(pins, starts, _ROUGH_ITERATIONS)
         # Along a bent one a neighbor's result is the better start.
         starts = np.stack([thetas, np.roll(thetas, 1, axis=0), np.roll(thetas, -1, axis=0)])
         return pins, *self.pinned(pins, starts)
