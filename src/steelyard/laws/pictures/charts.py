@@ -151,8 +151,7 @@ def _subtitle(fit: Fit, chosen: Split, has_unseen: bool, level: float) -> list[s
         said += f"; one curve per {_EACH.get(chosen.by, 'value of ' + chosen.by.replace('_', ' '))}"
     said += "; open diamonds were not fitted" if has_unseen else ""
     said += "; points are moved along the law to their curve" if chosen.is_moved else ""
-    said += chosen.drawn_words
-    return [*lines, said]
+    return [*lines, said, *chosen.drawn_words]
 
 
 def _unseen(

@@ -170,10 +170,10 @@ def residual_chart(
         words += (
             f"; ringed: more than four robust standard deviations, {len(far)} of {len(fit.target)}"
         )
-    words += chosen.drawn_words
+    lines = [words, *chosen.drawn_words]
     return finish(
         alt.layer(*layers).properties(
-            width=PLOT_WIDTH, height=_RESIDUAL_HEIGHT, title=alt.TitleParams(title, subtitle=words)
+            width=PLOT_WIDTH, height=_RESIDUAL_HEIGHT, title=alt.TitleParams(title, subtitle=lines)
         )
     )
 

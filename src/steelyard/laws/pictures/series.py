@@ -54,6 +54,7 @@ _BINS = 6
 _SAME = 0.03
 _NO_DATA = 1e-6
 _MOVED = 1e-3
+_FARTHEST = 50
 MOST_DRAWN = 2000
 """Points of a chart: more lie on top of each other and make a page of a hundred megabytes."""
 _COUNTS = (
@@ -116,10 +117,11 @@ class Split:
     zero: float | None
 
     @property
-    def drawn_words(self) -> str:
-        """Say how many of the points are drawn where not all are; empty where all are."""
+    def drawn_words(self) -> list[str]:
+        """Say in a line how many of the points are drawn; no line where all are."""
         drawn = sum(len(item.rows) for item in self.series)
-        return f"; {drawn:,} of {len(self.x):,} points drawn" if drawn < len(self.x) else ""
+        words = f"{drawn:,} of {len(self.x):,} points drawn, the farthest from the law among them"
+        return [words] if drawn < len(self.x) else []
 
     @property
     def is_ordered(self) -> bool:
@@ -200,7 +202,8 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
     moved = max(np.abs(_shift(fit, fit.inputs, item)[item.rows]).max() for item in series)
     if len(fit.target) > MOST_DRAWN:
         share = MOST_DRAWN / len(fit.target)
-        series = tuple(_sampled(item, fit.inputs[chosen], share) for item in series)
+        far = np.argsort(-np.abs(fit.residuals))[:_FARTHEST]
+        series = tuple(_sampled(item, fit.inputs[chosen], share, far) for item in series)
     return Split(chosen, colour, series, bool(moved > _MOVED), *_without_zero(fit.inputs[chosen]))
 
 
@@ -326,12 +329,13 @@ def drawn_rows(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
-def _sampled(series: Series, column: Array, share: float) -> Series:
-    """Keep a share of the rows, and both ends along the axis."""
+def _sampled(series: Series, column: Array, share: float, far: NDArray[np.int64]) -> Series:
+    """Keep a share of the rows, both ends along the axis, and those far from the law."""
     rows = series.rows
     ends = rows[[column[rows].argmin(), column[rows].argmax()]]
     own = drawn_rows(rows, max(round(share * len(rows)), 1))
-    return replace(series, rows=np.union1d(own, ends))
+    far = np.intersect1d(far, rows)
+    return replace(series, rows=np.unique(np.concatenate([own, ends, far])))
 
 
 def _one(fit: Fit, along: str, by: str, rows: NDArray[np.int64], label: str) -> Series:
