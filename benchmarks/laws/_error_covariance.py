@@ -3,8 +3,7 @@
 import numpy as np
 
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.mean_field.dynamics import Dynamics
-from steelyard.laws.theory.mean_field.losses import circle, closed_form, node_pairs
+from steelyard.laws.theory.mean_field.losses import Dynamics, circle, closed_form, node_pairs
 
 __all__ = ["error_covariance"]
 

@@ -43,7 +43,7 @@ def run(quick: bool) -> list[Check]:
     checks = [
         Check(
             f"1 {series} growth per two years, error against {factor}",
-            abs(laws.growth.growth_per_two_years(trends[series]).value - factor),
+            abs(laws.growth.growth_in(trends[series], 2.0).value - factor),
             bar,
             "lower",
         )
@@ -51,7 +51,7 @@ def run(quick: bool) -> list[Check]:
     ]
     inside = 0
     for series, (factor, _) in _PUBLISHED.items():
-        said = laws.growth.growth_per_two_years(trends[series], intervals="bootstrap")
+        said = laws.growth.growth_in(trends[series], 2.0, intervals="bootstrap")
         inside += said.low <= factor <= said.high
     _print_forecast(trends)
     return [
@@ -63,8 +63,8 @@ def run(quick: bool) -> list[Check]:
 
 def _print_trend(trend: Fit) -> None:
     """Print one trend with both intervals."""
-    t = laws.growth.growth_per_two_years(trend)
-    resampled = laws.growth.growth_per_two_years(trend, intervals="bootstrap")
+    t = laws.growth.growth_in(trend, 2.0)
+    resampled = laws.growth.growth_in(trend, 2.0, intervals="bootstrap")
     doubling = laws.growth.doubling_time_years(trend)
     last = laws.growth.last_residual(trend)
     print(
@@ -103,7 +103,7 @@ def _print_forecast(trends: dict[str, Fit]) -> None:
 def _catalog() -> list[Check]:
     """Compare the growth of three quantities of the same chips of our catalog."""
     trends = [laws.growth.chip_trend(quantity, scale_up=True) for quantity in _CHIP_QUANTITIES]
-    flops, memory, link = (laws.growth.growth_per_two_years(trend).value for trend in trends)
+    flops, memory, link = (laws.growth.growth_in(trend, 2.0).value for trend in trends)
     for trend in trends:
         _print_trend(trend)
     slopes = [

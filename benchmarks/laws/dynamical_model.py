@@ -22,8 +22,7 @@ from benchmarks.laws._probes import Array, Probes
 
 from steelyard.errors import BackendError, DataError
 from steelyard.laws.theory.kernel import from_kernel
-from steelyard.laws.theory.mean_field.dynamics import Dynamics
-from steelyard.laws.theory.mean_field.losses import mean_field
+from steelyard.laws.theory.mean_field.losses import Dynamics, mean_field
 from steelyard.laws.theory.random_features import RandomFeatureModel
 
 PAPER = ["59-dynamical-model"]

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from benchmarks.laws._error_covariance import error_covariance
 
-from steelyard.laws.theory.mean_field.dynamics import Dynamics, learning_rate_limit
 from steelyard.laws.theory.mean_field.losses import (
+    Dynamics,
     fluctuations,
+    learning_rate_limit,
     mean_field,
     ridge_losses,
 )

@@ -12,7 +12,7 @@ from steelyard.laws.forms.growth_line import (
     crossing_year,
     doubling_time_years,
     forecast_growth,
-    growth_per_two_years,
+    growth_in,
     growth_per_year,
     last_residual,
 )
@@ -27,7 +27,7 @@ __all__ = [
     "fit_growth",
     "forecast_growth",
     "growth",
-    "growth_per_two_years",
+    "growth_in",
     "growth_per_year",
     "last_residual",
     "rank_at_publication",

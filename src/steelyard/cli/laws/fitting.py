@@ -60,12 +60,9 @@ def fit(
 
     chart_file(chart)  # a wrong name is refused before minutes of fitting
     wanted = laws.law_named(law).fix(**numbers(fix, "--fix"))
-    if bootstraps < 0 or seed < 0:
-        raise ConfigError("--bootstraps and --seed are at least 0")
+    bootstrap = laws.Bootstrap(count=bootstraps, seed=seed)
     points = (table or TableOptions()).read(file)
-    fitted = laws.fit(
-        wanted, points, target, bootstrap=laws.Bootstrap(count=bootstraps, seed=seed), delta=delta
-    )
+    fitted = laws.fit(wanted, points, target, bootstrap=bootstrap, delta=delta)
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
 

@@ -128,13 +128,13 @@ def pool_frontier(
             for names in chosen
         ]
     )
-    flat = fit.errors(np.repeat(shares, len(seen), axis=0), sizes, np.tile(seen, len(chosen)))
-    errors = flat.reshape(-1, len(chosen), len(seen))
+    errors = fit.errors(
+        np.repeat(shares, len(seen), axis=0), sizes, np.tile(seen, len(chosen))
+    ).reshape(-1, len(chosen), len(seen))
     best = errors[0].argmin(axis=0)
-    changes = np.flatnonzero(np.diff(best))
     crossings = tuple(
         _crossing(errors, np.log(seen), chosen, int(best[at]), int(best[at + 1]), int(at), level)
-        for at in changes
+        for at in np.flatnonzero(np.diff(best))
     )
     return PoolFrontier(
         budgets=seen, candidates=chosen, errors=errors[0], best=best, crossings=crossings
@@ -189,14 +189,13 @@ def curate(
         if weights == "best"
         else _by_size(fit, pools, sizes)
     )
-    said = fit.predict(
-        drawn, samples, level, pool_sizes=dict(zip(fit.pools, sizes.tolist(), strict=True))
-    )
     return Curation(
         samples=float(samples),
         pools=pools,
         weights=drawn,
-        error=said.first,
+        error=fit.predict(
+            drawn, samples, level, pool_sizes=dict(zip(fit.pools, sizes.tolist(), strict=True))
+        ).first,
         rejected=tuple((frontier.candidates[row], float(errors[row])) for row in order[1:]),
         crossings=frontier.crossings,
         value_of_more={
@@ -253,8 +252,7 @@ def _move_shares(
     fit: PoolFit, shares: Array, rows: list[int], sizes: Array, samples: float
 ) -> tuple[Array, float]:
     """Move share between pairs of pools while the error falls; return shares and error."""
-    point = _at_optimum(fit)
-    error = float(point.errors(shares[None], sizes, np.array([samples]))[0, 0])
+    error = float(_errors(fit, shares[None], sizes, samples)[0])
     step = 0.25
     while step > _FINEST_STEP:
         moves = []
@@ -265,7 +263,7 @@ def _move_shares(
             moves.append(moved)
         if not moves:
             break
-        trial = point.errors(np.stack(moves), sizes, np.full(len(moves), samples))[0]
+        trial = _errors(fit, np.stack(moves), sizes, samples)
         if trial.min() < error - 1e-12:
             shares, error = moves[int(trial.argmin())], float(trial.min())
         else:
@@ -273,9 +271,10 @@ def _move_shares(
     return shares, error
 
 
-def _at_optimum(fit: PoolFit) -> PoolFit:
-    """Drop the bootstrap, where only the optimum is asked for."""
-    return replace(fit, fit=replace(fit.fit, samples=fit.fit.samples[:0]))
+def _errors(fit: PoolFit, shares: Array, sizes: Array, samples: float) -> Array:
+    """Return the errors of shares [C, P] at the optimum, without the bootstrap's, [C]."""
+    point = replace(fit, fit=replace(fit.fit, samples=fit.fit.samples[:0]))
+    return point.errors(shares, sizes, np.full(len(shares), samples))[0]
 
 
 def _value(
@@ -288,15 +287,12 @@ def _value(
     kind: str,
 ) -> float:
     """Return the fall of the error when a pool grows; draws by size follow the new sizes."""
-    point = _at_optimum(fit)
     grown = sizes.copy()
     grown[fit.pools.index(pool)] += more
     before = fit.shares(weights, sizes)
     after = before if kind == "best" else fit.shares(_by_size(fit, tuple(weights), grown), grown)
-    seen = np.array([samples])
-    return float(
-        point.errors(before[None], sizes, seen)[0, 0] - point.errors(after[None], grown, seen)[0, 0]
-    )
+    fall = _errors(fit, before[None], sizes, samples) - _errors(fit, after[None], grown, samples)
+    return float(fall[0])
 
 
 def _by_size(fit: PoolFit, pools: Sequence[str], sizes: Array) -> dict[str, float]:
@@ -352,10 +348,9 @@ def _crossing(
 ) -> Crossing:
     """Interpolate where two candidates are equal, for the optimum and each bootstrap."""
     ahead = errors[:, after] - errors[:, before]
-    own = _zero(ahead[0], logs, at)
     samples = np.array([_first_zero(row, logs) for row in ahead[1:]])
     return Crossing(
-        Estimate.of(float(np.exp(own)), np.exp(samples), level),
+        Estimate.of(float(np.exp(_zero(ahead[0], logs, at))), np.exp(samples), level),
         candidates[before],
         candidates[after],
     )

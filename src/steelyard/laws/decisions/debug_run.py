@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from steelyard.errors import FitError
+from steelyard.laws.fitting.points import check_positive
 from steelyard.laws.forms.learning_curves.learning_curve import CurveFit
 
 __all__ = ["Diagnosis", "debug_run"]
@@ -73,11 +73,7 @@ def debug_run(
     Source: Hestness et al. 2017 (arXiv 1712.00409), section 6.1 (debugging models by their learning
         curves).
     """
-    if not (math.isfinite(error) and error > 0 and samples > 0):
-        raise FitError(
-            f"{samples:g} samples with error {error:g}: both must be positive and finite",
-            hint="a diverged run needs no curve",
-        )
+    check_positive("a diverged run needs no curve", samples=samples, error=error)
     said = curve.fit.predict({"samples": float(samples)}, _LEVEL).first
     expected = said.value
     above = math.log(error / expected)

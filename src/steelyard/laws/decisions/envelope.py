@@ -171,12 +171,11 @@ def fit_envelope(
         _bootstrap(x, y, reduce, line, theta, bootstrap),
         *_law().bounds,
     )
-    rows = _best_rows(x, y, edges) if stat == "min" else np.zeros(0, dtype=np.int64)
     resampling = "none" if not len(samples) else "pairs" if len(x) >= _FEW_RUNS else "noise"
     return Envelope(
         fit=_as_fit(theta, samples, reduce(x, y), resampling, bootstrap.seed, source),
         stat=stat,
-        rows=rows,
+        rows=_best_rows(x, y, edges) if stat == "min" else np.zeros(0, dtype=np.int64),
         num_runs=len(x),
     )
 

@@ -41,9 +41,8 @@ def rank_at_publication(year: ArrayLike, compute: ArrayLike) -> NDArray[np.int64
         compute at their release.
     """
     years, size = _columns(year, compute)
-    known = np.isfinite(size)
     larger = (size[None, :] > size[:, None]) & (years[None, :] <= years[:, None])
-    return np.where(known, 1 + larger.sum(axis=1), 0).astype(np.int64)
+    return np.where(np.isfinite(size), 1 + larger.sum(axis=1), 0).astype(np.int64)
 
 
 def top_at_publication(year: ArrayLike, compute: ArrayLike, count: int = 10) -> NDArray[np.bool_]:
@@ -105,6 +104,5 @@ def _columns(
             hint="give one of each per model",
         )
     refuse_rows(~np.isfinite(years), "years must be finite", years, "drop models without a date")
-    unknown = "give NaN where compute is unknown"
-    refuse_rows(size <= 0, "compute must be positive", size, unknown)
+    refuse_rows(size <= 0, "compute must be positive", size, "give NaN where compute is unknown")
     return years, size

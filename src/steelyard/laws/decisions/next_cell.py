@@ -106,7 +106,6 @@ def next_cell(
 
 def _cost(columns: Mapping[str, Array], flops: ArrayLike | None) -> Array:
     """Return each candidate's FLOP, [m]."""
-    count = len(next(iter(columns.values())))
     if flops is None:
         if not {"parameters", "tokens"} <= set(columns):
             raise FitError(
@@ -114,7 +113,7 @@ def _cost(columns: Mapping[str, Array], flops: ArrayLike | None) -> Array:
                 hint="give flops=, one number per candidate",
             )
         return 6.0 * columns["parameters"] * columns["tokens"]
-    return positive_column("flops", flops, count)
+    return positive_column("flops", flops, len(next(iter(columns.values()))))
 
 
 def _spread(

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError
 from steelyard.laws.decisions.envelope import Envelope, envelope_runs, fit_envelope
 from steelyard.laws.fitting.bootstrap import Bootstrap
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.points import named_column
 from steelyard.laws.fitting.terms import Array
 
@@ -103,19 +103,21 @@ def compare_sources(
         mine = labels == name
         # A bin with one run has no lower envelope.
         stat = "min" if mine.sum() >= 2 * bins else "line"
-        runs = {"total_gmacs": compute[mine]}
         envelopes[name] = fit_envelope(
-            runs,
+            {"total_gmacs": compute[mine]},
             error[mine],
             bins=bins,
             stat=stat,
             bootstrap=replace(bootstrap, seed=bootstrap.seed + index),
             source=name,
         )
-    pairs = tuple(
-        _pair(one, other, envelopes, level) for one, other in itertools.combinations(names, 2)
+    return SourceComparison(
+        envelopes=envelopes,
+        pairs=tuple(
+            _pair(one, other, envelopes, level) for one, other in itertools.combinations(names, 2)
+        ),
+        level=level,
     )
-    return SourceComparison(envelopes=envelopes, pairs=pairs, level=level)
 
 
 def _pair(first: str, second: str, envelopes: Mapping[str, Envelope], level: float) -> SourcePair:
@@ -142,8 +144,8 @@ def _crossing(value: Array, drawn: Array, level: float, is_told_apart: bool) -> 
     if not is_told_apart:
         return Estimate(point, 0.0, math.inf)
     logs = drawn[:, 0] / np.where(drawn[:, 1] == 0, np.nan, drawn[:, 1])
-    low, high = np.nanquantile(logs, tails(level))
-    return Estimate(point, min(_exp(low), point), max(_exp(high), point))
+    found = Estimate.of(value[0] / value[1], logs, level)
+    return Estimate(point, _exp(found.low), _exp(found.high))
 
 
 def _exp(log: float) -> float:

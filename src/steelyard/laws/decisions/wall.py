@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from steelyard.errors import CatalogError, FitError
 from steelyard.laws.fitting.estimate import Estimate, student
 from steelyard.laws.fitting.fitted import Fit, Prediction
+from steelyard.laws.fitting.points import check_positive
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.growth import fit_growth
 from steelyard.laws.forms.growth_line import line_of, years_to_gain
@@ -124,13 +125,7 @@ def wall(
     Source: Gholami et al. 2024 (arXiv 2403.14123). The interval of the difference of two slopes is
         Welch's.
     """
-    if not (
-        balance_now > 0 and bytes_per_weight > 0 and math.isfinite(balance_now * bytes_per_weight)
-    ):
-        raise FitError(
-            f"balance {balance_now:g} FLOP/byte and {bytes_per_weight:g} bytes per weight must be "
-            f"positive"
-        )
+    check_positive(balance_now=balance_now, bytes_per_weight=bytes_per_weight)
     top, bottom = line_of(compute), line_of(bandwidth)
     slope = top.slope - bottom.slope
     sd = math.hypot(top.slope_sd, bottom.slope_sd)
@@ -217,18 +212,15 @@ def chip_points(
         raise CatalogError(
             f"no trend of {quantity!r}", hint=f"choose from {', '.join(_QUANTITIES)}"
         )
-    years, values, names = [], [], []
+    rows = []
     for name in catalog.names("accelerators"):
         chip = catalog.accelerator(name)
         peak = _peak(chip.peak_flops_per_s, dtypes)
         value = peak if quantity == "peak_flops_per_s" else float(getattr(chip, quantity))
-        if chip.kind == "cpu" or chip.confidence == "measured" or chip.year < since or not value:
-            continue
-        if scale_up and not (peak and chip.scale_up_bytes_per_s):
-            continue
-        years.append(float(chip.year))
-        values.append(value)
-        names.append(name)
+        is_chip = chip.kind != "cpu" and chip.confidence != "measured" and chip.year >= since
+        if is_chip and value and (not scale_up or (peak and chip.scale_up_bytes_per_s)):
+            rows.append((float(chip.year), value, name))
+    years, values, names = zip(*rows, strict=True) if rows else ((), (), ())
     return np.array(years), np.array(values), tuple(names)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.points import check_positive
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["bisect", "input_for"]
@@ -64,8 +65,7 @@ def input_for(
             f"law {fit.law.name} with inputs {', '.join(fit.law.inputs)} cannot be inverted: one "
             f"input and its points are needed"
         )
-    if not (math.isfinite(target) and target > 0):
-        raise FitError(f"the wanted value {target} must be positive and finite")
+    check_positive(wanted_value=target)
     name = fit.law.inputs[0]
     known = np.log(fit.inputs[name])
     room = (_FAR_DECADES if extrapolate else _DECADES) * math.log(10)

@@ -12,8 +12,19 @@ from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Grouped
 
-__all__ = ["Points", "check_inputs", "named_column", "positive_column", "refuse_rows"]
+__all__ = [
+    "Points",
+    "check_inputs",
+    "check_positive",
+    "named_column",
+    "positive_column",
+    "positive_columns",
+    "refuse_rows",
+]
 
+_NOT_POSITIVE = (
+    "drop those rows; a loss of NaN is a diverged run, and one of 0 or less has no logarithm"
+)
 _SAME_AXIS_SD = 0.03
 """Log inputs that leave less than 3 % of spread beside a straight line do not separate two
 exponents."""
@@ -154,13 +165,14 @@ def _column(name: str, values: ArrayLike, count: int) -> Array:
     return np.array(np.broadcast_to(column, (count,)))
 
 
-def positive_column(name: str, values: ArrayLike, count: int) -> Array:
+def positive_column(name: str, values: ArrayLike, count: int, hint: str = _NOT_POSITIVE) -> Array:
     """Turn values into a positive finite column.
 
     Args:
         name: name of the column, for messages.
         values: values in natural units, [count] or a single number.
         count: rows of the table.
+        hint: what to do about rows that are not.
 
     Returns:
         The column as float64, [count].
@@ -173,9 +185,54 @@ def positive_column(name: str, values: ArrayLike, count: int) -> Array:
         ~(np.isfinite(column) & (column > 0)),
         f"{name} must be positive and finite",
         column,
-        "drop those rows; a loss of NaN is a diverged run, and one of 0 or less has no logarithm",
+        hint,
     )
     return column
+
+
+def positive_columns(
+    columns: Mapping[str, ArrayLike], hint: str = _NOT_POSITIVE
+) -> dict[str, Array]:
+    """Turn columns of one table into positive finite ones.
+
+    Args:
+        columns: values by name in natural units, [n] each.
+        hint: what to do about rows that are not.
+
+    Returns:
+        The columns as float64, [n] each, in the order given.
+
+    Raises:
+        FitError: the columns differ in length, or hold what is not positive and finite.
+    """
+    shapes = {name: np.shape(values) for name, values in columns.items()}
+    if len(set(shapes.values())) != 1:
+        raise FitError(
+            f"columns have different lengths or shapes: {shapes}; one of each per run is needed"
+        )
+    return {
+        name: positive_column(name, values, np.size(values), hint)
+        for name, values in columns.items()
+    }
+
+
+def check_positive(hint: str = "", **numbers: float) -> None:
+    """Refuse single numbers that are not positive and finite.
+
+    Args:
+        hint: what to do about them.
+        **numbers: value by name; an underscore in a name is printed as a blank.
+
+    Raises:
+        FitError: some number is not; all of these are shown.
+    """
+    bad = [
+        f"{name.replace('_', ' ')} {number:g}"
+        for name, number in numbers.items()
+        if not (np.isfinite(number) and number > 0)
+    ]
+    if bad:
+        raise FitError(f"{' and '.join(bad)} must be positive and finite", hint=hint)
 
 
 def refuse_rows(is_bad: NDArray[np.bool_], rule: str, column: Array, hint: str) -> None:

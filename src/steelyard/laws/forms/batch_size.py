@@ -13,6 +13,7 @@ from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.inversion import bisect
 from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.points import positive_columns
 from steelyard.laws.fitting.terms import Array, Constant, Input, Product, Sum
 from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.terms import Number, Quotient, positive
@@ -227,15 +228,9 @@ def tradeoff(
 
     Source: McCandlish et al. 2018 (arXiv 1812.06162), section 2.3.
     """
-    step = np.asarray(steps, dtype=np.float64)
-    example = np.asarray(examples, dtype=np.float64)
-    if step.shape != example.shape or step.ndim != 1:
-        raise FitError(f"steps {step.shape} and examples {example.shape}: give one of each per run")
-    if not (np.isfinite(step) & np.isfinite(example) & (step > 0) & (example > 0)).all():
-        raise FitError(
-            "steps and examples must be positive and finite",
-            hint="give a run that missed the target its cap as steps",
-        )
+    step, example = positive_columns(
+        {"steps": steps, "examples": examples}, "give a run that missed the target its cap as steps"
+    ).values()
     fitted = fit_censored(
         time_compute(), {"batch": example / step}, step, caps, bootstrap=bootstrap
     )

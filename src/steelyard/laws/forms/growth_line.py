@@ -24,9 +24,7 @@ __all__ = [
     "doubling_time_years",
     "forecast_growth",
     "growth_in",
-    "growth_per_two_years",
     "growth_per_year",
-    "is_far",
     "last_residual",
     "line_of",
     "years_to_gain",
@@ -122,11 +120,6 @@ def growth_per_year(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -
     return growth_in(fit, 1.0, level, intervals)
 
 
-def growth_per_two_years(fit: Fit, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
-    """Return the factor by which the value grows in two years; see `growth_per_year`."""
-    return growth_in(fit, 2.0, level, intervals)
-
-
 def growth_in(fit: Fit, years: float, level: float = 0.95, intervals: Intervals = "t") -> Estimate:
     """Return the factor by which the value grows in some years; see `growth_per_year`."""
     slope = _slope(fit, level, intervals)
@@ -177,8 +170,8 @@ def crossing_year(
         intervals: "t" or "bootstrap".
 
     Returns:
-        Decimal years; an end that the points do not bound is infinite. Warns when the crossing is
-        far, see `is_far`.
+        Decimal years; an end that the points do not bound is infinite. Warns of a
+        crossing more than twice the span of the points beyond them.
 
     Raises:
         FitError: the threshold is not positive, or the trend is flat.
@@ -223,7 +216,7 @@ def forecast_growth(fit: Fit, year: ArrayLike, level: float = 0.8) -> Prediction
 
     The interval is Student's for a new value: it holds the noise of one value and the uncertainty
     of the line, which widens away from the points. It knows nothing of a trend that bends; warns
-    when a year is far, see `is_far`.
+    of a year more than twice the span of the points beyond them.
 
     Args:
         fit: fit of `growth`.
@@ -238,12 +231,6 @@ def forecast_growth(fit: Fit, year: ArrayLike, level: float = 0.8) -> Prediction
     middle = line.level + line.slope * (years - line.center)
     sd = np.sqrt(line.noise**2 + line.level_sd**2 + (line.slope_sd * (years - line.center)) ** 2)
     return band(middle[None], level, noise=sd, freedom=line.freedom)
-
-
-def is_far(fit: Fit, year: float) -> bool:
-    """Say whether a year lies beyond the points by more than twice the years they span."""
-    line = line_of(fit)
-    return max(year - line.last, line.first - year) > _FAR_SPANS * (line.last - line.first)
 
 
 def last_residual(fit: Fit) -> Estimate:
@@ -292,9 +279,9 @@ def _term(fit: Fit) -> Growth:
 
 
 def _warn_if_far(fit: Fit, year: float) -> None:
-    """Flag a year beyond the points by more than twice their span."""
-    if is_far(fit, year):
-        line = line_of(fit)
+    """Flag a year beyond the points by more than twice the years they span."""
+    line = line_of(fit)
+    if max(year - line.last, line.first - year) > _FAR_SPANS * (line.last - line.first):
         warnings.warn(
             f"year {year:.1f} lies more than twice the observed span ({line.first:.1f} to "
             f"{line.last:.1f}) beyond the points",

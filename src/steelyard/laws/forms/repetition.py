@@ -14,6 +14,7 @@ from steelyard.errors import FitError
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law, Parameter
+from steelyard.laws.fitting.points import check_positive
 from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.terms import (
     Array,
@@ -233,13 +234,7 @@ def effective_tokens(fit: Fit, unique_tokens: float, epochs: float, level: float
 
     Source: Muennighoff et al. 2023 (arXiv 2305.16264), equation 5.
     """
-    if not (
-        np.isfinite(unique_tokens) and unique_tokens > 0 and np.isfinite(epochs) and epochs > 0
-    ):
-        raise FitError(
-            f"{unique_tokens:g} unique tokens and {epochs:g} epochs: both must be positive and "
-            f"finite"
-        )
+    check_positive(unique_tokens=unique_tokens, epochs=epochs)
     return _derived(
         fit, lambda constant, decay: unique_tokens * _passes(epochs, constant, decay), level
     )

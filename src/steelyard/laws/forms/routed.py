@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
-from steelyard.laws.fitting.estimate import Estimate, tails
+from steelyard.laws.fitting.estimate import Estimate, band
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.points import positive_column, refuse_rows
@@ -224,7 +224,7 @@ def effective_parameters(
         (values["a"] + values["c"] * spread) * np.log10(size)
         + values["b"] * (spread - np.log10(values["E_start"]))
     ) / dense
-    return _interval(10**log, level)
+    return band(_LN10 * log, level)
 
 
 def level_curve(fit: Fit, loss: float, experts: ArrayLike, level: float = 0.8) -> Prediction:
@@ -252,12 +252,11 @@ def level_curve(fit: Fit, loss: float, experts: ArrayLike, level: float = 0.8) -
         )
     values = _values(fit)
     spread = _log10_spread(values, _columns(1.0, experts)[1])
+    log = (math.log10(loss) - values["d"] - values["b"] * spread) / (
+        values["a"] + values["c"] * spread
+    )
     with np.errstate(over="ignore"):
-        sizes = 10 ** (
-            (math.log10(loss) - values["d"] - values["b"] * spread)
-            / (values["a"] + values["c"] * spread)
-        )
-    return _interval(sizes, level)
+        return band(_LN10 * log, level)
 
 
 def cutoff(fit: Fit, level: float = 0.8) -> Estimate:
@@ -327,9 +326,3 @@ def _log10_spread(values: Mapping[str, Array], experts: Array) -> Array:
     """Return log10 Eh, [1 + B, n]."""
     logs = {name: np.log(values[name]) for name in ("E_start", "E_max")}
     return _log_spread(logs, experts)[0] / _LN10
-
-
-def _interval(values: Array, level: float) -> Prediction:
-    """Take the first row as the value and the others as its bootstraps, [1 + B, n]."""
-    low, high = np.quantile(values[1:] if len(values) > 1 else values, tails(level), axis=0)
-    return Prediction(values[0], np.minimum(low, values[0]), np.maximum(high, values[0]))

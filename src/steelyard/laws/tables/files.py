@@ -121,16 +121,9 @@ def _read_csv(content: bytes, where: str, separator: str) -> "polars.DataFrame":
     frame = frame.rename({name: name.strip() for name in frame.columns})
     words = [name for name in frame.columns if frame[name].dtype == polars.String]
     # Blanks around a number make a column of words of it.
+    read = [frame[name].str.strip_chars().cast(polars.Float64, strict=False) for name in words]
     return frame.with_columns(
-        polars.col(name).str.strip_chars().cast(polars.Float64, strict=False).alias(name)
-        for name in words
-        if _are_padded_numbers(frame[name])
+        column
+        for column in read
+        if len(column) > 0 and column.null_count() == frame[column.name].null_count()
     )
-
-
-def _are_padded_numbers(column: "polars.Series") -> bool:
-    """Return whether every value of a column of words is a number with blanks around it."""
-    import polars
-
-    read = column.str.strip_chars().cast(polars.Float64, strict=False)
-    return len(column) > 0 and read.null_count() == column.null_count()

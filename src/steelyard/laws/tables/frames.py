@@ -109,23 +109,19 @@ def word_columns(frame: "polars.DataFrame", numbers: Mapping[str, Array]) -> dic
     Returns:
         The columns, [n] words each.
     """
-    import polars
-
     return {
-        name: np.array(frame[name].cast(polars.String).fill_null("").to_list(), dtype=np.str_)
+        name: np.array(frame[name].cast(str).fill_null("").to_list(), dtype=np.str_)
         for name in frame.columns
-        if name not in numbers and frame[name].dtype in (polars.String, polars.Categorical)
+        if name not in numbers and str(frame[name].dtype).startswith(("String", "Categorical"))
     }
 
 
 def _numbers(frame: "polars.DataFrame", name: str, role: str, where: str) -> Array:
     """Take a column that must be numbers, or name the rows that are not."""
-    import polars
-
     column = frame[name]
     called = name if name == role else f"{name} ({role})"
-    if column.dtype == polars.String:
-        numbers = column.str.strip_chars().cast(polars.Float64, strict=False)
+    if str(column.dtype) == "String":
+        numbers = column.str.strip_chars().cast(float, strict=False)
         bad = np.flatnonzero((numbers.is_null() & column.is_not_null()).to_numpy())
         if len(bad):
             raise DataError(
@@ -151,11 +147,7 @@ def _numbers(frame: "polars.DataFrame", name: str, role: str, where: str) -> Arr
 
 def _plain(frame: "polars.DataFrame", name: str) -> Array:
     """Turn a numeric or boolean column into float64, missing as NaN."""
-    import polars
-
-    return np.array(
-        frame[name].cast(polars.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64
-    )
+    return np.array(frame[name].cast(float).fill_null(float("nan")).to_numpy(), dtype=np.float64)
 
 
 def store_frame(

@@ -126,9 +126,6 @@ def draw(
     log += np.where(is_outlier, _OUTLIER_LOG_SIZE * generator.standard_normal(count), 0.0)
     is_diverged = generator.random(count) < diverged
     log += np.where(is_diverged, generator.uniform(*_DIVERGED_LOG_RANGE, count), 0.0)
-    source = (
-        f"drawn from {law.name}, log noise {noise:g}, outliers {outliers:g}, diverged {diverged:g}"
-    )
     return GeneratedRuns(
         MappingProxyType({**columns, target: np.exp(log)}),
         target,
@@ -136,7 +133,7 @@ def draw(
         dict(params),
         is_outlier,
         is_diverged,
-        source,
+        f"drawn from {law.name}, log noise {noise:g}, outliers {outliers:g}, diverged {diverged:g}",
     )
 
 
@@ -168,9 +165,12 @@ def random_feature_runs(
         ConfigError: as for `RandomFeatureModel.loss`.
     """
     when = np.atleast_1d(np.asarray(steps, dtype=np.int64))
-    sizes = np.atleast_1d(np.asarray(widths, dtype=np.float64))
     examples = np.atleast_1d(np.asarray(samples, dtype=np.float64))
-    rows = [(width, count) for width in sizes for count in examples]
+    rows = [
+        (width, count)
+        for width in np.atleast_1d(np.asarray(widths, dtype=np.float64))
+        for count in examples
+    ]
     clean = np.concatenate([model.loss(when, width, count).test for width, count in rows])
     width_column, sample_column = np.repeat(np.array(rows), len(when), axis=0).T
     steps_column = np.tile(when.astype(np.float64), len(rows))
@@ -285,9 +285,8 @@ def learning_curve_grid(samples: float = 2**20, shards: int = 12, *, repeats: in
             f"{shards} shards of {samples:g} samples, {repeats} runs each: 2 shards, 1 run and 1 "
             f"sample are the least"
         )
-    sizes = np.floor(samples / 2.0 ** np.arange(shards - 1, -1, -1))
     return {
-        "samples": np.repeat(sizes, repeats),
+        "samples": np.repeat(np.floor(samples / 2.0 ** np.arange(shards - 1, -1, -1)), repeats),
         "shard": np.repeat(np.arange(1.0, shards + 1), repeats),
     }
 

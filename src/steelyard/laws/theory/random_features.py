@@ -16,8 +16,12 @@ from steelyard.laws.theory.mean_field.answers import (
     ResourceBottleneck,
     TheoryExponents,
 )
-from steelyard.laws.theory.mean_field.dynamics import Dynamics, learning_rate_limit
-from steelyard.laws.theory.mean_field.losses import mean_field, ridge_losses
+from steelyard.laws.theory.mean_field.losses import (
+    Dynamics,
+    learning_rate_limit,
+    mean_field,
+    ridge_losses,
+)
 from steelyard.laws.theory.simulation import SimulatedCurves, simulate_run
 from steelyard.laws.theory.spectrum import Spectrum
 
@@ -70,10 +74,12 @@ class RandomFeatureModel:
         """Make the spectrum and refuse dials outside their ranges."""
         if self.spectrum is None:
             object.__setattr__(self, "spectrum", Spectrum.power_law(self.a, self.b, self.modes))
-        is_momentum = 0 <= self.momentum <= _LARGEST_MOMENTUM
         require(
             self,
-            momentum=(is_momentum, f"between 0 and {_LARGEST_MOMENTUM}"),
+            momentum=(
+                (0 <= self.momentum <= _LARGEST_MOMENTUM),
+                f"between 0 and {_LARGEST_MOMENTUM}",
+            ),
             label_noise=(0 <= self.label_noise < np.inf, "at least 0 and finite"),
             learning_rate=(0 < self.learning_rate < np.inf, "positive and finite"),
         )
@@ -149,8 +155,7 @@ class RandomFeatureModel:
         """
         if students < 1:
             raise ConfigError(f"{students} students make no ensemble, at least 1 is needed")
-        dynamics = self._stable(width, samples)
-        losses = mean_field(dynamics, _steps(steps))
+        losses = mean_field(self._stable(width, samples), _steps(steps))
         common = {
             "samples": losses.shared_samples,
             "features": losses.shared_features,
@@ -216,8 +221,13 @@ class RandomFeatureModel:
                 "a simulation needs one generator per run, none is given",
                 hint="numpy.random.default_rng(seed) makes one",
             )
-        runs = [simulate_run(dynamics, last, batch, generator) for generator in generators]
-        test, train = (np.array(column) for column in zip(*runs, strict=True))
+        test, train = (
+            np.array(column)
+            for column in zip(
+                *[simulate_run(dynamics, last, batch, generator) for generator in generators],
+                strict=True,
+            )
+        )
         return SimulatedCurves(np.arange(last + 1), test, train)
 
     def exponents(self) -> TheoryExponents:

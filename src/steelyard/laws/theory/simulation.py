@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.mean_field.dynamics import Dynamics
+from steelyard.laws.theory.mean_field.losses import Dynamics
 
 __all__ = ["SimulatedCurves", "simulate_run"]
 
@@ -82,8 +82,11 @@ def simulate_run(
             seen, labels = held
             residual = labels - seen @ weights
             train[step] = residual @ residual / len(residual)
-            every = batch is None
-            rows = slice(None) if every else generator.choice(len(labels), batch, replace=False)
+            rows = (
+                slice(None)
+                if (batch is None)
+                else generator.choice(len(labels), batch, replace=False)
+            )
             gradient = seen[rows].T @ residual[rows] / len(residual[rows])
         elif batch is None:
             gradient = student.gradient(weights)

@@ -11,7 +11,7 @@ from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.valley import Edge, Method, curve_noise, valleys
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
-from steelyard.laws.fitting.points import positive_column
+from steelyard.laws.fitting.points import check_positive, positive_columns
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["BudgetMinimum", "IsoFlop", "isoflop"]
@@ -175,8 +175,7 @@ def isoflop(
         interpolation as in Porian et al. 2024 (arXiv 2406.19146), section 3.
     """
     _check_options(window, noise, bootstrap.count, level)
-    columns = _columns(points, flops_per_parameter_token)
-    curves = _curves(columns)
+    curves = _curves(_columns(points, flops_per_parameter_token))
     size, origin = _noise(curves, noise)
     generator = bootstrap.only_way("isoflop adds noise to the losses")
     found = [
@@ -227,10 +226,8 @@ def _check_options(window: int, noise: float | None, bootstraps: int, level: flo
             f"window {window} must be >= 3, bootstraps {bootstraps} >= 20 and level {level} "
             f"between 0 and 1"
         )
-    if noise is not None and not (np.isfinite(noise) and noise > 0):
-        raise FitError(
-            f"noise {noise} must be positive", hint="0.002 says that seeds move a loss by 0.2 %"
-        )
+    if noise is not None:
+        check_positive("0.002 says that seeds move a loss by 0.2 %", noise=noise)
 
 
 def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]:
@@ -242,15 +239,8 @@ def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]
             f"{', '.join(missing) or 'flops or tokens'}",
             hint=f"given: {', '.join(points)}",
         )
-    names = [name for name in ("parameters", "loss", "flops", "tokens") if name in points]
-    shapes = {name: np.shape(points[name]) for name in names}
-    if len(set(shapes.values())) != 1 or len(shapes["parameters"]) != 1:
-        raise FitError(
-            f"columns have different shapes or more than one axis: {shapes}",
-            hint="give one value per run",
-        )
-    count = np.size(points["parameters"])
-    columns = {name: positive_column(name, points[name], count) for name in names}
+    names = ("parameters", "loss", "flops", "tokens")
+    columns = positive_columns({name: points[name] for name in names if name in points})
     columns.setdefault("flops", factor * columns["parameters"] * columns.get("tokens", np.ones(1)))
     columns.setdefault("tokens", columns["flops"] / factor / columns["parameters"])
     return columns
@@ -302,8 +292,7 @@ def _minimum(
     copies *= noise
     copies += curve.loss
     found = valleys(curve.size, copies, method, window)
-    extends = edges == "extend"
-    is_inside = np.isfinite(found.size) & (~found.is_extended | extends)
+    is_inside = np.isfinite(found.size) & (~found.is_extended | (edges == "extend"))
     state: Literal["used", "extended", "dropped"] = "dropped"
     reason = ""
     if len(curve.size) < 3:
@@ -322,11 +311,10 @@ def _minimum(
         state = "extended" if found.is_extended[0] else "used"
     size = np.where(is_inside, found.size, curve.size[copies.argmin(axis=1)])
     tokens = _tokens_at(curve, size)
-    estimate = Estimate.over(np.exp(size), level)
     edge: Edge = "" if found.edge[0] == 0 else "low" if found.edge[0] < 0 else "high"
     record = BudgetMinimum(
         flops=curve.flops,
-        parameters=estimate,
+        parameters=Estimate.over(np.exp(size), level),
         tokens=float(np.exp(tokens[0])),
         loss=float(np.exp(found.loss[0])),
         num_points=len(curve.size),

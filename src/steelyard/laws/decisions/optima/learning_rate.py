@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.estimate import normal
 from steelyard.laws.fitting.fitted import Fit
+from steelyard.laws.fitting.points import check_positive
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.learning_rate import PUBLISHED_BATCH
 
@@ -43,11 +44,7 @@ class Penalty:
 
     def __post_init__(self) -> None:
         """Refuse sides that do not rise."""
-        if not (0 < self.below < math.inf and 0 < self.above < math.inf):
-            raise FitError(
-                f"penalty: both sides must be positive and finite, given below {self.below:g} and "
-                f"above {self.above:g}"
-            )
+        check_positive(penalty_below=self.below, penalty_above=self.above)
 
     def at(self, ratio: ArrayLike) -> Array:
         """Return the relative rise of the loss at `ratio` times the optimum, [n]; 0 at ratio 1."""
@@ -291,10 +288,12 @@ def transfer_learning_rate(
     Source: Bjorck et al. 2024 (arXiv 2409.19913); limits of the rule from the sweep of Li et al.
         2025 (arXiv 2503.04715).
     """
-    if not all(
-        0 < number < math.inf for number in (learning_rate, tokens_from, tokens_to, batch_tokens)
-    ):
-        raise FitError("learning rate, tokens and batch must be positive and finite")
+    check_positive(
+        learning_rate=learning_rate,
+        tokens_from=tokens_from,
+        tokens_to=tokens_to,
+        batch_tokens=batch_tokens,
+    )
     if fitted is not None:
         return _transfer_by_fit(fitted, learning_rate, (tokens_from, tokens_to), batch_tokens)
     best = PUBLISHED_BATCH[0] * min(tokens_from, tokens_to) ** PUBLISHED_BATCH[1]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
-from steelyard.laws.decisions.optima.local_polynomial import choose_polynomial
+from steelyard.laws.decisions.optima.valley import choose_polynomial
 from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 
@@ -171,8 +171,9 @@ def _merge(
     """Check the runs and merge those of one setting."""
     setting = np.asarray(x, dtype=np.float64).ravel()
     value = np.asarray(loss, dtype=np.float64).ravel()
-    known = np.nan if sd is None else np.asarray(sd, dtype=np.float64)
-    spread = np.broadcast_to(known, setting.shape)
+    spread = np.broadcast_to(
+        (np.nan if sd is None else np.asarray(sd, dtype=np.float64)), setting.shape
+    )
     if setting.shape != value.shape or not len(setting):
         raise FitError(
             f"{len(setting)} settings and {len(value)} losses: give one loss per run, and at "

@@ -276,15 +276,11 @@ def step_error(found: Measurements, names: Sequence[str], num_start: int) -> flo
 
 def _step_errors(sizes: Array, loss: Array, num_start: int) -> list[float]:
     """Return the errors of a line through the sizes just below, log units per doubling."""
-    log_size, log_loss = np.log(sizes), np.log(loss)
-    errors = []
-    for index in range(num_start, len(sizes)):
-        slope, intercept = np.polyfit(
-            log_size[index - num_start : index], log_loss[index - num_start : index], 1
-        )
-        doublings = (log_size[index] - log_size[index - 1]) / np.log(2)
-        errors.append(float((log_loss[index] - intercept - slope * log_size[index]) / doublings))
-    return errors
+    x, y = np.log(sizes), np.log(loss)
+    below = [slice(at - num_start, at) for at in range(num_start, len(sizes))]
+    lines = np.array([np.polyfit(x[rows], y[rows], 1) for rows in below]).reshape(-1, 2)
+    errors = y[num_start:] - lines[:, 1] - lines[:, 0] * x[num_start:]
+    return (errors / (np.diff(x)[num_start - 1 :] / np.log(2))).tolist()
 
 
 def error_growth(examples: float, target: float) -> float:

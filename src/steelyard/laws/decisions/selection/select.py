@@ -147,8 +147,7 @@ def select_model(
     Source: Lin et al. 2024 (arXiv 2402.02314), algorithm 1 and section 5; "halving" is ours.
     """
     tails(level)  # refuses a level outside 0..1 before anything is trained
-    named = _check(candidates, losses, target_examples, loss_unit, force)
-    found = Measurements(named, losses)
+    found = Measurements(_check(candidates, losses, target_examples, loss_unit, force), losses)
     sizes = ladder_sizes(found, target_examples, max_examples, min_examples, budget_flops, method)
     if method in _LADDER_METHODS and len(sizes) <= NUM_START:
         warnings.warn(
@@ -254,13 +253,12 @@ def _rank(found: Measurements, target: int, method: Method, level: float) -> lis
         else:
             expected = _forecast(sizes, loss, target, method, level, spread)
             score = expected.value
-        most = int(sizes[-1]) if len(sizes) else 0
         ranked.append(
             RankedModel(
                 name=name,
                 score=score,
                 expected_loss=expected,
-                max_examples=most,
+                max_examples=int(sizes[-1]) if len(sizes) else 0,
                 flops=found.flops([name]),
             )
         )
@@ -273,8 +271,7 @@ def _forecast(
     """Forecast one model's loss at the target by the method's law, or by the line."""
     law_fit = _fit(sizes, loss, method)
     if law_fit is not None:
-        said = law_fit.predict({"examples": float(target)}, level, extrapolate=True)
-        return said.first
+        return law_fit.predict({"examples": float(target)}, level, extrapolate=True).first
     phase = accept_then_stop(sizes, loss, num_start=NUM_START, threshold=_THRESHOLD)
     noise = math.hypot(spread * error_growth(sizes[-1], target), phase.residual_sd)
     return band(np.array([[phase.log_loss(target)]]), level, noise=noise).first

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.points import positive_column
+from steelyard.laws.fitting.points import positive_columns
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["BestOverSizes", "best_over_sizes"]
@@ -62,14 +62,9 @@ def best_over_sizes(
     Source: Hestness et al. 2017 (arXiv 1712.00409), section 3 (the training procedure's best-fit
         models).
     """
-    given = {"samples": samples, "size": size, "error": error}
-    lengths = {name: np.size(column) for name, column in given.items()}
-    if len(set(lengths.values())) != 1:
-        raise FitError(f"columns have different lengths: {lengths}", hint="give one row per run")
-    count = lengths["samples"]
-    amount, parameters, value = (
-        positive_column(name, column, count) for name, column in given.items()
-    )
+    amount, parameters, value = positive_columns(
+        {"samples": samples, "size": size, "error": error}
+    ).values()
     cells = np.stack([amount, parameters], axis=1)
     _refuse_repeats(cells, seed)
     unique, row = np.unique(cells, axis=0, return_inverse=True)
@@ -86,7 +81,6 @@ def best_over_sizes(
         rows.append((errors.min(), near[0], sizes[0], sizes[-1]))
     best, chosen, first, last = np.array(rows).T
     largest = shards[(first < last) & (chosen == last)].tolist()
-    smallest = shards[(first < last) & (chosen == first)].tolist()
     if largest:
         shown = ", ".join(f"{shard:g}" for shard in largest)
         message = (
@@ -99,7 +93,7 @@ def best_over_sizes(
         error=best,
         size=chosen,
         at_largest=tuple(largest),
-        at_smallest=tuple(smallest),
+        at_smallest=tuple(shards[(first < last) & (chosen == first)].tolist()),
     )
 
 

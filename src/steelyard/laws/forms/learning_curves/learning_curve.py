@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.bootstrap import Bootstrap
-from steelyard.laws.fitting.estimate import Estimate
+from steelyard.laws.fitting.estimate import Estimate, student
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.inversion import input_for
@@ -69,11 +69,6 @@ class CurveFit:
     regions: Regions
     size_fit: Fit | None
 
-    @property
-    def largest_samples(self) -> float:
-        """Samples of the largest shard."""
-        return float(self.fit.inputs["samples"].max())
-
     def samples_for(
         self, error: float, level: float = 0.8, *, extrapolate: bool = False
     ) -> Estimate:
@@ -113,7 +108,7 @@ class CurveFit:
                 f"the shards",
                 hint="allow it with extrapolate=True",
             )
-        before = self.largest_samples
+        before = float(self.fit.inputs["samples"].max())
 
         def share(params: dict[str, Array]) -> Array:
             power = params["alpha"] * before ** -params["beta"]
@@ -143,8 +138,9 @@ class CurveFit:
                 "this curve was fitted without model sizes",
                 hint="give size= to fit_learning_curve, one per shard",
             )
-        said = self.size_fit.predict({"samples": float(samples)}, level, extrapolate=extrapolate)
-        return said.first
+        return self.size_fit.predict(
+            {"samples": float(samples)}, level, extrapolate=extrapolate
+        ).first
 
 
 def fit_learning_curve(
@@ -289,8 +285,6 @@ def _count_plateau(samples: Array, error: Array, best_guess: float | None) -> in
 
 def _steepens(samples: Array, error: Array) -> bool:
     """Test whether the curve still gets steeper in log-log space."""
-    from scipy.special import stdtrit
-
     # A parabola in log-log space; its leading coefficient is tested against 0.
     log_size = np.log(samples) - np.log(samples).mean()
     terms = np.stack([log_size**2, log_size, np.ones_like(log_size)], axis=1)
@@ -298,22 +292,21 @@ def _steepens(samples: Array, error: Array) -> bool:
     freedom = len(samples) - terms.shape[1]
     variance = float(((np.log(error) - terms @ found) ** 2).sum()) / freedom
     spread = math.sqrt(max(variance, _LEAST_NOISE**2) * float(np.linalg.inv(terms.T @ terms)[0, 0]))
-    return bool(found[0] < float(stdtrit(freedom, _STEEPER)) * spread)
+    return bool(found[0] < -student(freedom, 1 - 2 * _STEEPER) * spread)
 
 
 def _lies_below(samples: Array, error: Array) -> bool:
     """Test whether the first point lies below the law of the others (one-sided t test)."""
-    from scipy.special import stdtrit
-
     others = fit_floor(samples[1:], error[1:], delta=math.inf, bootstrap=Bootstrap(count=0))
     # The law itself is uncertain where it is extended to: the spread of a new point there is the
     # noise times sqrt(1 + leverage).
     said, slopes = others.law.evaluate(others.theta[None], {"samples": samples})
     inner, first = slopes[0][:, 1:], slopes[0][:, 0]
     leverage = first @ np.linalg.pinv(inner @ inner.T) @ first
-    freedom = max(len(samples) - 1 - len(others.law.parameters), 1)
     spread = max(others.noise, _LEAST_NOISE) * math.sqrt(1 + max(float(leverage), 0.0))
-    return float(said[0, 0] - np.log(error[0])) > float(stdtrit(freedom, 1 - _OFF_LINE)) * spread
+    return (
+        float(said[0, 0] - np.log(error[0])) > student(others.freedom, 1 - 2 * _OFF_LINE) * spread
+    )
 
 
 def _regions(samples: Array, skipped: int, plateau: float | None, curve: Fit) -> Regions:

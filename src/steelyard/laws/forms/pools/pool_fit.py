@@ -13,6 +13,7 @@ from steelyard.laws.fitting.estimate import Estimate, band
 from steelyard.laws.fitting.fit import fit as fit_points
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
+from steelyard.laws.fitting.points import named_column
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.pools.pool_utility import Stretch, log_mixture_excess, pool_utility
 
@@ -93,8 +94,9 @@ class PoolFit:
                 hint="the half-lives say nothing below one pass; ask for more samples or for "
                 "smaller pools",
             )
-        errors = self.errors(np.tile(shares, (len(seen), 1)), sizes, seen)
-        return self._prediction(np.log(errors), seen, level)
+        return self._prediction(
+            np.log(self.errors(np.tile(shares, (len(seen), 1)), sizes, seen)), seen, level
+        )
 
     def shares(self, mixture: Mixture, sizes: Array) -> Array:
         """Turn a mixture into the share of each pool, [P], sum 1.
@@ -172,10 +174,11 @@ class PoolFit:
             Errors, [1 + B, C].
         """
         numbers = self.numbers()
-        excess = log_mixture_excess(
-            numbers, shares, np.broadcast_to(sizes, shares.shape), samples, self.stretch
+        return numbers["d"][:, None] + np.exp(
+            log_mixture_excess(
+                numbers, shares, np.broadcast_to(sizes, shares.shape), samples, self.stretch
+            )
         )
-        return numbers["d"][:, None] + np.exp(excess)
 
     def numbers(self) -> dict[str, Array]:
         """Return the optimum and bootstraps: "a", "n0", "d" [1 + B], "b", "tau" [1 + B, P]."""
@@ -191,14 +194,13 @@ class PoolFit:
 
     def _prediction(self, logs: Array, samples: Array, level: float) -> Prediction:
         """Add noise and drift to the bootstrap spread of log errors [1 + B, n]."""
-        distance = np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0)
         return band(
             logs,
             level,
             noise=self.fit.noise,
             freedom=self.fit.freedom,
             drift=self.fit.drift,
-            distance=distance,
+            distance=np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0),
         )
 
 
@@ -239,11 +241,12 @@ def fit_pools(
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), section 3; all pools share a and d, or
         their products would not combine.
     """
-    columns = {name: _column(points, name) for name in ("samples", "pool_size")}
-    goal = np.asarray(_column(points, error) if isinstance(error, str) else error, dtype=np.float64)
-    labels = np.asarray(points[pool] if isinstance(pool, str) and pool in points else pool).astype(
-        str
-    )
+    columns = {
+        name: np.asarray(named_column(points, name), dtype=np.float64)
+        for name in ("samples", "pool_size")
+    }
+    goal = np.asarray(named_column(points, error), dtype=np.float64)
+    labels = np.asarray(named_column(points, pool, "of pools")).astype(str)
     if labels.shape != goal.shape:
         raise FitError(
             f"pool has shape {labels.shape}, error {goal.shape}",
@@ -252,31 +255,18 @@ def fit_pools(
     pools = tuple(dict.fromkeys(labels.tolist()))
     sizes = np.array([_check_pool(name, labels == name, columns, goal) for name in pools])
     base = law or pool_utility()
-    vary = ("b", "tau" if "tau" in base.names else "R")
-    grouped = base.grouped(vary, pools)
-    starts = _starts(grouped, pools, columns["samples"], goal, labels)
-    inputs = columns | {"group": np.array([pools.index(label) + 1.0 for label in labels])}
+    grouped = base.grouped(("b", "tau" if "tau" in base.names else "R"), pools)
     found = fit_points(
         grouped,
-        inputs,
+        columns | {"group": np.array([pools.index(label) + 1.0 for label in labels])},
         goal,
-        starts=starts,
+        starts=_starts(grouped, pools, columns["samples"], goal, labels),
         weights=weights,
         bootstrap=bootstrap,
         delta=delta,
         source=source or str(getattr(points, "source", "")),
     )
     return PoolFit(fit=found, pools=pools, sizes=sizes, stretch=stretch)
-
-
-def _column(points: Mapping[str, ArrayLike], name: str) -> Array:
-    """Take a column of numbers by name."""
-    if name not in points:
-        raise FitError(
-            f"no column {name!r}",
-            hint=f"given: {', '.join(points)}; needed are samples, pool_size, error and pool",
-        )
-    return np.asarray(points[name], dtype=np.float64)
 
 
 def _check_pool(
@@ -319,16 +309,12 @@ def _starts(
 ) -> Array:
     """Start from straight lines of log excess over log samples, one per pool, [S, P]."""
     starts = []
+    members = [labels == name for name in pools]
     for floor in (
         [law.fixed["d"]] if "d" in law.fixed else error.min() * np.array([0.02, 0.3, 0.6, 0.9])
     ):
         excess = np.log(np.maximum(error - floor, 1e-3 * error))
-        lines = np.array(
-            [
-                np.polyfit(np.log(samples[labels == name]), excess[labels == name], 1)
-                for name in pools
-            ]
-        )
+        lines = np.array([np.polyfit(np.log(samples[rows]), excess[rows], 1) for rows in members])
         # The power weakens with every pass, so the line through a curve is flatter than its start:
         # utilities begin at 1.3 times its slope. A line that does not fall begins just below 0.
         slopes, heights = np.minimum(lines[:, 0], -0.01), lines[:, 1]
@@ -338,12 +324,8 @@ def _starts(
             meets["n0"] = float(-(heights @ slopes) / (slopes @ slopes))
         else:
             meets["a"] = float(heights.mean())
+        own = {f"b[{name}]": 1.3 * slope for name, slope in zip(pools, slopes, strict=True)}
+        # What is neither shared nor a utility is a memory, tau or R.
         for memory in (0.7, 1.5, 2.5):
-            own = {f"b[{name}]": 1.3 * slope for name, slope in zip(pools, slopes, strict=True)}
-            values = (
-                meets
-                | own
-                | {item: memory for item in law.names if item.startswith(("tau[", "R["))}
-            )
-            starts.append([values[item] for item in law.names])
+            starts.append([(meets | own).get(item, memory) for item in law.names])
     return np.clip(np.array(starts), *law.bounds)

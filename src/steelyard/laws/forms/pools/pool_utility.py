@@ -75,8 +75,9 @@ def pool_utility(meeting: Meeting = "inside") -> Law:
     """
     half_life = positive("tau", -2.5, 9.0, 0.5, 2.0)
     growth = Formula(_log_growth, (half_life,), ("samples", "pool_size"))
-    formula = "d + a (n / n0)^b_k, b_k = b / 2^(k / tau)"
-    return _law("pool_utility", growth, meeting, half_life, formula)
+    return _law(
+        "pool_utility", growth, meeting, half_life, "d + a (n / n0)^b_k, b_k = b / 2^(k / tau)"
+    )
 
 
 def _log_growth(
@@ -108,8 +109,13 @@ def effective_pool(meeting: Meeting = "inside") -> Law:
     Source: Goyal, Maini et al. 2024 (arXiv 2404.07177), the effective-data baseline, after
         Muennighoff et al. 2023 (arXiv 2305.16264), equation 5.
     """
-    constant = positive("R", -5.0, 9.0, 0.5, 2.0)
-    return _law("effective_pool", _EFFECTIVE, meeting, constant, "d + a (n_eff / n0)^b")
+    return _law(
+        "effective_pool",
+        _EFFECTIVE,
+        meeting,
+        positive("R", -5.0, 9.0, 0.5, 2.0),
+        "d + a (n_eff / n0)^b",
+    )
 
 
 def _law(name: str, growth: Term, meeting: Meeting, memory: Parameter, formula: str) -> Law:

@@ -1,5 +1,6 @@
 """The fit of the data law, for all return thresholds and resampled seeds in one batch."""
 
+import itertools
 import math
 import warnings
 from dataclasses import replace
@@ -148,14 +149,11 @@ def _starts(needs: DataNeeds) -> Array:
     # Floor and exponent trade off, so floors start at 20, 70 and 97 % of the least need; beta then
     # follows from the excess at the lowest UTD, which is measured best.
     least, most = needs.steps.min(axis=0), needs.steps.max(axis=0)
-    rows = []
-    for share in (0.2, 0.7, 0.97):
-        for alpha in (0.5, 1.2):
-            excess = np.log(np.maximum(most - share * least, 1e-3 * most) / needs.unit)
-            beta = np.log(needs.utds[0]) + excess / alpha
-            columns = [np.log(share * least), beta, np.full(len(least), alpha)]
-            rows.append(np.stack(columns, axis=1))
-    return np.stack(rows, axis=1)
+    share, alpha = np.array(list(itertools.product((0.2, 0.7, 0.97), (0.5, 1.2)))).T
+    floor = share * least[:, None]
+    excess = np.log(np.maximum(most[:, None] - floor, 1e-3 * most[:, None]) / needs.unit)
+    beta = np.log(needs.utds[0]) + excess / alpha
+    return np.stack(np.broadcast_arrays(np.log(floor), beta, alpha), axis=2)
 
 
 def _resampled(problem: Problem, needs: DataNeeds, theta: Array) -> list[Array]:

@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import ConfigError
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.theory.mean_field.dynamics import Dynamics
-from steelyard.laws.theory.mean_field.losses import fluctuations, mean_field
+from steelyard.laws.theory.mean_field.losses import Dynamics, fluctuations, mean_field
 
 __all__ = ["minibatch_losses"]
 
@@ -53,8 +52,7 @@ def minibatch_losses(
             f"{last} steps: noise feeds itself {gain:.3g}-fold",
             hint="take larger batches or a lower learning rate, in proportion",
         )
-    source = np.r_[0.0, train_response[1:]]
-    train = _convolution_equation(train, noise * source)
+    train = _convolution_equation(train, noise * np.r_[0.0, train_response[1:]])
     test = test + noise * _convolve(np.r_[0.0, test_response[1:]], train)
     return test[steps], train[steps]
 
