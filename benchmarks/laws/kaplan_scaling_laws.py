@@ -3,6 +3,10 @@
 Exponents are those of Porian et al. 2024 (arXiv 2406.19146). Points are the published losses of
 shared/data/isoflop-refinedweb and overtrained-lm, and draws from published laws. The peer runs in
 its own environment (`python -m benchmarks peers install chinchilla`), on one thread as ours does.
+
+The forms that `laws compare` compares by default are judged on all runs above the cut. Below 2e19
+FLOP it takes Kaplan's form for all three train sets, whose error above is twice that of
+Chinchilla's, so the bars on its choice are missed there: its cuts lie next to the fitted points.
 """
 
 import json
