@@ -10,7 +10,7 @@ from steelyard.quantity import Forecast
 from steelyard.weigh.forecast import (
     RungPoint,
     fit_laws,
-    loss_forecast,
+    loss_forecasts,
     predicted_memory_parts_bytes,
     predicted_step_parts_s,
     training_forecasts,
@@ -63,9 +63,7 @@ def test_a_clean_ladder_forecasts_the_larger_run():
     points = ladder(1e-4)
     found = {
         item.quantity: item
-        for item in training_forecasts(
-            fit_laws(points, seed=0), points, target=TARGET, steps=800, machine=MACHINE
-        )
+        for item in training_forecasts(points, target=TARGET, steps=800, machine=MACHINE)
     }
     truth = {
         "eval.loss": loss(parameters(TARGET), 800 * BATCH_SIZE * SEQUENCE_LENGTH),
@@ -78,31 +76,27 @@ def test_a_clean_ladder_forecasts_the_larger_run():
     assert found["train.total_time"].value == pytest.approx(800 * found["train.step_time"].value)
 
 
-def test_forms_that_disagree_widen_the_interval():
+def test_the_forecast_lies_among_its_forms_and_each_is_told_alone():
     points = ladder(0.01)
     laws = fit_laws(points, seed=0)
     assert [law.law.name for law in sorted(laws, key=lambda law: law.noise)] == [
         law.law.name for law in laws
     ]
-    size, tokens = float(parameters(TARGET)), 8e5
-    both, single = (
-        loss_forecast(laws, size, tokens),
-        [loss_forecast([law], size, tokens) for law in laws],
-    )
-    assert min(item.value for item in single) <= both.value <= max(item.value for item in single)
-    assert (
-        np.log(both.high / both.low)
-        >= np.mean([np.log(item.high / item.low) for item in single]) * 0.999
-    )
+    said = loss_forecasts(points, float(parameters(TARGET)), 8e5)
+    whole = said.pop("")
+    assert {"chinchilla", "kaplan", "coupled"} <= said.keys()
+    values = [item.value for item in said.values()]
+    assert min(values) <= whole.value <= max(values)
+    assert whole.low < whole.value < whole.high
+    assert any(name in whole.source for name in said)
 
 
 def test_one_disturbed_run_does_not_move_step_time_or_memory():
     points = ladder(1e-4)
     disturbed = [replace(points[0], step_time_s=9.0, peak_memory_bytes=9e9), *points[1:]]
-    laws = fit_laws(points, seed=0)
     pairs = zip(
         *(
-            training_forecasts(laws, each, target=TARGET, steps=800, machine=MACHINE)
+            training_forecasts(each, target=TARGET, steps=800, machine=MACHINE)
             for each in (points, disturbed)
         ),
         strict=True,
@@ -146,8 +140,7 @@ def steady(seconds: float) -> Pace:
 
 
 def times(points: list[RungPoint]) -> dict[str, Forecast]:
-    laws = fit_laws(points, seed=0)
-    found = training_forecasts(laws, points, target=TARGET, steps=800, machine=MACHINE)
+    found = training_forecasts(points, target=TARGET, steps=800, machine=MACHINE)
     return {item.quantity: item for item in found}
 
 

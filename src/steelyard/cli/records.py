@@ -10,7 +10,7 @@ __all__ = ["records_of"]
 _FORECASTERS = {
     "train": ("cost.training_step", "cost.eager_training_memory"),
     "serve": ("serve.simulate",),
-    "loss": ("laws.fit",),
+    "loss": ("laws.forecast",),
 }
 """Who the ledger knows the forecasts of a kind by."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from steelyard.laws.decisions.allocate import Limits, allocate
     from steelyard.laws.decisions.compare import compare
+    from steelyard.laws.decisions.forecasting.forecast import ensemble, forecast
     from steelyard.laws.decisions.next_cell import next_cell
     from steelyard.laws.decisions.optima.isoflop import isoflop
     from steelyard.laws.decisions.optima.optimum import optima, optimum
@@ -63,10 +64,12 @@ __all__ = [
     "curves",
     "data",
     "downstream_error",
+    "ensemble",
     "finetuning",
     "fit",
     "fit_censored",
     "fit_each",
+    "forecast",
     "growth",
     "hold_out",
     "images",
@@ -117,9 +120,11 @@ _HOME = {
     "chinchilla": "forms.chinchilla",
     "compare": "decisions.compare",
     "downstream_error": "forms.chinchilla",
+    "ensemble": "decisions.forecasting.forecast",
     "fit": "fitting.fit",
     "fit_censored": "fitting.censored",
     "fit_each": "fitting.fit",
+    "forecast": "decisions.forecasting.forecast",
     "hold_out": "fitting.fit",
     "isoflop": "decisions.optima.isoflop",
     "kaplan": "forms.chinchilla",

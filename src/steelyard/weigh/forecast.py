@@ -12,6 +12,7 @@ import numpy as np
 
 from steelyard.catalog.parameters import count_parameters
 from steelyard.cost import Machine, eager_training_memory, fit_correction, training_step
+from steelyard.laws.decisions.forecasting.forecast import forecast
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
@@ -23,7 +24,7 @@ from steelyard.weigh.pace import Pace, drift, joined
 __all__ = [
     "RungPoint",
     "fit_laws",
-    "loss_forecast",
+    "loss_forecasts",
     "predicted_memory_parts_bytes",
     "predicted_step_parts_s",
     "training_forecasts",
@@ -102,38 +103,44 @@ def fit_laws(points: Sequence[RungPoint], *, seed: int) -> list[Fit]:
     )
 
 
-def loss_forecast(laws: Sequence[Fit], parameters: float, tokens: float) -> Forecast:
-    """Forecast the held-out loss as the geometric mean of what the forms say.
+def loss_forecasts(
+    points: Sequence[RungPoint], parameters: float, tokens: float
+) -> dict[str, Forecast]:
+    """Forecast the held-out loss of the larger run.
 
     Args:
-        laws: laws fitted to the same runs.
+        points: runs of the ladder.
         parameters: parameters of the model.
         tokens: tokens it is trained on.
 
     Returns:
-        The mean; its interval adds the forms' disagreement to their mean width, in squares.
+        Under "" what all forms together say, each weighed by how well it foretold the ladder's own
+        larger runs; under a form's name what it says alone.
     """
-    inputs = {"parameters": np.array([parameters]), "tokens": np.array([tokens])}
-    said = [law.predict(inputs) for law in laws]
-    value, low, high = (
-        np.log([float(getattr(item, end)[0]) for item in said]) for end in ("value", "low", "high")
+    columns = {
+        "parameters": np.array([point.parameters for point in points], dtype=float),
+        "tokens": np.array([point.tokens for point in points], dtype=float),
+    }
+    losses = np.array([point.loss for point in points])
+    said = forecast(columns, losses, at={"parameters": parameters, "tokens": tokens})
+    heaviest = said.forms[0]
+    count = f"{len(points)} ladder runs"
+    whole = (
+        f"L(N, D), {len(said.forms)} forms weighed by what they foresaw on {count}, "
+        f"{heaviest.name} {100 * heaviest.weight:.0f} %"
     )
-    # Each form's interval knows only its own noise. How far the forms lie apart is an error of its
-    # own, independent of that noise, so the two add as the sides of a right angle.
-    below, above = (
-        float(np.hypot(width.mean(), np.ptp(value) / 2)) for width in (value - low, high - value)
-    )
-    middle = float(value.mean())
-    names = " and ".join(law.law.name for law in laws)
-    count = len(laws[0].target)
-    return Forecast(
-        quantity="eval.loss",
-        value=math.exp(middle),
-        low=math.exp(middle - below),
-        high=math.exp(middle + above),
-        provenance="fitted",
-        source=f"L(N, D), mean of the {names} forms fitted on {count} ladder runs",
-    )
+    alone = {item.name: (item, f"{item.name} fitted on {count}") for item in said.forms}
+    return {
+        name: Forecast(
+            quantity="eval.loss",
+            value=float(item.value[0]),
+            low=float(item.low[0]),
+            high=float(item.high[0]),
+            provenance="fitted",
+            source=source,
+        )
+        for name, (item, source) in {"": (said, whole), **alone}.items()
+    }
 
 
 def predicted_step_parts_s(shape: tuple[int, int], machine: Machine) -> tuple[float, float]:
@@ -193,22 +200,21 @@ def _stretch(points: Sequence[RungPoint]) -> float:
     return median(known) if known else 1.0
 
 
-def _widened(forecast: Forecast, relative: float, pace_s: float) -> Forecast:
+def _widened(time: Forecast, relative: float, pace_s: float) -> Forecast:
     """Return a forecast of a time for a pace, its interval wider by what that pace strays."""
     above, below = (
         math.expm1(math.hypot(math.log(end), math.log1p(relative)))
-        for end in (forecast.high / forecast.value, forecast.value / forecast.low)
+        for end in (time.high / time.value, time.value / time.low)
     )
     return replace(
-        forecast,
-        low=forecast.value / (1 + below),
-        high=forecast.value * (1 + above),
+        time,
+        low=time.value / (1 + below),
+        high=time.value * (1 + above),
         pace_s=pace_s,
     )
 
 
 def training_forecasts(
-    laws: Sequence[Fit],
     points: Sequence[RungPoint],
     *,
     target: tuple[int, int],
@@ -221,8 +227,8 @@ def training_forecasts(
     far its speed strayed meanwhile.
 
     Args:
-        laws: laws fitted to the ladder's losses.
-        points: the ladder's runs, whose measured times and memory correct the cost models.
+        points: the ladder's runs: their losses are extrapolated, their measured times and memory
+            correct the cost models.
         target: (hidden_size, num_layers) of the larger model.
         steps: optimizer steps of the larger model.
         machine: this machine, calibrated.
@@ -256,7 +262,7 @@ def training_forecasts(
         high=step.high * whole,
     )
     return [
-        loss_forecast(laws, float(count_parameters(arch).total), float(tokens)),
+        loss_forecasts(points, float(count_parameters(arch).total), float(tokens))[""],
         _widened(step, drift(pace.windows_s), pace.median_s),
         _widened(total, drift(pace.windows_s), pace.mean_s),
         memory.forecast(

@@ -31,8 +31,16 @@ from steelyard.plan import Plan, plan_training
 from steelyard.quantity import Check, Forecast, Measurement, check
 from steelyard.runs import Ledger, RunStore
 from steelyard.train.result import TrainResult
-from steelyard.weigh.forecast import RungPoint, fit_laws, training_forecasts
-from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
+from steelyard.weigh.forecast import RungPoint, fit_laws, loss_forecasts, training_forecasts
+from steelyard.weigh.ladder import (
+    BATCH_SIZE,
+    SEQUENCE_LENGTH,
+    VOCAB_SIZE,
+    Ladder,
+    design,
+    parameters,
+    probe_shapes,
+)
 from steelyard.weigh.pace import Pace, joined
 from steelyard.weigh.progress import Advance, StageBar, silent_bar
 from steelyard.weigh.serving import ServingOutcome, weigh_serving
@@ -126,7 +134,8 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         points = _climb(stages, ladder, shards, config)
         laws = fit_laws(points, seed=config.seed)
         # Stored before the larger run begins, so that a forecast can never have seen its result.
-        forecasts = _forecast(stages, laws, points, ladder, machine, config)
+        forecasts = _forecast(stages, points, ladder, machine, config)
+        alone = _forms_alone(stages, points, ladder)
         result, pace = _train_target(stages, ladder, shards, config)
         plan = _plan(laws[0], points, config.budget_flops, where, chip, place)
         paces = {point.shape: point.pace for point in points}
@@ -134,7 +143,7 @@ def run_quickstart(config: QuickstartConfig, *, bar: StageBar = silent_bar) -> Q
         checks = check(forecasts, _measurements(result, pace)) + check(
             serving.forecasts, serving.measurements
         )
-        run_id = _keep(stages, config, ladder, checks, time.monotonic() - began_s)
+        run_id = _keep(stages, config, ladder, checks, alone, time.monotonic() - began_s)
     return Quickstart(
         config=config,
         calibration=calibration,
@@ -228,7 +237,6 @@ def _climb(
 
 def _forecast(
     stages: Stages,
-    laws: list[Fit],
     points: list[RungPoint],
     ladder: Ladder,
     machine: Machine,
@@ -240,9 +248,20 @@ def _forecast(
         {"points": points, "ladder": ladder, "seed": config.seed},
         list[Forecast],
         lambda: training_forecasts(
-            laws, points, target=ladder.target, steps=ladder.target_steps, machine=machine
+            points, target=ladder.target, steps=ladder.target_steps, machine=machine
         ),
     )
+
+
+def _forms_alone(stages: Stages, points: list[RungPoint], ladder: Ladder) -> dict[str, Forecast]:
+    """Forecast the larger run's loss by each form alone, for the ledger."""
+
+    def work() -> dict[str, Forecast]:
+        tokens = ladder.target_steps * BATCH_SIZE * SEQUENCE_LENGTH
+        said = loss_forecasts(points, float(parameters(ladder.target)), float(tokens))
+        return {name: item for name, item in said.items() if name}
+
+    return stages.run("forms", {"points": points, "ladder": ladder}, dict[str, Forecast], work)
 
 
 def _train_target(
@@ -304,6 +323,7 @@ def _keep(
     config: QuickstartConfig,
     ladder: Ladder,
     checks: list[Check],
+    alone: dict[str, Forecast],
     duration_s: float,
 ) -> str:
     """Write the run and its checks into the run store and the ledger, once."""
@@ -320,6 +340,10 @@ def _keep(
         ledger = Ledger(store)
         for forecaster, kinds in _forecasters(checks).items():
             ledger.record(forecaster, kinds, run.id)
+        measured = [item.measurement for item in checks if item.forecast.quantity == "eval.loss"]
+        for name, said in alone.items():
+            # One line per form: whose past was good is known only where all were written down.
+            ledger.record(f"laws.{name}", check([said], measured), run.id)
         return run.id
 
     return stages.run("keep", {"checks": checks}, str, work)
@@ -329,7 +353,7 @@ def _forecasters(checks: list[Check]) -> dict[str, list[Check]]:
     """Sort checks by who forecast them."""
     owners = {
         "train.peak_memory": "cost.eager_training_memory",
-        "eval": "laws.fit",
+        "eval": "laws.forecast",
         "train": "cost.training_step",
         "serve": "serve.simulate",
     }

@@ -99,9 +99,8 @@ def _law(found: Quickstart) -> Section:
     columns += [Column("80 % interval", align="right")]
     flat = "; ".join(map(str, law.flat_directions))
     caption = (
-        f"L(N, D) = {law.law.formula} on {len(found.points)} runs. The forecast is the mean of the "
-        f"forms {' and '.join(item.law.name for item in found.laws)}; shown is {law.law.name}, "
-        f"whose residuals are smaller ({100 * law.noise:.2f} %). "
+        f"L(N, D) = {law.law.formula} on {len(found.points)} runs. The forecast: {_source(found)}; "
+        f"shown is {law.law.name}, with residuals of {100 * law.noise:.2f} %. "
         + (f"Poorly determined: {flat}." if flat else "")
     )
     steps = range(1, len(found.losses) + 1)
@@ -118,6 +117,12 @@ def _law(found: Quickstart) -> Section:
             Chart(loss_curves(curves, "Training loss of the larger model")),
         ],
     )
+
+
+def _source(found: Quickstart) -> str:
+    """Say what the forecast of the loss came from."""
+    loss = (item.forecast for item in found.checks if item.forecast.quantity == "eval.loss")
+    return next(loss).source
 
 
 def _law_chart(found: Quickstart) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def fit(
 def compare(
     file: Path,
     *,
-    law: Annotated[tuple[str, ...], MANY] = ("chinchilla", "chinchilla_tied", "kaplan"),
+    law: Annotated[tuple[str, ...], MANY] = (),
     target: str = "loss",
     along: str = "",
     table: TableOptions | None = None,
@@ -101,7 +101,8 @@ def compare(
 
     Args:
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
-        law: names of the laws to compare.
+        law: names of the laws to compare; those of the literature that read the table's axes
+            unless given.
         target: what to fit, one of the columns by its new name.
         along: input that measures size; the product of all inputs (compute) unless given.
         table: which columns and rows to read.
@@ -113,13 +114,14 @@ def compare(
     chart_file(chart)
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
-    found = laws.compare(points, target, [laws.law_named(name) for name in names], along=along)
+    chosen = [laws.law_named(name) for name in names] or None
+    found = laws.compare(points, target, chosen, along=along)
     if chart is not None:
         from steelyard.laws.pictures.diagnostics import compare_chart
 
         save_chart(compare_chart(found), chart)
     if json:
-        keys = ("extrapolation_error", "errors", "noise", "aic")
+        keys = ("weight", "extrapolation_error", "errors", "noise", "aic")
         rows = [
             {"law": form.law.name} | {key: getattr(form, key) for key in keys}
             for form in found.forms

@@ -122,17 +122,18 @@ def compare_page(found: "Comparison", source: str) -> Report:
     rows: list[list[Any]] = [
         [
             form.law.name,
+            f"{form.weight:.2f}",
             f"{100 * form.extrapolation_error:.2f} %",
-            " ".join(f"{100 * error:.1f}" for error in form.errors),
+            " ".join("-" if error != error else f"{100 * error:.1f}" for error in form.errors),
             f"{100 * form.noise:.2f} %",
             f"{form.aic:.1f}",
         ]
         for form in found.forms
     ]
-    heads = [Column("law"), *_right("error beyond", "per cut, %", "noise inside", "AIC")]
+    heads = [Column("law"), *_right("weight", "error beyond", "per cut, %", "noise inside", "AIC")]
     caption = (
         f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law "
-        f"extrapolates best."
+        f"extrapolates best, the last cuts count most. Weights are those of laws forecast."
     )
     return _page("Which law to trust", source, "Rolling extrapolation", heads, rows, caption)
 

@@ -28,14 +28,17 @@ from steelyard.laws.forms.powers import (
 from steelyard.laws.forms.rectified import rectified
 from steelyard.laws.forms.repetition import data_constrained, overfitting_penalty
 from steelyard.laws.forms.routed import routed
+from steelyard.laws.forms.shapes import broken, coupled, saturating, shifted
 from steelyard.laws.forms.updates.updates_to_data import updates_to_data
 
 __all__ = ["FORMS", "law_named"]
 
 FORMS: dict[str, Callable[..., Law]] = {
+    "broken": broken,
     "chinchilla": chinchilla,
     "chinchilla_tied": chinchilla_tied,
     "contrastive": contrastive,
+    "coupled": coupled,
     "data_constrained": data_constrained,
     "downstream_error": downstream_error,
     "effective_pool": effective_pool,
@@ -48,6 +51,8 @@ FORMS: dict[str, Callable[..., Law]] = {
     "powers": powers,
     "rectified": rectified,
     "routed": routed,
+    "saturating": saturating,
+    "shifted": shifted,
     "smooth_transition": smooth_transition,
     "time_compute": time_compute,
     "updates_to_data": updates_to_data,

@@ -1,0 +1,122 @@
+"""`steelyard laws forecast`: several forms at once, with an interval that their record demands."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from steelyard.cli.following import say_next
+from steelyard.cli.laws.options import FLAG, MANY, TableOptions, dump, numbers, pairs
+from steelyard.errors import ConfigError
+from steelyard.units import pretty
+
+if TYPE_CHECKING:
+    from steelyard.laws.decisions.forecasting.forecast import EnsembleForecast
+    from steelyard.runs.report import Report
+
+__all__ = ["forecast"]
+
+_UNITS = {"parameters": "parameter", "tokens": "token", "flops": "FLOP"}
+
+
+def forecast(
+    file: Path,
+    *,
+    at: Annotated[tuple[str, ...], MANY],
+    law: Annotated[tuple[str, ...], MANY] = (),
+    target: str = "loss",
+    along: str = "",
+    level: float = 0.8,
+    table: TableOptions | None = None,
+    json: Annotated[bool, FLAG] = False,
+) -> None:
+    """Forecast a run beyond those of a table, from several forms weighed by what they foresaw.
+
+    Example: steelyard laws forecast runs.csv --at parameters=7B tokens=140B
+
+    Args:
+        file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
+        at: the run as NAME=NUMBER, such as parameters=7B tokens=140B.
+        law: forms to weigh; those of the literature that read the table's axes unless given.
+        target: what to forecast, one of the columns by its new name.
+        along: input that measures size; the product of all inputs (compute) unless given.
+        level: probability that the run falls into the interval, 0..1.
+        table: which columns and rows to read.
+        json: print JSON instead of a table.
+    """
+    from steelyard.laws.decisions.forecasting.forecast import ensemble
+    from steelyard.laws.forms.named import law_named
+
+    names = [name for item in law for name in item.split(",")]
+    points = (table or TableOptions()).read(file)
+    strange = [name for name in pairs(at, "--at", "NAME=NUMBER") if name not in points]
+    if strange:
+        raise ConfigError(
+            f"--at names {strange[0]}, which is no column of {file.name}",
+            hint=f"columns: {', '.join(points)}",
+        )
+    run = numbers(at, "--at")
+    chosen = [law_named(name) for name in names] or None
+    found = ensemble(points, target, chosen, along=along)
+    said = found.predict(run, level)
+    if json:
+        known = {"run": run, **asdict(said), "separating": found.separating()}
+        print(dump(known | {"provenance": "fitted", "source": points.source}))
+    else:
+        _page(run, said, found.separating(), points.source).print()
+        say_next("laws", "compare", file, *(table or TableOptions()).words())
+
+
+def _page(
+    run: dict[str, float], said: "EnsembleForecast", separating: dict[str, float], source: str
+) -> "Report":
+    """Show the forecast, its forms, and what would tell them apart."""
+    from steelyard.runs.report import Column, Report, Section, Table, Text
+
+    value, low, high = (float(end[0]) for end in (said.value, said.low, said.high))
+    heads = [
+        Column("form"),
+        *(Column(word, align="right") for word in ("weight", "forecast", "error beyond cuts")),
+        Column("on this machine"),
+    ]
+    notes = "\n".join(f"- {note}" for note in _notes(said, separating))
+    table = Table(heads, _rows(said), f"Carried by {said.carried_by}; provenance fitted.")
+    title = f"Forecast {value:.5g}, {100 * said.level:.0f} % interval {low:.5g} to {high:.5g}"
+    named = ", ".join(f"{name} {number:.4g}" for name, number in run.items())
+    return Report(named, source, [Section(title, [table, Text(notes)])])
+
+
+def _rows(said: "EnsembleForecast") -> list[list[Any]]:
+    """Return a row per form, with how it did before in this user's ledger."""
+    from steelyard.runs.track import track_record
+
+    rows: list[list[Any]] = []
+    for form in said.forms:
+        own = f"{100 * form.error:.2f} %" if len(said.past_errors) else ""
+        past = track_record(f"laws.{form.name}").get("eval.loss", "")
+        rows.append([form.name, f"{form.weight:.2f}", f"{form.value[0]:.5g}", own, past])
+    return rows
+
+
+def _notes(said: "EnsembleForecast", separating: dict[str, float]) -> list[str]:
+    """Say how such forecasts did on the table itself, and which run would tell most."""
+    past = said.past_errors
+    off = math.sqrt(float((past**2).mean())) if len(past) else 0.0
+    record = (
+        f"{len(past)} forecasts of the table's own larger runs from smaller ones were off by "
+        f"{100 * off:.2g} % (root mean square)."
+    )
+    wanted = ", ".join(
+        f"{name} {pretty(number, _UNITS[name]).partition(' ')[0]}"
+        if name in _UNITS
+        else f"{name} {number:.4g}"
+        for name, number in separating.items()
+    )
+    reach = float(said.reach[0])
+    return [
+        record if len(past) else "The table has too few runs to try this on its own larger ones.",
+        f"The forms lie farthest apart at {wanted}: that run would tell most about which is right.",
+        f"The run lies {math.exp(reach):.3g}x beyond the largest one."
+        if reach
+        else "The run lies within the sizes of the table.",
+    ]

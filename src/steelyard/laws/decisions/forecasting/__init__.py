@@ -1,0 +1,1 @@
+"""Forecasts of runs beyond the fitted ones, from several forms at once."""
