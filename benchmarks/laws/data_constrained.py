@@ -6,7 +6,9 @@ of them of another form than the law fitted, and published runs that share budge
 judge the choice of a size.
 
 The band of a ladder's forecast is the bootstrap's alone, which holds six of ten runs: single runs
-differ by .002 to .02 nats from seed to seed, and that is not in it. The bar is missed.
+differ by .002 to .02 nats from seed to seed, and that is not in it. The bar is missed. So is that
+of the generator: with even noise twenty times delta the fit is one of medians, whose bootstrap is a
+tenth too narrow for R_N, and profiles, which take their scale from it, hold 81 to 85 %.
 """
 
 import csv
