@@ -4,6 +4,11 @@ The 182 runs are those of Muennighoff et al. 2023 (arXiv 2305.16264). Nothing is
 place of runs of our own, generators with known truth follow the design of the published runs, one
 of them of another form than the law fitted, and published runs that share budget and unique tokens
 judge the choice of a size.
+
+The band of a ladder's forecast is the bootstrap's alone, which holds six of ten runs: single runs
+differ by .002 to .02 nats from seed to seed, and that is not in it. The bar is missed. So is that
+of the generator: with even noise twenty times delta the fit is one of medians, whose bootstrap is a
+tenth too narrow for R_N, and profiles, which take their scale from it, hold 81 to 85 %.
 """
 
 import csv
@@ -195,7 +200,11 @@ def _ladders(table: Runs, paper: Runs) -> list[Check]:
 
 
 def _ladder_error(fit: laws.Fit, table: Runs) -> tuple[float, float, float]:
-    """Return mean errors of the fit and of no change, and the share of runs in 90 % intervals."""
+    """Return mean errors of the fit and of no change, and the share of runs in 90 % intervals.
+
+    The band is the bootstrap's and nothing else: it holds what the parameters leave open, and not
+    the noise of single runs.
+    """
     thetas = np.concatenate([fit.theta[None], fit.samples])
     ours = []
     flat = []
@@ -211,8 +220,7 @@ def _ladder_error(fit: laws.Fit, table: Runs) -> tuple[float, float, float]:
         flat.extend(np.abs(loss[0] - loss[1:]))
         if len(thetas) > 1:
             low, high = np.quantile(forecast[1:], (0.05, 0.95), axis=0)
-            noise = 0.01  # the seed study of these ladders spreads by .002 to .02 nats
-            inside.extend((low - noise <= loss[1:]) & (loss[1:] <= high + noise))
+            inside.extend((low <= loss[1:]) & (loss[1:] <= high))
     return float(np.mean(ours)), float(np.mean(flat)), float(np.mean(inside)) if inside else 0.0
 
 

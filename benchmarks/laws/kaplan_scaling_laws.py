@@ -3,6 +3,10 @@
 Exponents are those of Porian et al. 2024 (arXiv 2406.19146). Points are the published losses of
 shared/data/isoflop-refinedweb and overtrained-lm, and draws from published laws. The peer runs in
 its own environment (`python -m benchmarks peers install chinchilla`), on one thread as ours does.
+
+The forms that `laws compare` compares by default are judged on all runs above the cut. Below 2e19
+FLOP it takes Kaplan's form for all three train sets, whose error above is twice that of
+Chinchilla's, so the bars on its choice are missed there: its cuts lie next to the fitted points.
 """
 
 import json
@@ -40,6 +44,9 @@ _RECIPES: dict[tuple[str, ...], tuple[float, float]] = {
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 _SETS = ("c4", "rpj", "rw")
+_FORMS = ("chinchilla", "kaplan", "overtraining")
+"""What `laws compare` compares unless told otherwise; over-training is Chinchilla's form with one
+exponent."""
 
 
 def run(quick: bool) -> list[Check]:
@@ -279,73 +286,79 @@ def _extrapolation(bootstraps: int) -> list[Check]:
     flops = 6 * table["parameters"] * table["tokens"]
     large = table.where(flops > 1e20)
     checks = []
-    right = []
     for limit, bar in ((2e19, 0.015), (5e18, 0.04)):
         small = table.where(flops < limit)
-        apart = {
-            law.name: _apart(law, small, large, bootstraps)
-            for law in (laws.chinchilla(), laws.overtraining())
-        }
-        together = _together(small, large, bootstraps)
-        chosen = _chosen(small)
-        right.append(chosen == min(apart, key=lambda name: apart[name][0]))
-        for name, (error, inside) in (
-            *apart.items(),
-            ("chinchilla, exponents shared by the train sets", together),
-        ):
-            print(
-                f"{small.num_runs} runs below {limit:g} FLOP, {name}: mean relative error "
-                f"{error:.2%}, {inside:.0%} inside"
-            )
-        print(f"  compare would have taken {chosen}")
+        error, inside = map(np.mean, _apart("chinchilla", small, large, bootstraps))
+        shared_error, shared_inside = _together(small, large, bootstraps)
+        print(
+            f"{small.num_runs} runs below {limit:g} FLOP, chinchilla: mean relative error "
+            f"{error:.2%}, {inside:.0%} inside; exponents shared by the train sets: "
+            f"{shared_error:.2%}, {shared_inside:.0%} inside"
+        )
         tag = f"{small.num_runs} runs to {large.num_runs} larger ones"
+        least = float(min(inside, shared_inside))
         checks += [
             Check(
                 f"4 mean relative error of chinchilla per train set, {tag}",
-                apart["chinchilla"][0],
+                float(error),
                 bar,
                 "lower",
             ),
-            Check(f"4 mean relative error with shared exponents, {tag}", together[0], bar, "lower"),
             Check(
-                f"4 larger runs inside 80 % intervals, fraction, {tag}",
-                min(apart["chinchilla"][1], together[1]),
-                0.8,
-                "higher",
+                f"4 mean relative error with shared exponents, {tag}", shared_error, bar, "lower"
             ),
+            Check(f"4 larger runs inside 80 % intervals, fraction, {tag}", least, 0.8, "higher"),
         ]
+        checks += _choice(small, table.where(flops >= limit), f"{limit:g} FLOP")
+    return checks
+
+
+def _choice(small: laws.RunTable, large: laws.RunTable, cut: str) -> list[Check]:
+    """Let `laws.compare` choose a form per train set; judge it by all runs above the cut."""
+    errors = {name: _apart(name, small, large, 0)[0] for name in _FORMS}
+    chosen = [_chosen(small.where(train_set=name)) for name in _SETS]
+    taken = float(np.mean([errors[name][row] for row, name in enumerate(chosen)]))
+    means = {name: float(np.mean(error)) for name, error in errors.items()}
+    best = min(means, key=lambda name: means[name])
+    shown = ", ".join(f"{name} {error:.2%}" for name, error in means.items())
+    print(f"  {large.num_runs} runs above {cut}: {shown}; compare takes {', '.join(chosen)}")
     return [
-        *checks,
         Check(
-            "4 better form chosen from the small runs, fraction of two cuts",
-            float(np.mean(right)),
+            f"4 best form above {cut} chosen below it, fraction of three train sets",
+            float(np.mean([name == best for name in chosen])),
             1.0,
             "higher",
+        ),
+        Check(
+            f"4 error above {cut} of the forms chosen, over the best single form's",
+            taken / means[best],
+            1.15,
+            "lower",
         ),
     ]
 
 
 def _apart(
-    law: laws.Law, small: laws.RunTable, large: laws.RunTable, bootstraps: int
-) -> tuple[float, float]:
-    """Fit each train set alone without priors; return mean error and share in 80 % intervals."""
+    name: str, small: laws.RunTable, large: laws.RunTable, bootstraps: int
+) -> tuple[list[float], list[float]]:
+    """Fit each train set alone without priors; return mean errors and shares in 80 % intervals."""
     errors = []
     inside = []
-    for name in _SETS:
-        part = large.where(train_set=name)
+    for train_set in _SETS:
+        part = large.where(train_set=train_set)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SteelyardWarning)
             fitted = laws.fit(
-                law,
-                small.where(train_set=name),
+                laws.law_named(name),
+                small.where(train_set=train_set),
                 "loss",
                 prior=None,
                 bootstrap=laws.Bootstrap(count=bootstraps),
             )
         said = fitted.predict(part, extrapolate=True)
-        errors.extend(np.abs(said.value / part["loss"] - 1))
-        inside.extend((said.low <= part["loss"]) & (part["loss"] <= said.high))
-    return float(np.mean(errors)), float(np.mean(inside))
+        errors.append(float(np.mean(np.abs(said.value / part["loss"] - 1))))
+        inside.append(float(np.mean((said.low <= part["loss"]) & (part["loss"] <= said.high))))
+    return errors, inside
 
 
 def _together(small: laws.RunTable, large: laws.RunTable, bootstraps: int) -> tuple[float, float]:
@@ -366,12 +379,7 @@ def _with_group(table: laws.RunTable) -> dict[str, Array]:
 
 
 def _chosen(small: laws.RunTable) -> str:
-    """Choose the form by rolling extrapolation inside the small runs of all train sets."""
-    errors: dict[str, list[float]] = {}
-    for part in small.groups("train_set").values():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SteelyardWarning)
-            compared = laws.compare(part, "loss", [laws.chinchilla(), laws.overtraining()])
-        for form in compared.forms:
-            errors.setdefault(form.law.name, []).append(form.extrapolation_error)
-    return min(errors, key=lambda name: statistics.mean(errors[name]))
+    """Return the form that `compare` puts first for one train set."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SteelyardWarning)
+        return laws.compare(small, "loss", [laws.law_named(name) for name in _FORMS]).best.name

@@ -194,3 +194,15 @@ def test_published_exponents_are_reproduced(method):
         assert result.exponent.low < result.exponent.value < result.exponent.high
         found.append(result.exponent.value)
     assert found == sorted(found, reverse=True) and 0.47 <= found[-1] <= 0.53
+
+
+@pytest.mark.parametrize("count", [7, 30])
+def test_bottoms_of_long_curves_are_those_of_the_whole_spline(monkeypatch, count):
+    generator = np.random.default_rng(0)
+    size = np.sort(generator.uniform(0, 3, count))
+    copies = 0.1 * (size - 1.4) ** 2 + 0.01 * generator.standard_normal((100, count))
+    whole = valleys(size, copies, "interpolation", 5)
+    monkeypatch.setattr("steelyard.laws.decisions.optima.valley._LONG", 2)
+    around = valleys(size, copies, "interpolation", 5)
+    assert around.size == pytest.approx(whole.size, abs=1e-12, nan_ok=True)
+    assert around.loss == pytest.approx(whole.loss, abs=1e-12)

@@ -66,6 +66,45 @@ def test_profile_covers_the_truth():
     assert np.mean(inside) >= 0.73
 
 
+@pytest.mark.parametrize("kind", ["heavy-tailed", "falling", "shared"])
+def test_profile_is_as_wide_as_the_bootstrap_under_uneven_noise(kind):
+    points, _ = runs(120, noise=0.0, seed=4)
+    own = np.arange(120) // 4
+    points["parameters"] = np.sort(points["parameters"])
+    clean = LAW.predict(LAW.coordinates(TRUTH)[None], points)[0]
+    generator = np.random.default_rng(5)
+    noise = (
+        0.003
+        * {
+            "heavy-tailed": generator.standard_t(3, 120),
+            "falling": generator.standard_normal(120) * 5 ** -np.linspace(0, 1, 120),
+            "shared": generator.standard_normal(30)[own],
+        }[kind]
+    )
+    groups = own if kind == "shared" else None
+    fit = laws.fit(LAW, points, np.exp(clean + noise), groups=groups, prior=None)
+    for name in ("alpha", "E"):
+        found, (low, high) = fit.profile(name), fit.interval(name, 0.9)
+        assert found.high - found.low == pytest.approx(high - low, rel=0.35), name
+
+
+def test_a_profile_without_bootstraps_draws_its_own():
+    points, target = runs(60, seed=6)
+    without = laws.fit(LAW, points, target, prior=None, bootstrap=laws.Bootstrap(count=0))
+    found = without.profile("alpha")
+    low, high = laws.fit(LAW, points, target, prior=None).interval("alpha", 0.9)
+    assert found.high - found.low == pytest.approx(high - low, rel=0.35)
+    assert np.array_equal(found.excess, without.profile("alpha").excess)
+
+
+def test_few_clusters_end_a_profile_later():
+    points, target = runs(60, seed=7)
+    fit = laws.fit(LAW, points, target, groups=np.arange(60) // 6, prior=None)
+    assert fit.study().independent == 9
+    apart = laws.fit(LAW, points, target, prior=None, bootstrap=laws.Bootstrap(count=0))
+    assert apart.study().independent == 55
+
+
 def test_a_flat_valley_is_said_to_be_one():
     points, target = runs(60, noise=0.02, seed=2, spread=0.15)
     fit = laws.fit(LAW, points, target, prior=None, bootstrap=laws.Bootstrap(count=0))

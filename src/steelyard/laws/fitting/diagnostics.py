@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from steelyard.laws.fitting.large import is_large, newton_without_each
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.minimizer import minimize
 from steelyard.laws.fitting.study import Study
@@ -161,6 +162,8 @@ class Outlier:
 def influence(study: Study, theta: Array, samples: Array) -> Influence:
     """Fit again without each point, all fits as one batch from the optimum.
 
+    Of a large table each fit is one Newton step from the optimum.
+
     Args:
         study: n points.
         theta: optimum in fitted coordinates, [P].
@@ -170,10 +173,13 @@ def influence(study: Study, theta: Array, samples: Array) -> Influence:
         Parameters without each point and their shift.
     """
     count = len(study.data.target)
-    weights = np.tile(study.data.weights, (count, 1))
-    np.fill_diagonal(weights, 0.0)
-    without = replace(study.problem(), weights=weights)
-    found = minimize(without, np.tile(theta, (count, 1)), far=False).theta
+    if is_large(study.data):
+        found = newton_without_each(study.problem(), theta)
+    else:
+        weights = np.tile(study.data.weights, (count, 1))
+        np.fill_diagonal(weights, 0.0)
+        without = replace(study.problem(), weights=weights)
+        found = minimize(without, np.tile(theta, (count, 1)), far=False).theta
     scale = np.maximum(samples.std(axis=0), 1e-12) if len(samples) > 1 else np.ones(len(theta))
     return Influence(
         names=study.law.names, parameters=study.law.values(found), shift=(found - theta) / scale

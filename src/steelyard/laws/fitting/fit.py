@@ -85,7 +85,7 @@ def fit(
     theta, objective, others = study.optimum(_starts(law, starts, delta))
     noise = study.noise(theta)
     drift, drift_source = (
-        measure_drift(study.problem(), others, noise)
+        measure_drift(study.thinned().problem(), others, noise)
         if bootstrap.count
         else (ASSUMED_DRIFT, "assumed")
     )

@@ -182,7 +182,7 @@ class Fit:
         Raises:
             FitError: no such parameter, or the fit has no points.
         """
-        return profile(self.study(), self.theta, self.objective, max(self.noise, 1e-9), name, level)
+        return profile(self.study(), self.theta, self.samples, name, level)
 
     def influence(self) -> Influence:
         """Fit again without each point in turn and return how far the parameters move.

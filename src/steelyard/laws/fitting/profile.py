@@ -1,6 +1,8 @@
 """Profile intervals: the best fit with one parameter held, over the whole range of that parameter.
 
 The curve shows what a bootstrap around one optimum cannot: a second valley, or one without an end.
+Where an interval ends on the curve, the bootstrap says, so that uneven, heavy-tailed and shared
+noise count as they are.
 """
 
 import itertools
@@ -23,6 +25,13 @@ _PINS_SD = (0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 18, 27, 40, 60.0)
 """Standard deviations on either side that are searched. The steps grow because the standard
 deviation is that of a parabola, and valleys of laws are longer than their bottom suggests."""
 _DRAWN = 33
+_ROUGH_ITERATIONS = 40
+"""Enough for a start of the neighbors; the few far pins that need hundreds get them from there."""
+_OWN_DRAWS = 200
+_ONE_SD = 0.6827
+"""Share of a normal distribution within one standard deviation."""
+_LEAST_NOISE = 1e-9
+"""Noise in log units below which exact points are treated as having this much."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,16 +85,13 @@ class Profile:
         return f"{ends}; flat: the points do not determine it" if self.is_flat else ends
 
 
-def profile(
-    study: Study, theta: Array, objective: float, noise: float, name: str, level: float
-) -> Profile:
+def profile(study: Study, theta: Array, samples: Array, name: str, level: float) -> Profile:
     """Minimize over all other parameters with one held at many values, all values as one batch.
 
     Args:
         study: the points.
         theta: optimum in fitted coordinates, [P].
-        objective: objective at the optimum.
-        noise: standard deviation of the log residuals.
+        samples: bootstrap optima in fitted coordinates, [B, P]; with none 200 are drawn here.
         name: name of the parameter.
         level: probability inside, 0..1.
 
@@ -95,8 +101,9 @@ def profile(
     Raises:
         FitError: no such parameter, a level outside 0..1, or a law with a single parameter.
 
-    Source: likelihood ratio statistic scaled for M-estimators: twice the excess times E[psi'] /
-        E[psi^2] (Heritier and Ronchetti 1994), compared with the F distribution.
+    Source: likelihood ratio statistic scaled for noise that is not as the likelihood has it
+        (Heritier and Ronchetti 1994, Journal of the American Statistical Association 89), the
+        scale by the bootstrap; compared with the F distribution.
     """
     if name not in study.law.names or not 0 < level < 1:
         raise FitError(
@@ -104,14 +111,25 @@ def profile(
             hint=f"parameters: {', '.join(study.law.names)}; levels lie in 0..1",
         )
     index = study.law.names.index(name)
-    threshold = _threshold(study, theta, noise, level)
-    found = _search(study, theta, objective, noise, index, threshold)
-    pins, excess, thetas = _drawn(study, theta, objective, found, index, threshold)
-    low = _crossing(pins, excess, np.flatnonzero(pins <= theta[index])[::-1], -np.inf)
-    high = _crossing(pins, excess, np.flatnonzero(pins >= theta[index]), np.inf)
+    if not len(samples):
+        samples = _own_draws(study, theta)
+    valley = _Valley.of(study, theta, index)
+    shift = theta - valley.theta
+    pins, excess, thetas = valley.search(max(study.noise(theta), _LEAST_NOISE))
+    threshold = _threshold(study, level, pins, excess, samples[:, index] - shift[index])
+    pins, excess, thetas = valley.refine(pins, excess / threshold, thetas, threshold)
+    center = valley.theta[index]
+    low, high = (
+        _crossing(pins, excess, order, endless) + shift[index]
+        for order, endless in (
+            (np.flatnonzero(pins <= center)[::-1], -np.inf),
+            (np.flatnonzero(pins >= center), np.inf),
+        )
+    )
     is_log = study.law.parameters[index].transform == "log"
     natural = (lambda value: float(np.exp(value))) if is_log else float
     ends = (natural(low), natural(high))
+    pins = pins + shift[index]
     return Profile(
         name=name,
         value=natural(theta[index]),
@@ -120,100 +138,141 @@ def profile(
         level=level,
         values=np.exp(pins) if is_log else pins,
         excess=excess,
-        parameters=study.law.values(thetas),
+        parameters=study.law.values(thetas + shift),
         is_flat=bool(np.isinf([low, high]).any() or (is_log and ends[1] > _FLAT_RATIO * ends[0])),
     )
 
 
-def _threshold(study: Study, theta: Array, noise: float, level: float) -> float:
-    """Return the excess of the objective that ends the interval."""
-    from scipy.special import erf, fdtri
-
-    # Outliers count with at most delta, so where delta cuts them off the scale must be robust too.
-    # Below come E[psi'] (the share of residuals inside delta) and E[psi^2] of normal noise.
-    sd = noise if study.delta > 3 * noise else min(noise, max(study.robust_sd(theta), 1e-9))
-    z = min(study.delta / max(sd, 1e-12), 40.0)
-    inside = float(erf(z / np.sqrt(2)))
-    quadratic = sd**2 * (inside - np.sqrt(2 / np.pi) * z * np.exp(-z * z / 2))
-    square = quadratic + (z * sd) ** 2 * (1 - inside)
-    weight = float(study.data.weights[study.data.weights > 0].mean())
-    return 0.5 * weight * square / inside * float(fdtri(1, study.freedom, level))
+def _own_draws(study: Study, theta: Array) -> Array:
+    """Draw the bootstrap of a fit that has none, [200, P]."""
+    kind = study.resampling("auto")
+    generator = np.random.default_rng(0)
+    return study.bootstrap(theta, study.noise(theta), kind, _OWN_DRAWS, generator)
 
 
-def _pinned(study: Study, index: int, pins: Array, starts: Array) -> tuple[Array, Array]:
-    """Minimize with the parameter held at each of m pins.
+def _threshold(study: Study, level: float, pins: Array, excess: Array, drawn: Array) -> float:
+    """Return the excess of the objective that ends the interval.
 
     Args:
         study: the points.
-        index: column of the parameter.
-        pins: values it is held at, [m].
-        starts: starts of each pin, [K, m, P].
+        level: probability inside, 0..1.
+        pins: values at which the parameter was held, rising, [m].
+        excess: objective above its minimum there, [m].
+        drawn: values of the parameter in the bootstrap, [B].
 
     Returns:
-        Best objective [m] and theta [m, P].
+        The excess at one standard deviation, times the quantile of the squared deviation.
     """
-    problem = study.problem()
-    low, high = problem.bounds
-    rounds, count = starts.shape[:2]
-    held = np.tile(pins, rounds)
-    flat = starts.reshape(-1, starts.shape[2]).copy()
-    flat[:, index] = held
-    lows = np.tile(low, (len(held), 1))
-    highs = np.tile(high, (len(held), 1))
-    lows[:, index] = highs[:, index] = held
-    pinned: Problem = replace(problem, low=lows, high=highs)
-    found = minimize(pinned, flat, far=False, max_iterations=200)
-    objective = found.objective.reshape(rounds, count)
-    best = objective.argmin(axis=0)
-    return objective.min(axis=0), found.theta.reshape(rounds, count, -1)[best, np.arange(count)]
+    from scipy.special import fdtri
+
+    # The root of the excess is straight where the excess is a parabola. The central draws set the
+    # scale: outer ones fall where a flat valley has left its parabola, or onto one axis.
+    height = np.interp(drawn, pins, np.sqrt(np.maximum(excess, 0.0))) ** 2
+    least = 0.5 * _LEAST_NOISE**2 * float(study.data.weights.max())
+    one_sd = max(float(np.quantile(height, _ONE_SD)), least)
+    return one_sd * float(fdtri(1, study.independent, level))
 
 
-def _search(
-    study: Study, theta: Array, objective: float, noise: float, index: int, threshold: float
-) -> tuple[Array, Array, Array]:
-    """Pin the parameter in growing steps on both sides; return pins, excess and thetas."""
-    gradient = study.law.evaluate(theta[None], study.data.inputs)[1][0]
-    matrix = (gradient * study.data.weights) @ gradient.T + np.diag(study.problem().precision)
-    matrix += 1e-12 * np.trace(matrix) * np.eye(len(theta))
-    inverse = np.linalg.inv(matrix)
-    low, high = (bound[index] for bound in study.problem().bounds)
-    sd = min(max(noise * float(np.sqrt(inverse[index, index])), 1e-6), (high - low) / 20)
-    steps = sd * np.array(_PINS_SD)
-    center = theta[index]
-    pins = np.concatenate([center - steps, [center], center + steps, [low, high]])
-    pins = np.unique(np.clip(pins, low, high))
-    # Along a straight valley the other parameters follow in proportion to their covariance.
-    path = theta + (pins - center)[:, None] * (inverse[index] / inverse[index, index])
-    starts = np.stack([np.tile(theta, (len(pins), 1)), np.clip(path, *study.problem().bounds)])
-    found, thetas = _pinned(study, index, pins, starts)
-    # Along a bent one a neighbor's result is the better start.
-    starts = np.stack([thetas, np.roll(thetas, 1, axis=0), np.roll(thetas, -1, axis=0)])
-    found, thetas = _pinned(study, index, pins, starts)
-    return pins, (found - objective) / threshold, thetas
+@dataclass(frozen=True, slots=True)
+class _Valley:
+    """What is profiled: the points, or a sample of a large table with the weight of all.
 
+    Attributes:
+        problem: the points.
+        theta: optimum in fitted coordinates, [P].
+        objective: objective there.
+        index: column of the parameter that is held.
+    """
 
-def _drawn(
-    study: Study,
-    theta: Array,
-    objective: float,
-    found: tuple[Array, Array, Array],
-    index: int,
-    threshold: float,
-) -> tuple[Array, Array, Array]:
-    """Refine between the ends, so that the interval is exact and a curve can be drawn."""
-    pins, excess, thetas = found
-    inside = np.flatnonzero(excess < 1.0)
-    first = max(inside[0] - 1, 0)
-    last = min(inside[-1] + 1, len(pins) - 1)
-    finer = np.linspace(pins[first], pins[last], _DRAWN)
-    near = np.abs(finer[:, None] - pins).argmin(axis=1)
-    starts = np.stack(
-        [thetas[near], thetas[np.clip(near + 1, 0, len(pins) - 1)], np.tile(theta, (len(finer), 1))]
-    )
-    best, own = _pinned(study, index, finer, starts)
-    pins, order = np.unique(np.concatenate([pins[first : last + 1], finer]), return_index=True)
-    excess = np.concatenate([excess[first : last + 1], (best - objective) / threshold])[order]
-    return pins, excess, np.concatenate([thetas[first : last + 1], own])[order]
+    problem: Problem
+    theta: Array
+    objective: float
+    index: int
+
+    @classmethod
+    def of(cls, study: Study, theta: Array, index: int) -> "_Valley":
+        """Take the points; of a large table a sample, which has an optimum of its own."""
+        thin = study.thinned()
+        problem = thin.problem()
+        if thin is study:
+            return cls(problem, theta, study.objective(theta), index)
+        share = float(problem.weights.sum() / study.data.weights.sum())
+        problem = replace(problem, weights=problem.weights / share)
+        found = minimize(problem, theta[None], far=False, max_iterations=500)
+        return cls(problem, found.theta[0], float(found.objective[0]), index)
+
+    def pinned(self, pins: Array, starts: Array, max_iterations: int = 200) -> tuple[Array, Array]:
+        """Minimize with the parameter held at each of m pins.
+
+        Args:
+            pins: values it is held at, [m].
+            starts: starts of each pin, [K, m, P].
+            max_iterations: ceiling of steps.
+
+        Returns:
+            Best objective above the optimum [m] and theta [m, P].
+        """
+        low, high = self.problem.bounds
+        rounds, count = starts.shape[:2]
+        held = np.tile(pins, rounds)
+        flat = starts.reshape(-1, starts.shape[2]).copy()
+        flat[:, self.index] = held
+        lows = np.tile(low, (len(held), 1))
+        highs = np.tile(high, (len(held), 1))
+        lows[:, self.index] = highs[:, self.index] = held
+        fixed = replace(self.problem, low=lows, high=highs)
+        found = minimize(fixed, flat, far=False, max_iterations=max_iterations)
+        objective = found.objective.reshape(rounds, count)
+        best = objective.argmin(axis=0)
+        thetas = found.theta.reshape(rounds, count, -1)[best, np.arange(count)]
+        return objective.min(axis=0) - self.objective, thetas
+
+    def search(self, noise: float) -> tuple[Array, Array, Array]:
+        """Pin the parameter in growing steps on both sides; return pins, excess and thetas."""
+        problem, theta, index = self.problem, self.theta, self.index
+        gradient = problem.law.evaluate(theta[None], problem.inputs)[1][0]
+        matrix = (gradient * problem.weights) @ gradient.T + np.diag(problem.precision)
+        matrix += 1e-12 * np.trace(matrix) * np.eye(len(theta))
+        inverse = np.linalg.inv(matrix)
+        low, high = (bound[index] for bound in problem.bounds)
+        sd = min(max(noise * float(np.sqrt(inverse[index, index])), 1e-6), (high - low) / 20)
+        steps = sd * np.array(_PINS_SD)
+        center = theta[index]
+        pins = np.concatenate([center - steps, [center], center + steps, [low, high]])
+        pins = np.unique(np.clip(pins, low, high))
+        # Along a straight valley the other parameters follow in proportion to their covariance.
+        path = theta + (pins - center)[:, None] * (inverse[index] / inverse[index, index])
+        starts = np.stack([np.tile(theta, (len(pins), 1)), np.clip(path, *problem.bounds)])
+        _, thetas = self.pinned(pins, starts, _ROUGH_ITERATIONS)
+        # Along a bent one a neighbor's result is the better start.
+        starts = np.stack([thetas, np.roll(thetas, 1, axis=0), np.roll(thetas, -1, axis=0)])
+        return pins, *self.pinned(pins, starts)
+
+    def refine(
+        self, pins: Array, excess: Array, thetas: Array, threshold: float
+    ) -> tuple[Array, Array, Array]:
+        """Add pins between the ends, so that the interval is exact and a curve can be drawn.
+
+        Args:
+            pins: values at which the parameter was held, rising, [m].
+            excess: objective above its minimum there, in units of the threshold, [m].
+            thetas: best fits there, [m, P].
+            threshold: excess that ends the interval.
+
+        Returns:
+            The same three from the pin before the interval to the one after it.
+        """
+        inside = np.flatnonzero(excess < 1.0)
+        first = max(inside[0] - 1, 0)
+        last = min(inside[-1] + 1, len(pins) - 1)
+        finer = np.linspace(pins[first], pins[last], _DRAWN)
+        near = np.abs(finer[:, None] - pins).argmin(axis=1)
+        beside = thetas[np.clip(near + 1, 0, len(pins) - 1)]
+        own = np.tile(self.theta, (len(finer), 1))
+        best, found = self.pinned(finer, np.stack([thetas[near], beside, own]))
+        pins, order = np.unique(np.concatenate([pins[first : last + 1], finer]), return_index=True)
+        excess = np.concatenate([excess[first : last + 1], best / threshold])[order]
+        return pins, excess, np.concatenate([thetas[first : last + 1], found])[order]
 
 
 def _crossing(pins: Array, excess: Array, order: NDArray[np.int64], endless: float) -> float:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.laws.fitting.bootstrap import Resampling
+from steelyard.laws.fitting.large import is_large, newton_bootstrap, thinned
 from steelyard.laws.fitting.law import Law, Prior
-from steelyard.laws.fitting.minimizer import Problem, minimize
+from steelyard.laws.fitting.minimizer import Problem, huber, minimize
 from steelyard.laws.fitting.points import Points
 from steelyard.laws.fitting.terms import Array
 
@@ -71,6 +73,16 @@ class Study:
         """Points with weight beyond parameters, at least 1."""
         return max(self.num_used - len(self.law.parameters), 1)
 
+    @property
+    def independent(self) -> int:
+        """Degrees of freedom of an interval: those of the points, or of fewer clusters."""
+        clusters = np.unique(self.data.clusters[self.data.weights > 0])
+        return max(min(self.freedom, len(clusters) - 1), 1)
+
+    def thinned(self) -> "Study":
+        """Return the study of a few thousand rows of a large table; itself when it is small."""
+        return replace(self, data=thinned(self.data)) if is_large(self.data) else self
+
     def optimum(self, starts: Array) -> tuple[Array, float, Array]:
         """Return the best optimum, its objective, and the best few distinct ones, [K, P].
 
@@ -83,6 +95,9 @@ class Study:
         Returns:
             Optimum [P], objective, and up to eight minima [K, P].
         """
+        if is_large(self.data):
+            # A few rows tell the valleys apart; only their bottoms need all points.
+            starts = np.unique(self.thinned().optimum(starts)[2].round(3), axis=0)
         theta, objective, others = self._best(starts)
         if self.beliefs:
             mean = self.data.weights.mean()
@@ -107,6 +122,13 @@ class Study:
     def residuals(self, theta: Array) -> Array:
         """Return log target minus log prediction, [n]."""
         return np.log(self.data.target) - self.law.predict(theta[None], self.data.inputs)[0]
+
+    def objective(self, theta: Array) -> float:
+        """Return the weighted sum of Huber losses, the prior's part included."""
+        problem = self.problem()
+        offset = theta - problem.center
+        losses = huber(self.residuals(theta), self.delta)
+        return float(losses @ problem.weights + 0.5 * (offset * offset) @ problem.precision)
 
     def noise(self, theta: Array) -> float:
         """Return the weighted sd of the log residuals, corrected for the parameters."""
@@ -151,21 +173,35 @@ class Study:
         problem = self.problem()
         clusters = self.data.clusters
         size = int(clusters.max()) + 1
-        if kind == "pairs":
-            weights = (
-                generator.multinomial(size, np.full(size, 1 / size), count)[:, clusters]
-                * self.data.weights
-            )
-            target = problem.target
-        else:
-            weights = problem.weights
-            target = (
-                self.law.predict(theta[None], self.data.inputs)[0]
-                + noise * generator.standard_normal((count, size))[:, clusters]
-            )
+        law = self.law.predict(theta[None], self.data.inputs)[0]
+
+        def resample(count: int) -> tuple[Array, Array]:
+            if kind == "pairs":
+                drawn = self._counts(count, size, generator)
+                return drawn[:, clusters] * self.data.weights, problem.target
+            drawn = generator.standard_normal((count, size))
+            return problem.weights, law + noise * drawn[:, clusters]
+
+        # Large tables are drawn in parts, so what the priors add is drawn first.
+        if is_large(self.data):
+            center = self._centers(problem, count, generator)
+            return newton_bootstrap(problem, theta, center, resample)
+        weights, target = resample(count)
+        center = self._centers(problem, count, generator)
+        resampled = replace(problem, target=target, weights=weights, center=center)
+        return minimize(resampled, np.tile(theta, (count, 1)), far=False).theta
+
+    def _counts(self, count: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Draw how often each cluster occurs in each resampled problem, [count, size]."""
+        if not is_large(self.data):
+            return generator.multinomial(size, np.full(size, 1 / size), count)
+        # The same distribution; a binomial per cluster takes ten times as long.
+        drawn = generator.integers(size, size=(count, size))
+        return np.stack([np.bincount(row, minlength=size).astype(np.int64) for row in drawn])
+
+    def _centers(self, problem: Problem, count: int, generator: np.random.Generator) -> Array:
+        """Redraw the centers of the prior, [count, P]."""
         # A belief is data too: held fixed, it would narrow the intervals of what it decides.
         sd = self._prior[1]
         shift = np.where(np.isinf(sd), 0.0, sd) * generator.standard_normal((count, len(sd)))
-        center = problem.center + shift
-        resampled = replace(problem, target=target, weights=weights, center=center)
-        return minimize(resampled, np.tile(theta, (count, 1)), far=False).theta
+        return problem.center + shift

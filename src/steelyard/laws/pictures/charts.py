@@ -16,8 +16,10 @@ from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.points import check_inputs, named_column, positive_column
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.pictures.series import (
+    MOST_DRAWN,
     Split,
     axis_words,
+    drawn_rows,
     formula_words,
     split,
     unit_of,
@@ -89,7 +91,9 @@ def fit_chart(
         FitError: a fit without points, no such input, or unseen points without a target.
     """
     if isinstance(fit, Holdout):
-        unseen = {**fit.inputs, "target": fit.measured}
+        rows = drawn_rows(np.arange(len(fit.measured)), MOST_DRAWN)
+        unseen = {name: column[rows] for name, column in fit.inputs.items()}
+        unseen["target"] = fit.measured[rows]
         fit = fit.fit
     chosen = split(fit, along, by)
     if unseen is not None:
@@ -147,7 +151,7 @@ def _subtitle(fit: Fit, chosen: Split, has_unseen: bool, level: float) -> list[s
         said += f"; one curve per {_EACH.get(chosen.by, 'value of ' + chosen.by.replace('_', ' '))}"
     said += "; open diamonds were not fitted" if has_unseen else ""
     said += "; points are moved along the law to their curve" if chosen.is_moved else ""
-    return [*lines, said]
+    return [*lines, said, *chosen.drawn_words]
 
 
 def _unseen(
@@ -296,15 +300,19 @@ def colours_of(chosen: Split) -> list[str]:
 def point_rows(fit: Fit, chosen: Split, colours: Sequence[str]) -> list[dict[str, Any]]:
     """Return one row per fitted point, on its curve's inputs."""
     rows = []
+    residuals = fit.residuals
     for index, series in enumerate(chosen.series):
         inputs = {name: column[series.rows] for name, column in fit.inputs.items()}
         moved = chosen.on_curve(fit, inputs, fit.target[series.rows], series)
         for place, row in enumerate(series.rows.tolist()):
-            rows.append(_point_row(fit, chosen, row, float(moved[place]), colours[index]))
+            value, residual = float(moved[place]), float(residuals[row])
+            rows.append(_point_row(fit, chosen, row, value, residual, colours[index]))
     return rows
 
 
-def _point_row(fit: Fit, chosen: Split, row: int, value: float, colour: str) -> dict[str, Any]:
+def _point_row(
+    fit: Fit, chosen: Split, row: int, value: float, residual: float, colour: str
+) -> dict[str, Any]:
     """Return the row of one fitted point with what its tooltip shows."""
     return {
         "x": float(chosen.x[row]),
@@ -312,7 +320,7 @@ def _point_row(fit: Fit, chosen: Split, row: int, value: float, colour: str) -> 
         "color": colour,
         "row": row + 1,
         "measured": f"{fit.target[row]:.4g}",
-        "residual": f"{100 * float(np.expm1(fit.residuals[row])):+.2f} %",
+        "residual": f"{100 * float(np.expm1(residual)):+.2f} %",
         **{name: f"{column[row]:.4g}" for name, column in fit.inputs.items()},
     }
 

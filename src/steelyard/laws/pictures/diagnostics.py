@@ -136,8 +136,9 @@ def residual_chart(
         FitError: a fit without points, or no such input.
     """
     chosen = split(fit, along, by)
+    residuals = fit.residuals
     rows = [
-        row | {"y": float(np.expm1(fit.residuals[row["row"] - 1]))}
+        row | {"y": float(np.expm1(residuals[row["row"] - 1]))}
         for row in point_rows(fit, chosen, colours_of(chosen))
     ]
     far = {item.row + 1 for item in fit.outliers()}
@@ -166,10 +167,13 @@ def residual_chart(
     ]
     words = f"Standard deviation {100 * fit.noise:.2g} %; the band holds two of them either way"
     if far:
-        words += f"; ringed: more than four robust standard deviations, {len(far)} of {len(rows)}"
+        words += (
+            f"; ringed: more than four robust standard deviations, {len(far)} of {len(fit.target)}"
+        )
+    lines = [words, *chosen.drawn_words]
     return finish(
         alt.layer(*layers).properties(
-            width=PLOT_WIDTH, height=_RESIDUAL_HEIGHT, title=alt.TitleParams(title, subtitle=words)
+            width=PLOT_WIDTH, height=_RESIDUAL_HEIGHT, title=alt.TitleParams(title, subtitle=lines)
         )
     )
 

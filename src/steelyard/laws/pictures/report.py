@@ -16,7 +16,7 @@ from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.wording import parameter_words
 from steelyard.laws.pictures.charts import fit_chart
 from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
-from steelyard.laws.pictures.series import formula_words, greek
+from steelyard.laws.pictures.series import MOST_DRAWN, formula_words, greek
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.wording import more_digits, number_text
 
@@ -253,6 +253,8 @@ def _beyond(held: Holdout | str, target: str, comparison: Comparison | None) -> 
             f"**{100 * held.mean_relative_error:.2g} %**; {100 * held.coverage:.0f} % of them lie "
             f"inside their 80 % interval."
         )
+        if len(held.measured) > MOST_DRAWN:
+            said += f" The picture draws {MOST_DRAWN:,} of them."
         picture = fit_chart(held, title="The largest points, left out and predicted", target=target)
         blocks: list[Block] = [Text(said), Chart(picture)]
     else:

@@ -20,9 +20,11 @@ from steelyard.laws.fitting.terms import Array
 from steelyard.runs.axes import tick_text
 
 __all__ = [
+    "MOST_DRAWN",
     "Series",
     "Split",
     "axis_words",
+    "drawn_rows",
     "formula_words",
     "greek",
     "split",
@@ -52,6 +54,9 @@ _BINS = 6
 _SAME = 0.03
 _NO_DATA = 1e-6
 _MOVED = 1e-3
+_FARTHEST = 50
+MOST_DRAWN = 2000
+"""Points of a chart: more lie on top of each other and make a page of a hundred megabytes."""
 _COUNTS = (
     "parameters",
     "tokens",
@@ -81,7 +86,7 @@ class Series:
 
     Attributes:
         label: text written at the curve.
-        rows: rows of the points, [m].
+        rows: rows of the points, [m]; of a large table a sample.
         held: value of every input but the one along the axis.
     """
 
@@ -110,6 +115,13 @@ class Split:
     is_moved: bool
     x: Array
     zero: float | None
+
+    @property
+    def drawn_words(self) -> list[str]:
+        """Say in a line how many of the points are drawn; no line where all are."""
+        drawn = sum(len(item.rows) for item in self.series)
+        words = f"{drawn:,} of {len(self.x):,} points drawn, the farthest from the law among them"
+        return [words] if drawn < len(self.x) else []
 
     @property
     def is_ordered(self) -> bool:
@@ -188,6 +200,10 @@ def split(fit: Fit, along: str = "", by: str = "") -> Split:
     )
     series = _series(fit, chosen, colour)
     moved = max(np.abs(_shift(fit, fit.inputs, item)[item.rows]).max() for item in series)
+    if len(fit.target) > MOST_DRAWN:
+        share = MOST_DRAWN / len(fit.target)
+        far = np.argsort(-np.abs(fit.residuals))[:_FARTHEST]
+        series = tuple(_sampled(item, fit.inputs[chosen], share, far) for item in series)
     return Split(chosen, colour, series, bool(moved > _MOVED), *_without_zero(fit.inputs[chosen]))
 
 
@@ -304,6 +320,22 @@ def _series(fit: Fit, along: str, by: str) -> tuple[Series, ...]:
     return tuple(
         replace(item, label=label) for label, item in zip(_labels(found, by), found, strict=True)
     )
+
+
+def drawn_rows(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return at most so many of the rows, always the same ones, in order."""
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+
+
+def _sampled(series: Series, column: Array, share: float, far: NDArray[np.int64]) -> Series:
+    """Keep a share of the rows, both ends along the axis, and those far from the law."""
+    rows = series.rows
+    ends = rows[[column[rows].argmin(), column[rows].argmax()]]
+    own = drawn_rows(rows, max(round(share * len(rows)), 1))
+    far = np.intersect1d(far, rows)
+    return replace(series, rows=np.unique(np.concatenate([own, ends, far])))
 
 
 def _one(fit: Fit, along: str, by: str, rows: NDArray[np.int64], label: str) -> Series:

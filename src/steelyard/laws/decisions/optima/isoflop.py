@@ -285,9 +285,12 @@ def _minimum(
     generator: np.random.Generator,
 ) -> _Found:
     """Find one budget's minimum in the losses and in noisy copies of them."""
-    copies = curve.loss + noise * np.concatenate(
-        [np.zeros((1, len(curve.loss))), generator.standard_normal((bootstraps, len(curve.loss)))]
-    )
+    copies = np.empty((1 + bootstraps, len(curve.loss)))
+    # In place, because a table may have tens of thousands of sizes at one budget.
+    copies[0] = 0.0
+    generator.standard_normal(out=copies[1:])
+    copies *= noise
+    copies += curve.loss
     found = valleys(curve.size, copies, method, window)
     is_inside = np.isfinite(found.size) & (~found.is_extended | (edges == "extend"))
     state: Literal["used", "extended", "dropped"] = "dropped"

@@ -25,6 +25,11 @@ Edge = Literal["", "low", "high"]
 Method = Literal["interpolation", "parabola"]
 
 _ROUGHNESS_POINTS = 7
+_LONG = 100
+"""Sizes from which on only the spline around the least point of each copy is made: that of all
+points would take gigabytes."""
+_BESIDE = 3
+"""Points on either side of the least one that the spline next to it depends on."""
 _DRAWS = 2000
 _FEWEST_CUBIC = 6
 
@@ -118,14 +123,20 @@ def curve_noise(curves: list[tuple[Array, Array]]) -> float | None:
 
 def _spline_bottom(size: Array, loss: Array) -> tuple[Array, Array]:
     """Search Akima's spline in the intervals beside the least point, [S] and [S]."""
-    from scipy.interpolate import Akima1DInterpolator
-
-    pieces = np.asarray(Akima1DInterpolator(size, loss.T).c)
     rows = np.arange(len(loss))
     lowest = loss.argmin(axis=1)
     best, depth = size[lowest].copy(), loss[rows, lowest].copy()
+    if len(size) < _LONG:
+        from scipy.interpolate import Akima1DInterpolator
+
+        pieces = np.asarray(Akima1DInterpolator(size, loss.T).c)
+        first = np.zeros_like(lowest)
+    else:
+        first = np.clip(lowest - _BESIDE, 0, len(size) - 2 * _BESIDE - 1)
+        window = first[:, None] + np.arange(2 * _BESIDE + 1)
+        pieces = _akima(size[window], loss[rows[:, None], window])
     for interval in (lowest - 1, lowest):
-        cubic, square, linear, constant = pieces[:, interval, rows]
+        cubic, square, linear, constant = pieces[:, interval - first, rows]
         width = size[interval + 1] - size[interval]
         for step in _stationary(3 * cubic, 2 * square, linear):
             value = ((cubic * step + square) * step + linear) * step + constant
@@ -133,6 +144,35 @@ def _spline_bottom(size: Array, loss: Array) -> tuple[Array, Array]:
             best = np.where(better, size[interval] + step, best)
             depth = np.where(better, value, depth)
     return best, depth
+
+
+def _akima(x: Array, y: Array) -> Array:
+    """Return Akima's cubics of S curves with positions of their own.
+
+    Args:
+        x: rising positions, [S, k].
+        y: values, [S, k].
+
+    Returns:
+        Coefficients of each interval, from the cubic one to the constant, [4, k - 1, S].
+
+    Source: Akima 1970 (Journal of the ACM 17), with straight lines beyond the ends.
+    """
+    step = np.diff(x, axis=1)
+    slope = np.diff(y, axis=1) / step
+    ends = [2 * slope[:, :1] - slope[:, 1:2], 2 * slope[:, -1:] - slope[:, -2:-1]]
+    far = [2 * ends[0] - slope[:, :1], 2 * ends[1] - slope[:, -1:]]
+    chords = np.concatenate([far[0], ends[0], slope, ends[1], far[1]], axis=1)
+    bend = np.abs(np.diff(chords, axis=1))
+    right, left = bend[:, 2:], bend[:, :-2]
+    with np.errstate(invalid="ignore"):
+        mixed = (right * chords[:, 1:-2] + left * chords[:, 2:-1]) / (right + left)
+    # Where both sides are straight the weights vanish and any mean of the chords will do.
+    tangent = np.where(right + left > 0, mixed, (chords[:, 1:-2] + chords[:, 2:-1]) / 2)
+    begin, end = tangent[:, :-1], tangent[:, 1:]
+    cubic = (begin + end - 2 * slope) / step**2
+    square = (3 * slope - 2 * begin - end) / step
+    return np.stack([part.T for part in (cubic, square, begin, y[:, :-1])])
 
 
 def _stationary(square: Array, linear: Array, constant: Array) -> tuple[Array, Array]:
