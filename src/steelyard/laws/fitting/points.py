@@ -17,6 +17,7 @@ __all__ = ["Points", "check_inputs", "named_column", "positive_column", "refuse_
 _SAME_AXIS_SD = 0.03
 """Log inputs that leave less than 3 % of spread beside a straight line do not separate two
 exponents."""
+_SAME_TARGET = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Points:
 
         Raises:
             FitError: a column is missing, of another length, or holds values that are not positive
-                and finite; there are fewer points than parameters plus two; one input is a function
-                of another in every row.
+                and finite; there are fewer points than parameters plus two; the target is the same
+                in every row; one input is a function of another in every row.
         """
         columns = check_inputs(law, inputs)
         count = len(columns[law.inputs[0]])
@@ -74,6 +75,7 @@ class Points:
                 hint="drop the rows or give each a weight >= 0",
             )
         _enough(law, int((weight > 0).sum()))
+        _varies(called, goal[weight > 0])
         _separable(law, {name: column[weight > 0] for name, column in columns.items()})
         return cls(columns, goal, weight, _clusters(clusters, count))
 
@@ -213,6 +215,15 @@ def _enough(law: Law, count: int) -> None:
             f"parameter, its intervals are rough",
             SteelyardWarning,
             stacklevel=5,  # the caller of fit()
+        )
+
+
+def _varies(name: str, goal: Array) -> None:
+    """Refuse a target that is the same in every row."""
+    if np.ptp(np.log(goal)) < _SAME_TARGET:
+        raise FitError(
+            f"{name} is {goal[0]:.6g} in every row, so there is nothing to fit",
+            hint="take another column, or runs whose results differ",
         )
 
 
