@@ -108,7 +108,7 @@ def _coverage(name: str, repeats: int) -> dict[str, float]:
     inside = []
     for seed in range(repeats):
         law, truth, inputs, loss = draw(name, _POINTS, seed)
-        fitted = laws.fit(law, inputs, loss, bootstraps=_BOOTSTRAPS, seed=seed)
+        fitted = laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=_BOOTSTRAPS, seed=seed))
         ends = [fitted.interval(parameter, _LEVEL) for parameter in law.names]
         inside.append(
             [
@@ -126,7 +126,7 @@ def _excess(name: str, starts: int) -> float:
         law, _, inputs, loss = draw(name, _POINTS, 1000 + seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SteelyardWarning)
-            fitted = laws.fit(law, inputs, loss, bootstraps=0, prior=None)
+            fitted = laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=0), prior=None)
         grid = law.start_grid()
         span = np.maximum(np.ptp(grid, axis=0), 0.2)
         drawn = np.random.default_rng(seed).uniform(

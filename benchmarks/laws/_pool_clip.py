@@ -23,7 +23,7 @@ def clip_checks() -> list[Check]:
         early = {name: column[~late] for name, column in rows.items()}
         held = {name: column[late] for name, column in rows.items()}
         for law, into in ((laws.pool_utility(), ours), (laws.power_law("samples"), plain)):
-            fit = laws.fit(law, early, early["error"], bootstraps=0)
+            fit = laws.fit(law, early, early["error"], bootstrap=laws.Bootstrap(count=0))
             into.extend(np.abs(fit.predict(held).value / held["error"] - 1))
         last = [
             early["error"][(early["pool_size"] == size) & (early["samples"] > 1e10)][0]

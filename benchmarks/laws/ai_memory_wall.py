@@ -36,7 +36,7 @@ def run(quick: bool) -> list[Check]:
             rows["year"],
             rows["normalized_value"],
             period_years=2,
-            bootstraps=bootstraps,
+            bootstrap=laws.Bootstrap(count=bootstraps),
             source=series,
         )
         _print_trend(trends[series])

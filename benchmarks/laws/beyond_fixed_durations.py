@@ -17,6 +17,7 @@ from benchmarks.laws._shared import shared
 from steelyard import laws
 from steelyard.laws.decisions.best_schedule import best_schedule
 from steelyard.laws.decisions.study import cheapest_study, plan_study
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.schedules.schedule import (
@@ -93,7 +94,13 @@ def _width(repeats: int) -> list[Check]:
             + noise * generator.standard_normal(len(cells["tokens"]))
         )
         drawn = laws.fit(
-            law, cells, loss, starts=theta[None], bootstraps=0, prior=None, delta=np.inf
+            law,
+            cells,
+            loss,
+            starts=theta[None],
+            bootstrap=laws.Bootstrap(count=0),
+            prior=None,
+            delta=np.inf,
         )
         said.append(float(np.log(drawn.predict(target, extrapolate=True).value[0])))
     width = float(np.diff(np.quantile(said, [0.1, 0.9]))[0])
@@ -158,7 +165,7 @@ def _schedules(model: str, quick: bool) -> list[Check]:
         for item in map(curves.__getitem__, _TRAINED)
     ]
     fits = {
-        "ours": fit_curves(known, bootstraps=20 if quick else 100),
+        "ours": fit_curves(known, bootstrap=Bootstrap(count=20 if quick else 100)),
         "free": fit_curves(known, prior=None),
         "Chinchilla in steps": fit_curves(known, law=laws.power_law("step")),
     }

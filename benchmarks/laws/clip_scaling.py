@@ -15,6 +15,7 @@ from benchmarks.laws._shared import shared
 from steelyard import laws
 from steelyard.laws.decisions.envelope import fit_envelope
 from steelyard.laws.decisions.sources import compare_sources
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.contrastive import bottleneck, contrastive
 
 PAPER = ["68-clip-scaling"]
@@ -65,7 +66,7 @@ def _exponents(tables: dict[str, pl.DataFrame], bootstraps: int) -> list[Check]:
     printed = {("imagenet1k", "LAION"): -0.106, ("mscoco_captions", "LAION"): -0.0765}
     printed |= {("imagenet1k", "OpenAI"): -0.164, ("mscoco_captions", "OpenAI"): -0.051}
     compared = {
-        task: compare_sources(_columns(table), bootstraps=bootstraps)
+        task: compare_sources(_columns(table), bootstrap=Bootstrap(count=bootstraps))
         for task, table in tables.items()
     }
     for task, found in compared.items():

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from steelyard import laws
 from steelyard.errors import DataError, SteelyardWarning
 from steelyard.laws.decisions.optima.optimum import optima
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.batch_size import critical_batch, fit_steps
 from steelyard.laws.forms.powers import batch_law
 
@@ -80,7 +81,11 @@ def _exponents(problem: LeastSquares, table: StepsTable) -> list[Check]:
 def _exponent(examples: _Array, batches: _Array) -> float:
     """Fit the power of examples."""
     return laws.fit(
-        batch_law("tokens"), {"tokens": examples}, batches, delta=math.inf, bootstraps=0
+        batch_law("tokens"),
+        {"tokens": examples},
+        batches,
+        delta=math.inf,
+        bootstrap=laws.Bootstrap(count=0),
     ).params["q"]
 
 
@@ -89,7 +94,10 @@ def _steps_fit(table: StepsTable, row: int, keep: NDArray[np.int64] | None = Non
     columns = np.flatnonzero(table.examples[row] / table.batches >= _FEWEST_STEPS)
     columns = columns if keep is None else columns[keep]
     return fit_steps(
-        table.batches[columns], table.steps[row, columns], table.caps[row, columns], bootstraps=0
+        table.batches[columns],
+        table.steps[row, columns],
+        table.caps[row, columns],
+        bootstrap=Bootstrap(count=0),
     )
 
 
@@ -133,7 +141,12 @@ def _censoring(count: int) -> list[Check]:
         steps = clean * np.exp(0.04 * np.random.default_rng(seed).standard_normal(len(batches)))
         seen = steps < caps
         found = critical_batch(
-            fit_steps(batches, np.where(seen, steps, np.inf), caps, bootstraps=200, seed=seed),
+            fit_steps(
+                batches,
+                np.where(seen, steps, np.inf),
+                caps,
+                bootstrap=Bootstrap(count=200, seed=seed),
+            ),
             reference=batches[0],
             level=0.9,
         )
@@ -141,7 +154,9 @@ def _censoring(count: int) -> list[Check]:
         errors["likelihood"].append(abs(math.log(found.batch.value / truth)))
         for name, rows in (("caps as steps", np.ones_like(seen)), ("dropped", seen)):
             if rows.sum() >= 5:
-                fit = fit_steps(batches[rows], np.minimum(steps, caps)[rows], bootstraps=0)
+                fit = fit_steps(
+                    batches[rows], np.minimum(steps, caps)[rows], bootstrap=Bootstrap(count=0)
+                )
                 errors[name].append(
                     abs(
                         math.log(

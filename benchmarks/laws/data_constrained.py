@@ -111,7 +111,7 @@ def _own_fit(paper: Runs) -> list[Check]:
         laws.data_constrained(),
         laws.overfitting_penalty(),
     ):
-        other = laws.fit(form, paper, paper["loss"], bootstraps=0)
+        other = laws.fit(form, paper, paper["loss"], bootstrap=laws.Bootstrap(count=0))
         said = (
             f"objective {other.objective:.5f}, R2 {_r_squared(other, paper):.4f}, at bounds "
             f"{other.at_bounds}"
@@ -169,7 +169,9 @@ def _ladders(table: Runs, paper: Runs) -> list[Check]:
         fit = laws.fit(law, others, others["loss"])
         errors[name], flat, covered = _ladder_error(fit, table)
         inside = covered if name == "base fixed" else inside
-        every = _ladder_error(laws.fit(law, paper, paper["loss"], bootstraps=0), table)[0]
+        every = _ladder_error(
+            laws.fit(law, paper, paper["loss"], bootstrap=laws.Bootstrap(count=0)), table
+        )[0]
         print(
             f"ladders, {name}: mean error {errors[name]:.4f} nats without their runs, {every:.4f} "
             f"with all; no change {flat:.4f}"
@@ -222,7 +224,9 @@ def _recovery(paper: Runs, rounds: int) -> list[Check]:
     held = flat = 0
     for _ in range(rounds):
         loss = clean * np.exp(0.02 * generator.standard_normal(len(clean)))
-        found = laws.repetition_constants(laws.fit(law, paper, loss, bootstraps=0))
+        found = laws.repetition_constants(
+            laws.fit(law, paper, loss, bootstrap=laws.Bootstrap(count=0))
+        )
         held += sum(
             profile.low <= _PAIR[profile.name] <= profile.high
             for profile in (found.repeats, found.excess)
@@ -242,7 +246,7 @@ def _recovery(paper: Runs, rounds: int) -> list[Check]:
 def _chosen_form(runs: Runs) -> laws.Fit:
     """Fit both forms with a free base and take the one that lies closer to the runs."""
     fits = [
-        laws.fit(law, runs, runs["loss"], bootstraps=0)
+        laws.fit(law, runs, runs["loss"], bootstrap=laws.Bootstrap(count=0))
         for law in (laws.data_constrained(), laws.overfitting_penalty())
     ]
     return min(fits, key=lambda fit: fit.objective)
@@ -250,7 +254,9 @@ def _chosen_form(runs: Runs) -> laws.Fit:
 
 def _chosen_sizes(paper: Runs) -> list[Check]:
     """Choose form and size by tables of known truth: once the law itself, once the penalty form."""
-    penalty = laws.fit(laws.overfitting_penalty(), paper, paper["loss"], bootstraps=0)
+    penalty = laws.fit(
+        laws.overfitting_penalty(), paper, paper["loss"], bootstrap=laws.Bootstrap(count=0)
+    )
     checks = []
     for name, truth in (("of the law", _pair()), ("of the penalty form", penalty)):
         noise = 0.02 * np.random.default_rng(1).standard_normal(len(paper["loss"]))

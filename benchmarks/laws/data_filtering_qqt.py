@@ -208,10 +208,13 @@ def _forecast(truth: Truth, law: laws.Law | None) -> dict[str, float]:
     """Fit the single pools and judge what is forecast for the first 1 to 4."""
     # The baseline knows the floor when the law does.
     known = {"d": law.fixed["d"]} if law else {}
-    fit = laws.fit_pools(truth.points, truth.error, law=law, bootstraps=0)
+    fit = laws.fit_pools(truth.points, truth.error, law=law, bootstrap=laws.Bootstrap(count=0))
     said = np.stack([fit.predict(NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
     baseline = laws.fit_pools(
-        truth.points, truth.error, law=laws.effective_pool().fix(**known), bootstraps=0
+        truth.points,
+        truth.error,
+        law=laws.effective_pool().fix(**known),
+        bootstrap=laws.Bootstrap(count=0),
     )
     other = np.stack([baseline.predict(NAMES[:p], truth.budgets).value for p in (1, 2, 3, 4)])
     ranks = [_rank_correlation(said[:, i], truth.mixtures[:, i]) for i in range(len(truth.budgets))]
@@ -239,7 +242,9 @@ def _rank_correlation(first: Array, second: Array) -> float:
 
 def _rivals(truth: Truth, other: Array, picks: Rows) -> dict[str, Rows]:
     """Return the choices of the baselines."""
-    single = laws.fit(laws.effective_pool(), truth.points, truth.error, bootstraps=0)
+    single = laws.fit(
+        laws.effective_pool(), truth.points, truth.error, bootstrap=laws.Bootstrap(count=0)
+    )
     one = np.stack([_one_law(single, truth, p) for p in (1, 2, 3, 4)]).argmin(axis=0)
     none = np.zeros(len(truth.budgets), dtype=np.int64)
     return {
@@ -309,7 +314,10 @@ def _levels(kinds: list[Pool], seeds: int) -> laws.PoolFit:
         curves.append([train([pool], PASSES * size, seed) for pool in pools])
     law = laws.pool_utility().fix(d=TRAINED_FLOOR)
     return laws.fit_pools(
-        points_of(size, len(kinds)), np.mean(curves, axis=0).ravel(), law=law, bootstraps=0
+        points_of(size, len(kinds)),
+        np.mean(curves, axis=0).ravel(),
+        law=law,
+        bootstrap=laws.Bootstrap(count=0),
     )
 
 
@@ -329,7 +337,7 @@ def _coverage(rounds: int) -> list[Check]:
         fit = laws.fit_pools(
             points_of(SIZE, 4),
             clean * np.exp(0.003 * generator.standard_normal(20)),
-            bootstraps=0,
+            bootstrap=laws.Bootstrap(count=0),
             delta=math.inf,
         ).fit
         for name, value in names.items():
@@ -353,11 +361,11 @@ def _speed(quick: bool) -> list[Check]:
     checkpoint, as in the paper's programs, and in bare Python.
     """
     truth = law_truths(1)[0]
-    laws.fit_pools(truth.points, truth.error, bootstraps=0)
+    laws.fit_pools(truth.points, truth.error, bootstrap=laws.Bootstrap(count=0))
     times = []
     for _ in range(7):
         begin = time.process_time()
-        fit = laws.fit_pools(truth.points, truth.error, bootstraps=0)
+        fit = laws.fit_pools(truth.points, truth.error, bootstrap=laws.Bootstrap(count=0))
         times.append(time.process_time() - begin)
     ours = statistics.median(times)
     curves = np.split(truth.error, 4)

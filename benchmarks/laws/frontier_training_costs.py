@@ -123,7 +123,10 @@ def _growth(
     is_dated = pl.col("year") <= laws.decimal_year(_END)
     rows = models.filter(is_chosen & is_dated & hardware & pl.col(cost).is_not_null())
     trend = laws.fit_growth(
-        rows["year"], rows[cost], bootstraps=500 if quick else 5000, source=rule
+        rows["year"],
+        rows[cost],
+        bootstrap=laws.Bootstrap(count=500 if quick else 5000),
+        source=rule,
     )
     t = laws.growth_per_year(trend)
     resampled = laws.growth_per_year(trend, intervals="bootstrap")

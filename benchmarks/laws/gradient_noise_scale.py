@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.common import Check
 from numpy.typing import NDArray
 
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.batch_size import tradeoff
 
 PAPER = ["86-gradient-noise-scale"]
@@ -44,7 +45,9 @@ def _recovery(count: int) -> list[Check]:
             * (1 + truth / batch)
             * np.exp(0.05 * generator.standard_normal(7))
         )
-        found = tradeoff(steps, steps * batch, level=0.9, bootstraps=300, seed=seed).batch_critical
+        found = tradeoff(
+            steps, steps * batch, level=0.9, bootstrap=Bootstrap(count=300, seed=seed)
+        ).batch_critical
         errors.append(abs(math.log(found.value / truth)))
         inside.append(found.low <= truth <= found.high)
     print(

@@ -15,6 +15,7 @@ from benchmarks.laws._shared import shared
 
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.learning_curves.curve_laws import smooth_transition
 from steelyard.laws.forms.learning_curves.learning_curve import fit_learning_curve
@@ -70,7 +71,7 @@ def _generated(runs: int, repeats: int) -> list[Check]:
     for _ in range(repeats):
         error = clean * np.exp(_NOISE * generator.standard_normal((runs, _SHARDS)).mean(axis=0))
         found = fit_learning_curve(
-            samples, error, best_guess=_PLATEAU, num_validation=_MANY, bootstraps=0
+            samples, error, best_guess=_PLATEAU, num_validation=_MANY, bootstrap=Bootstrap(count=0)
         )
         gamma = found.fit.params.get("gamma", 0.0)
         beta.append(abs(found.fit.params["beta"] - _BETA))
@@ -175,17 +176,24 @@ def _forecasts(sizes: Array, loss: Array) -> dict[str, float]:
     """Predict the loss at the target by each form from the sizes given."""
     target = {name: np.array([float(_TARGET)]) for name in ("samples", "examples")}
     smooth = laws.fit(
-        smooth_transition(), {"samples": sizes}, loss, delta=np.inf, bootstraps=0, prior=None
+        smooth_transition(),
+        {"samples": sizes},
+        loss,
+        delta=np.inf,
+        bootstrap=laws.Bootstrap(count=0),
+        prior=None,
     )
     line = np.polyfit(np.log(sizes), np.log(loss), 1)
     return {
         "learning curve": float(
-            fit_learning_curve(sizes, loss, num_validation=_MANY, bootstraps=0)
+            fit_learning_curve(sizes, loss, num_validation=_MANY, bootstrap=Bootstrap(count=0))
             .fit.predict(target)
             .value[0]
         ),
         "log-log line": float(np.exp(np.polyval(line, np.log(_TARGET)))),
-        "rectified": float(fit_rectified(sizes, loss, bootstraps=0).predict(target).value[0]),
+        "rectified": float(
+            fit_rectified(sizes, loss, bootstrap=Bootstrap(count=0)).predict(target).value[0]
+        ),
         "smooth transition": float(smooth.predict(target).value[0]),
     }
 

@@ -51,7 +51,7 @@ def _measure(generator: _Generator, repeats: int) -> Coverage:
     law, truth, inputs, noise = generator
 
     def intervals(runs: object) -> dict[str, tuple[float, float]]:
-        fitted = laws.fit(law, runs, "loss", bootstraps=200, prior=None)  # pyright: ignore[reportArgumentType]
+        fitted = laws.fit(law, runs, "loss", bootstrap=laws.Bootstrap(count=200), prior=None)  # pyright: ignore[reportArgumentType]
         return {name: fitted.interval(name, _LEVEL) for name in truth}
 
     return coverage(

@@ -130,7 +130,7 @@ def _peer(quick: bool) -> list[Check]:
         names = ["summed Huber"] if quick else ["default", "mean Huber", "summed Huber"]
         found = {name: _run_peer(python, name, law, inputs, loss, quick) for name in names}
         seconds = statistics.median([*before, *pool.apply(_our_seconds)])
-    ours = laws.fit(law, inputs, loss, bootstraps=0)
+    ours = laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=0))
     print(f"ours: {seconds:.2f} s of CPU, objective {ours.objective:.9g}")
     excess = {
         name: _objective(law, item["params"], inputs, loss) / ours.objective - 1
@@ -164,11 +164,11 @@ def _peer(quick: bool) -> list[Check]:
 def _our_seconds() -> list[float]:
     """Take the CPU time of our fit from 72 starts, in a process with one thread."""
     law, _, inputs, loss = draw("besiroglu2024", 240, 0)
-    laws.fit(law, inputs, loss, bootstraps=0)
+    laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=0))
     samples = []
     for _ in range(3):
         begin = time.process_time()
-        laws.fit(law, inputs, loss, bootstraps=0)
+        laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=0))
         samples.append(time.process_time() - begin)
     return samples
 
@@ -222,12 +222,14 @@ def _outliers() -> list[Check]:
     law, truth, inputs, loss = draw("besiroglu2024", 240, 1)
     planted = np.random.default_rng(1).choice(240, 6, replace=False)
     loss[planted] *= 1.03
-    fitted = laws.fit(law, inputs, loss, bootstraps=0, delta=np.inf)
+    fitted = laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=0), delta=np.inf)
     rows = {item.row for item in fitted.outliers() if item.deviations > 0}
     _print_both("240 drawn runs, least squares", fitted, sorted(rows))
-    robust = laws.fit(law, inputs, loss, bootstraps=0)
+    robust = laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=0))
     shift = abs(robust.params["E"] / float(law.values(truth)[law.names.index("E")]) - 1)
-    real = laws.fit(law, _overtrained().where(train_set="c4"), "loss", bootstraps=0)
+    real = laws.fit(
+        law, _overtrained().where(train_set="c4"), "loss", bootstrap=laws.Bootstrap(count=0)
+    )
     high = [item for item in real.outliers(3.0) if item.deviations > 0]
     _print_both("overtrained-lm, c4", real, [item.row for item in high])
     for item in high:
@@ -333,7 +335,11 @@ def _apart(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SteelyardWarning)
             fitted = laws.fit(
-                law, small.where(train_set=name), "loss", prior=None, bootstraps=bootstraps
+                law,
+                small.where(train_set=name),
+                "loss",
+                prior=None,
+                bootstrap=laws.Bootstrap(count=bootstraps),
             )
         said = fitted.predict(part, extrapolate=True)
         errors.extend(np.abs(said.value / part["loss"] - 1))
@@ -344,7 +350,9 @@ def _apart(
 def _together(small: laws.RunTable, large: laws.RunTable, bootstraps: int) -> tuple[float, float]:
     """Fit all train sets at once with shared exponents."""
     law = laws.chinchilla().grouped(("A", "B", "E"), _SETS)
-    fitted = laws.fit(law, _with_group(small), small["loss"], bootstraps=bootstraps)
+    fitted = laws.fit(
+        law, _with_group(small), small["loss"], bootstrap=laws.Bootstrap(count=bootstraps)
+    )
     said = fitted.predict(_with_group(large), extrapolate=True)
     inside = (said.low <= large["loss"]) & (large["loss"] <= said.high)
     return float(np.mean(np.abs(said.value / large["loss"] - 1))), float(inside.mean())

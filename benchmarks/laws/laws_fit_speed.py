@@ -55,13 +55,13 @@ def _measure(quick: bool) -> tuple[float, float, float]:
     """
     law = laws.chinchilla()
     inputs, loss = _points(law)
-    fitted = laws.fit(law, inputs, loss, bootstraps=10)
+    fitted = laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=10))
 
     def rounds() -> list[float]:
         samples = []
         for _ in range(2 if quick else 4):
             start = time.perf_counter()
-            laws.fit(law, inputs, loss, bootstraps=_BOOTSTRAPS)
+            laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=_BOOTSTRAPS))
             samples.append(time.perf_counter() - start)
         return samples
 

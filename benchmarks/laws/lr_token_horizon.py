@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from steelyard import laws
 from steelyard.laws.decisions.optima.learning_rate import fit_penalty, recommend_learning_rate
 from steelyard.laws.decisions.optima.optimum import Optima, optima, optimum
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.learning_rate import (
     LEARNING_RATE_LAWS,
     fit_learning_rate,
@@ -165,7 +166,9 @@ def _own_best_batch(cells: Optima) -> float:
         held = cells.cells["tokens"] == horizon
         batch = _best_batch(cells.where(~held)).params
         fit = fit_learning_rate(
-            cells.where(~held), learning_rate("smooth", batch["c"], batch["q"]), bootstraps=0
+            cells.where(~held),
+            learning_rate("smooth", batch["c"], batch["q"]),
+            bootstrap=Bootstrap(count=0),
         )
         columns = cells.where(held).columns
         squares.append(

@@ -22,6 +22,7 @@ from steelyard.laws.decisions.selection.select import (
     Selection,
     select_model,
 )
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla, rectified, transition
 
@@ -82,13 +83,13 @@ def _curves(task: _Task, most: int = _TARGET) -> list[tuple[Array, Array]]:
 def _seconds(rounds: int) -> float:
     """Return CPU seconds of 30 fits of the dearer task, the median of some rounds."""
     tasks = [_curves(_read(name)) for name in _TASKS]
-    fit_rectified(*tasks[0][0], bootstraps=0)
+    fit_rectified(*tasks[0][0], bootstrap=Bootstrap(count=0))
     samples = []
     for _ in range(rounds):
         for curves in tasks:
             start = time.process_time()
             for sizes, loss in curves:
-                fit_rectified(sizes, loss, bootstraps=0)
+                fit_rectified(sizes, loss, bootstrap=Bootstrap(count=0))
             samples.append(time.process_time() - start)
     return max(float(np.median(samples[offset::2])) for offset in (0, 1))
 
@@ -98,8 +99,13 @@ def _fits(tasks: dict[str, _Task], quick: bool) -> list[Check]:
     checks = []
     excess = []
     for (name, task), bar in zip(tasks.items(), (0.0066, 0.0120), strict=True):
-        fits = [fit_rectified(sizes, loss, bootstraps=0) for sizes, loss in _curves(task)]
-        plain = [fit_vanilla(sizes, loss, bootstraps=0) for sizes, loss in _curves(task)]
+        fits = [
+            fit_rectified(sizes, loss, bootstrap=Bootstrap(count=0))
+            for sizes, loss in _curves(task)
+        ]
+        plain = [
+            fit_vanilla(sizes, loss, bootstrap=Bootstrap(count=0)) for sizes, loss in _curves(task)
+        ]
         ours, theirs = (
             float(np.mean([np.sqrt(np.mean(fit.residuals**2)) for fit in group]))
             for group in (fits, plain)
@@ -229,7 +235,7 @@ def _extrapolation(tasks: dict[str, _Task], quick: bool) -> list[Check]:
             found = []
             for (sizes, loss), true in zip(_curves(task, _TARGET // 8), truth, strict=True):
                 bootstraps = (60 if quick else 300) if law == "rectified" else 0
-                said = fit_law(sizes, loss, bootstraps=bootstraps).predict(
+                said = fit_law(sizes, loss, bootstrap=Bootstrap(count=bootstraps)).predict(
                     {"examples": _TARGET}, 0.9
                 )
                 found.append(abs(float(np.log(said.value[0] / true))))
@@ -290,7 +296,9 @@ def _transition(count: int) -> list[Check]:
             law.predict(theta[None], {"examples": sizes})[0]
             + _NOISE * generator.standard_normal(len(sizes))
         )
-        found = transition(fit_rectified(sizes, loss, bootstraps=60, seed=seed), 0.9)
+        found = transition(
+            fit_rectified(sizes, loss, bootstrap=Bootstrap(count=60, seed=seed)), 0.9
+        )
         doublings.append(abs(np.log2(found.value / where)))
         covered += found.low <= where <= found.high
     print(

@@ -33,8 +33,20 @@ def run(quick: bool) -> list[Check]:
     checks = []
     for router, (name, bar) in _ROUTERS.items():
         inputs, loss = last_steps(router)
-        fit = laws.fit(routed(), inputs, loss, delta=math.inf, bootstraps=100 if quick else 1000)
-        plain = laws.fit(routed(saturation=False), inputs, loss, delta=math.inf, bootstraps=0)
+        fit = laws.fit(
+            routed(),
+            inputs,
+            loss,
+            delta=math.inf,
+            bootstrap=laws.Bootstrap(count=100 if quick else 1000),
+        )
+        plain = laws.fit(
+            routed(saturation=False),
+            inputs,
+            loss,
+            delta=math.inf,
+            bootstrap=laws.Bootstrap(count=0),
+        )
         held = fit.holdout("parameters", 0.1)
         rms = _rms_log10(fit)
         _tell(name, fit, held)

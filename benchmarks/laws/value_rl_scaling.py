@@ -23,6 +23,7 @@ from benchmarks.laws._shared import shared
 
 from steelyard.errors import SteelyardWarning
 from steelyard.laws.decisions.updates_budget import budget_law
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.updates.return_curves import DataNeeds, data_needs, return_thresholds
@@ -211,7 +212,9 @@ def _published(suite: str) -> list[Check]:
 
 def _placeholder() -> Fit:
     """Return a batch-size law for fits that only need their data part."""
-    return fit_hyperparameters(_UTDS, ["any"] * len(_UTDS), 400 * _UTDS**-0.4, bootstraps=0)
+    return fit_hyperparameters(
+        _UTDS, ["any"] * len(_UTDS), 400 * _UTDS**-0.4, bootstrap=Bootstrap(count=0)
+    )
 
 
 def _planted(repeats: int) -> list[Check]:

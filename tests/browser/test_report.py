@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from steelyard.laws import chinchilla, fit
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.pictures.report import fit_report
 from steelyard.quantity import Check, Forecast, Measurement
 from steelyard.runs import Chart, Checks, Column, Facts, Report, Section, Table, Text, charts
@@ -80,7 +81,9 @@ def law() -> Report:
     )
     loss = 1.7 + 400 / size**0.34 + 410 / tokens**0.28
     noisy = loss * np.exp(np.random.default_rng(0).normal(0, 0.01, len(loss)))
-    fitted = fit(chinchilla(), {"parameters": size, "tokens": tokens}, noisy, bootstraps=8)
+    fitted = fit(
+        chinchilla(), {"parameters": size, "tokens": tokens}, noisy, bootstrap=Bootstrap(count=8)
+    )
     return fit_report(fitted, holdout=False)
 
 

@@ -43,7 +43,9 @@ def test_a_fitted_allocation_has_intervals_around_its_values():
         truth.fit().law.predict(truth.fit().theta[None], inputs)[0]
         + 0.003 * generator.standard_normal(100)
     )
-    best = laws.allocate(laws.fit(laws.chinchilla(), inputs, loss, bootstraps=100), 1e23)
+    best = laws.allocate(
+        laws.fit(laws.chinchilla(), inputs, loss, bootstrap=laws.Bootstrap(count=100)), 1e23
+    )
     exact = laws.allocate(truth.fit(), 1e23)
     for name in ("parameters", "tokens", "loss"):
         estimate = getattr(best, name)
@@ -58,7 +60,12 @@ def test_refuses_what_cannot_be_allocated():
     size = np.geomspace(1, 100, 9)
     with pytest.raises(FitError, match="needs parameters and tokens"):
         laws.allocate(
-            laws.fit(laws.power_law("samples"), {"samples": size}, 3 / size**0.5 + 1, bootstraps=0),
+            laws.fit(
+                laws.power_law("samples"),
+                {"samples": size},
+                3 / size**0.5 + 1,
+                bootstrap=laws.Bootstrap(count=0),
+            ),
             1e20,
         )
 
@@ -105,13 +112,13 @@ def test_a_recipe_follows_the_run_in_order():
         laws.power_law("tokens", floor=False).fix(alpha=-0.5),
         {"tokens": tokens},
         3.0 * tokens**0.5,
-        bootstraps=20,
+        bootstrap=laws.Bootstrap(count=20),
     )
     rate = laws.fit(
         laws.power_law("batch", floor=False),
         {"batch": 3.0 * tokens**0.5},
         10 / (3.0 * tokens**0.5) ** 0.2,
-        bootstraps=20,
+        bootstrap=laws.Bootstrap(count=20),
     )
     best = laws.allocate(
         laws.published["besiroglu2024"].fit(), 1e21, recipe={"batch": batch, "learning_rate": rate}

@@ -43,9 +43,14 @@ def test_gradients_equal_differences_and_names_resolve(law):
 
 def test_steps_without_caps_equal_least_squares():
     steps = noisy()
-    fit = laws.fit_steps(BATCHES, steps, bootstraps=20)
+    fit = laws.fit_steps(BATCHES, steps, bootstrap=laws.Bootstrap(count=20))
     expected = laws.fit(
-        laws.steps_to_target(), {"batch": BATCHES}, steps, delta=math.inf, bootstraps=0, prior=None
+        laws.steps_to_target(),
+        {"batch": BATCHES},
+        steps,
+        delta=math.inf,
+        bootstrap=laws.Bootstrap(count=0),
+        prior=None,
     )
     assert fit.theta == pytest.approx(expected.theta, abs=1e-5)
     assert fit.noise == pytest.approx(expected.noise, rel=1e-4)
@@ -59,7 +64,9 @@ def test_censored_likelihood_equals_scipy(excess):
     steps = noisy(3)
     caps = excess * CLEAN[0] * BATCHES[0] / BATCHES
     censored = steps >= caps
-    fit = laws.fit_steps(BATCHES, np.where(censored, np.nan, steps), caps, bootstraps=0)
+    fit = laws.fit_steps(
+        BATCHES, np.where(censored, np.nan, steps), caps, bootstrap=laws.Bootstrap(count=0)
+    )
 
     def loss(point):
         center = np.logaddexp(point[0], point[1] - point[2] * np.log(BATCHES))
@@ -84,10 +91,11 @@ def test_censored_runs_count():
     caps = 2.2 * CLEAN[0] * BATCHES[0] / BATCHES
     reached = np.where(steps < caps, steps, np.inf)
     with_them = laws.critical_batch(
-        laws.fit_steps(BATCHES, reached, caps, bootstraps=30), reference=16.0
+        laws.fit_steps(BATCHES, reached, caps, bootstrap=laws.Bootstrap(count=30)), reference=16.0
     )
     as_steps = laws.critical_batch(
-        laws.fit_steps(BATCHES, np.minimum(steps, caps), bootstraps=0), reference=16.0
+        laws.fit_steps(BATCHES, np.minimum(steps, caps), bootstrap=laws.Bootstrap(count=0)),
+        reference=16.0,
     )
     truth = 1.2 * 16 + 0.2 * 600
     assert abs(math.log(with_them.batch.value / truth)) < abs(
@@ -97,12 +105,12 @@ def test_censored_runs_count():
 
 
 def test_critical_batch_of_the_exact_law():
-    fit = laws.fit_steps(BATCHES, CLEAN, bootstraps=0)
+    fit = laws.fit_steps(BATCHES, CLEAN, bootstrap=laws.Bootstrap(count=0))
     for overhead in (0.1, 0.2, 1.0):
         found = laws.critical_batch(fit, overhead=overhead, reference=16.0)
         assert found.batch.value == pytest.approx((1 + overhead) * 16 + overhead * 600, rel=1e-4)
     assert laws.critical_batch(fit).reference == pytest.approx(16.0)
-    bent = laws.fit_steps(BATCHES, 100 + 1e6 / BATCHES**1.3, bootstraps=0)
+    bent = laws.fit_steps(BATCHES, 100 + 1e6 / BATCHES**1.3, bootstrap=laws.Bootstrap(count=0))
     fewest = minimize_scalar(
         lambda x: x + math.log(100 + 1e6 * math.exp(-1.3 * x)), bounds=(3, 8), method="bounded"
     ).x
@@ -110,7 +118,7 @@ def test_critical_batch_of_the_exact_law():
 
 
 def test_perfect_scaling_has_no_critical_batch():
-    fit = laws.fit_steps(BATCHES, 6e7 / BATCHES, bootstraps=0)
+    fit = laws.fit_steps(BATCHES, 6e7 / BATCHES, bootstrap=laws.Bootstrap(count=0))
     assert laws.critical_batch(fit, reference=16.0).batch.value > 1e6
 
 
@@ -137,14 +145,16 @@ def test_bad_tables_are_refused(batch, steps, caps, message):
 
 def test_few_batches_warn():
     with pytest.warns(SteelyardWarning, match="5 points for the 3 parameters"):
-        laws.fit_steps(BATCHES[::2], CLEAN[::2], bootstraps=0)
+        laws.fit_steps(BATCHES[::2], CLEAN[::2], bootstrap=laws.Bootstrap(count=0))
 
 
 def test_critical_batch_refuses_other_laws():
     with pytest.raises(FitError, match="needs a law of batch"):
         laws.critical_batch(laws.published["kaplan2020"].fit())
     with pytest.raises(FitError, match="positive overhead"):
-        laws.critical_batch(laws.fit_steps(BATCHES, CLEAN, bootstraps=0), overhead=0.0)
+        laws.critical_batch(
+            laws.fit_steps(BATCHES, CLEAN, bootstrap=laws.Bootstrap(count=0)), overhead=0.0
+        )
 
 
 def test_steps_to_reach_interpolates_in_log_step():
@@ -169,7 +179,7 @@ def test_published_critical_batch_fits_meet():
         laws.batch_law("tokens"),
         {"tokens": tokens},
         22.91 * tokens**0.47,
-        bootstraps=0,
+        bootstrap=laws.Bootstrap(count=0),
         delta=math.inf,
     )
     assert (fit.params["c"], fit.params["q"]) == pytest.approx((22.91, 0.47), rel=1e-4)
@@ -184,7 +194,7 @@ def test_critical_batch_at_a_loss():
         laws.batch_of_loss(),
         {"loss": loss},
         laws.critical_batch_at_loss(loss),
-        bootstraps=0,
+        bootstrap=laws.Bootstrap(count=0),
         delta=math.inf,
     )
     assert fit.params["B_star"] == pytest.approx(2e8, rel=1e-3) and 1 / fit.params[
@@ -196,7 +206,7 @@ def test_critical_batch_at_a_loss():
 
 def test_tradeoff_is_the_hyperbola():
     steps = 500 * (1 + 300 / BATCHES)
-    curve = laws.tradeoff(steps, steps * BATCHES, bootstraps=20)
+    curve = laws.tradeoff(steps, steps * BATCHES, bootstrap=laws.Bootstrap(count=20))
     assert (curve.steps_min.value, curve.batch_critical.value) == pytest.approx(
         (500, 300), rel=1e-5
     )
@@ -220,7 +230,7 @@ def test_tradeoff_covers_roughly():
             * np.exp(0.05 * np.random.default_rng(seed).standard_normal(9))
         )
         found = laws.tradeoff(
-            steps, steps * BATCHES, level=0.9, bootstraps=50, seed=seed
+            steps, steps * BATCHES, level=0.9, bootstrap=laws.Bootstrap(count=50, seed=seed)
         ).batch_critical
         inside.append(found.low <= 300 <= found.high)
     assert np.mean(inside) > 0.6
@@ -228,7 +238,7 @@ def test_tradeoff_covers_roughly():
 
 def test_cost_optimal_batch_is_the_cheapest():
     steps = 500 * (1 + 300 / BATCHES)
-    curve = laws.tradeoff(steps, steps * BATCHES, bootstraps=0)
+    curve = laws.tradeoff(steps, steps * BATCHES, bootstrap=laws.Bootstrap(count=0))
     best = laws.cost_optimal_batch(curve, cost_per_step=2.0, cost_per_example=0.01)
     grid = np.geomspace(1, 1e5, 20001)
     cost = 2.0 * curve.steps(grid) + 0.01 * curve.examples(grid)
@@ -252,7 +262,7 @@ def test_bad_tradeoff_tables_are_refused():
 
 
 def test_a_censored_fit_survives_json():
-    fit = laws.fit_steps(BATCHES, noisy(), 3 * CLEAN, bootstraps=5)
+    fit = laws.fit_steps(BATCHES, noisy(), 3 * CLEAN, bootstrap=laws.Bootstrap(count=5))
     assert laws.Fit.from_json(fit.to_json()).law == fit.law
 
 

@@ -41,7 +41,7 @@ def test_errors_are_those_of_fits_that_never_saw_the_held_points():
         laws.chinchilla(),
         {name: column[kept] for name, column in points.items()},
         target[kept],
-        bootstraps=0,
+        bootstrap=laws.Bootstrap(count=0),
     )
     said = alone.predict(
         {name: column[rows] for name, column in points.items()}, extrapolate=True

@@ -9,6 +9,7 @@ from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.envelope import fit_envelope
 from steelyard.laws.decisions.sources import compare_sources
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.contrastive import bottleneck, contrastive, contrastive_gmacs
 
 # zero-shot ImageNet top-1 of Cherti et al. 2023 (arXiv 2212.07143), results of its repository: GMAC
@@ -75,7 +76,7 @@ def test_published_points_give_the_published_exponents():
 
 
 def test_the_best_run_of_each_bin_is_kept():
-    envelope = fit_envelope(runs(LAION), bootstraps=0)
+    envelope = fit_envelope(runs(LAION), bootstrap=Bootstrap(count=0))
     assert (
         sorted(LAION[envelope.rows, 1]) == sorted({0.62684, 0.63228, 0.69306, 0.73096, 0.75202})
         and envelope.num_runs == 27
@@ -85,7 +86,7 @@ def test_the_best_run_of_each_bin_is_kept():
 
 def test_all_runs_give_a_flatter_line_than_the_envelope():
     powers = {
-        stat: fit_envelope(runs(LAION), stat=stat, bootstraps=0).exponent().value
+        stat: fit_envelope(runs(LAION), stat=stat, bootstrap=Bootstrap(count=0)).exponent().value
         for stat in ("min", "quantile", "expectile", "line")
     }
     assert powers["line"] == pytest.approx(
@@ -95,7 +96,7 @@ def test_all_runs_give_a_flatter_line_than_the_envelope():
 
 
 def test_expectile_minimizes_the_asymmetric_squares():
-    envelope = fit_envelope(runs(LAION), stat="expectile", share=0.2, bootstraps=0)
+    envelope = fit_envelope(runs(LAION), stat="expectile", share=0.2, bootstrap=Bootstrap(count=0))
     x, y = np.log(LAION[:, 0]), np.log(1 - LAION[:, 1])
 
     def cost(offset, slope):
@@ -111,7 +112,7 @@ def test_expectile_minimizes_the_asymmetric_squares():
 
 def test_a_minimum_may_keep_its_own_compute():
     center, point = (
-        fit_envelope(runs(LAION), at=at, bootstraps=0).exponent().value
+        fit_envelope(runs(LAION), at=at, bootstrap=Bootstrap(count=0)).exponent().value
         for at in ("center", "point")
     )
     assert point == pytest.approx(-0.10674, abs=1e-4) and point != center
@@ -168,7 +169,10 @@ def test_intervals_hold_the_true_exponent(num_runs, starved):
             * np.exp(excess + 0.02 * generator.standard_normal(num_runs))
         )
         found = fit_envelope(
-            {"total_gmacs": compute}, np.minimum(error, 0.999), at="point", bootstraps=120
+            {"total_gmacs": compute},
+            np.minimum(error, 0.999),
+            at="point",
+            bootstrap=Bootstrap(count=120),
         ).exponent(0.9)
         hits.append(found.low <= -0.11 <= found.high)
     assert 0.8 <= np.mean(hits) <= 0.97
@@ -229,7 +233,7 @@ def test_sources_with_other_slopes_are_told_apart_and_cross():
         0.01 * generator.standard_normal(40)
     )
     found = compare_sources(
-        {"total_gmacs": compute, "pool": labels}, error, by="pool", bootstraps=200
+        {"total_gmacs": compute, "pool": labels}, error, by="pool", bootstrap=Bootstrap(count=200)
     )
     (pair,) = found.pairs
     assert (
@@ -247,7 +251,7 @@ def test_sources_with_other_slopes_are_told_apart_and_cross():
 def test_published_sources_differ_only_where_the_runs_say_so():
     table = np.concatenate([LAION, OPENAI])
     labels = ["LAION"] * 27 + ["OpenAI"] * 3
-    (pair,) = compare_sources(runs(table), by=labels, bootstraps=300).pairs
+    (pair,) = compare_sources(runs(table), by=labels, bootstrap=Bootstrap(count=300)).pairs
     assert pair.difference.value == pytest.approx(0.058, abs=1e-3)
     assert not pair.do_differ and pair.scale == "" and pair.crossing_gmacs.high == math.inf
     with pytest.raises(FitError, match="1 sources"):
@@ -267,7 +271,9 @@ def joint_points():
 
 
 def test_joint_law_names_what_a_run_is_short_of():
-    fit = laws.fit(contrastive(), joint_points(), "error", delta=math.inf, bootstraps=100)
+    fit = laws.fit(
+        contrastive(), joint_points(), "error", delta=math.inf, bootstrap=laws.Bootstrap(count=100)
+    )
     starved = bottleneck(fit, {"gmacs": 87.73, "unique_samples": 8e7, "samples": 3.4e10})
     parts = np.array(
         [0.2 * 0.38 * 87.73**-0.2, 0.55 * 3.3e3 * 8e7**-0.55, 0.35 * 198 * 3.4e10**-0.35]

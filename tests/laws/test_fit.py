@@ -48,7 +48,7 @@ def test_recovers_the_truth_of_240_points():
 )
 def test_objective_is_at_least_as_good_as_scipy_from_every_start(count, noise, seed):
     inputs, target = points(count, noise, seed)
-    fit = laws.fit(LAW, inputs, target, bootstraps=0, prior=None)
+    fit = laws.fit(LAW, inputs, target, bootstrap=laws.Bootstrap(count=0), prior=None)
     value, _ = objective(LAW, fit.theta, inputs, target)
     assert fit.objective == pytest.approx(value, rel=1e-12)
     best = min(
@@ -63,7 +63,7 @@ def test_objective_is_at_least_as_good_as_scipy_from_every_start(count, noise, s
 @pytest.mark.slow
 def test_objective_is_never_worse_than_the_best_of_2000_random_starts():
     inputs, target = points(240, 0.003, 4)
-    fit = laws.fit(LAW, inputs, target, bootstraps=0)
+    fit = laws.fit(LAW, inputs, target, bootstrap=laws.Bootstrap(count=0))
     generator = np.random.default_rng(5)
     low, high = np.array([1, 1, -3, 0.1, 0.1]), np.array([12, 14, 1.5, 1, 1])
     zeros = np.zeros(5)
@@ -84,7 +84,7 @@ def coverage(repeats, level, count=60):
     inside = np.zeros(5)
     for seed in range(repeats):
         inputs, target = points(count, 0.003, 100 + seed)
-        fit = laws.fit(LAW, inputs, target, seed=seed)
+        fit = laws.fit(LAW, inputs, target, bootstrap=laws.Bootstrap(seed=seed))
         intervals = [fit.interval(name, level) for name in LAW.names]
         inside += [
             low <= TRUTH.params[name] <= high
@@ -107,7 +107,8 @@ def test_parameter_intervals_cover_as_they_say():
 def test_same_seed_same_numbers_and_another_seed_other_samples():
     inputs, target = points(60, 0.003, 6)
     first, again, other = (
-        laws.fit(LAW, inputs, target, bootstraps=20, seed=seed) for seed in (1, 1, 2)
+        laws.fit(LAW, inputs, target, bootstrap=laws.Bootstrap(count=20, seed=seed))
+        for seed in (1, 1, 2)
     )
     assert first.to_json() == again.to_json()
     assert np.array_equal(first.theta, other.theta) and not np.array_equal(
@@ -121,8 +122,8 @@ def test_weights_of_zero_drop_points():
     spoiled[:10] *= 3
     weights = np.where(np.arange(60) < 10, 0.0, 1.0)
     kept = {name: column[10:] for name, column in inputs.items()}
-    weighted = laws.fit(LAW, inputs, spoiled, weights=weights, bootstraps=0)
-    fewer = laws.fit(LAW, kept, target[10:], bootstraps=0)
+    weighted = laws.fit(LAW, inputs, spoiled, weights=weights, bootstrap=laws.Bootstrap(count=0))
+    fewer = laws.fit(LAW, kept, target[10:], bootstrap=laws.Bootstrap(count=0))
     assert weighted.objective == pytest.approx(fewer.objective, rel=1e-9)
     assert weighted.noise == pytest.approx(fewer.noise, rel=1e-4)
 
@@ -130,21 +131,21 @@ def test_weights_of_zero_drop_points():
 def test_outliers_hardly_move_the_fit():
     inputs, target = points(100, 0.003, 8)
     target[:3] *= 1.5
-    fit = laws.fit(LAW, inputs, target, bootstraps=0)
+    fit = laws.fit(LAW, inputs, target, bootstrap=laws.Bootstrap(count=0))
     assert fit.params["E"] == pytest.approx(1.8172, rel=0.03)
 
 
 def test_a_tied_exponent_is_one_parameter():
     truth = laws.published["muennighoff2023_c4"]
     inputs, target = points(60, 0.002, 9, truth)
-    fit = laws.fit(truth.law, inputs, target, bootstraps=0)
+    fit = laws.fit(truth.law, inputs, target, bootstrap=laws.Bootstrap(count=0))
     assert fit.params["alpha"] == pytest.approx(0.3526596, abs=0.01)
 
 
 def test_kaplan_form_is_recovered():
     truth = laws.published["kaplan2020"]
     inputs, target = points(120, 0.001, 10, truth)
-    fit = laws.fit(truth.law, inputs, target, bootstraps=0)
+    fit = laws.fit(truth.law, inputs, target, bootstrap=laws.Bootstrap(count=0))
     assert fit.params["alpha_N"] == pytest.approx(0.076, abs=0.003)
     assert fit.params["alpha_D"] == pytest.approx(0.103, abs=0.005)
 
@@ -208,10 +209,14 @@ def test_bad_options_are_refused():
         {"weights": np.zeros(16)},
         {"delta": 0.0},
         {"starts": np.zeros((3, 4))},
-        {"bootstraps": -1},
     ):
         with pytest.raises(FitError):
             laws.fit(LAW, GRID, GRID_LOSS, **options)
+    for options in ({"count": -1}, {"seed": -1}, {"resampling": "jackknife"}):
+        with pytest.raises(FitError):
+            laws.Bootstrap(**options)
+    with pytest.raises(FitError, match="resampling 'pairs' is not for here"):
+        laws.fit_steps([1, 2, 4, 8], [9, 6, 4, 3], bootstrap=laws.Bootstrap(resampling="pairs"))
     with pytest.raises(FitError, match="prior for unknown parameters gamma"):
         laws.fit(LAW, GRID, GRID_LOSS, prior={"gamma": laws.Prior(0, 1)})
 
@@ -219,5 +224,8 @@ def test_bad_options_are_refused():
 def test_few_points_warn():
     with pytest.warns(SteelyardWarning, match="9 points for the 5 parameters"):
         laws.fit(
-            LAW, {name: column[:9] for name, column in GRID.items()}, GRID_LOSS[:9], bootstraps=20
+            LAW,
+            {name: column[:9] for name, column in GRID.items()},
+            GRID_LOSS[:9],
+            bootstrap=laws.Bootstrap(count=20),
         )

@@ -38,7 +38,7 @@ def test_groups_share_what_does_not_vary():
 
 def test_predictions_take_the_name_of_a_group():
     points, target = runs()
-    fit = laws.fit(LAW, points, target, bootstraps=20)
+    fit = laws.fit(LAW, points, target, bootstrap=laws.Bootstrap(count=20))
     one = fit.predict({"parameters": 1e9, "tokens": 1e10, "group": "noisy"})
     assert one.value[0] == fit.predict({"parameters": 1e9, "tokens": 1e10, "group": 2}).value[0]
     assert (
@@ -53,7 +53,7 @@ def test_predictions_take_the_name_of_a_group():
 def test_fixed_parameters_stay_and_survive_json():
     points, target = runs()
     law = LAW.fix(beta=0.3658)
-    fit = laws.fit(law, points, target, bootstraps=20, delta=np.inf)
+    fit = laws.fit(law, points, target, bootstrap=laws.Bootstrap(count=20), delta=np.inf)
     again = laws.Fit.from_json(fit.to_json())
     assert "beta" not in fit.params and again.law.fixed == {"beta": 0.3658}
     assert (
@@ -101,8 +101,10 @@ def test_clusters_are_drawn_whole():
     clusters = np.repeat(np.arange(20), 3)
     shifted = target * np.exp(0.01 * np.random.default_rng(1).standard_normal(20))[clusters]
     law = laws.power_law("tokens", floor=False)
-    whole = laws.fit(law, points, shifted, groups=clusters, resampling="pairs")
-    single = laws.fit(law, points, shifted, resampling="pairs")
+    whole = laws.fit(
+        law, points, shifted, groups=clusters, bootstrap=laws.Bootstrap(resampling="pairs")
+    )
+    single = laws.fit(law, points, shifted, bootstrap=laws.Bootstrap(resampling="pairs"))
     assert whole.objective == single.objective and not np.array_equal(whole.samples, single.samples)
     with pytest.raises(FitError, match="groups must be 60 labels"):
         laws.fit(law, points, target, groups=[1, 2])
@@ -110,14 +112,16 @@ def test_clusters_are_drawn_whole():
 
 def test_each_group_on_its_own():
     points, target = runs(60)
-    both = laws.fit_each(laws.chinchilla(), points, target, points["group"], bootstraps=0)
+    both = laws.fit_each(
+        laws.chinchilla(), points, target, points["group"], bootstrap=laws.Bootstrap(count=0)
+    )
     assert list(both) == ["clean", "noisy"]
     rows = points["group"] == "clean"
     alone = laws.fit(
         laws.chinchilla(),
         {name: points[name][rows] for name in ("parameters", "tokens")},
         target[rows],
-        bootstraps=0,
+        bootstrap=laws.Bootstrap(count=0),
     )
     assert np.array_equal(both["clean"].theta, alone.theta)
     with pytest.raises(FitError, match="group few"):

@@ -15,6 +15,7 @@ from steelyard.laws.decisions.frontier import (
     top_at_publication,
 )
 from steelyard.laws.decisions.wall import balance_points, chip_points, chip_trend, wall
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.forms.growth import fit_growth, growth
@@ -39,7 +40,7 @@ def _noisy(count=20, factor=2.5, noise=0.3, seed=0):
 
 def test_equals_scipys_line_and_its_intervals():
     year, value = _noisy()
-    fit = fit_growth(year, value, period_years=2, bootstraps=0)
+    fit = fit_growth(year, value, period_years=2, bootstrap=Bootstrap(count=0))
     line = stats.linregress(year, np.log(value))
     t = stats.t.ppf(0.975, len(year) - 2)
     found = growth_per_year(fit)
@@ -53,7 +54,7 @@ def test_equals_scipys_line_and_its_intervals():
 
 def test_prediction_interval_equals_the_textbook_formula():
     year, value = _noisy(8)
-    fit = fit_growth(year, value, bootstraps=0)
+    fit = fit_growth(year, value, bootstrap=Bootstrap(count=0))
     said = forecast_growth(fit, [2012.0, 2030.0], level=0.9)
     slope, offset = np.polyfit(year, np.log(value), 1)
     residual = np.log(value) - slope * year - offset
@@ -71,7 +72,7 @@ def test_prediction_interval_equals_the_textbook_formula():
 
 def test_bootstrap_and_t_intervals_agree_on_many_points():
     year, value = _noisy(200)
-    fit = fit_growth(year, value, bootstraps=2000)
+    fit = fit_growth(year, value, bootstrap=Bootstrap(count=2000))
     t, bootstrap = growth_per_year(fit), growth_per_year(fit, intervals="bootstrap")
     assert bootstrap.low == pytest.approx(t.low, rel=5e-3)
     assert bootstrap.high == pytest.approx(t.high, rel=5e-3)
@@ -82,7 +83,7 @@ def test_bootstrap_and_t_intervals_agree_on_many_points():
 def test_ninety_percent_intervals_cover_the_truth():
     inside = crossed = 0
     for seed in range(100):
-        fit = fit_growth(*_noisy(8, seed=seed), bootstraps=0)
+        fit = fit_growth(*_noisy(8, seed=seed), bootstrap=Bootstrap(count=0))
         found, crossing = growth_per_year(fit, 0.9), crossing_year(fit, 7e20 * 2.5**8, 0.9)
         inside += found.low <= 2.5 <= found.high
         crossed += crossing.low <= 2023 <= crossing.high
@@ -92,7 +93,7 @@ def test_ninety_percent_intervals_cover_the_truth():
 
 def test_crossing_is_where_the_line_meets_the_threshold():
     year, value = _noisy(noise=0.01)
-    fit = fit_growth(year, value, bootstraps=0)
+    fit = fit_growth(year, value, bootstrap=Bootstrap(count=0))
     found = crossing_year(fit, 1e26)
     assert forecast_growth(fit, found.value).value[0] == pytest.approx(1e26, rel=1e-9)
     assert found.low < found.value < found.high
@@ -107,7 +108,7 @@ def test_crossing_is_where_the_line_meets_the_threshold():
 
 def test_a_trend_that_may_be_flat_leaves_ends_open():
     year = np.array([2010.0, 2012, 2014, 2016, 2018])
-    fit = fit_growth(year, [10.0, 14, 9, 15, 11.5], bootstraps=0)
+    fit = fit_growth(year, [10.0, 14, 9, 15, 11.5], bootstrap=Bootstrap(count=0))
     assert growth_per_year(fit).low < 1 < growth_per_year(fit).high
     doubling = doubling_time_years(fit)
     assert doubling.value > 0 and doubling.low < doubling.value and doubling.high == math.inf
@@ -130,7 +131,7 @@ def test_years_to_gain_holds_its_value(gain, low, width, share):
 
 
 def test_shrinking_halves():
-    fit = fit_growth([2000, 2001, 2002, 2003], [8.0, 4.0, 2.0, 1.0], bootstraps=0)
+    fit = fit_growth([2000, 2001, 2002, 2003], [8.0, 4.0, 2.0, 1.0], bootstrap=Bootstrap(count=0))
     assert doubling_time_years(fit).value == pytest.approx(-1)
     assert growth_per_year(fit).value == pytest.approx(0.5)
 
@@ -138,7 +139,7 @@ def test_shrinking_halves():
 def test_last_residual_shows_a_bend():
     year, value = _noisy(12, noise=0.05)
     value[-1] /= 3
-    found = last_residual(fit_growth(year, value, bootstraps=0))
+    found = last_residual(fit_growth(year, value, bootstrap=Bootstrap(count=0)))
     assert found.value < 0.6 and found.value < found.low < 1 < found.high
 
 
@@ -146,8 +147,8 @@ def test_weights_of_zero_leave_points_out():
     year, value = _noisy(10)
     weights = np.r_[np.ones(8), 0, 0]
     kept, cut = (
-        fit_growth(year, value, weights=weights, bootstraps=0),
-        fit_growth(year[:8], value[:8], year0=2017, bootstraps=0),
+        fit_growth(year, value, weights=weights, bootstrap=Bootstrap(count=0)),
+        fit_growth(year[:8], value[:8], year0=2017, bootstrap=Bootstrap(count=0)),
     )
     assert growth_per_year(kept).low == pytest.approx(growth_per_year(cut).low, rel=1e-9)
     assert line_of(kept).last == year[7]
@@ -155,7 +156,7 @@ def test_weights_of_zero_leave_points_out():
 
 def test_three_points_are_enough_and_two_are_not():
     with pytest.warns(SteelyardWarning, match="rough"):
-        fit = fit_growth([2020, 2021, 2022], [1.0, 2.1, 3.9], bootstraps=0)
+        fit = fit_growth([2020, 2021, 2022], [1.0, 2.1, 3.9], bootstrap=Bootstrap(count=0))
     assert growth_per_year(fit).low < 2 < growth_per_year(fit).high
     with pytest.raises(FitError, match="at least 3"):
         fit_growth([2020, 2021], [1.0, 2.0])
@@ -166,7 +167,7 @@ def test_three_points_are_enough_and_two_are_not():
 
 
 def test_far_years_are_flagged():
-    fit = fit_growth(*_noisy(), bootstraps=0)
+    fit = fit_growth(*_noisy(), bootstrap=Bootstrap(count=0))
     line = line_of(fit)
     edge = line.last + 2 * (line.last - line.first)
     assert not is_far(fit, edge - 0.1) and is_far(fit, edge + 0.1)
@@ -175,7 +176,7 @@ def test_far_years_are_flagged():
 
 
 def test_json_round_trip_keeps_intervals():
-    fit = fit_growth(*_noisy(), period_years=2, bootstraps=20)
+    fit = fit_growth(*_noisy(), period_years=2, bootstrap=Bootstrap(count=20))
     again = Fit.from_json(fit.to_json())
     assert again.law == fit.law
     assert growth_per_year(again) == growth_per_year(fit)
@@ -193,7 +194,7 @@ def test_other_laws_and_bad_arguments_are_refused():
         growth("soon")
     with pytest.raises(FitError, match="period"):
         growth(2020, 0)
-    fit = fit_growth(*_noisy(), bootstraps=0)
+    fit = fit_growth(*_noisy(), bootstrap=Bootstrap(count=0))
     with pytest.raises(FitError, match="between 0 and 1"):
         growth_per_year(fit, 95)
     with pytest.raises(FitError, match="no resampled"):
@@ -205,8 +206,8 @@ def test_other_laws_and_bad_arguments_are_refused():
 def test_wall_repeats_the_papers_arithmetic():
     year = np.arange(2000.0, 2022)
     compute, memory = (
-        fit_growth(year, 3.0 ** ((year - 2000) / 2), bootstraps=0),
-        fit_growth(year, 1.6 ** ((year - 2000) / 2), bootstraps=0),
+        fit_growth(year, 3.0 ** ((year - 2000) / 2), bootstrap=Bootstrap(count=0)),
+        fit_growth(year, 1.6 ** ((year - 2000) / 2), bootstrap=Bootstrap(count=0)),
     )
     found = wall(compute, memory, [0, 2, 4], balance_now=295, year_now=2022)
     assert found.balance.value == pytest.approx(
@@ -232,7 +233,7 @@ def test_wall_interval_covers_the_true_ratio():
     covered = 0
     for seed in range(80):
         compute, memory = (
-            fit_growth(*_noisy(10, factor, seed=seed + offset), bootstraps=0)
+            fit_growth(*_noisy(10, factor, seed=seed + offset), bootstrap=Bootstrap(count=0))
             for factor, offset in ((1.7, 0), (1.25, 1000))
         )
         found = wall(compute, memory, 5, balance_now=100, year_now=2024, level=0.9)

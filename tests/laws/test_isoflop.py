@@ -10,6 +10,7 @@ import scipy.interpolate
 from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.isoflop import isoflop
 from steelyard.laws.decisions.optima.valley import curve_noise, valleys
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.tables.table import RunTable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,7 +161,12 @@ def test_columns_are_checked_and_derived():
         isoflop({"parameters": [1.0, 2.0], "flops": [1.0, 1.0], "loss": [1.0, -1.0]})
     with pytest.raises(FitError, match="shape"):
         isoflop({"parameters": [1.0, 2.0], "flops": [1.0], "loss": [1.0, 1.0]})
-    for options in ({"window": 2}, {"bootstraps": 3}, {"level": 1.0}, {"noise": -1.0}):
+    for options in (
+        {"window": 2},
+        {"bootstrap": Bootstrap(count=3)},
+        {"level": 1.0},
+        {"noise": -1.0},
+    ):
         with pytest.raises(FitError):
             isoflop(points, **options)
     with pytest.raises(FitError, match="no best size"):

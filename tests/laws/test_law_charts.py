@@ -41,7 +41,7 @@ def _points(noise=0.003, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     inputs, loss = _points()
-    return laws.fit(laws.chinchilla(), inputs, loss, bootstraps=40)
+    return laws.fit(laws.chinchilla(), inputs, loss, bootstrap=laws.Bootstrap(count=40))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,12 @@ def small():
     tokens = np.geomspace(1e8, 1e10, 16)
     loss = 20 * tokens**-0.1 * np.exp(0.003 * np.random.default_rng(0).standard_normal(16))
     loss[3] *= 1.1
-    return laws.fit(laws.power_law("tokens", floor=False), {"tokens": tokens}, loss, bootstraps=20)
+    return laws.fit(
+        laws.power_law("tokens", floor=False),
+        {"tokens": tokens},
+        loss,
+        bootstrap=laws.Bootstrap(count=20),
+    )
 
 
 def _texts(spec):
@@ -137,7 +142,7 @@ def test_points_off_their_curve_keep_their_residual():
     law = laws.chinchilla()
     truth = law.coordinates(laws.published["besiroglu2024"].params)
     loss = np.exp(law.predict(truth[None], inputs)[0] + 0.01 * generator.standard_normal(40))
-    fit = laws.fit(law, inputs, loss, bootstraps=0)
+    fit = laws.fit(law, inputs, loss, bootstrap=laws.Bootstrap(count=0))
     chosen = split(fit)
     assert len(chosen.series) == 6 and chosen.is_moved
     for series in chosen.series:
@@ -154,7 +159,7 @@ def test_groups_are_colored_by_name():
     inputs, loss = _points()
     labels = np.where(inputs["parameters"] > 5e7, "large", "small")
     law = laws.power_law("tokens").grouped(("A",), ("small", "large"))
-    fit = laws.fit(law, {**inputs, "group": labels}, loss, bootstraps=0)
+    fit = laws.fit(law, {**inputs, "group": labels}, loss, bootstrap=laws.Bootstrap(count=0))
     chosen = split(fit)
     assert chosen.by == "group" and [series.label for series in chosen.series] == ["small", "large"]
     unseen = {"tokens": [3e10], "group": ["large"], "target": [2.5]}
@@ -267,7 +272,9 @@ def _trend(factor, seed=0):
     generator = np.random.default_rng(seed)
     year = np.sort(generator.uniform(2010, 2024, 15))
     return laws.fit_growth(
-        year, factor ** (year - 2010) * np.exp(0.1 * generator.standard_normal(15)), bootstraps=0
+        year,
+        factor ** (year - 2010) * np.exp(0.1 * generator.standard_normal(15)),
+        bootstrap=laws.Bootstrap(count=0),
     )
 
 
@@ -375,7 +382,7 @@ def test_report_of_few_points_says_why_nothing_was_left_out(monkeypatch):
             laws.power_law("tokens", floor=False),
             {"tokens": [1e8, 1e9, 1e10]},
             [4.0, 3.5, 3.1],
-            bootstraps=0,
+            bootstrap=laws.Bootstrap(count=0),
         )
     report = fit_report(fit)
     said = " ".join(getattr(block, "text", "") for block in report.sections[4].blocks)

@@ -7,6 +7,7 @@ import scipy.optimize
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.debug_run import debug_run
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.learning_curves.best_over_sizes import best_over_sizes
 from steelyard.laws.forms.learning_curves.curve_laws import (
     model_size_law,
@@ -31,12 +32,18 @@ def sizes(samples=SAMPLES):
 @pytest.fixture(scope="module")
 def fitted():
     return fit_learning_curve(
-        SAMPLES, curve(noise=0.01, seed=2), sizes(), num_validation=MANY, bootstraps=60
+        SAMPLES,
+        curve(noise=0.01, seed=2),
+        sizes(),
+        num_validation=MANY,
+        bootstrap=Bootstrap(count=60),
     )
 
 
 def test_exact_curves_are_recovered():
-    found = fit_learning_curve(SAMPLES, curve(), sizes(), num_validation=MANY, bootstraps=0)
+    found = fit_learning_curve(
+        SAMPLES, curve(), sizes(), num_validation=MANY, bootstrap=Bootstrap(count=0)
+    )
     assert found.fit.params == pytest.approx({"alpha": 20, "beta": 0.5, "gamma": 0.02}, rel=1e-4)
     assert found.size_fit.params == pytest.approx({"sigma": 3, "beta_p": 0.7}, rel=1e-4)
     assert found.regions.plateau is None and found.regions.power_from is None
@@ -46,7 +53,9 @@ def test_exact_curves_are_recovered():
 
 def test_fit_is_as_good_as_scipy():
     error = curve(noise=0.05, seed=1)
-    found = fit_learning_curve(SAMPLES, error, plateau_shards=0, num_validation=MANY, bootstraps=0)
+    found = fit_learning_curve(
+        SAMPLES, error, plateau_shards=0, num_validation=MANY, bootstrap=Bootstrap(count=0)
+    )
     best = min(
         scipy.optimize.least_squares(
             lambda theta: (
@@ -65,7 +74,7 @@ def test_three_regions_are_found():
         samples,
         curve(samples, gamma=0.08, plateau=0.4, noise=0.005, seed=5),
         num_validation=MANY,
-        bootstraps=0,
+        bootstrap=Bootstrap(count=0),
     )
     assert (
         found.regions.labels[:2] == ("plateau", "plateau") and found.regions.labels[-1] == "floor"
@@ -81,7 +90,9 @@ def test_three_regions_are_found():
 def test_a_known_guess_marks_the_plateau():
     samples = SAMPLES[:7]
     error = curve(samples, plateau=0.6, noise=0.04, seed=3)
-    found = fit_learning_curve(samples, error, best_guess=0.6, num_validation=MANY, bootstraps=0)
+    found = fit_learning_curve(
+        samples, error, best_guess=0.6, num_validation=MANY, bootstrap=Bootstrap(count=0)
+    )
     assert found.regions.labels[:1] == ("plateau",) and found.regions.plateau == 0.6
 
 
@@ -91,7 +102,9 @@ def test_smooth_bends_leave_the_law():
         3000 / (900 + samples**0.8) * np.exp(1e-3 * np.random.default_rng(0).standard_normal(11))
     )
     with pytest.warns(SteelyardWarning, match="cannot tell a floor"):
-        found = fit_learning_curve(samples, error, num_validation=MANY, bootstraps=0)
+        found = fit_learning_curve(
+            samples, error, num_validation=MANY, bootstrap=Bootstrap(count=0)
+        )
     assert found.regions.labels.count("plateau") >= 4
 
 
@@ -122,7 +135,9 @@ def test_answers_beyond_two_decades_need_a_flag(fitted):
     with pytest.raises(FitError, match="not reached"):
         fitted.samples_for(0.01, extrapolate=True)
     with pytest.raises(FitError, match="without model sizes"):
-        fit_learning_curve(SAMPLES, curve(), num_validation=MANY, bootstraps=0).model_size(1e5)
+        fit_learning_curve(
+            SAMPLES, curve(), num_validation=MANY, bootstrap=Bootstrap(count=0)
+        ).model_size(1e5)
 
 
 @pytest.mark.slow
@@ -134,7 +149,7 @@ def test_profile_interval_covers_the_truth():
             curve(noise=0.03, seed=seed),
             plateau_shards=0,
             num_validation=MANY,
-            bootstraps=0,
+            bootstrap=Bootstrap(count=0),
         )
         known = found.fit.profile("beta", 0.9)
         inside += known.low <= 0.5 <= known.high
@@ -168,12 +183,15 @@ def test_bad_curves_are_refused():
 
 def test_small_validation_sets_and_few_shards_are_warned_of():
     with pytest.warns(SteelyardWarning, match="num_validation is not given"):
-        fit_learning_curve(SAMPLES, curve(), bootstraps=0)
+        fit_learning_curve(SAMPLES, curve(), bootstrap=Bootstrap(count=0))
     with pytest.warns(SteelyardWarning, match="100 validation examples"):
-        fit_learning_curve(SAMPLES, curve(), num_validation=100, bootstraps=0)
+        fit_learning_curve(SAMPLES, curve(), num_validation=100, bootstrap=Bootstrap(count=0))
     with pytest.warns(SteelyardWarning, match="4 shards cannot tell a floor"):
         found = fit_learning_curve(
-            SAMPLES[::3], curve(SAMPLES[::3], gamma=1e-5), num_validation=MANY, bootstraps=0
+            SAMPLES[::3],
+            curve(SAMPLES[::3], gamma=1e-5),
+            num_validation=MANY,
+            bootstrap=Bootstrap(count=0),
         )
     assert (
         found.fit.params["beta"] == pytest.approx(0.5, abs=0.01)
@@ -183,9 +201,15 @@ def test_small_validation_sets_and_few_shards_are_warned_of():
 
 def test_order_of_shards_does_not_matter():
     error, shuffled = curve(noise=0.02), np.random.default_rng(0).permutation(10)
-    plain = fit_learning_curve(SAMPLES, error, sizes(), num_validation=MANY, bootstraps=0)
+    plain = fit_learning_curve(
+        SAMPLES, error, sizes(), num_validation=MANY, bootstrap=Bootstrap(count=0)
+    )
     mixed = fit_learning_curve(
-        SAMPLES[shuffled], error[shuffled], sizes()[shuffled], num_validation=MANY, bootstraps=0
+        SAMPLES[shuffled],
+        error[shuffled],
+        sizes()[shuffled],
+        num_validation=MANY,
+        bootstrap=Bootstrap(count=0),
     )
     assert plain.fit.params == mixed.fit.params and plain.size_fit.params == mixed.size_fit.params
 

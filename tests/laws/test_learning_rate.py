@@ -102,11 +102,15 @@ def test_laws_are_nested_and_named():
 
 def test_an_exact_sweep_gives_the_truth_and_equals_numpy():
     points = cells("curved")
-    fit = laws.fit_learning_rate(points, laws.learning_rate("curved"), bootstraps=0)
+    fit = laws.fit_learning_rate(
+        points, laws.learning_rate("curved"), bootstrap=laws.Bootstrap(count=0)
+    )
     for name, value in TRUTH.items():
         assert fit.params[name] == pytest.approx(value, rel=1e-4, abs=1e-6)
     noisy = cells("smooth", 1e-3)
-    fit = laws.fit_learning_rate(noisy, laws.learning_rate("batch"), bootstraps=0)
+    fit = laws.fit_learning_rate(
+        noisy, laws.learning_rate("batch"), bootstrap=laws.Bootstrap(count=0)
+    )
     columns, root = noisy.columns, np.sqrt(noisy.weights())
     design = np.stack(
         [
@@ -135,7 +139,7 @@ def test_leaving_horizons_out_prefers_the_true_law():
 
 
 def test_recommendation_lies_below_the_optimum_and_inside_its_interval():
-    fit = laws.fit_learning_rate(cells(noise=1e-3), bootstraps=40)
+    fit = laws.fit_learning_rate(cells(noise=1e-3), bootstrap=laws.Bootstrap(count=40))
     advice = laws.recommend_learning_rate(fit, 5e8, 1e11, 1e6)
     best = truth("smooth", parameters=5e8, tokens=1e11, batch_tokens=1e6)[0]
     assert advice.optimum == pytest.approx(best, rel=0.1)
@@ -156,7 +160,7 @@ def test_recommendation_lies_below_the_optimum_and_inside_its_interval():
 
 
 def test_recommendation_refuses_what_was_not_swept():
-    fit = laws.fit_learning_rate(cells(noise=1e-3), bootstraps=10)
+    fit = laws.fit_learning_rate(cells(noise=1e-3), bootstrap=laws.Bootstrap(count=10))
     with pytest.raises(FitError, match="beyond the swept"):
         laws.recommend_learning_rate(fit, 5e8, 1e11, 1e7)
     assert laws.recommend_learning_rate(fit, 5e8, 1e11, 1e7, extrapolate=True).value > 0
@@ -172,7 +176,7 @@ def test_transfer_by_rule_and_by_fit():
     assert 2e-3 / rule.value == pytest.approx(8**0.32) == pytest.approx(1.95, abs=0.01)
     with pytest.warns(SteelyardWarning, match="above the best one"):
         assert not laws.transfer_learning_rate(2e-3, 1e10, 8e10, 2e6).is_valid
-    fit = laws.fit_learning_rate(cells(), bootstraps=0)
+    fit = laws.fit_learning_rate(cells(), bootstrap=laws.Bootstrap(count=0))
     carried = laws.transfer_learning_rate(2e-3, 1e10, 8e10, 2e6, fitted=fit)
     best = truth("smooth", parameters=[1e9, 1e9], tokens=[1e10, 8e10], batch_tokens=[2e6, 2e6])
     assert carried.value == pytest.approx(2e-3 * best[1] / best[0], rel=1e-4)
@@ -199,14 +203,14 @@ def test_one_horizon_or_one_batch_is_refused():
     one = laws.fit_learning_rate(
         points.where(points.columns["batch_tokens"] == 2048 * 64),
         laws.learning_rate("size"),
-        bootstraps=0,
+        bootstrap=laws.Bootstrap(count=0),
     )
     assert one.params["slope_parameters"] == pytest.approx(-0.65, abs=0.01)
 
 
 def test_a_fit_survives_json():
     fit = laws.fit_learning_rate(
-        cells(noise=1e-3), laws.learning_rate("smooth", 0.3, 0.6), bootstraps=5
+        cells(noise=1e-3), laws.learning_rate("smooth", 0.3, 0.6), bootstrap=laws.Bootstrap(count=5)
     )
     again = laws.Fit.from_json(fit.to_json())
     assert (
@@ -232,7 +236,7 @@ def test_published_sweep_changes_sign_with_the_batch():
     for sequences in (64, 512):
         rows = points.columns["batch_tokens"] == sequences * 2048
         slopes[sequences] = laws.fit_learning_rate(
-            points.where(rows), laws.learning_rate("size"), bootstraps=0
+            points.where(rows), laws.learning_rate("size"), bootstrap=laws.Bootstrap(count=0)
         ).params["slope_tokens"]
     assert slopes[64] < -0.2 and slopes[512] > 0.1
     errors = {

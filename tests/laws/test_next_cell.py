@@ -22,7 +22,12 @@ def small_study(seed=0):
 
 def width(points, target):
     fit = laws.fit(
-        TRUTH.law, points, target, bootstraps=200, prior=None, resampling="noise", delta=np.inf
+        TRUTH.law,
+        points,
+        target,
+        bootstrap=laws.Bootstrap(count=200, resampling="noise"),
+        prior=None,
+        delta=np.inf,
     )
     said = fit.law.predict(fit.samples, {name: np.array([value]) for name, value in WANTED.items()})
     return float(said.std())
@@ -31,7 +36,12 @@ def width(points, target):
 def test_expected_widths_are_those_that_measuring_brings():
     points, target, generator = small_study()
     fit = laws.fit(
-        TRUTH.law, points, target, bootstraps=400, prior=None, resampling="noise", delta=np.inf
+        TRUTH.law,
+        points,
+        target,
+        bootstrap=laws.Bootstrap(count=400, resampling="noise"),
+        prior=None,
+        delta=np.inf,
     )
     candidates = {"parameters": np.array([1e7, 3e8, 1e9]), "tokens": np.array([3e8, 6e9, 2e10])}
     found = laws.next_cell(fit, candidates, WANTED)
@@ -64,10 +74,10 @@ def test_the_cheapest_gain_comes_first_and_dear_cells_are_left_out():
 
 def test_bad_requests_are_refused():
     points, target, _ = small_study()
-    few = laws.fit(TRUTH.law, points, target, bootstraps=10)
+    few = laws.fit(TRUTH.law, points, target, bootstrap=laws.Bootstrap(count=10))
     with pytest.raises(FitError, match="10 bootstraps"):
         laws.next_cell(few, WANTED, WANTED)
-    fit = laws.fit(TRUTH.law, points, target, bootstraps=50)
+    fit = laws.fit(TRUTH.law, points, target, bootstrap=laws.Bootstrap(count=50))
     with pytest.raises(FitError, match="no candidate costs"):
         laws.next_cell(fit, WANTED, WANTED, max_flops=1.0)
     with pytest.raises(FitError, match="one wanted run"):

@@ -69,9 +69,9 @@ def test_gradients_equal_differences():
 
 def test_a_fit_recovers_the_law_and_equals_the_tied_one():
     inputs, loss = runs(noise=0.002)
-    fitted = laws.fit(overtraining(), inputs, loss, bootstraps=0)
+    fitted = laws.fit(overtraining(), inputs, loss, bootstrap=laws.Bootstrap(count=0))
     assert fitted.params["h"] == pytest.approx(0.125, abs=0.01)
-    tied = laws.fit(laws.chinchilla(tied=True), inputs, loss, bootstraps=0)
+    tied = laws.fit(laws.chinchilla(tied=True), inputs, loss, bootstrap=laws.Bootstrap(count=0))
     assert fitted.objective == pytest.approx(tied.objective, rel=1e-6)
     assert tied.params["alpha"] == pytest.approx(2 * fitted.params["h"], rel=1e-3)
     assert tied.params["A"] == pytest.approx(
@@ -91,12 +91,12 @@ def test_error_follows_loss_and_is_predicted_through_it():
         law,
         {"loss": loss},
         error * np.exp(0.001 * np.random.default_rng(0).standard_normal(36)),
-        bootstraps=60,
+        bootstrap=laws.Bootstrap(count=60),
     )
     assert of_error.params["eps"] == pytest.approx(0.76, abs=0.01) and of_error.params[
         "g"
     ] == pytest.approx(1.0, abs=0.1)
-    of_loss = laws.fit(overtraining(), inputs, loss, bootstraps=60)
+    of_loss = laws.fit(overtraining(), inputs, loss, bootstrap=laws.Bootstrap(count=60))
     said = predict_error(of_loss, of_error, {"parameters": 1e9, "tokens": 1e11})
     true_loss = np.exp(
         of_loss.law.predict(
@@ -115,12 +115,16 @@ def test_published_refits_are_reproduced():
     table = RunTable.read(RUNS, parameters="params", loss="loss_c4_val", counts="total")
     # shared README: refits of Gadre et al. 2024's points on the C4 validation loss.
     for name, floor, exponent in (("c4", 1.40, 0.117), ("rpj", 1.68, 0.125), ("rw", 1.76, 0.128)):
-        fitted = laws.fit(overtraining(), table.where(train_set=name), "loss", bootstraps=0)
+        fitted = laws.fit(
+            overtraining(), table.where(train_set=name), "loss", bootstrap=laws.Bootstrap(count=0)
+        )
         assert fitted.params["E"] == pytest.approx(floor, abs=0.1) and fitted.params[
             "h"
         ] == pytest.approx(exponent, abs=0.007)
     part = table.where(train_set="c4")
-    of_error = laws.fit(downstream_error(), part, 1 - part["mean_acc_46"], bootstraps=0)
+    of_error = laws.fit(
+        downstream_error(), part, 1 - part["mean_acc_46"], bootstrap=laws.Bootstrap(count=0)
+    )
     assert (
         of_error.params["eps"] == pytest.approx(0.76, abs=0.02)
         and 0.85 <= of_error.params["g"] <= 1.1

@@ -8,6 +8,7 @@ from scipy.integrate import solve_ivp
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.curate import best_weights, curate, pool_frontier
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.pools.pool_fit import PoolFit, fit_pools
 from steelyard.laws.forms.pools.pool_utility import (
     binomial_weights,
@@ -78,12 +79,12 @@ def curves(noise=0.0, seed=0, pools=POOLS):
 
 @pytest.fixture(scope="module")
 def exact():
-    return fit_pools(curves(), bootstraps=0)
+    return fit_pools(curves(), bootstrap=Bootstrap(count=0))
 
 
 @pytest.fixture(scope="module")
 def noisy():
-    return fit_pools(curves(0.002), bootstraps=60)
+    return fit_pools(curves(0.002), bootstrap=Bootstrap(count=60))
 
 
 def test_without_halving_it_is_the_power_law():
@@ -243,7 +244,7 @@ def test_larger_pools_last_longer(exact):
 
 
 def test_effective_data_baseline_fits_and_mixes():
-    baseline = fit_pools(curves(), law=effective_pool(), bootstraps=0)
+    baseline = fit_pools(curves(), law=effective_pool(), bootstrap=Bootstrap(count=0))
     assert baseline.memory == "R"
     assert baseline.predict({"top 10": 1}, 10 * SIZE).value == pytest.approx(
         [by_hand(1, 10 * SIZE)], rel=2e-3
@@ -273,7 +274,7 @@ def test_overfitting_at_the_end_warns():
     columns = curves()
     columns["error"][4] = columns["error"][3] * 1.05
     with pytest.warns(SteelyardWarning, match="pool top 10 rises again"):
-        fit_pools(columns, bootstraps=0)
+        fit_pools(columns, bootstrap=Bootstrap(count=0))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_small_study_uses_weak_priors_and_stays_in_bounds(fitted):
 def extrapolations(repeats):
     errors, covered = [], []
     for seed in range(repeats):
-        fit = laws.fit(LAW, *small_study(seed), bootstraps=40, seed=seed)
+        fit = laws.fit(LAW, *small_study(seed), bootstrap=laws.Bootstrap(count=40, seed=seed))
         said = fit.predict({"parameters": 4e6, "tokens": 8e6})
         actual = truth(4e6, 8e6)
         errors.append(abs(said.value[0] / actual - 1))
@@ -90,7 +90,10 @@ def test_json_round_trip_is_exact(fitted):
     assert np.array_equal(again.predict(where).low, fitted.predict(where).low)
     size = np.geomspace(1, 100, 9)
     line = laws.fit(
-        laws.power_law("samples", floor=False), {"samples": size}, 3 / size**0.5, bootstraps=0
+        laws.power_law("samples", floor=False),
+        {"samples": size},
+        3 / size**0.5,
+        bootstrap=laws.Bootstrap(count=0),
     )
     assert laws.Fit.from_json(line.to_json()).to_json() == line.to_json()
     for broken in ("{}", "[]", "nonsense", text.replace('"chinchilla"', '"unheard"')):
@@ -112,7 +115,10 @@ def test_holdout_predicts_the_largest_points(fitted):
 def test_a_law_that_bends_away_gets_a_larger_drift():
     inputs, loss = small_study(1, noise=0.001)
     bent = loss * (1 + 0.03 * np.log(inputs["parameters"] / 1e5) ** 2)
-    drifts = [laws.fit(LAW, inputs, target, bootstraps=1).drift for target in (loss, bent)]
+    drifts = [
+        laws.fit(LAW, inputs, target, bootstrap=laws.Bootstrap(count=1)).drift
+        for target in (loss, bent)
+    ]
     assert drifts[1] > 2 * drifts[0]
 
 
@@ -122,7 +128,13 @@ def test_flat_directions_are_named():
     loss = truth(sizes, tokens) * np.exp(0.003 * generator.standard_normal(24))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit = laws.fit(LAW, {"parameters": sizes, "tokens": tokens}, loss, bootstraps=0, prior=None)
+        fit = laws.fit(
+            LAW,
+            {"parameters": sizes, "tokens": tokens},
+            loss,
+            bootstrap=laws.Bootstrap(count=0),
+            prior=None,
+        )
     assert "A" in fit.flat_directions[0].components or "E" in fit.flat_directions[0].components
     assert fit.condition_number > 1e4
     assert "moves by" in str(fit.flat_directions[0])

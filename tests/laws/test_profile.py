@@ -21,7 +21,7 @@ def runs(count=60, noise=0.003, seed=0, spread=1.0):
 
 def test_profile_equals_a_loop_of_constrained_fits():
     points, target = runs()
-    fit = laws.fit(LAW, points, target, bootstraps=0)
+    fit = laws.fit(LAW, points, target, bootstrap=laws.Bootstrap(count=0))
     found = fit.profile("alpha")
     assert found.low < found.value < found.high and not found.is_flat
     assert found.excess.min() == pytest.approx(0.0, abs=1e-9)
@@ -58,14 +58,16 @@ def test_profile_covers_the_truth():
     inside = []
     for seed in range(16):
         points, target = runs(40, seed=seed)
-        found = laws.fit(LAW, points, target, bootstraps=0, prior=None).profile("beta")
+        found = laws.fit(
+            LAW, points, target, bootstrap=laws.Bootstrap(count=0), prior=None
+        ).profile("beta")
         inside.append(found.low <= TRUTH["beta"] <= found.high)
     assert np.mean(inside) >= 0.73
 
 
 def test_a_flat_valley_is_said_to_be_one():
     points, target = runs(60, noise=0.02, seed=2, spread=0.15)
-    fit = laws.fit(LAW, points, target, prior=None, bootstraps=0)
+    fit = laws.fit(LAW, points, target, prior=None, bootstrap=laws.Bootstrap(count=0))
     found = fit.profile("A")
     assert found.is_flat and found.high / max(found.low, 1e-300) > 5
     assert "flat" in str(found)
@@ -82,13 +84,15 @@ def test_bounds_given_as_whole_numbers_do_not_round_the_pins():
     )
     tokens = np.geomspace(1e6, 1e9, 20)
     target = 5 / tokens**0.3 * np.exp(0.01 * np.random.default_rng(0).standard_normal(20))
-    found = laws.fit(law, {"tokens": tokens}, target, bootstraps=0).profile("alpha")
+    found = laws.fit(law, {"tokens": tokens}, target, bootstrap=laws.Bootstrap(count=0)).profile(
+        "alpha"
+    )
     assert found.low < 0.3 < found.high and found.high - found.low < 0.05
 
 
 def test_unknown_names_and_published_sets_are_refused():
     points, target = runs()
-    fit = laws.fit(LAW, points, target, bootstraps=0)
+    fit = laws.fit(LAW, points, target, bootstrap=laws.Bootstrap(count=0))
     with pytest.raises(FitError, match="no profile"):
         fit.profile("gamma")
     with pytest.raises(FitError, match="without its points"):
@@ -98,7 +102,7 @@ def test_unknown_names_and_published_sets_are_refused():
 def test_an_outlier_is_named_and_left_out():
     points, target = runs()
     target[5] *= 1.1
-    fit = laws.fit(LAW, points, target, bootstraps=20)
+    fit = laws.fit(LAW, points, target, bootstrap=laws.Bootstrap(count=20))
     assert [item.row for item in fit.outliers()] == [5]
     assert "row 6" in str(fit.outliers()[0])
     clean = fit.without([5])
@@ -107,14 +111,16 @@ def test_an_outlier_is_named_and_left_out():
 
 def test_influence_is_that_of_leaving_each_point_out():
     points, target = runs(30)
-    fit = laws.fit(LAW, points, target, bootstraps=50, prior=None, delta=np.inf)
+    fit = laws.fit(
+        LAW, points, target, bootstrap=laws.Bootstrap(count=50), prior=None, delta=np.inf
+    )
     found = fit.influence()
     row = found.strongest(1)[0]
     alone = laws.fit(
         LAW,
         {name: np.delete(column, row) for name, column in points.items()},
         np.delete(target, row),
-        bootstraps=0,
+        bootstrap=laws.Bootstrap(count=0),
         prior=None,
         delta=np.inf,
     )
@@ -124,7 +130,7 @@ def test_influence_is_that_of_leaving_each_point_out():
 
 def test_far_predictions_need_a_flag():
     points, target = runs()
-    fit = laws.fit(LAW, points, target, bootstraps=0)
+    fit = laws.fit(LAW, points, target, bootstrap=laws.Bootstrap(count=0))
     far = {"parameters": 300 * points["parameters"].max(), "tokens": 1e11}
     with pytest.raises(FitError, match="two decades"):
         fit.predict(far)

@@ -6,6 +6,7 @@ import scipy.optimize
 
 from steelyard import laws
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.learning_curves.curve_laws import curve_starts
 from steelyard.laws.forms.rectified import (
     fit_rectified,
@@ -56,7 +57,7 @@ def test_is_the_formula_and_the_vanilla_law_without_pre_learned_data():
 
 
 def test_recovers_exact_curves_and_their_transition():
-    fit = fit_rectified(SIZES, curve(), bootstraps=0)
+    fit = fit_rectified(SIZES, curve(), bootstrap=Bootstrap(count=0))
     for name, true in TRUTH.items():
         assert fit.params[name] == pytest.approx(true, rel=1e-4), name
     assert transition(fit).value == pytest.approx(500 ** (1 / 0.6), rel=1e-4)
@@ -65,7 +66,7 @@ def test_recovers_exact_curves_and_their_transition():
 @pytest.mark.parametrize("changed", [{}, {"D_l": 1e-4}, {"beta": 0.15, "B": 4.0, "D_l": 1.0}])
 def test_no_start_of_a_slow_solver_does_better(changed):
     loss = curve(0.01, seed=3, **changed)
-    fit = fit_rectified(SIZES, loss, bootstraps=0)
+    fit = fit_rectified(SIZES, loss, bootstrap=Bootstrap(count=0))
 
     def residuals(theta):
         return np.logaddexp(
@@ -93,7 +94,7 @@ def test_starts_pass_near_the_points():
 
 
 def test_transition_lies_within_its_interval_and_required_data_inverts_the_curve():
-    fit = fit_rectified(SIZES, curve(0.003, seed=1), bootstraps=100)
+    fit = fit_rectified(SIZES, curve(0.003, seed=1), bootstrap=Bootstrap(count=100))
     where = transition(fit, 0.95)
     assert where.low <= 500 ** (1 / 0.6) <= where.high and where.low < where.value < where.high
     wanted = float(curve(sizes=np.array([50_000.0]))[0])
@@ -103,7 +104,7 @@ def test_transition_lies_within_its_interval_and_required_data_inverts_the_curve
 
 
 def test_required_data_refuses_what_is_out_of_reach():
-    fit = fit_rectified(SIZES, curve(), bootstraps=0)
+    fit = fit_rectified(SIZES, curve(), bootstrap=Bootstrap(count=0))
     with pytest.raises(FitError, match=r"0.5 is not reached.*two decades"):
         required_data(fit, 0.5)
     with pytest.raises(FitError, match="worse than"):
@@ -114,13 +115,13 @@ def test_required_data_refuses_what_is_out_of_reach():
     assert "extrapolate=True" in caught.value.hint
     assert required_data(fit, far, extrapolate=True).value == pytest.approx(1e9, rel=0.01)
     with pytest.raises(FitError, match="has no D_l"):
-        transition(fit_vanilla(SIZES, curve(), bootstraps=0))
+        transition(fit_vanilla(SIZES, curve(), bootstrap=Bootstrap(count=0)))
 
 
 def test_the_loss_before_tuning_may_take_part():
     sizes = np.concatenate([[0.0], SIZES])
     start = TRUTH["B"] / TRUTH["D_l"] + TRUTH["E"]
-    fit = fit_rectified(sizes, np.concatenate([[start], curve()]), bootstraps=0)
+    fit = fit_rectified(sizes, np.concatenate([[start], curve()]), bootstrap=Bootstrap(count=0))
     assert fit.params["D_l"] == pytest.approx(500, rel=1e-3)
 
 
@@ -133,17 +134,17 @@ def test_bad_losses_are_named_by_row(bad):
 
 
 def test_a_floor_that_is_not_reached_is_reported():
-    fit = fit_rectified(SIZES, curve(E=1e-4), bootstraps=0)
+    fit = fit_rectified(SIZES, curve(E=1e-4), bootstrap=Bootstrap(count=0))
     assert "E" in fit.at_bounds
 
 
 def test_law_is_named_and_read_back():
-    fit = fit_rectified(SIZES, curve(0.01), bootstraps=0, delta=1e-2)
+    fit = fit_rectified(SIZES, curve(0.01), bootstrap=Bootstrap(count=0), delta=1e-2)
     assert laws.Fit.from_json(fit.to_json()).params == fit.params
     assert laws.law_named("vanilla:examples").inputs == ("examples",)
 
 
 def test_vanilla_fit_recovers_its_own_curves():
     loss = 30 / SIZES**0.4 + 0.9
-    fit = fit_vanilla(SIZES, loss, bootstraps=0)
+    fit = fit_vanilla(SIZES, loss, bootstrap=Bootstrap(count=0))
     assert fit.params == pytest.approx({"B": 30, "beta": 0.4, "E": 0.9}, rel=1e-4)

@@ -149,7 +149,10 @@ def test_sets_that_print_some_numbers_only_say_which_and_fit_the_rest():
         item.fit()
     tokens = np.geomspace(1e9, 1e11, 6)
     fitted = laws.fit(
-        item.law.fix(**item.params), {"tokens": tokens}, 3.0 * tokens**-0.32, bootstraps=0
+        item.law.fix(**item.params),
+        {"tokens": tokens},
+        3.0 * tokens**-0.32,
+        bootstrap=laws.Bootstrap(count=0),
     )
     assert fitted.params == pytest.approx({"C": 3.0})
 

@@ -78,7 +78,7 @@ def published(decay="exponential"):
 def fitted():
     noise = 0.01 * np.random.default_rng(1).standard_normal(120)
     loss = by_hand(POINTS["parameters"], POINTS["tokens"], POINTS["unique_tokens"]) * np.exp(noise)
-    return laws.fit(data_constrained(base=C4), POINTS, loss, bootstraps=60)
+    return laws.fit(data_constrained(base=C4), POINTS, loss, bootstrap=laws.Bootstrap(count=60))
 
 
 @pytest.mark.parametrize("decay", ["exponential", "geometric"])
@@ -188,7 +188,9 @@ def test_few_repeats_leave_the_constants_flat_and_say_so():
     }
     loss = by_hand(short["parameters"], short["tokens"], short["unique_tokens"])
     noisy = loss * np.exp(0.02 * np.random.default_rng(4).standard_normal(120))
-    found = repetition_constants(laws.fit(data_constrained(base=C4), short, noisy, bootstraps=0))
+    found = repetition_constants(
+        laws.fit(data_constrained(base=C4), short, noisy, bootstrap=laws.Bootstrap(count=0))
+    )
     assert found.is_flat and found.repeats.is_flat and "flat" in str(found)
 
 
@@ -273,5 +275,7 @@ def test_published_numbers_of_182_runs():
     assert len(rows) == 182
     assert r_squared(published()) == pytest.approx(0.7722, abs=1e-3)
     assert r_squared(laws.published["muennighoff2023_c4"].fit()) == pytest.approx(0.4452, abs=1e-3)
-    own = laws.fit(data_constrained(base="muennighoff2023_c4"), points, loss, bootstraps=0)
+    own = laws.fit(
+        data_constrained(base="muennighoff2023_c4"), points, loss, bootstrap=laws.Bootstrap(count=0)
+    )
     assert own.objective <= 0.0158259

@@ -46,7 +46,11 @@ def fitted():
     noise = 0.003 * np.random.default_rng(0).standard_normal(len(SIZES))
     loss = 10 ** by_hand(SIZES, EXPERTS, S_BASE) * np.exp(noise)
     return laws.fit(
-        routed(), {"parameters": SIZES, "experts": EXPERTS}, loss, delta=math.inf, bootstraps=100
+        routed(),
+        {"parameters": SIZES, "experts": EXPERTS},
+        loss,
+        delta=math.inf,
+        bootstrap=laws.Bootstrap(count=100),
     )
 
 
@@ -89,7 +93,11 @@ def test_fit_recovers_the_published_coefficients(fitted):
         low, high = fitted.interval(name, 0.99)
         assert low <= S_BASE[name] <= high
     plain = laws.fit(
-        routed(saturation=False), fitted.inputs, fitted.target, delta=math.inf, bootstraps=0
+        routed(saturation=False),
+        fitted.inputs,
+        fitted.target,
+        delta=math.inf,
+        bootstrap=laws.Bootstrap(count=0),
     )
     assert np.sqrt(np.mean(fitted.residuals**2)) < 0.9 * np.sqrt(np.mean(plain.residuals**2))
 

@@ -8,6 +8,7 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.best_schedule import best_schedule, final_loss, rival_schedules
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.powers import power_law
 from steelyard.laws.forms.schedules.schedule import (
     Curve,
@@ -139,7 +140,7 @@ def planted(noise=5e-4, every=1024):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return fit_curves(planted(), bootstraps=8)
+    return fit_curves(planted(), bootstrap=Bootstrap(count=8))
 
 
 def test_planted_curves_predict_other_schedules_and_bootstrap_brackets_them(fitted):

@@ -90,7 +90,13 @@ def test_cheapest_study_meets_the_width_and_simulated_fits_agree():
             + 0.002 * generator.standard_normal(len(cells["tokens"]))
         )
         drawn = laws.fit(
-            fit.law, cells, loss, starts=fit.theta[None], bootstraps=0, prior=None, delta=1.0
+            fit.law,
+            cells,
+            loss,
+            starts=fit.theta[None],
+            bootstrap=laws.Bootstrap(count=0),
+            prior=None,
+            delta=1.0,
         )
         said.append(np.log(drawn.predict(target).value[0]))
     assert np.std(said) * 2 * 1.2816 < 0.05 * 1.7

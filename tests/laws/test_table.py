@@ -70,12 +70,12 @@ def test_every_kind_of_file_gives_the_same_columns(tmp_path, ending):
 
 def test_a_fit_takes_the_table_and_keeps_its_source():
     table = read(counts="total", loss_unit="nat/token")
-    fitted = laws.fit(laws.chinchilla(), table, "loss", bootstraps=0)
+    fitted = laws.fit(laws.chinchilla(), table, "loss", bootstrap=laws.Bootstrap(count=0))
     plain = laws.fit(
         laws.chinchilla(),
         {"parameters": table["parameters"], "tokens": table["tokens"]},
         table["loss"],
-        bootstraps=0,
+        bootstrap=laws.Bootstrap(count=0),
     )
     assert fitted.params == plain.params
     assert "tokenizer unstated" in fitted.source

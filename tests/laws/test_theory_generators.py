@@ -23,7 +23,10 @@ def test_drawn_runs_are_the_law_times_noise():
 
 def test_runs_without_noise_give_the_truth_back():
     found = laws.fit(
-        LAW, theory.draw(LAW, TRUTH, GRID, 0.0, np.random.default_rng(0)), "loss", bootstraps=0
+        LAW,
+        theory.draw(LAW, TRUTH, GRID, 0.0, np.random.default_rng(0)),
+        "loss",
+        bootstrap=laws.Bootstrap(count=0),
     )
     assert "log noise 0" in found.source
     for name, value in TRUTH.items():
@@ -111,7 +114,7 @@ def test_coverage_of_a_fit():
         return theory.draw(LAW, TRUTH, GRID, 0.01, generator)
 
     def intervals(runs):
-        found = laws.fit(LAW, runs, "loss", bootstraps=60, delta=np.inf)
+        found = laws.fit(LAW, runs, "loss", bootstrap=laws.Bootstrap(count=60), delta=np.inf)
         return {name: found.interval(name, 0.8) for name in TRUTH}
 
     found = theory.coverage(tables, intervals, TRUTH, 12, 0.8)

@@ -10,6 +10,7 @@ from scipy.optimize import isotonic_regression
 from steelyard import laws
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.updates_budget import best_updates_to_data, budget_law
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.updates.return_curves import (
     DataNeeds,
     ReturnCurve,
@@ -86,7 +87,9 @@ def published(suite, method="ours"):
 @pytest.fixture(scope="module")
 def settings():
     values = np.concatenate([400 * UTDS**-0.4, 300 * UTDS**-0.4])
-    return fit_hyperparameters(np.tile(UTDS, 2), ["a"] * 7 + ["b"] * 7, values, bootstraps=0)
+    return fit_hyperparameters(
+        np.tile(UTDS, 2), ["a"] * 7 + ["b"] * 7, values, bootstrap=Bootstrap(count=0)
+    )
 
 
 def fitted(needs, settings, **options):
@@ -284,7 +287,7 @@ def test_hyperparameters_share_one_slope():
     values = (
         np.repeat([700.0, 300, 150], 4) * utd**-0.45 * np.exp(0.05 * generator.standard_normal(12))
     )
-    one = fit_hyperparameters(utd, task.tolist(), values, bootstraps=0)
+    one = fit_hyperparameters(utd, task.tolist(), values, bootstrap=Bootstrap(count=0))
     columns = np.column_stack([np.log(utd), *(task == name for name in "abc")])
     slope, *levels = np.linalg.lstsq(columns, np.log(values), rcond=None)[0]
     assert one.params["slope"] == pytest.approx(-slope, rel=1e-6)

@@ -26,7 +26,7 @@ def ladder():
 
 @pytest.fixture(scope="module")
 def free(ladder):
-    return laws.fit(laws.kaplan(), *ladder, bootstraps=100, prior=None)
+    return laws.fit(laws.kaplan(), *ladder, bootstrap=laws.Bootstrap(count=100), prior=None)
 
 
 def text_of(report) -> str:
@@ -62,7 +62,7 @@ def test_a_free_parameter_is_not_quoted_and_a_known_one_is(free) -> None:
 
 
 def test_without_bootstraps_the_curvature_says_it(ladder) -> None:
-    fitted = laws.fit(laws.kaplan(), *ladder, bootstraps=0, prior=None)
+    fitted = laws.fit(laws.kaplan(), *ladder, bootstrap=laws.Bootstrap(count=0), prior=None)
     assert parameter_words(fitted, "Nc")[1] == NOT_DETERMINED
     assert parameter_words(fitted, "alpha_D")[1] == ""
 
@@ -72,7 +72,9 @@ def test_a_bound_that_holds_the_samples_together_makes_nobody_certain() -> None:
     columns = {"parameters": size.ravel(), "tokens": tokens.ravel()}
     noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(size.size))
     loss = (1.7 + 410 / columns["tokens"] ** 0.28) * noise
-    fitted = laws.fit(laws.chinchilla(), columns, loss, bootstraps=20, prior=None)
+    fitted = laws.fit(
+        laws.chinchilla(), columns, loss, bootstrap=laws.Bootstrap(count=20), prior=None
+    )
     assert {"A", "alpha"} & set(fitted.at_bounds)
     for name in ("A", "alpha"):
         assert parameter_words(fitted, name)[1] == NOT_DETERMINED

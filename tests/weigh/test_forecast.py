@@ -122,7 +122,7 @@ def test_the_ladder_is_a_table_that_laws_reads(tmp_path):
         and "counts total" in table.source
         and "schedule finished" in table.source
     )
-    fitted = laws.fit(laws.chinchilla(), table, "loss", bootstraps=0)
+    fitted = laws.fit(laws.chinchilla(), table, "loss", bootstrap=laws.Bootstrap(count=0))
     assert fitted.predict({"parameters": 1e5, "tokens": 1e6}).value[0] == pytest.approx(
         loss(1e5, 1e6), rel=0.02
     )

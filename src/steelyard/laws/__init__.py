@@ -45,6 +45,7 @@ from steelyard.laws.decisions.updates_budget import (
     budget_law,
 )
 from steelyard.laws.decisions.wall import Wall, balance_points, chip_trend, wall
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.diagnostics import FlatDirection, Influence, Outlier
 from steelyard.laws.fitting.estimate import Estimate
@@ -154,6 +155,7 @@ __all__ = [
     "BestOverSizes",
     "BestSchedule",
     "BestUpdates",
+    "Bootstrap",
     "Bottleneck",
     "BudgetLaw",
     "BudgetMinimum",

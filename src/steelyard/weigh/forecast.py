@@ -13,6 +13,7 @@ import numpy as np
 from steelyard.catalog.parameters import count_parameters
 from steelyard.cost import Machine, eager_training_memory, fit_correction, training_step
 from steelyard.laws import Fit, chinchilla, fit, kaplan
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.quantity import Forecast
 from steelyard.weigh.ladder import BATCH_SIZE, SEQUENCE_LENGTH, rung_architecture
 from steelyard.weigh.pace import Pace, drift, joined
@@ -91,7 +92,10 @@ def fit_laws(points: Sequence[RungPoint], *, seed: int) -> list[Fit]:
     }
     losses = np.array([point.loss for point in points])
     return sorted(
-        (fit(law, inputs, losses, seed=seed) for law in (chinchilla(), kaplan())),
+        (
+            fit(law, inputs, losses, bootstrap=Bootstrap(seed=seed))
+            for law in (chinchilla(), kaplan())
+        ),
         key=lambda found: found.noise,
     )
 

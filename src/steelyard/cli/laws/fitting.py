@@ -63,7 +63,9 @@ def fit(
     if bootstraps < 0 or seed < 0:
         raise ConfigError("--bootstraps and --seed are at least 0")
     points = (table or TableOptions()).read(file)
-    fitted = laws.fit(wanted, points, target, bootstraps=bootstraps, seed=seed, delta=delta)
+    fitted = laws.fit(
+        wanted, points, target, bootstrap=laws.Bootstrap(count=bootstraps, seed=seed), delta=delta
+    )
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
 

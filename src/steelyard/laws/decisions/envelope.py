@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.holdout import ASSUMED_DRIFT
@@ -105,8 +106,7 @@ def fit_envelope(
     stat: Stat = "min",
     share: float = 0.1,
     at: Literal["center", "point"] = "center",
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     source: str = "",
 ) -> Envelope:
     """Fit a power law of compute to the best runs.
@@ -128,8 +128,7 @@ def fit_envelope(
         at: pair the minimum with the "center" of its bin (as published; flattens the slope by about
             .003, because the last bin ends before its edge) or with the compute of the run itself
             ("point"), whose intervals hold the truth more often.
-        bootstraps: resamplings of the runs; 0 for none.
-        seed: seed of the bootstrap.
+        bootstrap: resamplings of the runs and their seed; 0 for none.
         source: where the runs come from.
 
     Returns:
@@ -149,12 +148,11 @@ def fit_envelope(
     if (
         bins < _ENOUGH_BINS
         or not 0 < share < 0.5
-        or bootstraps < 0
         or (at == "point" and stat not in ("min", "line"))
     ):
         raise FitError(
-            "bins must be at least 3, share within 0..0.5, bootstraps >= 0, and only minima have "
-            "a point of their own"
+            "bins must be at least 3, share within 0..0.5, and only minima have a point of "
+            "their own"
         )
     x, y = np.log10(compute), np.log(error)
     edges = np.linspace(x.min(), x.max() + _RANGE_MARGIN_DECADES, bins + 1)
@@ -170,13 +168,13 @@ def fit_envelope(
     line = _expectile(share) if stat == "expectile" else _least_squares
     theta = line(*reduce(x, y))
     samples = np.clip(
-        _bootstrap(x, y, reduce, line, theta, bootstraps, np.random.default_rng(seed)),
+        _bootstrap(x, y, reduce, line, theta, bootstrap),
         *_law().bounds,
     )
     rows = _best_rows(x, y, edges) if stat == "min" else np.zeros(0, dtype=np.int64)
     resampling = "none" if not len(samples) else "pairs" if len(x) >= _FEW_RUNS else "noise"
     return Envelope(
-        fit=_as_fit(theta, samples, reduce(x, y), resampling, seed, source),
+        fit=_as_fit(theta, samples, reduce(x, y), resampling, bootstrap.seed, source),
         stat=stat,
         rows=rows,
         num_runs=len(x),
@@ -302,10 +300,11 @@ def _bootstrap(
     reduce: Callable[[Array, Array], Line],
     line: Callable[[Array, Array], Array],
     theta: Array,
-    count: int,
-    generator: np.random.Generator,
+    bootstrap: Bootstrap,
 ) -> Array:
     """Fit resampled runs, [B, 2]; draws that fall onto one amount of compute are left out."""
+    count = bootstrap.count
+    generator = bootstrap.only_way("an envelope draws runs, and noise for fewer than eight")
     if len(x) >= _FEW_RUNS:
         draws = (generator.integers(0, len(x), len(x)) for _ in range(count))
         found = np.array([line(*reduce(x[rows], y[rows])) for rows in draws]).reshape(-1, 2)

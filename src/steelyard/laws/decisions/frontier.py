@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.points import refuse_rows
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.growth import fit_growth
@@ -87,7 +88,7 @@ def above_trend(year: ArrayLike, compute: ArrayLike, fraction: float = 0.25) -> 
             f"a fraction of {fraction} marks nothing or everything",
             hint="give a fraction between 0 and 1, such as 0.25",
         )
-    residuals = fit_growth(years[known], size[known], bootstraps=0).residuals
+    residuals = fit_growth(years[known], size[known], bootstrap=Bootstrap(count=0)).residuals
     marked = np.zeros(len(years), dtype=bool)
     marked[known[residuals > np.quantile(residuals, 1 - fraction)]] = True
     return marked

@@ -3,13 +3,14 @@
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
 from steelyard.laws.decisions.envelope import Envelope, envelope_runs, fit_envelope
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.points import named_column
 from steelyard.laws.fitting.terms import Array
@@ -66,8 +67,7 @@ def compare_sources(
     by: str | ArrayLike = "source",
     bins: int = 5,
     level: float = 0.9,
-    bootstraps: int = 1000,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(count=1000),
 ) -> SourceComparison:
     """Fit each source's envelope and say whether the slopes differ.
 
@@ -79,8 +79,7 @@ def compare_sources(
         by: labels of the sources, [n], or the name of their column.
         bins: number of bins of an envelope.
         level: probability inside the intervals, 0..1.
-        bootstraps: resamplings of the runs of each source, at least 1.
-        seed: seed of the bootstraps; each source draws its own.
+        bootstrap: resamplings of the runs of each source, at least 1; each source draws its own.
 
     Returns:
         Envelopes and every pair.
@@ -94,7 +93,7 @@ def compare_sources(
     compute, error = envelope_runs(points, target)
     labels = np.asarray(named_column(points, by, "of sources")).astype(str)
     names = list(dict.fromkeys(labels.tolist()))
-    if labels.shape != error.shape or len(names) < 2 or bootstraps < 1:
+    if labels.shape != error.shape or len(names) < 2 or bootstrap.count < 1:
         raise FitError(
             f"{len(names)} sources in {len(labels)} labels cannot be compared",
             hint="label every run, with at least two sources",
@@ -110,8 +109,7 @@ def compare_sources(
             error[mine],
             bins=bins,
             stat=stat,
-            bootstraps=bootstraps,
-            seed=seed + index,
+            bootstrap=replace(bootstrap, seed=bootstrap.seed + index),
             source=name,
         )
     pairs = tuple(

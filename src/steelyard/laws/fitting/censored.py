@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import measure_drift
 from steelyard.laws.fitting.law import Law
@@ -34,8 +35,7 @@ def fit_censored(
     target: ArrayLike,
     caps: ArrayLike,
     *,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     source: str = "",
 ) -> Fit:
     """Fit a law by maximum likelihood when targets above a cap were not observed.
@@ -50,8 +50,7 @@ def fit_censored(
         target: positive, [n]; NaN or infinite where the cap was reached, and values at or above
             their cap count as such.
         caps: positive, [n] or a single number, infinite for runs without one.
-        bootstraps: refits of targets redrawn from the fit and cut at the same caps.
-        seed: seed of the redrawing.
+        bootstrap: refits of targets redrawn from the fit and cut at the same caps, and their seed.
         source: where the points come from.
 
     Returns:
@@ -63,6 +62,7 @@ def fit_censored(
 
     Source: Tobin 1958, doi 10.2307/1907382 (the likelihood).
     """
+    generator = bootstrap.only_way("targets with caps are drawn again with noise")
     given = np.atleast_1d(np.asarray(target, dtype=np.float64))
     limit = np.array(np.broadcast_to(np.asarray(caps, dtype=np.float64), given.shape))
     censored = ~np.isfinite(given) | (given >= limit)
@@ -79,9 +79,7 @@ def fit_censored(
     seen = int((~censored).sum())
     freedom = max(seen - len(law.parameters), 1)
     corrected = float(noise[0] * math.sqrt(seen / freedom))
-    samples = _redraw(
-        problem, theta[0], corrected, freedom, log_cap, bootstraps, np.random.default_rng(seed)
-    )
+    samples = _redraw(problem, theta[0], corrected, freedom, log_cap, bootstrap.count, generator)
     drift, drift_source = measure_drift(replace(problem, target=filled), theta, corrected)
     residual = filled - center[0]
     return Fit(
@@ -97,8 +95,8 @@ def fit_censored(
         noise=corrected,
         drift=drift,
         drift_source=drift_source,
-        resampling="noise" if bootstraps else "none",
-        seed=seed,
+        resampling="noise" if bootstrap.count else "none",
+        seed=bootstrap.seed,
         source=source,
     )
 

@@ -1,5 +1,6 @@
-"""A value with the interval that holds it, and how far intervals of a level reach."""
+"""Values with the interval that holds them, and how far intervals of a level reach."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,7 +8,16 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["NOT_DETERMINED", "Estimate", "is_determined", "normal", "student", "tails"]
+__all__ = [
+    "NOT_DETERMINED",
+    "Estimate",
+    "Prediction",
+    "band",
+    "is_determined",
+    "normal",
+    "student",
+    "tails",
+]
 
 NOT_DETERMINED = "not determined by these runs"
 _MOST_FACTOR = 1e3
@@ -53,6 +63,57 @@ class Estimate:
     def over(cls, draws: Array, level: float) -> "Estimate":
         """Take the first of the draws as the value and the others as its bootstrap, [1 + B]."""
         return cls.of(float(draws[0]), draws[1:], level)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted values with their interval, natural units, [n] each."""
+
+    value: Array
+    low: Array
+    high: Array
+
+    @property
+    def first(self) -> Estimate:
+        """The first value with its interval."""
+        return Estimate(float(self.value[0]), float(self.low[0]), float(self.high[0]))
+
+
+def band(
+    logs: Array,
+    level: float,
+    *,
+    noise: Array | float = 0.0,
+    freedom: float = math.inf,
+    drift: float = 0.0,
+    distance: Array | float = 0.0,
+) -> Prediction:
+    """Widen the spread of parameters by the noise of one run and by drift, in log space.
+
+    The three parts are independent, so their squares add: the spread by its percentiles on either
+    side, the noise by Student's t because its size was estimated, the drift by the normal.
+
+    Args:
+        logs: log predictions of the optimum, first, and of the bootstraps, [1 + B, n].
+        level: probability inside the interval, 0..1.
+        noise: standard deviation of the log of a new value, [n] or a single number.
+        freedom: degrees of freedom behind the noise; infinite where its size is known.
+        drift: growth of the log error per factor e beyond the points, standard deviation.
+        distance: how far the inputs lie beyond the points, in factors of e, [n] or a single number.
+
+    Returns:
+        Values with low and high in natural units, [n].
+
+    Raises:
+        FitError: the level is not between 0 and 1.
+    """
+    reach = student(freedom, level) if math.isfinite(freedom) else normal(level)
+    spread = (reach * noise) ** 2 + (normal(level) * drift * distance) ** 2
+    center = logs[0]
+    low, high = np.quantile(logs[1:] if len(logs) > 1 else logs, tails(level), axis=0)
+    below = np.sqrt(np.maximum(center - low, 0) ** 2 + spread)
+    above = np.sqrt(np.maximum(high - center, 0) ** 2 + spread)
+    return Prediction(np.exp(center), np.exp(center - below), np.exp(center + above))
 
 
 def is_determined(low: float, high: float) -> bool:

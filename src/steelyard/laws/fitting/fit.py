@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.holdout import ASSUMED_DRIFT, measure_drift
 from steelyard.laws.fitting.law import Law, Prior
 from steelyard.laws.fitting.points import Points, named_column
-from steelyard.laws.fitting.study import Resampling, Study
+from steelyard.laws.fitting.study import Study
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["beliefs", "fit", "fit_each"]
@@ -29,13 +30,11 @@ def fit(
     target: ArrayLike | str,
     *,
     starts: Array | Literal["auto"] = "auto",
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     delta: float = 1e-3,
     weights: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     prior: PriorChoice = "auto",
-    resampling: Resampling = "auto",
     source: str = "",
 ) -> Fit:
     """Fit a law to measured points.
@@ -51,18 +50,14 @@ def fit(
         target: positive, [n], such as losses in nats per token, or the name of a column of
             `points`.
         starts: fitted coordinates [S, P], or "auto" for the law's own grid.
-        bootstraps: resampled fits for the intervals; with 0 nothing is resampled or held out, and
-            predictions carry the noise of a run and an assumed drift only.
-        seed: seed of the resampling.
+        bootstrap: how often, from which seed and in which way the points are resampled for the
+            intervals.
         delta: where the Huber loss turns linear, in log units; infinite for least squares.
         weights: not negative, [n]; none for equal ones.
         groups: labels of points that are drawn together in the bootstrap, [n], such as the
             checkpoints of one run.
         prior: weak beliefs by parameter in fitted coordinates; "auto" takes the law's own below
             four points per parameter and none otherwise; None for never.
-        resampling: "pairs" draws points with replacement, "noise" adds normal noise of the
-            residuals' size to the fit; "auto" takes pairs from eight points per parameter on,
-            because few points drawn with replacement fall onto one axis.
         source: where the points come from, kept in the fit; that of the table when it has one.
 
     Returns:
@@ -81,13 +76,15 @@ def fit(
     """
     data = Points.checked(law, points, target, weights, groups)
     study = Study(law, data, delta, beliefs(law, prior, int((data.weights > 0).sum())))
-    theta, objective, others = study.optimum(_starts(law, starts, delta, bootstraps))
+    theta, objective, others = study.optimum(_starts(law, starts, delta))
     noise = study.noise(theta)
     drift, drift_source = (
-        measure_drift(study.problem(), others, noise) if bootstraps else (ASSUMED_DRIFT, "assumed")
+        measure_drift(study.problem(), others, noise)
+        if bootstrap.count
+        else (ASSUMED_DRIFT, "assumed")
     )
-    kind = study.resampling(resampling)
-    samples = study.bootstrap(theta, noise, kind, bootstraps, np.random.default_rng(seed))
+    kind = study.resampling(bootstrap.resampling)
+    samples = study.bootstrap(theta, noise, kind, bootstrap.count, bootstrap.generator())
     return Fit(
         law=law,
         theta=theta,
@@ -101,10 +98,10 @@ def fit(
         noise=noise,
         drift=drift,
         drift_source=drift_source,
-        resampling=kind if bootstraps else "none",
+        resampling=kind if bootstrap.count else "none",
         prior=dict(study.beliefs),
         prior_scale=study.scale,
-        seed=seed,
+        seed=bootstrap.seed,
         source=source or str(getattr(points, "source", "")),
     )
 
@@ -115,7 +112,7 @@ def fit_each(
     target: ArrayLike | str,
     by: ArrayLike,
     *,
-    bootstraps: int = 300,
+    bootstrap: Bootstrap = Bootstrap(),
     delta: float = 1e-3,
 ) -> dict[str, Fit]:
     """Fit a law to each group of points on its own.
@@ -127,7 +124,7 @@ def fit_each(
         points: values by input in natural units, [n].
         target: positive, [n], or the name of a column of `points`.
         by: label of each point's group, [n].
-        bootstraps: resampled fits per group.
+        bootstrap: resampled fits per group.
         delta: where the Huber loss turns linear, in log units.
 
     Returns:
@@ -144,30 +141,21 @@ def fit_each(
         rows = labels == label
         own = {name: np.asarray(points[name])[rows] for name in law.inputs if name in points}
         try:
-            fits[label] = fit(
-                law, own, goal[rows], bootstraps=bootstraps, delta=delta, source=source
-            )
+            fits[label] = fit(law, own, goal[rows], bootstrap=bootstrap, delta=delta, source=source)
         except FitError as error:
             raise FitError(f"group {label}: {error}", hint=error.hint) from error
     return fits
 
 
-def _starts(law: Law, starts: Array | Literal["auto"], delta: float, bootstraps: int) -> Array:
+def _starts(law: Law, starts: Array | Literal["auto"], delta: float) -> Array:
     """Resolve and check the starts, [S, P]."""
     grid = (
         law.start_grid()
         if isinstance(starts, str)
         else np.atleast_2d(np.asarray(starts, dtype=np.float64))
     )
-    if (
-        grid.shape[1] != len(law.parameters)
-        or not np.isfinite(grid).all()
-        or not delta > 0
-        or bootstraps < 0
-    ):
-        raise FitError(
-            f"starts must be finite [S, {len(law.parameters)}], delta positive and bootstraps >= 0"
-        )
+    if grid.shape[1] != len(law.parameters) or not np.isfinite(grid).all() or not delta > 0:
+        raise FitError(f"starts must be finite [S, {len(law.parameters)}], and delta positive")
     return grid
 
 

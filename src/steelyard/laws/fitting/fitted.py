@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.diagnostics import (
     FlatDirection,
     Influence,
@@ -17,7 +18,7 @@ from steelyard.laws.fitting.diagnostics import (
     influence,
     outliers,
 )
-from steelyard.laws.fitting.estimate import Estimate, normal, student, tails
+from steelyard.laws.fitting.estimate import Estimate, Prediction, band, tails
 from steelyard.laws.fitting.law import Law, Prior
 from steelyard.laws.fitting.points import Points, check_inputs
 from steelyard.laws.fitting.profile import Profile, profile
@@ -34,20 +35,6 @@ __all__ = ["Fit", "Prediction", "outside"]
 _FAR = 100.0
 """Factor beyond the points from which on a prediction must be asked for: the drift was measured
 inside them, and nothing says that it lasts so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Predicted values with their interval, natural units, [n] each."""
-
-    value: Array
-    low: Array
-    high: Array
-
-    @property
-    def first(self) -> Estimate:
-        """The first value with its interval."""
-        return Estimate(float(self.value[0]), float(self.low[0]), float(self.high[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +96,11 @@ class Fit:
     def num_points(self) -> int:
         """Points with weight that were fitted."""
         return int((self.weights > 0).sum())
+
+    @property
+    def freedom(self) -> int:
+        """Points with weight beyond the parameters, at least 1."""
+        return max(self.num_points - len(self.law.parameters), 1)
 
     @property
     def residuals(self) -> Array:
@@ -250,8 +242,7 @@ class Fit:
             self.target[rows],
             weights=self.weights[rows],
             groups=groups,
-            bootstraps=len(self.samples),
-            seed=self.seed,
+            bootstrap=Bootstrap(count=len(self.samples), seed=self.seed),
             delta=self.delta,
             prior=self.prior or None,
             source=self.source,
@@ -298,9 +289,14 @@ class Fit:
         columns = check_inputs(self.law, inputs)
         if not extrapolate:
             self._refuse_far(columns)
-        center = self.law.predict(self.theta[None], columns)[0]
-        below, above = self._half_widths(columns, center, level)
-        return Prediction(np.exp(center), np.exp(center - below), np.exp(center + above))
+        return band(
+            self.law.predict(self.thetas, columns),
+            level,
+            noise=self.noise,
+            freedom=self.freedom,
+            drift=self.drift,
+            distance=self._outside(columns),
+        )
 
     def distance(self, inputs: Mapping[str, ArrayLike]) -> Array:
         """Return Euclidean distances from the points, in factors of e; 0 inside, [n]."""
@@ -359,24 +355,6 @@ class Fit:
                     hint="add points nearer to it, or allow it with extrapolate=True "
                     "(--extrapolate on the command line)",
                 )
-
-    def _half_widths(
-        self, columns: Mapping[str, Array], center: Array, level: float
-    ) -> tuple[Array, Array]:
-        """Return the interval's lower and upper half width in log units, [n] each."""
-        # The three parts are independent, so their squares add: the noise of one run by Student's t
-        # because its size was estimated, the drift by the normal, the parameters by their bootstrap
-        # on either side.
-        freedom = max(self.num_points - len(self.law.parameters), 1)
-        spread = (student(freedom, level) * self.noise) ** 2
-        if self.inputs:
-            spread = spread + (normal(level) * self.drift * self._outside(columns)) ** 2
-        low = high = center
-        if len(self.samples):
-            low, high = np.quantile(self.law.predict(self.samples, columns), tails(level), axis=0)
-        below = np.maximum(center - low, 0)
-        above = np.maximum(high - center, 0)
-        return np.sqrt(below**2 + spread), np.sqrt(above**2 + spread)
 
 
 def outside(known: Mapping[str, Array], columns: Mapping[str, Array]) -> Array:

@@ -6,12 +6,13 @@ from typing import Literal
 
 import numpy as np
 
+from steelyard.laws.fitting.bootstrap import Resampling
 from steelyard.laws.fitting.law import Law, Prior
 from steelyard.laws.fitting.minimizer import Problem, minimize
 from steelyard.laws.fitting.points import Points
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["Resampling", "Study"]
+__all__ = ["Study"]
 
 _PAIRS_POINTS_PER_PARAMETER = 8
 """From so many points on, pairs are drawn. Of fewer, many draws fall onto one axis, and their
@@ -21,8 +22,6 @@ _ROUGH_ITERATIONS = 30
 """Enough to rank starts by the valley they fell into; only the best `_POLISHED` are finished."""
 _LEAST_NOISE = 1e-6
 """Noise in log units below which exact points are treated as having this much."""
-
-Resampling = Literal["auto", "pairs", "noise"]
 
 
 @dataclass

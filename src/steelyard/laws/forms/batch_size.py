@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.censored import fit_censored
 from steelyard.laws.fitting.estimate import Estimate, tails
 from steelyard.laws.fitting.fitted import Fit
@@ -56,8 +57,7 @@ def fit_steps(
     steps: ArrayLike,
     caps: ArrayLike = math.inf,
     *,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
 ) -> Fit:
     """Fit the steps to a target; runs that reached their cap first count as "more than the cap".
 
@@ -65,8 +65,7 @@ def fit_steps(
         batch: batch size of each run, positive, [n].
         steps: number of steps to the target, [n]; NaN or infinite where the cap came first.
         caps: most steps of a run, [n] or one number; infinite for none.
-        bootstraps: refits for the intervals.
-        seed: seed of the resampling.
+        bootstrap: refits for the intervals, and their seed.
 
     Returns:
         The fit of `steps_to_target`.
@@ -80,8 +79,7 @@ def fit_steps(
         {"batch": np.asarray(batch)},
         steps,
         caps,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
     )
 
 
@@ -167,8 +165,7 @@ def critical_batch(
             f"overhead and reference"
         )
     base = reference if reference is not None else _fewest_examples(fitted)
-    theta = np.concatenate([fitted.theta[None], fitted.samples])
-    found = np.exp(_log_critical(fitted.law, theta, math.log(base), math.log1p(overhead)))
+    found = np.exp(_log_critical(fitted.law, fitted.thetas, math.log(base), math.log1p(overhead)))
     # Draws may be infinite, where the fit sees no end of perfect scaling; interpolated quantiles
     # would turn those into numbers that are not, so the draws themselves are taken.
     ordered = np.sort(found[1:]) if len(found) > 1 else found
@@ -266,8 +263,7 @@ def tradeoff(
     *,
     caps: ArrayLike = math.inf,
     level: float = 0.8,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
 ) -> Tradeoff:
     """Fit the trade-off to runs of several batches that reached one target.
 
@@ -277,8 +273,7 @@ def tradeoff(
         examples: number of examples each run used, [n].
         caps: most steps of a run, [n] or one number; infinite for none.
         level: probability inside the intervals, 0..1.
-        bootstraps: refits for the intervals.
-        seed: seed of the resampling.
+        bootstrap: refits for the intervals, and their seed.
 
     Returns:
         Fewest steps, fewest examples and the critical batch.
@@ -298,7 +293,7 @@ def tradeoff(
             hint="give a run that missed the target its cap as steps",
         )
     fitted = fit_censored(
-        time_compute(), {"batch": example / step}, step, caps, bootstraps=bootstraps, seed=seed
+        time_compute(), {"batch": example / step}, step, caps, bootstrap=bootstrap
     )
     seen = step < np.broadcast_to(np.asarray(caps, dtype=np.float64), step.shape)
     unexplained = float((fitted.residuals[seen] ** 2).sum())

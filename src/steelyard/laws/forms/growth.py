@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
@@ -97,8 +98,7 @@ def fit_growth(
     period_years: float = 1.0,
     year0: float | None = None,
     weights: ArrayLike | None = None,
-    bootstraps: int = 1000,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(count=1000),
     source: str = "",
 ) -> Fit:
     """Fit exponential growth to dated values by least squares of the logarithm.
@@ -109,8 +109,7 @@ def fit_growth(
         period_years: years per factor g.
         year0: year at which the value is c; None for the mean year, rounded.
         weights: weights, not negative, [n]; None for equal ones.
-        bootstraps: resampled fits for the "bootstrap" intervals.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the "bootstrap" intervals.
         source: where the values come from, kept in the fit.
 
     Returns:
@@ -137,7 +136,6 @@ def fit_growth(
         weights=weights,
         delta=float("inf"),
         prior=None,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         source=source,
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.estimate import Estimate, student
+from steelyard.laws.fitting.estimate import Estimate, band, student
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.growth import Growth
@@ -236,8 +236,7 @@ def forecast_growth(fit: Fit, year: ArrayLike, level: float = 0.8) -> Prediction
     _warn_if_far(fit, float(years[np.abs(years - (line.first + line.last) / 2).argmax()]))
     middle = line.level + line.slope * (years - line.center)
     sd = np.sqrt(line.noise**2 + line.level_sd**2 + (line.slope_sd * (years - line.center)) ** 2)
-    half = line.quantile(level) * sd
-    return Prediction(np.exp(middle), np.exp(middle - half), np.exp(middle + half))
+    return band(middle[None], level, noise=sd, freedom=line.freedom)
 
 
 def is_far(fit: Fit, year: float) -> bool:

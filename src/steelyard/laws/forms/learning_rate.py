@@ -9,6 +9,7 @@ import numpy as np
 
 from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.optimum import Optima
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
@@ -123,7 +124,7 @@ def learning_rate(
 
 
 def fit_learning_rate(
-    optima: Optima, law: Law | None = None, *, bootstraps: int = 300, seed: int = 0
+    optima: Optima, law: Law | None = None, *, bootstrap: Bootstrap = Bootstrap()
 ) -> Fit:
     """Fit a learning-rate law to the optima of a sweep, by weighted least squares of the log.
 
@@ -131,8 +132,7 @@ def fit_learning_rate(
         optima: optima of "learning_rate" by "tokens", and as the law needs "parameters" and
             "batch_tokens".
         law: law made by `learning_rate`; None for the smooth one.
-        bootstraps: resampled fits.
-        seed: seed of the resampling.
+        bootstrap: resampled fits.
 
     Returns:
         The fit.
@@ -149,8 +149,7 @@ def fit_learning_rate(
         optima.x,
         weights=optima.weights(),
         delta=math.inf,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
     )
 
 
@@ -210,7 +209,7 @@ def leave_one_horizon_out(optima: Optima, laws: Sequence[Law]) -> tuple[HorizonE
         error = np.empty(len(optima))
         for horizon in horizons:
             held = columns["tokens"] == horizon
-            known = fit_learning_rate(optima.where(~held), law, bootstraps=0)
+            known = fit_learning_rate(optima.where(~held), law, bootstrap=Bootstrap(count=0))
             inputs = {name: columns[name][held] for name in law.inputs}
             error[held] = goal[held] - law.predict(known.theta[None], inputs)[0]
         r2 = 1 - float((error**2).sum() / ((goal - goal.mean()) ** 2).sum())

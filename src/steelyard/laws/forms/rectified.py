@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import PriorChoice, fit
 from steelyard.laws.fitting.fitted import Fit
@@ -98,8 +99,7 @@ def fit_rectified(
     loss: ArrayLike,
     *,
     delta: float = math.inf,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     prior: PriorChoice = None,
     source: str = "",
 ) -> Fit:
@@ -110,8 +110,7 @@ def fit_rectified(
         loss: loss after tuning on each, [n], natural units.
         delta: where the Huber loss turns linear, log units; infinite for least squares, as
             published.
-        bootstraps: resampled fits for the intervals; 0 for none.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the intervals and their seed; 0 for none.
         prior: weak beliefs about parameters; see `steelyard.laws.fit`.
         source: where the points come from.
 
@@ -135,8 +134,7 @@ def fit_rectified(
         np.where(given == 0, _ZERO_SHOT_EXAMPLES, given),
         loss,
         delta=delta,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         prior=prior,
         source=source,
     )
@@ -147,8 +145,7 @@ def fit_vanilla(
     loss: ArrayLike,
     *,
     delta: float = math.inf,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     source: str = "",
 ) -> Fit:
     """Fit the vanilla law, to compare with `fit_rectified`.
@@ -157,8 +154,7 @@ def fit_vanilla(
         examples: data sizes, [n], positive.
         loss: loss after tuning on each, [n], natural units.
         delta: where the Huber loss turns linear, log units; infinite for least squares.
-        bootstraps: resampled fits for the intervals; 0 for none.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the intervals and their seed; 0 for none.
         source: where the points come from.
 
     Returns:
@@ -167,9 +163,7 @@ def fit_vanilla(
     Raises:
         FitError: sizes or losses that cannot be fitted; rows are named.
     """
-    return _fit_curve(
-        vanilla(), examples, loss, delta=delta, bootstraps=bootstraps, seed=seed, source=source
-    )
+    return _fit_curve(vanilla(), examples, loss, delta=delta, bootstrap=bootstrap, source=source)
 
 
 def _fit_curve(
@@ -178,8 +172,7 @@ def _fit_curve(
     loss: ArrayLike,
     *,
     delta: float,
-    bootstraps: int,
-    seed: int,
+    bootstrap: Bootstrap,
     source: str,
     prior: PriorChoice = None,
 ) -> Fit:
@@ -203,8 +196,7 @@ def _fit_curve(
         values,
         starts=starts,
         delta=delta,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         prior=prior,
         source=source,
     )

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.valley import Edge, Method, curve_noise, valleys
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.points import positive_column
 from steelyard.laws.fitting.terms import Array
@@ -132,8 +133,7 @@ def isoflop(
     window: int = 5,
     edges: Literal["drop", "extend"] = "drop",
     noise: float | None = None,
-    bootstraps: int = 400,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(count=400),
     level: float = 0.8,
     flops_per_parameter_token: float = 6.0,
 ) -> IsoFlop:
@@ -156,8 +156,7 @@ def isoflop(
             last two sizes.
         noise: standard deviation of the log loss of one run (its seed); None to measure it from the
             roughness of the valleys.
-        bootstraps: noisy copies, at least 20.
-        seed: seed of the noise.
+        bootstrap: noisy copies, at least 20, and their seed.
         level: probability inside the intervals, 0..1.
         flops_per_parameter_token: FLOP per parameter and token where a column is missing.
 
@@ -175,13 +174,13 @@ def isoflop(
     Source: Hoffmann et al. 2022 (arXiv 2203.15556), approach 2; noise and Akima's
         interpolation as in Porian et al. 2024 (arXiv 2406.19146), section 3.
     """
-    _check_options(window, noise, bootstraps, level)
+    _check_options(window, noise, bootstrap.count, level)
     columns = _columns(points, flops_per_parameter_token)
     curves = _curves(columns)
     size, origin = _noise(curves, noise)
-    generator = np.random.default_rng(seed)
+    generator = bootstrap.only_way("isoflop adds noise to the losses")
     found = [
-        _minimum(curve, size, method, window, edges, bootstraps, level, generator)
+        _minimum(curve, size, method, window, edges, bootstrap.count, level, generator)
         for curve in curves
     ]
     used = [item for item in found if item[0].state != "dropped"]

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.decisions.selection.candidates import Candidate, LossAt, Measurements
 from steelyard.laws.decisions.selection.racing import (
@@ -17,7 +19,8 @@ from steelyard.laws.decisions.selection.racing import (
     race,
     step_error,
 )
-from steelyard.laws.fitting.estimate import Estimate, normal, tails
+from steelyard.laws.fitting.bootstrap import Bootstrap
+from steelyard.laws.fitting.estimate import Estimate, band, normal, tails
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 from steelyard.laws.forms.rectified import fit_rectified, fit_vanilla
@@ -235,7 +238,7 @@ def _measure(
 
 def _rank(found: Measurements, target: int, method: Method, level: float) -> list[RankedModel]:
     """Score every model that did not fail, in no order."""
-    spread = step_error(found, found.alive, NUM_START) * normal(level)
+    spread = step_error(found, found.alive, NUM_START)
     ranked = []
     for name in found.alive:
         sizes, loss = found.curve(name)
@@ -273,9 +276,8 @@ def _forecast(
         said = law_fit.predict({"examples": float(target)}, level, extrapolate=True)
         return said.first
     phase = accept_then_stop(sizes, loss, num_start=NUM_START, threshold=_THRESHOLD)
-    center = phase.log_loss(target)
-    width = math.hypot(spread * error_growth(sizes[-1], target), normal(level) * phase.residual_sd)
-    return Estimate(math.exp(center), math.exp(center - width), math.exp(center + width))
+    noise = math.hypot(spread * error_growth(sizes[-1], target), phase.residual_sd)
+    return band(np.array([[phase.log_loss(target)]]), level, noise=noise).first
 
 
 def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
@@ -285,9 +287,9 @@ def _fit(sizes: Array, loss: Array, method: Method) -> Fit | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SteelyardWarning)
         if method == "rectified" and len(sizes) >= 6:
-            return fit_rectified(sizes, loss, bootstraps=_BOOTSTRAPS)
+            return fit_rectified(sizes, loss, bootstrap=Bootstrap(count=_BOOTSTRAPS))
         if method == "vanilla" and len(sizes) >= 5:
-            return fit_vanilla(sizes, loss, bootstraps=_BOOTSTRAPS)
+            return fit_vanilla(sizes, loss, bootstrap=Bootstrap(count=_BOOTSTRAPS))
     return None
 
 

@@ -130,7 +130,7 @@ def _at(logit: Array, bend: Array) -> tuple[Array, Array, Array]:
     return log_share, log_rest, np.exp(log_rest) + bend * np.exp(log_share)
 
 
-def fit_floor(samples: Array, error: Array, **settings: float | str) -> Fit:
+def fit_floor(samples: Array, error: Array, **settings: object) -> Fit:
     """Fit the law, without its floor when there are only four shards."""
     law = power_law_floor()
     starts = curve_starts(samples, error, NO_TRANSITION, _LOG_NONE)[:, [0, 2, 3]]

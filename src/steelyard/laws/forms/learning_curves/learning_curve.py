@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
@@ -154,8 +155,7 @@ def fit_learning_curve(
     best_guess: float | None = None,
     num_validation: int | None = None,
     delta: float = math.inf,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     source: str = "",
 ) -> CurveFit:
     """Fit the error over nested shards of the training set, and the model size that reaches it.
@@ -174,8 +174,7 @@ def fit_learning_curve(
         best_guess: error of guessing (chance, unigram entropy), where known.
         num_validation: examples behind each error; a small set makes a floor of its own.
         delta: where the Huber loss turns linear, log units; infinite for least squares.
-        bootstraps: resampled fits for the intervals.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the intervals, and their seed.
         source: where the points come from.
 
     Returns:
@@ -203,7 +202,7 @@ def fit_learning_curve(
             hint="add larger shards: on a plateau nothing has been learned yet",
         )
     inner = slice(skipped, None)
-    settings = {"delta": delta, "bootstraps": bootstraps, "seed": seed, "source": source}
+    settings = {"delta": delta, "bootstrap": bootstrap, "source": source}
     curve = fit_floor(amount[inner], value[inner], **settings)
     plateau = best_guess if skipped else None
     if skipped and best_guess is None:
@@ -301,7 +300,7 @@ def _lies_below(samples: Array, error: Array) -> bool:
     """Test whether the first point lies below the law of the others (one-sided t test)."""
     from scipy.special import stdtrit
 
-    others = fit_floor(samples[1:], error[1:], delta=math.inf, bootstraps=0, seed=0, source="")
+    others = fit_floor(samples[1:], error[1:], delta=math.inf, bootstrap=Bootstrap(count=0))
     # The law itself is uncertain where it is extended to: the spread of a new point there is the
     # noise times sqrt(1 + leverage).
     said, slopes = others.law.evaluate(others.theta[None], {"samples": samples})

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
-from steelyard.laws.fitting.estimate import Estimate, normal, student, tails
+from steelyard.laws.fitting.bootstrap import Bootstrap
+from steelyard.laws.fitting.estimate import Estimate, band
 from steelyard.laws.fitting.fit import fit as fit_points
 from steelyard.laws.fitting.fitted import Fit, Prediction
 from steelyard.laws.fitting.law import Law
@@ -190,16 +191,14 @@ class PoolFit:
 
     def _prediction(self, logs: Array, samples: Array, level: float) -> Prediction:
         """Add noise and drift to the bootstrap spread of log errors [1 + B, n]."""
-        freedom = max(self.fit.num_points - len(self.fit.law.parameters), 1)
         distance = np.maximum(np.log(samples / self.fit.inputs["samples"].max()), 0.0)
-        noise = student(freedom, level) * self.fit.noise
-        spread = np.hypot(noise, normal(level) * self.fit.drift * distance)
-        center, *draws = logs
-        low, high = np.quantile(draws or [center], tails(level), axis=0)
-        return Prediction(
-            np.exp(center),
-            np.exp(center - np.hypot(np.maximum(center - low, 0.0), spread)),
-            np.exp(center + np.hypot(np.maximum(high - center, 0.0), spread)),
+        return band(
+            logs,
+            level,
+            noise=self.fit.noise,
+            freedom=self.fit.freedom,
+            drift=self.fit.drift,
+            distance=distance,
         )
 
 
@@ -210,8 +209,7 @@ def fit_pools(
     *,
     law: Law | None = None,
     weights: ArrayLike | None = None,
-    bootstraps: int = 300,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(),
     delta: float = 1e-3,
     stretch: Stretch = "share",
     source: str = "",
@@ -226,8 +224,7 @@ def fit_pools(
         law: law with parameters b and tau (or R); `pool_utility()` when None, `effective_pool()`
             for the baseline.
         weights: not negative, [n], such as `binomial_weights(error, tests)`.
-        bootstraps: resampled fits for the intervals.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the intervals, and their seed.
         delta: where the Huber loss of the log errors turns linear; infinite for least squares.
         stretch: how half-lives stretch in a mixture.
         source: where the points come from.
@@ -265,8 +262,7 @@ def fit_pools(
         goal,
         starts=starts,
         weights=weights,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         delta=delta,
         source=source or str(getattr(points, "source", "")),
     )

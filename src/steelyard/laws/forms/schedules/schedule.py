@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate, normal, tails
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit, Prediction
@@ -196,8 +197,7 @@ def fit_curves(
     law: Law | None = None,
     prior: Literal["published"] | None = "published",
     block_steps: int = 2000,
-    bootstraps: int = 0,
-    seed: int = 0,
+    bootstrap: Bootstrap = Bootstrap(count=0),
     source: str = "",
 ) -> Fit:
     """Fit one law to whole loss curves.
@@ -212,8 +212,7 @@ def fit_curves(
         prior: "published" believes beta and gamma near those of published fits; None fits them
             freely.
         block_steps: length of the blocks, in steps.
-        bootstraps: resampled fits for the intervals; 0 for none.
-        seed: seed of the resampling.
+        bootstrap: resampled fits for the intervals and their seed; 0 for none.
         source: where the curves come from.
 
     Returns:
@@ -248,8 +247,7 @@ def fit_curves(
         starts=_starts(chosen, loss),
         groups=blocks,
         prior=own if prior and own else None,
-        bootstraps=bootstraps,
-        seed=seed,
+        bootstrap=bootstrap,
         source=source,
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fit import fit
 from steelyard.laws.fitting.fitted import Fit
@@ -90,7 +91,7 @@ def fit_hyperparameters(
     task: Sequence[str],
     values: ArrayLike,
     *,
-    bootstraps: int = 200,
+    bootstrap: Bootstrap = Bootstrap(count=200),
     source: str = "",
 ) -> Fit:
     """Fit the best values of one hyper-parameter by least squares of their logs.
@@ -99,7 +100,7 @@ def fit_hyperparameters(
         utd: updates-to-data ratio of each best value, [n].
         task: name of its task, [n].
         values: best batch sizes or learning rates, positive, [n].
-        bootstraps: resampled fits.
+        bootstrap: resampled fits, and their seed.
         source: where the values come from.
 
     Returns:
@@ -113,7 +114,7 @@ def fit_hyperparameters(
         {"utd": np.asarray(utd), "group": number},
         values,
         delta=math.inf,
-        bootstraps=bootstraps,
+        bootstrap=bootstrap,
         source=source,
     )
 
@@ -245,7 +246,7 @@ class UpdatesLaw:
         # Thresholds share the resampled seeds, so row b may be interpolated between two of them.
         at = float(np.interp(threshold, self.thresholds, np.arange(len(self.fits))))
         first, second = (
-            one.law.predict(np.concatenate([one.theta[None], one.samples]), {"utd": utds})
+            one.law.predict(one.thetas, {"utd": utds})
             for one in (self.fits[math.floor(at)], self.fits[math.ceil(at)])
         )
         return np.exp(first + at % 1 * (second - first))
