@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.fit_trouble import fit_trouble
+from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.tables.table import RunTable
-from steelyard.laws.tables.trouble import table_trouble
+from steelyard.laws.tables.table_trouble import table_trouble
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -132,10 +133,10 @@ def test_the_largest_runs_on_one_side_and_a_bound():
     points = _runs(count=80, noise=0.004)
     size = points["parameters"] * points["tokens"]
     points["loss"] *= np.where(size > np.quantile(size, 0.85), 1.04, 1.0)
-    fitted = laws.fit(laws.chinchilla(), points, "loss", bootstraps=0)
+    fitted = laws.fit(laws.chinchilla(), points, "loss", bootstrap=Bootstrap(count=0))
     found = [item for item in fit_trouble(fitted) if item.kind == "one-sided"]
     assert "largest runs lie" in found[0].sentence and "above the law" in found[0].sentence
-    clean = laws.fit(laws.chinchilla(), _runs(), "loss", bootstraps=0)
+    clean = laws.fit(laws.chinchilla(), _runs(), "loss", bootstrap=Bootstrap(count=0))
     assert fit_trouble(clean) == ()
     assert fit_trouble(laws.published["besiroglu2024"].fit()) == ()
 
@@ -144,7 +145,7 @@ def test_a_blind_allocation_is_refused():
     points = _runs()
     points["loss"] = 1.8 + 2000 / points["tokens"] ** 0.37
     points["loss"] *= np.exp(0.003 * np.random.default_rng(1).standard_normal(60))
-    flat = laws.fit(laws.chinchilla(), points, "loss", bootstraps=0)
+    flat = laws.fit(laws.chinchilla(), points, "loss", bootstrap=Bootstrap(count=0))
     with pytest.raises(FitError, match=r"does not fall with parameters|ended at a bound"):
         laws.allocate(flat, 1e20)
 
@@ -153,13 +154,15 @@ def test_an_optimum_beside_the_runs_widens_and_says_so():
     points = _runs(count=80)
     far = points["tokens"] > 100 * points["parameters"]
     beside = {name: values[far] for name, values in points.items()}
-    fitted = laws.fit(laws.chinchilla(), beside, "loss", bootstraps=50)
+    fitted = laws.fit(laws.chinchilla(), beside, "loss", bootstrap=Bootstrap(count=50))
     chosen = laws.allocate(fitted, 1e20)
     (edge,) = [item for item in chosen.trouble if item.kind == "edge"]
     assert "lie beyond those of the runs" in edge.sentence
     least = (beside["tokens"] / beside["parameters"]).min()
     assert chosen.parameters.low <= math.sqrt(1e20 / 6 / least) * 1.01
-    whole = laws.allocate(laws.fit(laws.chinchilla(), points, "loss", bootstraps=50), 1e20)
+    whole = laws.allocate(
+        laws.fit(laws.chinchilla(), points, "loss", bootstrap=Bootstrap(count=50)), 1e20
+    )
     assert whole.trouble == ()
 
 

@@ -57,6 +57,9 @@ def fit(
         json: print the whole fit as JSON.
     """
     from steelyard import laws
+    from steelyard.laws.decisions.fit_trouble import residual_trouble
+    from steelyard.laws.tables.table_trouble import table_trouble
+    from steelyard.laws.tables.trouble import keep_trouble
 
     chart_file(chart)  # a wrong name is refused before minutes of fitting
     wanted = laws.law_named(law).fix(**numbers(fix, "--fix"))
@@ -66,6 +69,7 @@ def fit(
     fitted = laws.fit(
         wanted, points, target, bootstrap=laws.Bootstrap(count=bootstraps, seed=seed), delta=delta
     )
+    trouble = (*table_trouble(points, target, wanted.axes), *residual_trouble(fitted, target))
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
 
@@ -73,15 +77,15 @@ def fit(
     if report is not None:
         from steelyard.laws.pictures.report import fit_report
 
-        fit_report(fitted, target=target).write_html(report)
+        fit_report(fitted, target=target, trouble=trouble).write_html(report)
     if out is not None:
-        write_bytes(out, fitted.to_json().encode())
+        write_bytes(out, keep_trouble(fitted.to_json(), trouble).encode())
     if json:
-        print(fitted.to_json())
+        print(keep_trouble(fitted.to_json(), trouble))
     else:
         asked = fitted.law.names if profile == ("all",) else profile
         named = dict.fromkeys((*asked, *_loose(fitted)))
-        fit_page(fitted, [fitted.profile(name) for name in named]).print()
+        fit_page(fitted, [fitted.profile(name) for name in named], trouble).print()
         if out is not None and {"parameters", "tokens"} <= {*fitted.law.inputs}:
             say_next("laws", "allocate", "--fit", out, "--flops", "1e21FLOP", "--extrapolate")
         else:
@@ -112,11 +116,16 @@ def compare(
         json: print JSON instead of a table.
     """
     from steelyard import laws
+    from steelyard.laws.tables.table_trouble import table_trouble
 
     chart_file(chart)
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
-    found = laws.compare(points, target, [laws.law_named(name) for name in names], along=along)
+    forms = [laws.law_named(name) for name in names]
+    found = laws.compare(points, target, forms, along=along)
+    trouble = table_trouble(
+        points, target, tuple(dict.fromkeys(name for form in forms for name in form.axes))
+    )
     if chart is not None:
         from steelyard.laws.pictures.diagnostics import compare_chart
 
@@ -127,9 +136,10 @@ def compare(
             {"law": form.law.name} | {key: getattr(form, key) for key in keys}
             for form in found.forms
         ]
-        print(dump({"best": found.best.name, "cuts": found.sizes, "forms": rows}))
+        said = {"best": found.best.name, "cuts": found.sizes, "forms": rows}
+        print(dump(said | {"trouble": [asdict(item) for item in trouble]}))
     else:
-        compare_page(found, points.source).print()
+        compare_page(found, points.source, trouble).print()
         how = ("--law", found.best.name, "--out", "law.json")
         say_next("laws", "fit", file, *how, *(table or TableOptions()).words())
 
@@ -159,6 +169,8 @@ def isoflop(
         json: print JSON instead of a table.
     """
     from steelyard.laws import isoflop as find
+    from steelyard.laws.decisions.fit_trouble import edge_trouble
+    from steelyard.laws.tables.table_trouble import table_trouble
 
     if edges not in ("drop", "extend"):
         raise ConfigError(f"--edges {edges!r} is not known", hint="drop or extend")
@@ -168,6 +180,7 @@ def isoflop(
         options = replace(options, column=(*options.column, f"flops={flops}"))
     points = options.read(file)
     found = find(points, edges=edges)
+    trouble = (*table_trouble(points), *edge_trouble(found))
     budget = parse(at, "FLOP", where="--at") if at else 0.0
     if chart is not None:
         from steelyard.laws.pictures.isoflop_chart import isoflop_chart
@@ -182,10 +195,11 @@ def isoflop(
             "noise": found.noise,
             "budgets": [asdict(item) for item in found.budgets],
             "at": {name: asdict(of(budget)) for name, of in best.items()} or None,
+            "trouble": [asdict(item) for item in trouble],
         }
         print(dump(value))
     else:
-        isoflop_page(found, budget).print()
+        isoflop_page(found, budget, trouble).print()
         say_next("laws", "compare", file, *(table or TableOptions()).words())
 
 

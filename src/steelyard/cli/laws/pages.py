@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Profile,
         PublishedLaw,
     )
+    from steelyard.laws.tables.trouble import Trouble
     from steelyard.laws.theory.random_features import RandomFeatureModel
 
 __all__ = [
@@ -44,12 +45,15 @@ def _page(
     rows: list[list[Any]],
     caption: str = "",
     notes: Iterable[str] = (),
+    trouble: "Sequence[Trouble]" = (),
 ) -> Report:
-    """Return a page of one table, with a list of notes below it."""
+    """Return a page of one table, with trouble above it and a list of notes below."""
+    from steelyard.laws.pictures.look_first import look_first
+
     words = "\n".join(f"- {note}" for note in notes)
     table = Table(list(heads), rows, caption)
     section = Section(heading, [table, Text(words)] if words else [table])
-    return Report(title, subtitle, [section])
+    return Report(title, subtitle, [*look_first(trouble), section])
 
 
 def _right(*words: str) -> list[Column]:
@@ -76,7 +80,9 @@ def _beyond(distance: float) -> str:
     return f"; {math.exp(distance):.3g}x beyond the fitted points" if distance else ""
 
 
-def fit_page(fitted: "Fit", profiles: "Sequence[Profile]") -> Report:
+def fit_page(
+    fitted: "Fit", profiles: "Sequence[Profile]", trouble: "Sequence[Trouble]" = ()
+) -> Report:
     """Show parameters with intervals and what the reader should know about them."""
     from steelyard.laws.fitting.wording import parameter_words
 
@@ -97,6 +103,7 @@ def fit_page(fitted: "Fit", profiles: "Sequence[Profile]") -> Report:
         if len(fitted.samples)
         else "no intervals: nothing was resampled",
         [*_fit_notes(fitted), *(f"profile of {item}" for item in profiles)],
+        trouble,
     )
 
 
@@ -119,7 +126,7 @@ def _fit_notes(fitted: "Fit") -> list[str]:
     ]
 
 
-def compare_page(found: "Comparison", source: str) -> Report:
+def compare_page(found: "Comparison", source: str, trouble: "Sequence[Trouble]" = ()) -> Report:
     """Show the laws by how well they extrapolated."""
     rows: list[list[Any]] = [
         [
@@ -136,10 +143,11 @@ def compare_page(found: "Comparison", source: str) -> Report:
         f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law "
         f"extrapolates best."
     )
-    return _page("Which law to trust", source, "Rolling extrapolation", heads, rows, caption)
+    title = "Which law to trust"
+    return _page(title, source, "Rolling extrapolation", heads, rows, caption, trouble=trouble)
 
 
-def isoflop_page(found: "IsoFlop", budget: float) -> Report:
+def isoflop_page(found: "IsoFlop", budget: float, trouble: "Sequence[Trouble]" = ()) -> Report:
     """Show the minima, the exponents and the size for a budget; a budget of 0 asks for none."""
     rows: list[list[Any]] = [
         [
@@ -164,11 +172,16 @@ def isoflop_page(found: "IsoFlop", budget: float) -> Report:
         notes.append(f"at {pretty(budget, 'FLOP')}: {best}, {fed}")
     numbers = _right("best size", f"{100 * found.level:.0f} % interval", "tokens", "loss")
     heads = [Column("budget"), *numbers, Column("")]
-    return _page("IsoFLOP", found.source, "Minima", heads, rows, notes=notes)
+    return _page("IsoFLOP", found.source, "Minima", heads, rows, notes=notes, trouble=trouble)
 
 
 def prediction_page(
-    asked: "Fit", run: Mapping[str, float], said: "Estimate", distance: float, level: float
+    asked: "Fit",
+    run: Mapping[str, float],
+    said: "Estimate",
+    distance: float,
+    level: float,
+    trouble: "Sequence[Trouble]" = (),
 ) -> Report:
     """Show a prediction with its interval and how far it lies outside the points."""
     from steelyard.laws.fitting.wording import ends_words
@@ -186,10 +199,11 @@ def prediction_page(
         [*_right("predicted", "interval"), Column("provenance")],
         [[*row, asked.provenance]],
         caption,
+        trouble=trouble,
     )
 
 
-def allocation_page(chosen: "Allocation") -> Report:
+def allocation_page(chosen: "Allocation", trouble: "Sequence[Trouble]" = ()) -> Report:
     """Show size, tokens, loss and recipe with intervals."""
     found = {
         "parameters": (chosen.parameters, "parameter"),
@@ -213,9 +227,11 @@ def allocation_page(chosen: "Allocation") -> Report:
         caption += f"; held back by {' and '.join(chosen.binding).replace('_', ' ')}"
     if chosen.training_flops < 0.999 * chosen.flops:
         caption += f"; training spends {pretty(chosen.training_flops, 'FLOP')} of it"
+    if not chosen.cost.is_product:
+        caption += f"; training costs {chosen.cost} FLOP"
     title = f"Best use of {pretty(chosen.flops, 'FLOP')}"
     heads = [Column(""), *_right("best", "interval"), Column("provenance")]
-    return _page(title, chosen.source, "Allocation", heads, rows, caption)
+    return _page(title, chosen.source, "Allocation", heads, rows, caption, trouble=trouble)
 
 
 def candidates_page(found: "NextCell") -> Report:

@@ -3,11 +3,13 @@
 import numpy as np
 
 from steelyard.errors import FitError
+from steelyard.laws.decisions.optima.isoflop import IsoFlop
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
-from steelyard.laws.tables.trouble import Trouble, table_trouble
+from steelyard.laws.tables.table_trouble import table_trouble
+from steelyard.laws.tables.trouble import Trouble
 
-__all__ = ["fit_trouble", "refuse_blind_allocation"]
+__all__ = ["edge_trouble", "fit_trouble", "refuse_blind_allocation", "residual_trouble"]
 
 _LARGEST_SHARE = 0.2
 _FEWEST_LARGEST = 4
@@ -84,6 +86,30 @@ def _one_sided(fit: Fit, target: str) -> tuple[Trouble, ...]:
             advice="compare other forms (laws compare), or leave the smallest runs out",
             rows=tuple(int(row) + 1 for row in rows),
             columns=(target,),
+        ),
+    )
+
+
+def edge_trouble(found: IsoFlop) -> tuple[Trouble, ...]:
+    """Look for budgets whose best size lies at the edge of the sizes that were trained.
+
+    Args:
+        found: answer of `isoflop`.
+
+    Returns:
+        One finding, or none.
+    """
+    edges = [item for item in found.budgets if item.edge]
+    if not edges:
+        return ()
+    ends = " and ".join(sorted({"smallest" if item.edge == "low" else "largest" for item in edges}))
+    return (
+        Trouble(
+            kind="edge",
+            sentence=f"{len(edges)} of {len(found.budgets)} budgets have their least loss at the "
+            f"{ends} size trained",
+            advice="their best size is not known: train further sizes there",
+            columns=("parameters",),
         ),
     )
 

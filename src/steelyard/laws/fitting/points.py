@@ -12,7 +12,14 @@ from steelyard.errors import FitError, SteelyardWarning
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array, Grouped
 
-__all__ = ["Points", "check_inputs", "named_column", "positive_column", "refuse_rows"]
+__all__ = [
+    "Points",
+    "check_inputs",
+    "named_column",
+    "positive_column",
+    "refuse_constant",
+    "refuse_rows",
+]
 
 _SAME_AXIS_SD = 0.03
 """Log inputs that leave less than 3 % of spread beside a straight line do not separate two
@@ -75,7 +82,7 @@ class Points:
                 hint="drop the rows or give each a weight >= 0",
             )
         _enough(law, int((weight > 0).sum()))
-        _varies(called, goal[weight > 0])
+        refuse_constant(called, goal[weight > 0])
         _separable(law, {name: column[weight > 0] for name, column in columns.items()})
         return cls(columns, goal, weight, _clusters(clusters, count))
 
@@ -218,8 +225,16 @@ def _enough(law: Law, count: int) -> None:
         )
 
 
-def _varies(name: str, goal: Array) -> None:
-    """Refuse a target that is the same in every row."""
+def refuse_constant(name: str, goal: Array) -> None:
+    """Refuse a column that is the same in every row.
+
+    Args:
+        name: name of the column, for the message.
+        goal: its positive values, [n].
+
+    Raises:
+        FitError: all values are equal.
+    """
     if np.ptp(np.log(goal)) < _SAME_TARGET:
         raise FitError(
             f"{name} is {goal[0]:.6g} in every row, so there is nothing to fit",

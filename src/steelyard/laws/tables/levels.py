@@ -121,7 +121,7 @@ def share_explained(design: Array, target: Array, codes: NDArray) -> tuple[float
     grouped = np.concatenate([own, design[:, 1:]], axis=1)
     levels = np.linalg.lstsq(grouped, target, rcond=None)[0]
     before, after = left_over(design, target), left_over(grouped, target)
-    return 1 - after / max(before, 1e-300), np.asarray(levels[: own.shape[1]])
+    return 1 - after / max(before, 1e-300), np.array(levels[: own.shape[1]], dtype=np.float64)
 
 
 def left_over(design: Array, target: Array) -> float:

@@ -11,7 +11,7 @@ from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.valley import Edge, Method, curve_noise, valleys
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
-from steelyard.laws.fitting.points import positive_column
+from steelyard.laws.fitting.points import positive_column, refuse_constant
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["BudgetMinimum", "IsoFlop", "isoflop"]
@@ -251,6 +251,7 @@ def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]
         )
     count = np.size(points["parameters"])
     columns = {name: positive_column(name, points[name], count) for name in names}
+    refuse_constant("loss", columns["loss"])
     columns.setdefault("flops", factor * columns["parameters"] * columns.get("tokens", np.ones(1)))
     columns.setdefault("tokens", columns["flops"] / factor / columns["parameters"])
     return columns
