@@ -2,9 +2,10 @@
 
 import cyclopts
 
+from steelyard.cli.laws.checking import check
 from steelyard.cli.laws.decide import allocate, next_cell, predict, registry, theory
 from steelyard.cli.laws.fitting import compare, fit, isoflop
 
 app = cyclopts.App(name="laws", help="Fit scaling laws to measured points and decide with them.")
-for verb in (fit, compare, predict, allocate, next_cell, isoflop, registry, theory):
+for verb in (fit, compare, check, predict, allocate, next_cell, isoflop, registry, theory):
     app.command(verb, name="next" if verb is next_cell else verb.__name__)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from steelyard.runs.report import Column, Report, Section, Table, Text
+from steelyard.runs.report import Block, Column, Report, Section, Table, Text
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
         Profile,
         PublishedLaw,
     )
+    from steelyard.laws.decisions.check_law import LawCheck
     from steelyard.laws.tables.trouble import Trouble
     from steelyard.laws.theory.random_features import RandomFeatureModel
 
 __all__ = [
     "allocation_page",
     "candidates_page",
+    "check_page",
     "compare_page",
     "fit_page",
     "isoflop_page",
@@ -46,13 +48,15 @@ def _page(
     caption: str = "",
     notes: Iterable[str] = (),
     trouble: "Sequence[Trouble]" = (),
+    lead: str = "",
 ) -> Report:
-    """Return a page of one table, with trouble above it and a list of notes below."""
+    """Return a page of one table, with trouble and a sentence above it and notes below."""
     from steelyard.laws.pictures.look_first import look_first
 
     words = "\n".join(f"- {note}" for note in notes)
     table = Table(list(heads), rows, caption)
-    section = Section(heading, [table, Text(words)] if words else [table])
+    above: list[Block] = [Text(lead)] if lead else []
+    section = Section(heading, [*above, table, *([Text(words)] if words else [])])
     return Report(title, subtitle, [*look_first(trouble), section])
 
 
@@ -252,6 +256,37 @@ def candidates_page(found: "NextCell") -> Report:
     )
     shown = rows[:_MOST_CANDIDATES]
     return _page("Which run to do next", "", "Candidates", heads, shown, caption)
+
+
+def check_page(found: "LawCheck") -> Report:
+    """Show how a law with given numbers does on runs, and its parameters beside theirs."""
+    rows: list[list[Any]] = [
+        [item.name, f"{item.given:.5g}", *_ends(item.fitted), "outside" if item.is_outside else ""]
+        for item in found.parameters
+    ]
+    percent = f"{100 * found.level:.0f} %"
+    low, high = (f"{100 * end:+.2g} %" for end in (found.bias.low, found.bias.high))
+    notes = [
+        f"prediction error {100 * found.error:.2g} % on average over {found.num_runs} runs",
+        f"bias of the runs {100 * found.bias.value:+.2g} % ({low} to {high}, {percent} interval)",
+        f"{100 * found.within_noise:.0f} % of the runs within the {percent} noise of one run "
+        f"({100 * found.noise:.2g} %)",
+    ]
+    notes += [f"taken for granted: {name} {word}" for name, word in found.assumed.items()]
+    notes += (
+        [f"the form was not fitted to the runs: {found.why_no_fit}"] if found.why_no_fit else []
+    )
+    numbers = _right("given", "fitted to the runs", f"{percent} interval")
+    heads = [Column("parameter"), *numbers, Column("")]
+    return _page(
+        f"Law {found.law} on these runs",
+        found.source,
+        "Given and fitted",
+        heads,
+        rows,
+        notes=notes,
+        lead=f"{found.verdict[0].upper()}{found.verdict[1:]}.",
+    )
 
 
 def registry_page(laws: "Sequence[PublishedLaw]") -> Report:
