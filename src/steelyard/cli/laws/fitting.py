@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from steelyard.cli.following import say_next
 from steelyard.cli.laws.options import FLAG, MANY, TableOptions, chart_file, dump, numbers
 from steelyard.cli.laws.pages import compare_page, fit_page, isoflop_page
+from steelyard.cli.laws.recipes import compare_by
 from steelyard.errors import ConfigError
 from steelyard.files import write_bytes
 from steelyard.runs.save import save_chart
@@ -98,19 +99,26 @@ def compare(
     law: Annotated[tuple[str, ...], MANY] = ("chinchilla", "chinchilla_tied", "kaplan"),
     target: str = "loss",
     along: str = "",
+    by: str = "",
+    at: Annotated[tuple[str, ...], MANY] = (),
     table: TableOptions | None = None,
     chart: Path | None = None,
     json: Annotated[bool, FLAG] = False,
 ) -> None:
-    """Find the law that foretells large runs from small ones best.
+    """Find the law that foretells large runs from small ones best, or the best recipe at a size.
 
     Example: steelyard laws compare runs.csv --law chinchilla kaplan
+
+    Example: steelyard laws compare runs.csv --by recipe --at parameters=7B tokens=140B
 
     Args:
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
         law: names of the laws to compare.
         target: what to fit, one of the columns by its new name.
         along: input that measures size; the product of all inputs (compute) unless given.
+        by: column of recipes to compare, in place of laws; chinchilla_tied is fitted to each unless
+            --law names one other.
+        at: size at which recipes are compared, NAME=NUMBER.
         table: which columns and rows to read.
         chart: file for the picture of the errors, .html, .svg, .png or .json.
         json: print JSON instead of a table.
@@ -121,6 +129,9 @@ def compare(
     chart_file(chart)
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
+    if by:
+        compare_by(points, target, by, at, names[0] if len(names) == 1 else "chinchilla_tied", json)
+        return
     forms = [laws.law_named(name) for name in names]
     found = laws.compare(points, target, forms, along=along)
     trouble = table_trouble(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         PublishedLaw,
     )
     from steelyard.laws.decisions.check_law import LawCheck
+    from steelyard.laws.decisions.recipes import RecipeComparison
     from steelyard.laws.tables.trouble import Trouble
     from steelyard.laws.theory.random_features import RandomFeatureModel
 
@@ -31,6 +32,7 @@ __all__ = [
     "isoflop_page",
     "law_page",
     "prediction_page",
+    "recipes_page",
     "registry_page",
     "theory_page",
 ]
@@ -287,6 +289,36 @@ def check_page(found: "LawCheck") -> Report:
         notes=notes,
         lead=f"{found.verdict[0].upper()}{found.verdict[1:]}.",
     )
+
+
+def recipes_page(found: "RecipeComparison", source: str) -> Report:
+    """Show recipes at a size, the best first, and how sure the order is."""
+    best = found.recipes[0].name
+    rows: list[list[Any]] = [
+        [
+            item.name,
+            *_ends(item.value),
+            f"{100 * item.behind.value:.2g} %" if item.name != best else "",
+            f"{100 * item.behind.low:.2g} – {100 * item.behind.high:.2g} %"
+            if item.name != best
+            else "",
+            f"{100 * item.chance_best:.0f} %",
+            str(item.num_runs),
+        ]
+        for item in found.recipes
+    ]
+    percent = f"{100 * found.level:.0f} % interval"
+    heads = [
+        Column("recipe"),
+        *_right(found.target, percent, "behind the best", percent, "chance best", "runs"),
+    ]
+    paired = min(item.shared for item in found.recipes)
+    caption = f"{found.law} fitted to each; expected {found.target} of a recipe, not of one run"
+    caption += _beyond(found.distance)
+    caption += f"; draws paired for {100 * paired:.0f} % of the runs or more"
+    at = ", ".join(f"{name} {value:.4g}" for name, value in found.at.items())
+    lead = f"{found.verdict}."
+    return _page(f"Recipes at {at}", source, "Order", heads, rows, caption, lead=lead)
 
 
 def registry_page(laws: "Sequence[PublishedLaw]") -> Report:
