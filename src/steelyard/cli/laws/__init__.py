@@ -5,7 +5,9 @@ import cyclopts
 from steelyard.cli.laws.checking import check
 from steelyard.cli.laws.decide import allocate, next_cell, predict, registry, theory
 from steelyard.cli.laws.fitting import compare, fit, isoflop
+from steelyard.cli.laws.tables import curate, select
 
 app = cyclopts.App(name="laws", help="Fit scaling laws to measured points and decide with them.")
-for verb in (fit, compare, check, predict, allocate, next_cell, isoflop, registry, theory):
+verbs = (fit, compare, check, predict, allocate, next_cell, isoflop, curate, select)
+for verb in (*verbs, registry, theory):
     app.command(verb, name="next" if verb is next_cell else verb.__name__)

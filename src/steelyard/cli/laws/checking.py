@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard.cli.following import say_next
+from steelyard.cli.laws.answers import check_page
 from steelyard.cli.laws.options import FLAG, MANY, TableOptions, dump, numbers, source_fit
-from steelyard.cli.laws.pages import check_page
 from steelyard.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
         Profile,
         PublishedLaw,
     )
-    from steelyard.laws.decisions.check_law import LawCheck
-    from steelyard.laws.decisions.recipes import RecipeComparison
     from steelyard.laws.tables.trouble import Trouble
     from steelyard.laws.theory.random_features import RandomFeatureModel
 
 __all__ = [
     "allocation_page",
+    "beyond",
     "candidates_page",
-    "check_page",
     "compare_page",
+    "ends",
     "fit_page",
     "isoflop_page",
     "law_page",
     "prediction_page",
-    "recipes_page",
     "registry_page",
+    "right",
+    "table_page",
     "theory_page",
 ]
 
@@ -41,7 +41,7 @@ _MOST_OUTLIERS = 5
 _MOST_CANDIDATES = 12
 
 
-def _page(
+def table_page(
     title: str,
     subtitle: str,
     heading: str,
@@ -62,7 +62,7 @@ def _page(
     return Report(title, subtitle, [*look_first(trouble), section])
 
 
-def _right(*words: str) -> list[Column]:
+def right(*words: str) -> list[Column]:
     """Return columns of numbers."""
     return [Column(word, align="right") for word in words]
 
@@ -72,7 +72,7 @@ def _count(value: float, unit: str, more: int = 0) -> str:
     return pretty(value, unit, more=more).partition(" ")[0] if unit else f"{value:.{4 + more}g}"
 
 
-def _ends(item: "Estimate", unit: str = "") -> tuple[str, str]:
+def ends(item: "Estimate", unit: str = "") -> tuple[str, str]:
     """Return the value and its interval."""
     from steelyard.laws.fitting.wording import ends_words
 
@@ -81,7 +81,7 @@ def _ends(item: "Estimate", unit: str = "") -> tuple[str, str]:
     )
 
 
-def _beyond(distance: float) -> str:
+def beyond(distance: float) -> str:
     """Say how far a run lies outside the points, given in factors of e."""
     return f"; {math.exp(distance):.3g}x beyond the fitted points" if distance else ""
 
@@ -99,11 +99,11 @@ def fit_page(
         note = "at its bound" if name in fitted.at_bounds else note
         rows.append([name, *parameter_words(fitted, name), note])
     formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
-    return _page(
+    return table_page(
         f"Law {fitted.law.name}",
         f"{formula}fitted to {fitted.source}",
         "Parameters",
-        [Column("parameter"), *_right("fitted", "80 % interval"), Column("note")],
+        [Column("parameter"), *right("fitted", "80 % interval"), Column("note")],
         rows,
         f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})"
         if len(fitted.samples)
@@ -144,13 +144,13 @@ def compare_page(found: "Comparison", source: str, trouble: "Sequence[Trouble]" 
         ]
         for form in found.forms
     ]
-    heads = [Column("law"), *_right("error beyond", "per cut, %", "noise inside", "AIC")]
+    heads = [Column("law"), *right("error beyond", "per cut, %", "noise inside", "AIC")]
     caption = (
         f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law "
         f"extrapolates best."
     )
     title = "Which law to trust"
-    return _page(title, source, "Rolling extrapolation", heads, rows, caption, trouble=trouble)
+    return table_page(title, source, "Rolling extrapolation", heads, rows, caption, trouble=trouble)
 
 
 def isoflop_page(found: "IsoFlop", budget: float, trouble: "Sequence[Trouble]" = ()) -> Report:
@@ -158,7 +158,7 @@ def isoflop_page(found: "IsoFlop", budget: float, trouble: "Sequence[Trouble]" =
     rows: list[list[Any]] = [
         [
             pretty(item.flops, "FLOP"),
-            *_ends(item.parameters, "parameter"),
+            *ends(item.parameters, "parameter"),
             _count(item.tokens, "token"),
             f"{item.loss:.4f}",
             item.reason or item.state,
@@ -176,9 +176,9 @@ def isoflop_page(found: "IsoFlop", budget: float, trouble: "Sequence[Trouble]" =
         best = pretty(found.parameters(budget).value, "parameter")
         fed = pretty(found.tokens(budget).value, "token")
         notes.append(f"at {pretty(budget, 'FLOP')}: {best}, {fed}")
-    numbers = _right("best size", f"{100 * found.level:.0f} % interval", "tokens", "loss")
+    numbers = right("best size", f"{100 * found.level:.0f} % interval", "tokens", "loss")
     heads = [Column("budget"), *numbers, Column("")]
-    return _page("IsoFLOP", found.source, "Minima", heads, rows, notes=notes, trouble=trouble)
+    return table_page("IsoFLOP", found.source, "Minima", heads, rows, notes=notes, trouble=trouble)
 
 
 def prediction_page(
@@ -195,14 +195,14 @@ def prediction_page(
     row = ends_words(
         said.value, said.low, said.high, write=lambda value, more: f"{value:.{5 + more}g}"
     )
-    caption = f"{100 * level:.0f} % interval of one run" + _beyond(distance)
+    caption = f"{100 * level:.0f} % interval of one run" + beyond(distance)
     if asked.provenance == "published":
         caption += "; no width, because no joint uncertainty was published"
-    return _page(
+    return table_page(
         ", ".join(f"{name} {value:.4g}" for name, value in run.items()),
         f"{asked.law.name}: {asked.source}",
         "Prediction",
-        [*_right("predicted", "interval"), Column("provenance")],
+        [*right("predicted", "interval"), Column("provenance")],
         [[*row, asked.provenance]],
         caption,
         trouble=trouble,
@@ -219,7 +219,7 @@ def allocation_page(chosen: "Allocation", trouble: "Sequence[Trouble]" = ()) -> 
     }
     found |= {name.replace("_", " "): (item, "") for name, item in chosen.recipe.items()}
     rows: list[list[Any]] = [
-        [label, *_ends(item, unit), chosen.provenance]
+        [label, *ends(item, unit), chosen.provenance]
         for label, (item, unit) in found.items()
         if item is not None
     ]
@@ -228,7 +228,7 @@ def allocation_page(chosen: "Allocation", trouble: "Sequence[Trouble]" = ()) -> 
     if chosen.provenance == "published":
         caption += " have no width, because no joint uncertainty was published"
     else:
-        caption += _beyond(chosen.distance)
+        caption += beyond(chosen.distance)
     if chosen.binding:
         caption += f"; held back by {' and '.join(chosen.binding).replace('_', ' ')}"
     if chosen.training_flops < 0.999 * chosen.flops:
@@ -236,8 +236,8 @@ def allocation_page(chosen: "Allocation", trouble: "Sequence[Trouble]" = ()) -> 
     if not chosen.cost.is_product:
         caption += f"; training costs {chosen.cost} FLOP"
     title = f"Best use of {pretty(chosen.flops, 'FLOP')}"
-    heads = [Column(""), *_right("best", "interval"), Column("provenance")]
-    return _page(title, chosen.source, "Allocation", heads, rows, caption, trouble=trouble)
+    heads = [Column(""), *right("best", "interval"), Column("provenance")]
+    return table_page(title, chosen.source, "Allocation", heads, rows, caption, trouble=trouble)
 
 
 def candidates_page(found: "NextCell") -> Report:
@@ -251,74 +251,13 @@ def candidates_page(found: "NextCell") -> Report:
         ]
         for *row, after in zip(*columns, found.interval_after, strict=True)
     ]
-    heads = _right("size", "tokens", "cost", "interval after")
+    heads = right("size", "tokens", "cost", "interval after")
     caption = (
         f"Best buy first. The {100 * found.level:.0f} % interval of the law is "
         f"{100 * found.interval_before:.3g} % wide now."
     )
     shown = rows[:_MOST_CANDIDATES]
-    return _page("Which run to do next", "", "Candidates", heads, shown, caption)
-
-
-def check_page(found: "LawCheck") -> Report:
-    """Show how a law with given numbers does on runs, and its parameters beside theirs."""
-    rows: list[list[Any]] = [
-        [item.name, f"{item.given:.5g}", *_ends(item.fitted), "outside" if item.is_outside else ""]
-        for item in found.parameters
-    ]
-    percent = f"{100 * found.level:.0f} %"
-    low, high = (f"{100 * end:+.2g} %" for end in (found.bias.low, found.bias.high))
-    notes = [
-        f"prediction error {100 * found.error:.2g} % on average over {found.num_runs} runs",
-        f"bias of the runs {100 * found.bias.value:+.2g} % ({low} to {high}, {percent} interval)",
-        f"{100 * found.within_noise:.0f} % of the runs within the {percent} noise of one run "
-        f"({100 * found.noise:.2g} %)",
-    ]
-    notes += [f"taken for granted: {name} {word}" for name, word in found.assumed.items()]
-    notes += (
-        [f"the form was not fitted to the runs: {found.why_no_fit}"] if found.why_no_fit else []
-    )
-    numbers = _right("given", "fitted to the runs", f"{percent} interval")
-    heads = [Column("parameter"), *numbers, Column("")]
-    return _page(
-        f"Law {found.law} on these runs",
-        found.source,
-        "Given and fitted",
-        heads,
-        rows,
-        notes=notes,
-        lead=f"{found.verdict[0].upper()}{found.verdict[1:]}.",
-    )
-
-
-def recipes_page(found: "RecipeComparison", source: str) -> Report:
-    """Show recipes at a size, the best first, and how sure the order is."""
-    best = found.recipes[0].name
-    rows: list[list[Any]] = [
-        [
-            item.name,
-            *_ends(item.value),
-            f"{100 * item.behind.value:.2g} %" if item.name != best else "",
-            f"{100 * item.behind.low:.2g} – {100 * item.behind.high:.2g} %"
-            if item.name != best
-            else "",
-            f"{100 * item.chance_best:.0f} %",
-            str(item.num_runs),
-        ]
-        for item in found.recipes
-    ]
-    percent = f"{100 * found.level:.0f} % interval"
-    heads = [
-        Column("recipe"),
-        *_right(found.target, percent, "behind the best", percent, "chance best", "runs"),
-    ]
-    paired = min(item.shared for item in found.recipes)
-    caption = f"{found.law} fitted to each; expected {found.target} of a recipe, not of one run"
-    caption += _beyond(found.distance)
-    caption += f"; draws paired for {100 * paired:.0f} % of the runs or more"
-    at = ", ".join(f"{name} {value:.4g}" for name, value in found.at.items())
-    lead = f"{found.verdict}."
-    return _page(f"Recipes at {at}", source, "Order", heads, rows, caption, lead=lead)
+    return table_page("Which run to do next", "", "Candidates", heads, shown, caption)
 
 
 def registry_page(laws: "Sequence[PublishedLaw]") -> Report:
@@ -326,7 +265,7 @@ def registry_page(laws: "Sequence[PublishedLaw]") -> Report:
     rows: list[list[Any]] = [[law.name, law.law.formula or law.form, law.title] for law in laws]
     heads = [Column("name"), Column("law"), Column("about")]
     caption = "steelyard laws registry NAME shows numbers, conventions and source."
-    return _page("Published laws", "", "As the papers give them", heads, rows, caption)
+    return table_page("Published laws", "", "As the papers give them", heads, rows, caption)
 
 
 def law_page(law: "PublishedLaw") -> Report:
@@ -342,11 +281,11 @@ def law_page(law: "PublishedLaw") -> Report:
         "tokenizer": law.tokenizer,
         "source": law.source,
     }
-    return _page(
+    return table_page(
         law.name,
         law.title,
         law.law.formula or law.form,
-        [Column("parameter"), *_right("value", "standard error")],
+        [Column("parameter"), *right("value", "standard error")],
         rows,
         "Natural units.",
         [f"{label}: {words}" for label, words in facts.items() if words],
@@ -381,6 +320,6 @@ def theory_page(
             f"{best['budget']:.4g} width x steps: width {best['width']:.4g}, {best['steps']} "
             f"steps, test loss {best['loss']:.4g}"
         )
-    heads = _right("steps", "test loss", "train loss")
+    heads = right("steps", "test loss", "train loss")
     said = "Exact for large sizes, not measured"
-    return _page(title, said, "Learning curve", heads, rows, notes=notes)
+    return table_page(title, said, "Learning curve", heads, rows, notes=notes)

@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from steelyard.cli.laws.answers import recipes_page
 from steelyard.cli.laws.options import dump, numbers
-from steelyard.cli.laws.pages import recipes_page
 from steelyard.errors import ConfigError
 
 if TYPE_CHECKING:
