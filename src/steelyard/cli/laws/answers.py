@@ -1,4 +1,4 @@
-"""The pages of `laws check`, `compare --by`, `curate` and `select`."""
+"""The pages of `laws check`, `compare --by`, `recipe`, `curate` and `select`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +9,12 @@ from steelyard.units import pretty
 if TYPE_CHECKING:
     from steelyard.laws.decisions.check_law import LawCheck
     from steelyard.laws.decisions.curate import Curation
+    from steelyard.laws.decisions.optima.training_recipe import TrainingRecipe
     from steelyard.laws.decisions.recipes import RecipeComparison
     from steelyard.laws.decisions.selection.select import Selection
     from steelyard.laws.forms.pools.pool_fit import PoolFit
 
-__all__ = ["check_page", "curation_page", "recipes_page", "selection_page"]
+__all__ = ["check_page", "curation_page", "recipe_page", "recipes_page", "selection_page"]
 
 _MOST_CHOICES = 12
 
@@ -109,6 +110,35 @@ def curation_page(found: "Curation", fitted: "PoolFit") -> Report:
     heads = [Column("pools"), *right("error"), Column("")]
     lead = f"Draw {shares}."
     return table_page(title, fitted.fit.source, "Choices", heads, rows, notes=notes, lead=lead)
+
+
+def recipe_page(found: "TrainingRecipe", source: str, level: float) -> Report:
+    """Show batch and learning rate of a run, and how well the law behind them did."""
+    rate, percent = found.learning_rate, f"{100 * level:.0f} % interval"
+    rows: list[list[Any]] = [
+        ["batch, tokens per step", *ends(found.batch_tokens, "token")],
+        [
+            "peak learning rate",
+            f"{rate.value:.3g}",
+            f"{rate.low:.3g} – {rate.high:.3g} around {rate.optimum:.3g}",
+        ],
+    ]
+    best, *others = found.errors
+    notes = [
+        "the learning rate is below the likeliest optimum, because too high costs more than too "
+        f"low; expected loss above the best {100 * rate.expected_penalty:.2g} %",
+        f"law {found.law.split(':')[1]}: left-out training lengths foretold to "
+        f"{100 * best.rms:.0f} % of the learning rate (R2 {best.r2:.2f}); others: "
+        + ", ".join(f"{item.law.split(':')[1]} {100 * item.rms:.0f} %" for item in others),
+        f"{found.num_cells} cells of the sweep have a best learning rate, {len(found.refused)} "
+        "have none inside the swept ones",
+    ]
+    if rate.is_capped:
+        notes.append("held back to where runs of this size were still stable")
+    at = f"{pretty(found.parameters, 'parameter')} on {pretty(found.tokens, 'token')}"
+    heads = [Column(""), *right("best", percent)]
+    caption = "of the sweep" + beyond(rate.distance) if rate.distance else ""
+    return table_page(f"Recipe for {at}", source, "Recipe", heads, rows, caption, notes)
 
 
 def selection_page(found: "Selection", source: str) -> Report:
