@@ -119,45 +119,59 @@ def compare_recipes(
         raise FitError(
             f"{draws.count} draws say too little about chances", hint=f"{_FEWEST_DRAWS} or more"
         )
-    tables = _split(points, by, (*form.inputs, target))
     goal = check_inputs(form, at)
-    keys = pair_keys(list(tables.values()), form.axes)
-    fits = {}
-    for (name, table), own in zip(tables.items(), keys, strict=True):
-        try:
-            fits[name] = fit_paired(form, table, target, own, draws)
-        except FitError as error:
-            raise FitError(f"recipe {name}: {error}", hint=error.hint) from error
-    names = list(fits)
-    logs = np.stack([form.predict(item.fit.thetas, goal)[:, 0] for item in fits.values()])
+    fits = _fits(form, _split(points, by, (*form.inputs, target)), target, draws)
     reach = max(float(item.fit.distance(goal)[0]) for item in fits.values())
-    drift = reach * _drifts(list(fits.values()))
-    beats = _beats(logs, drift)
-    chances = _chances_best(logs, drift, draws)
-    order = np.argsort(logs[:, 0], kind="stable")
-    best = int(order[0])
-    recipes = [
-        RecipeForecast(
-            name=names[row],
-            num_runs=fits[names[row]].fit.num_points,
-            value=band(
-                logs[row][:, None], level, drift=fits[names[row]].fit.drift, distance=reach
-            ).first,
-            behind=_behind(logs[row] - logs[best], float(drift[row, best]), level),
-            chance_best=float(chances[row]),
-            beats={names[other]: float(beats[row, other]) for other in order if other != row},
-            shared=float(np.isin(keys[row], keys[best]).mean()),
-        )
-        for row in order.tolist()
-    ]
     return RecipeComparison(
         at={name: float(column[0]) for name, column in goal.items()},
         law=form.name,
         target=target,
         level=level,
-        recipes=tuple(recipes),
+        recipes=tuple(_ranked(fits, goal, reach, draws, level)),
         distance=reach,
     )
+
+
+def _fits(
+    form: Law, tables: Mapping[str, Mapping[str, ArrayLike]], target: str, draws: Bootstrap
+) -> dict[str, PairedFit]:
+    """Fit the law to each recipe, with draws that pair."""
+    fits = {}
+    keys = pair_keys(list(tables.values()), form.axes)
+    for (name, table), own in zip(tables.items(), keys, strict=True):
+        try:
+            fits[name] = fit_paired(form, table, target, own, draws)
+        except FitError as error:
+            raise FitError(f"recipe {name}: {error}", hint=error.hint) from error
+    return fits
+
+
+def _ranked(
+    fits: Mapping[str, PairedFit],
+    goal: Mapping[str, Array],
+    reach: float,
+    draws: Bootstrap,
+    level: float,
+) -> list[RecipeForecast]:
+    """Forecast each recipe and how far it is behind the best, which comes first."""
+    names, every = list(fits), list(fits.values())
+    logs = np.stack([item.fit.law.predict(item.fit.thetas, goal)[:, 0] for item in every])
+    drift = reach * _drifts(every)
+    beats, chances = _beats(logs, drift), _chances_best(logs, drift, draws)
+    order = np.argsort(logs[:, 0], kind="stable").tolist()
+    best = order[0]
+    return [
+        RecipeForecast(
+            name=names[row],
+            num_runs=every[row].fit.num_points,
+            value=band(logs[row][:, None], level, drift=every[row].fit.drift, distance=reach).first,
+            behind=_behind(logs[row] - logs[best], float(drift[row, best]), level),
+            chance_best=float(chances[row]),
+            beats={names[other]: float(beats[row, other]) for other in order if other != row},
+            shared=float(np.isin(every[row].keys, every[best].keys).mean()),
+        )
+        for row in order
+    ]
 
 
 def _split(
