@@ -29,7 +29,10 @@ from steelyard.cli.laws.pages import (
 from steelyard.runs.save import save_chart
 
 if TYPE_CHECKING:
+    from steelyard.cli.laws.price import Worth
     from steelyard.laws.decisions.cost_law import CostLaw
+    from steelyard.laws.decisions.next_cell import NextCell
+    from steelyard.laws.fitting.fitted import Fit
 
 __all__ = ["allocate", "next_cell", "predict", "registry", "theory"]
 
@@ -152,12 +155,18 @@ def next_cell(
     tokens: str,
     law: LawOptions | None = None,
     max_flops: str = "",
+    accelerator: str = "",
+    count: int = 1,
+    budget: str = "",
     json: Annotated[bool, FLAG] = False,
 ) -> None:
-    """Say which run to do next to sharpen a prediction most per FLOP.
+    """Say which run to do next to sharpen a prediction most per FLOP, and what knowing is worth.
 
     Example: steelyard laws next --fit law.json --at parameters=1B tokens=20B --parameters 10M,30M
     --tokens 1B,3B
+
+    Example: steelyard laws next --fit law.json --at parameters=7B tokens=140B --parameters 100M,1B
+    --tokens 3B,30B --accelerator H100-SXM5-80GB --count 8
 
     Args:
         at: the run whose prediction should become sharper, NAME=NUMBER.
@@ -165,6 +174,10 @@ def next_cell(
         tokens: token counts that could be trained, such as 1B,3B,10B.
         law: which law to ask; a fit with points.
         max_flops: most compute for one run, such as 1e19FLOP.
+        accelerator: catalog machine on which the runs are priced, beside what each saves in the
+            plan that asks.
+        count: accelerators at hand; a model too large for them is spread over more.
+        budget: compute of the plan that asks; 6 parameters x tokens of --at unless given.
         json: print JSON instead of a table.
     """
     import numpy as np
@@ -182,13 +195,36 @@ def next_cell(
         numbers(at, "--at"),
         max_flops=most,
     )
+    worth = _worth(options.law(), found, numbers(at, "--at"), accelerator, count, budget)
     if json:
         names = ("flops", "interval_before", "interval_after", "level")
         known = {name: getattr(found, name) for name in names}
+        known |= {"worth": asdict(worth)} if worth else {}
         print(dump({"best": found.best, **found.inputs, **known}))
     else:
-        candidates_page(found).print()
+        candidates_page(found, worth).print()
         say_next("laws", "predict", *options.words(), "--at", *at)
+
+
+def _worth(
+    fit: "Fit",
+    found: "NextCell",
+    wanted: dict[str, float],
+    accelerator: str,
+    count: int,
+    budget: str,
+) -> "Worth | None":
+    """Price the candidates and the plan that asks; None where no machine was named."""
+    from steelyard.cli.laws.price import price_candidates
+
+    if not accelerator:
+        return None
+    compute = (
+        units.parse(budget, "FLOP", where="--budget")
+        if budget
+        else 6.0 * wanted.get("parameters", 0.0) * wanted.get("tokens", 0.0)
+    )
+    return price_candidates(fit, found.inputs, accelerator, count, compute)
 
 
 _KEYS = (

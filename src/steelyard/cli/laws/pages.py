@@ -8,6 +8,7 @@ from steelyard.runs.report import Block, Column, Report, Section, Table, Text
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
+    from steelyard.cli.laws.price import Worth
     from steelyard.laws import (
         Allocation,
         Comparison,
@@ -240,8 +241,8 @@ def allocation_page(chosen: "Allocation", trouble: "Sequence[Trouble]" = ()) -> 
     return table_page(title, chosen.source, "Allocation", heads, rows, caption, trouble=trouble)
 
 
-def candidates_page(found: "NextCell") -> Report:
-    """Show the candidates, the best buy first."""
+def candidates_page(found: "NextCell", worth: "Worth | None" = None) -> Report:
+    """Show the candidates, the best buy first, and what they cost and save where it is known."""
     columns = (found.inputs["parameters"], found.inputs["tokens"], found.flops)
     units = ("parameter", "token", "FLOP")
     rows: list[list[Any]] = [
@@ -256,8 +257,24 @@ def candidates_page(found: "NextCell") -> Report:
         f"Best buy first. The {100 * found.level:.0f} % interval of the law is "
         f"{100 * found.interval_before:.3g} % wide now."
     )
+    if worth:
+        heads += right("hours", "money", "saves in the plan")
+        for row, run, saved in zip(rows, worth.runs, worth.saved_usd, strict=True):
+            row += [f"{run.hours:.3g}", _money(run.usd), _money(saved)]
+        plan = worth.plan
+        caption += (
+            f" The plan that asks: {pretty(plan.parameters, 'parameter')} on "
+            f"{pretty(plan.tokens, 'token')}, {_money(plan.usd)} and {plan.hours:.3g} hours on "
+            f"{plan.count} x {worth.accelerator}; knowing the law exactly would save "
+            f"{_money(worth.most_usd)} of it."
+        )
     shown = rows[:_MOST_CANDIDATES]
     return table_page("Which run to do next", "", "Candidates", heads, shown, caption)
+
+
+def _money(usd: float | None) -> str:
+    """Return an amount, or that it is not known."""
+    return "not known" if usd is None else pretty(usd, "USD")
 
 
 def registry_page(laws: "Sequence[PublishedLaw]") -> Report:
