@@ -34,34 +34,42 @@ def _kinds(points, **more):
 
 
 @given(st.integers(0, 10_000), st.integers(12, 120), st.sampled_from([0.001, 0.005, 0.01]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 def test_clean_tables_have_nothing_to_say(seed, count, noise):
     assert _kinds(_runs(seed, count, noise)) == []
 
 
-@given(st.integers(0, 10_000), st.floats(0.05, 0.3), st.floats(0.25, 0.75))
-@settings(max_examples=30, deadline=None)
-def test_a_column_of_recipes_is_named(seed, step, share):
-    points = _runs(seed)
-    other = np.random.default_rng(seed + 1).random(60) < share
-    points["loss"] = points["loss"] * np.where(other, 1 + step, 1.0)
-    points["corpus"] = np.where(other, "web", "books")
-    points["machine"] = np.where(np.random.default_rng(seed + 2).random(60) < 0.5, "a", "b")
-    found = table_trouble(points)
-    assert [(item.kind, item.columns) for item in found] == [("mixed", ("corpus",))]
+def _other(seed, share=0.5):
+    """Mark the rows of another recipe; the seed differs from that of the sizes."""
+    return np.random.default_rng(seed + 1).random(60) < share
+
+
+@pytest.mark.parametrize("step", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_a_column_of_recipes_is_named(step, share):
+    named = []
+    for seed in range(25):
+        points, other = _runs(seed), _other(seed, share)
+        points["loss"] = points["loss"] * np.where(other, 1 + step, 1.0)
+        points["corpus"] = np.where(other, "web", "books")
+        points["machine"] = np.where(_other(seed + 1), "a", "b")
+        found = table_trouble(points)
+        named.append([(item.kind, item.columns) for item in found] == [("mixed", ("corpus",))])
+    assert np.mean(named) >= 0.92
     assert "--where corpus=books" in found[0].advice
 
 
-@given(st.integers(0, 10_000), st.sampled_from([1 / math.log(2), 1.1, 0.8]))
-@settings(max_examples=30, deadline=None)
-def test_two_levels_that_no_column_tells_apart(seed, factor):
-    points = _runs(seed)
-    other = np.random.default_rng(seed + 1).random(60) < 0.5
-    points["loss"] = points["loss"] * np.where(other, factor, 1.0)
-    (found,) = table_trouble(points)
-    assert found.kind == ("units" if factor > 1.4 else "mixed")
-    marked = np.isin(np.arange(1, 61), found.rows)
-    assert max((marked == other).mean(), (marked != other).mean()) > 0.9
+@pytest.mark.parametrize("factor", [1 / math.log(2), 1.1, 0.8])
+def test_two_levels_that_no_column_tells_apart(factor):
+    told, right = [], []
+    for seed in range(25):
+        points, other = _runs(seed), _other(seed)
+        points["loss"] = points["loss"] * np.where(other, factor, 1.0)
+        (found,) = table_trouble(points)
+        marked = np.isin(np.arange(1, 61), found.rows)
+        told.append(found.kind == ("units" if factor > 1.4 else "mixed"))
+        right.append(max((marked == other).mean(), (marked != other).mean()) > 0.9)
+    assert np.mean(told) >= 0.92 and np.mean(right) >= 0.92
 
 
 @pytest.mark.parametrize("column", ["parameters", "tokens"])
