@@ -57,25 +57,27 @@ def test_the_better_recipe_is_named_and_what_is_shared_cancels():
     assert shaken.value.high - shaken.value.low > 1.2 * (second.value.high - second.value.low)
 
 
+@pytest.mark.slow
 def test_intervals_of_the_difference_hold_the_truth():
     true = _loss(1e9, 1e11, 1.2) / _loss(1e9, 1e11, 1.0) - 1
     held = []
-    for seed in range(12):
+    for seed in range(40):
         points = _runs(seed, shared=0.005 * (seed % 2), noise=0.005)
         found = compare_recipes(points, by="recipe", at=FAR, bootstrap=FEW).recipes[1].behind
         held.append(found.low <= true <= found.high)
-    assert 0.7 <= np.mean(held) <= 1.0
+    assert 0.75 <= np.mean(held) <= 1.0
 
 
+@pytest.mark.slow
 def test_equal_recipes_win_half_of_the_time():
     chances = [
         {item.name: item for item in found.recipes}["a"].beats["b"]
         for found in (
             compare_recipes(_runs(seed, factor=1.0), by="recipe", at=FAR, bootstrap=FEW)
-            for seed in range(8)
+            for seed in range(30)
         )
     ]
-    assert 0.3 < np.mean(chances) < 0.7 and max(chances) > 0.5 > min(chances)
+    assert 0.35 < np.mean(chances) < 0.65 and max(chances) > 0.5 > min(chances)
 
 
 def test_three_recipes_sum_to_one_and_rows_of_one_size_pair_in_order():

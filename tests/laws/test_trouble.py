@@ -48,7 +48,7 @@ def _other(seed, share=0.5):
 @pytest.mark.parametrize("share", [0.25, 0.5])
 def test_a_column_of_recipes_is_named(step, share):
     named = []
-    for seed in range(25):
+    for seed in range(12):
         points, other = _runs(seed), _other(seed, share)
         points["loss"] = points["loss"] * np.where(other, 1 + step, 1.0)
         points["corpus"] = np.where(other, "web", "books")
@@ -62,7 +62,7 @@ def test_a_column_of_recipes_is_named(step, share):
 @pytest.mark.parametrize("factor", [1 / math.log(2), 1.1, 0.8])
 def test_two_levels_that_no_column_tells_apart(factor):
     told, right = [], []
-    for seed in range(25):
+    for seed in range(12):
         points, other = _runs(seed), _other(seed)
         points["loss"] = points["loss"] * np.where(other, factor, 1.0)
         (found,) = table_trouble(points)

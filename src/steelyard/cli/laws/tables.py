@@ -58,12 +58,12 @@ def curate(
         )
     fitted = fit_pools(points, error, points.words[pool], source=points.source)
     sizes = {
-        name: parse(text, "", where=f"--pool-size {name}")
+        name: parse(text, "count", where=f"--pool-size {name}")
         for name, text in pairs(pool_size, "--pool-size", "POOL=NUMBER").items()
     }
     found = choose(
         fitted,
-        parse(samples, "", where="--samples"),
+        parse(samples, "count", where="--samples"),
         sizes or None,
         candidates=candidates,
         weights=weights,
@@ -132,7 +132,7 @@ def select(
 
 def _count(text: str, option: str) -> int:
     """Read a whole number such as 1.6M."""
-    value = parse(text, "", where=option)
+    value = parse(text, "count", where=option)
     if value < 1 or value != round(value):
         raise ConfigError(f"{option} {text!r} is no whole number above 0", hint="such as 1.6M")
     return int(value)
