@@ -126,7 +126,7 @@ def share_explained(design: Array, target: Array, codes: NDArray) -> tuple[float
 
 def left_over(design: Array, target: Array) -> float:
     """Return the variance that least squares of `design`, [n, k], leaves of the target, [n]."""
-    left = target - design @ np.linalg.lstsq(design, target, rcond=None)[0]
+    left = target - design @ coefficients(design, target)[0]
     return float((left**2).sum()) / max(len(target) - design.shape[1], 1)
 
 
