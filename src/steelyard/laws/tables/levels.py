@@ -119,7 +119,7 @@ def share_explained(design: Array, target: Array, codes: NDArray) -> tuple[float
     """
     own = (codes[:, None] == np.arange(codes.max() + 1)).astype(np.float64)
     grouped = np.concatenate([own, design[:, 1:]], axis=1)
-    levels = np.linalg.lstsq(grouped, target, rcond=None)[0]
+    levels = coefficients(grouped, target)[0]
     before, after = left_over(design, target), left_over(grouped, target)
     return 1 - after / max(before, 1e-300), np.array(levels[: own.shape[1]], dtype=np.float64)
 
@@ -154,7 +154,7 @@ def two_levels(design: Array, target: Array) -> TwoLevels | None:
         The surfaces; None unless they leave less than a tenth of the variance that one leaves, with
         15 % of the rows or more on either.
     """
-    left = target - design @ np.linalg.lstsq(design, target, rcond=None)[0]
+    left = target - design @ coefficients(design, target)[0]
     before = float((left**2).sum())
     least = max(_FEWEST, int(_LEAST_SHARE * len(target)))
     if len(target) < max(2 * least, design.shape[1] + 4) or before < 1e-12 * len(target):
@@ -177,7 +177,7 @@ def _settle(
     step, base = 0.0, target
     for _ in range(_ROUNDS):
         both = np.concatenate([design, is_high[:, None].astype(np.float64)], axis=1)
-        found = np.linalg.lstsq(both, target, rcond=None)[0]
+        found = coefficients(both, target)[0]
         step, base = float(found[-1]), target - design @ found[:-1]
         again = np.abs(base - step) < np.abs(base)
         if not again.any() or again.all():
