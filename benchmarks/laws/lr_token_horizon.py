@@ -15,14 +15,13 @@ from benchmarks.common import Check
 from benchmarks.laws._shared import shared
 from numpy.typing import NDArray
 
-from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.horizons import fit_learning_rate, leave_one_horizon_out
-from steelyard.laws.decisions.optima.learning_rate import fit_penalty, recommend_learning_rate
+from steelyard.laws.decisions.optima.learning_rate import fit_penalty
 from steelyard.laws.decisions.optima.optimum import Optima, optima, optimum
+from steelyard.laws.decisions.optima.training_recipe import best_batch, recipe_for
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.learning_rate import LEARNING_RATE_LAWS, learning_rate
-from steelyard.laws.forms.named import law_named
 
 PAPER = ["88-lr-token-horizon"]
 
@@ -44,7 +43,7 @@ def run(quick: bool) -> list[Check]:
     return [
         *_slopes(cells),
         *_horizons(cells),
-        *_transfer(sweep, cells),
+        *_transfer(sweep),
         *_coverage(500 if quick else 4000),
     ]
 
@@ -135,18 +134,6 @@ def _horizons(cells: Optima) -> list[Check]:
     ]
 
 
-def _best_batch(cells: Optima) -> laws.Fit:
-    """Fit the batch of least loss, learning rate tuned, as a power of tokens."""
-    best = optima(cells.columns, "batch_tokens", "least", ("parameters", "tokens"))
-    return laws.fit(
-        law_named("batch_law:tokens"),
-        best.columns,
-        "batch_tokens",
-        weights=best.weights(),
-        delta=math.inf,
-    )
-
-
 def _print_penalty(sweep: _Columns, cells: Optima) -> None:
     """Print what runs beside the optimum lose, at batches within a factor 1.5 of the best one."""
     columns = cells.columns
@@ -170,7 +157,7 @@ def _own_best_batch(cells: Optima) -> float:
     squares = []
     for horizon in np.unique(cells.cells["tokens"]):
         held = cells.cells["tokens"] == horizon
-        batch = _best_batch(cells.where(~held)).params
+        batch = best_batch(cells.where(~held), bootstrap=Bootstrap(count=0)).params
         fit = fit_learning_rate(
             cells.where(~held),
             learning_rate("smooth", batch["c"], batch["q"]),
@@ -187,25 +174,16 @@ def _own_best_batch(cells: Optima) -> float:
     return float(np.sqrt(np.concatenate(squares).mean()))
 
 
-def _transfer(sweep: _Columns, cells: Optima) -> list[Check]:
+def _transfer(sweep: _Columns) -> list[Check]:
     """Recommend for the largest model from smaller and shorter ones; look up the nearest run."""
-    known = cells.where((cells.cells["parameters"] < _LARGEST) & (cells.cells["tokens"] <= 25e9))
-    batch = _best_batch(known)
-    candidates = [
-        learning_rate(kind, batch.params["c"], batch.params["q"]) for kind in LEARNING_RATE_LAWS
-    ]
-    chosen = leave_one_horizon_out(known, candidates)[0].law
-    fit = fit_learning_rate(known, laws.law_named(chosen))
-    print(
-        f"  best batch {batch.params['c']:.3g} D^{batch.params['q']:.3f} tokens; law {chosen} by "
-        f"its own horizons"
-    )
+    is_known = (sweep["parameters"] < _LARGEST) & (sweep["tokens"] <= 25e9)
+    known = {name: column[is_known] for name, column in sweep.items()}
     checks = []
     for tokens in np.unique(
         sweep["tokens"][(sweep["parameters"] == _LARGEST) & (sweep["tokens"] > 25e9)]
     ):
-        size = float(batch.predict({"tokens": tokens}).value[0])
-        advice = recommend_learning_rate(fit, _LARGEST, float(tokens), size)
+        recipe = recipe_for(known, _LARGEST, float(tokens))
+        size, advice = recipe.batch_tokens.value, recipe.learning_rate
         penalty, run_lr, run_batch = _nearest(sweep, tokens, advice.value, size)
         published, _, _ = _nearest(
             sweep, tokens, 1.79 * _LARGEST**-0.713 * tokens**0.307, 0.58 * tokens**0.571

@@ -40,6 +40,7 @@ def home(tmp_path, monkeypatch):
     lines = [",".join(map(repr, map(float, row))) for row in rows]
     (folder / "flat.csv").write_text("\n".join(["parameters,tokens,loss", *lines]) + "\n")
     (folder / "curves.csv").write_text(curves())
+    _answerable(folder, rows)
     (folder / "twice.csv").write_text("parameters,tokens,loss,loss\n1e7,1e9,3.5,3.6\n")
     return tmp_path
 
@@ -58,6 +59,27 @@ def curves():
         for at, rate in zip(step, column, strict=True)
     ]
     return "\n".join(["schedule,step,lr,loss", *lines]) + "\n"
+
+
+def _answerable(folder, rows):
+    """Write tables for questions about recipes, pools and models."""
+    both = [
+        (*row[:2], (1.7 + 400 / row[0] ** 0.34 + 410 / row[1] ** 0.28) * factor, recipe)
+        for recipe, factor in (("old", 1.05), ("new", 1.0))
+        for row in rows
+    ]
+    lines = [f"{size},{tokens},{loss},{recipe}" for size, tokens, loss, recipe in both]
+    (folder / "recipes.csv").write_text("\n".join(["parameters,tokens,loss,recipe", *lines]) + "\n")
+    same = [f"{size},{tokens},3" for size, tokens, _ in rows]
+    (folder / "same.csv").write_text("\n".join(["parameters,tokens,loss", *same]) + "\n")
+    losses = [
+        f"{name},{count},{start * (1 + count / 3000) ** -0.25},{size}"
+        for name, start, size in (("small", 4, 1e8), ("large", 3.5, 1e9))
+        for count in (200, 400, 800, 1600, 3200, 6400, 12800)
+    ]
+    (folder / "losses.csv").write_text(
+        "\n".join(["model,examples,loss,parameters", *losses]) + "\n"
+    )
 
 
 def run(words, width, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from steelyard import laws
 from steelyard.errors import FitError
 from steelyard.laws.decisions.allocate import optimal_log_parameters
+from steelyard.laws.decisions.cost_law import CostLaw
 from steelyard.laws.fitting.terms import Product
 
 BUDGET = 5.76e23
@@ -138,3 +139,45 @@ def test_impossible_limits_are_refused():
         laws.Limits(max_tokens=0)
     with pytest.raises(FitError, match="served tokens alone"):
         laws.allocate(fit, 1e12, limits=laws.Limits(inference_tokens=1e13))
+
+
+def test_a_cost_law_is_fitted_to_recorded_compute():
+    generator = np.random.default_rng(0)
+    size, tokens = 10 ** generator.uniform(8, 10, 40), 10 ** generator.uniform(9, 12, 40)
+    flops = 20 * size**0.95 * tokens**1.01 * np.exp(0.02 * generator.standard_normal(40))
+    table = {"parameters": size, "tokens": tokens, "flops": flops}
+    cost = CostLaw.fit(table)
+    assert (cost.a, cost.b) == pytest.approx((0.95, 1.01), abs=0.01)
+    assert cost.scatter == pytest.approx(0.02, rel=0.3)
+    assert cost.tokens(size, cost.flops(size, tokens)) == pytest.approx(tokens)
+    # Where size and tokens were not varied apart only the factor is fitted.
+    ray = {"parameters": size, "tokens": 20 * size, "flops": 8 * 20 * size**2}
+    product = CostLaw.fit(ray)
+    assert product.is_product and product.k == pytest.approx(8.0)
+    with pytest.raises(FitError, match="no training"):
+        CostLaw.fit({**table, "flops": size**2.5})
+    with pytest.raises(FitError, match="no flops"):
+        CostLaw.fit({"parameters": size, "tokens": tokens})
+    with pytest.raises(FitError, match="positive and finite"):
+        CostLaw(k=0.0)
+
+
+def test_an_allocation_by_a_cost_law_spends_the_budget_and_is_best():
+    fit = laws.published["besiroglu2024"].fit()
+    cost = CostLaw(20.0, 0.95, 1.01)
+    best = laws.allocate(fit, BUDGET, cost=cost)
+    size, tokens = best.parameters.value, best.tokens.value
+    assert cost.flops(size, tokens) == pytest.approx(BUDGET, rel=1e-9)
+    assert best.training_flops == pytest.approx(BUDGET, rel=1e-9)
+    for factor in (0.8, 1.25):
+        other = {"parameters": factor * size, "tokens": cost.tokens(factor * size, BUDGET)}
+        assert fit.predict(other).value[0] > best.loss.value
+    # The same cost, searched and in closed form.
+    near = CostLaw(6.0, 1.0 + 1e-12, 1.0)
+    searched, closed = laws.allocate(fit, BUDGET, cost=near), laws.allocate(fit, BUDGET)
+    assert searched.parameters.value == pytest.approx(closed.parameters.value, rel=1e-6)
+    limits = laws.Limits(max_tokens=1e11, inference_tokens=1e12)
+    held = laws.allocate(fit, BUDGET, cost=cost, limits=limits)
+    spent = cost.flops(held.parameters.value, held.tokens.value)
+    spent += 2 * held.parameters.value * 1e12
+    assert held.tokens.value <= 1e11 * (1 + 1e-9) and spent <= BUDGET * (1 + 1e-6)

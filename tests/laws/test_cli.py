@@ -56,7 +56,7 @@ def test_fit_predict_allocate_next(table, tmp_path, run):
     )
     assert "alpha" in said and "30 points" in said and "profile of alpha" in said
     again = run("fit", table, *COLUMNS, "--counts", "total", "--bootstraps", 60, "--json")
-    assert again == out.read_text() + "\n"
+    assert again == out.read_text() + "\n" and json.loads(again)["trouble"] == []
     at = ("--at", "parameters=5M", "tokens=30M")
     answer = json.loads(run("predict", "--fit", out, *at, "--json"))
     assert answer["low"] < answer["value"] < answer["high"] and answer["provenance"] == "fitted"

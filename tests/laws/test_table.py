@@ -420,3 +420,16 @@ def test_a_loss_of_nan_as_json_writes_it_is_a_diverged_run(tmp_path):
     with pytest.raises(FitError, match="row 2"):
         RunTable.read(path)
     np.testing.assert_allclose(RunTable.read(path, drop_invalid=True)["loss"], [3.5, 3.4])
+
+
+def test_two_of_parameters_tokens_and_flops_are_enough():
+    size, tokens = np.array([1e7, 2e7, 4e7]), np.array([1e9, 3e9, 5e9])
+    flops, loss = 6 * size * tokens, np.array([4.0, 3.5, 3.2])
+    table = RunTable.read({"parameters": size, "flops": flops, "loss": loss})
+    assert table["tokens"] == pytest.approx(tokens)
+    assert table.derived == {"tokens": "flops / (6 parameters)"}
+    assert "derived tokens = flops / (6 parameters)" in table.source
+    other = RunTable.read({"tokens": tokens, "flops": flops, "loss": loss})
+    assert other["parameters"] == pytest.approx(size) and "derived parameters" in other.source
+    plain = RunTable.read({"parameters": size, "tokens": tokens, "loss": loss})
+    assert plain.derived == {} and "flops" not in plain

@@ -23,6 +23,7 @@ from steelyard.cost import Machine
 from steelyard.data.manifest import Manifest
 from steelyard.data.shards import TokenShards
 from steelyard.data.text import default_sources, prepare
+from steelyard.errors import FitError
 from steelyard.files import exclusive
 from steelyard.laws.decisions.allocate import allocate
 from steelyard.laws.fitting.fitted import Fit
@@ -296,7 +297,12 @@ def _plan(
     # A few runs leave the exponents uncertain, and what an exponent is wrong by grows with every
     # decade beyond the ladder.
     is_near = flops <= _MAX_EXTRAPOLATION * largest
-    allocation = allocate(law if is_near else published[_PUBLISHED].fit(), flops)
+    far = published[_PUBLISHED].fit()
+    try:
+        allocation = allocate(law if is_near else far, flops)
+    except FitError:
+        # A ladder whose exponents ended at a bound does not tell what size and tokens are worth.
+        allocation = allocate(far, flops)
     return plan_training(allocation, cluster=where, accelerator=chip, site=place)
 
 

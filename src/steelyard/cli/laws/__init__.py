@@ -2,10 +2,13 @@
 
 import cyclopts
 
+from steelyard.cli.laws.checking import check
 from steelyard.cli.laws.curves import schedule, study
 from steelyard.cli.laws.decide import allocate, next_cell, predict, registry, theory
 from steelyard.cli.laws.fitting import compare, fit, isoflop
 from steelyard.cli.laws.foresee import forecast
+from steelyard.cli.laws.rates import recipe
+from steelyard.cli.laws.tables import curate, select
 from steelyard.laws import QUESTIONS
 
 app = cyclopts.App(
@@ -18,12 +21,16 @@ for verb in (
     fit,
     compare,
     forecast,
+    check,
     predict,
     allocate,
     next_cell,
     isoflop,
+    recipe,
     study,
     schedule,
+    curate,
+    select,
     registry,
     theory,
 ):

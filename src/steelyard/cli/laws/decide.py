@@ -1,9 +1,10 @@
 """The verbs that read no table: ask a law, list the published ones, solve a model of learning."""
 
 import itertools
+import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from steelyard import units
 from steelyard.cli.following import say_next
@@ -26,6 +27,12 @@ from steelyard.cli.laws.pages import (
     theory_page,
 )
 from steelyard.runs.save import save_chart
+
+if TYPE_CHECKING:
+    from steelyard.cli.laws.price import Worth
+    from steelyard.laws.decisions.cost_law import CostLaw
+    from steelyard.laws.decisions.next_cell import NextCell
+    from steelyard.laws.fitting.fitted import Fit
 
 __all__ = ["allocate", "next_cell", "predict", "registry", "theory"]
 
@@ -53,11 +60,13 @@ def predict(
     known_inputs(run, asked, "--at")
     said = asked.predict(run, level, extrapolate=options.extrapolate).first
     distance = float(asked.distance(run)[0])
+    trouble = options.trouble()
     if json:
         known = {"level": level, "distance": distance, "provenance": asked.provenance}
+        known |= {"trouble": [asdict(item) for item in trouble]}
         print(dump({"run": run} | asdict(said) | known | {"source": asked.source}))
     else:
-        prediction_page(asked, run, said, distance, level).print()
+        prediction_page(asked, run, said, distance, level, trouble).print()
         if {"parameters", "tokens"} <= {*asked.law.inputs}:
             say_next("laws", "allocate", *options.words(), "--flops", "1e22FLOP")
 
@@ -72,6 +81,7 @@ def allocate(
     inference_tokens: str = "",
     batch: str = "",
     learning_rate: str = "",
+    cost_from: Path | None = None,
     json: Annotated[bool, FLAG] = False,
 ) -> None:
     """Split a training budget between model size and tokens.
@@ -87,6 +97,8 @@ def allocate(
         inference_tokens: tokens the model will serve; their compute comes out of the budget.
         batch: law of the batch, a file or a published name.
         learning_rate: law of the learning rate, a file or a published name.
+        cost_from: table with columns parameters, tokens and flops; what training costs is then
+            k N^a D^b fitted to it, not 6 N D.
         json: print JSON instead of a table.
     """
     from steelyard import laws
@@ -108,15 +120,32 @@ def allocate(
     recipe = {name: source_fit(text) for name, text in named.items() if text}
     budget = units.parse(flops, "FLOP", where="--flops")
     chosen = laws.allocate(
-        asked, budget, limits=laws.Limits(**given), recipe=recipe, extrapolate=options.extrapolate
+        asked,
+        budget,
+        limits=laws.Limits(**given),
+        recipe=recipe,
+        cost=_cost(cost_from),
+        extrapolate=options.extrapolate,
     )
+    trouble = tuple(dict.fromkeys((*options.trouble(), *chosen.trouble)))
     if json:
-        print(dump(asdict(chosen)))
+        print(dump(asdict(chosen) | {"trouble": [asdict(item) for item in trouble]}))
         return
-    allocation_page(chosen).print()
+    allocation_page(chosen, trouble).print()
     where = ("--accelerator", "H100-SXM5-80GB", "--count", "8", "--deadline", "10 years")
     same_law = ("--law", options.published) if options.published else ()
     say_next("plan", "train", "--budget", flops, *where, *same_law)
+
+
+def _cost(file: Path | None) -> "CostLaw":
+    """Fit what training costs to a table's recorded FLOPs; 6 N D without one."""
+    from steelyard.laws.decisions.cost_law import SIX_N_D, CostLaw
+    from steelyard.laws.tables.table import RunTable
+
+    if file is None:
+        return SIX_N_D
+    # That the FLOPs are not 6 N D is why they are asked.
+    return CostLaw.fit(RunTable.read(file, flops_factor=math.inf))
 
 
 def next_cell(
@@ -126,12 +155,18 @@ def next_cell(
     tokens: str,
     law: LawOptions | None = None,
     max_flops: str = "",
+    accelerator: str = "",
+    count: int = 1,
+    budget: str = "",
     json: Annotated[bool, FLAG] = False,
 ) -> None:
-    """Say which run to do next to sharpen a prediction most per FLOP.
+    """Say which run to do next to sharpen a prediction most per FLOP, and what knowing is worth.
 
     Example: steelyard laws next --fit law.json --at parameters=1B tokens=20B --parameters 10M,30M
     --tokens 1B,3B
+
+    Example: steelyard laws next --fit law.json --at parameters=7B tokens=140B --parameters 100M,1B
+    --tokens 3B,30B --accelerator H100-SXM5-80GB --count 8
 
     Args:
         at: the run whose prediction should become sharper, NAME=NUMBER.
@@ -139,6 +174,10 @@ def next_cell(
         tokens: token counts that could be trained, such as 1B,3B,10B.
         law: which law to ask; a fit with points.
         max_flops: most compute for one run, such as 1e19FLOP.
+        accelerator: catalog machine on which the runs are priced, beside what each saves in the
+            plan that asks.
+        count: accelerators at hand; a model too large for them is spread over more.
+        budget: compute of the plan that asks; 6 parameters x tokens of --at unless given.
         json: print JSON instead of a table.
     """
     import numpy as np
@@ -156,13 +195,36 @@ def next_cell(
         numbers(at, "--at"),
         max_flops=most,
     )
+    worth = _worth(options.law(), found, numbers(at, "--at"), accelerator, count, budget)
     if json:
         names = ("flops", "interval_before", "interval_after", "level")
         known = {name: getattr(found, name) for name in names}
+        known |= {"worth": asdict(worth)} if worth else {}
         print(dump({"best": found.best, **found.inputs, **known}))
     else:
-        candidates_page(found).print()
+        candidates_page(found, worth).print()
         say_next("laws", "predict", *options.words(), "--at", *at)
+
+
+def _worth(
+    fit: "Fit",
+    found: "NextCell",
+    wanted: dict[str, float],
+    accelerator: str,
+    count: int,
+    budget: str,
+) -> "Worth | None":
+    """Price the candidates and the plan that asks; None where no machine was named."""
+    from steelyard.cli.laws.price import price_candidates
+
+    if not accelerator:
+        return None
+    compute = (
+        units.parse(budget, "FLOP", where="--budget")
+        if budget
+        else 6.0 * wanted.get("parameters", 0.0) * wanted.get("tokens", 0.0)
+    )
+    return price_candidates(fit, found.inputs, accelerator, count, compute)
 
 
 _KEYS = (

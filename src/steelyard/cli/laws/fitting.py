@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from steelyard.cli.following import say_next
 from steelyard.cli.laws.options import FLAG, MANY, TableOptions, chart_file, dump, numbers
 from steelyard.cli.laws.pages import compare_page, fit_page, isoflop_page
+from steelyard.cli.laws.recipes import compare_by
 from steelyard.errors import ConfigError
 from steelyard.files import write_bytes
 from steelyard.runs.save import save_chart
@@ -57,12 +58,16 @@ def fit(
         json: print the whole fit as JSON.
     """
     from steelyard import laws
+    from steelyard.laws.decisions.fit_trouble import residual_trouble
+    from steelyard.laws.tables.table_trouble import table_trouble
+    from steelyard.laws.tables.trouble import keep_trouble
 
     chart_file(chart)  # a wrong name is refused before minutes of fitting
     wanted = laws.law_named(law).fix(**numbers(fix, "--fix"))
     bootstrap = laws.Bootstrap(count=bootstraps, seed=seed)
     points = (table or TableOptions()).read(file)
     fitted = laws.fit(wanted, points, target, bootstrap=bootstrap, delta=delta)
+    trouble = (*table_trouble(points, target, wanted.axes), *residual_trouble(fitted, target))
     if chart is not None:
         from steelyard.laws.pictures.charts import fit_chart
 
@@ -70,15 +75,15 @@ def fit(
     if report is not None:
         from steelyard.laws.pictures.report import fit_report
 
-        fit_report(fitted, target=target).write_html(report)
+        fit_report(fitted, target=target, trouble=trouble).write_html(report)
     if out is not None:
-        write_bytes(out, fitted.to_json().encode())
+        write_bytes(out, keep_trouble(fitted.to_json(), trouble).encode())
     if json:
-        print(fitted.to_json())
+        print(keep_trouble(fitted.to_json(), trouble))
     else:
         asked = fitted.law.names if profile == ("all",) else profile
         named = dict.fromkeys((*asked, *_loose(fitted)))
-        fit_page(fitted, [fitted.profile(name) for name in named]).print()
+        fit_page(fitted, [fitted.profile(name) for name in named], trouble).print()
         if out is not None and {"parameters", "tokens"} <= {*fitted.law.inputs}:
             say_next("laws", "allocate", "--fit", out, "--flops", "1e21FLOP", "--extrapolate")
         else:
@@ -91,13 +96,17 @@ def compare(
     law: Annotated[tuple[str, ...], MANY] = (),
     target: str = "loss",
     along: str = "",
+    by: str = "",
+    at: Annotated[tuple[str, ...], MANY] = (),
     table: TableOptions | None = None,
     chart: Path | None = None,
     json: Annotated[bool, FLAG] = False,
 ) -> None:
-    """Find the law that foretells large runs from small ones best.
+    """Find the law that foretells large runs from small ones best, or the best recipe at a size.
 
     Example: steelyard laws compare runs.csv --law chinchilla kaplan
+
+    Example: steelyard laws compare runs.csv --by recipe --at parameters=7B tokens=140B
 
     Args:
         file: CSV, Parquet or JSON lines with one run per row, or the folder of a run store.
@@ -105,17 +114,26 @@ def compare(
             unless given.
         target: what to fit, one of the columns by its new name.
         along: input that measures size; the product of all inputs (compute) unless given.
+        by: column of recipes to compare, in place of laws; chinchilla_tied is fitted to each unless
+            --law names one other.
+        at: size at which recipes are compared, NAME=NUMBER.
         table: which columns and rows to read.
         chart: file for the picture of the errors, .html, .svg, .png or .json.
         json: print JSON instead of a table.
     """
     from steelyard import laws
+    from steelyard.laws.tables.table_trouble import table_trouble
 
     chart_file(chart)
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
+    if by:
+        compare_by(points, target, by, at, names[0] if len(names) == 1 else "chinchilla_tied", json)
+        return
     chosen = [laws.law_named(name) for name in names] or None
     found = laws.compare(points, target, chosen, along=along)
+    axes = dict.fromkeys(name for form in found.forms for name in form.law.axes)
+    trouble = table_trouble(points, target, tuple(axes))
     if chart is not None:
         from steelyard.laws.pictures.diagnostics import compare_chart
 
@@ -126,9 +144,10 @@ def compare(
             {"law": form.law.name} | {key: getattr(form, key) for key in keys}
             for form in found.forms
         ]
-        print(dump({"best": found.best.name, "cuts": found.sizes, "forms": rows}))
+        said = {"best": found.best.name, "cuts": found.sizes, "forms": rows}
+        print(dump(said | {"trouble": [asdict(item) for item in trouble]}))
     else:
-        compare_page(found, points.source).print()
+        compare_page(found, points.source, trouble).print()
         how = ("--law", found.best.name, "--out", "law.json")
         say_next("laws", "fit", file, *how, *(table or TableOptions()).words())
 
@@ -157,7 +176,9 @@ def isoflop(
         chart: file for the picture, .html, .svg, .png or .json.
         json: print JSON instead of a table.
     """
+    from steelyard.laws.decisions.fit_trouble import edge_trouble
     from steelyard.laws.decisions.optima.isoflop import isoflop as find
+    from steelyard.laws.tables.table_trouble import table_trouble
 
     if edges not in ("drop", "extend"):
         raise ConfigError(f"--edges {edges!r} is not known", hint="drop or extend")
@@ -167,6 +188,7 @@ def isoflop(
         options = replace(options, column=(*options.column, f"flops={flops}"))
     points = options.read(file)
     found = find(points, edges=edges)
+    trouble = (*table_trouble(points), *edge_trouble(found))
     budget = parse(at, "FLOP", where="--at") if at else 0.0
     if chart is not None:
         from steelyard.laws.pictures.isoflop_chart import isoflop_chart
@@ -181,10 +203,11 @@ def isoflop(
             "noise": found.noise,
             "budgets": [asdict(item) for item in found.budgets],
             "at": {name: asdict(of(budget)) for name, of in best.items()} or None,
+            "trouble": [asdict(item) for item in trouble],
         }
         print(dump(value))
     else:
-        isoflop_page(found, budget).print()
+        isoflop_page(found, budget, trouble).print()
         say_next("laws", "compare", file, *(table or TableOptions()).words())
 
 

@@ -16,6 +16,7 @@ from steelyard.units import parse
 if TYPE_CHECKING:
     from steelyard.laws.fitting.fitted import Fit
     from steelyard.laws.tables.table import RunTable
+    from steelyard.laws.tables.trouble import Trouble
 
 __all__ = [
     "FLAG",
@@ -157,6 +158,21 @@ class LawOptions:
                 "give either --published NAME or --fit FILE", hint="names: steelyard laws registry"
             )
         return source_fit(self.published or str(self.fit), is_file=self.fit is not None)
+
+    def trouble(self) -> "tuple[Trouble, ...]":
+        """Return what was found in the table when the law was fitted, or is found in the fit.
+
+        Returns:
+            The findings that `laws fit` kept with the fit, else those its points and residuals
+            show; none for a published law.
+        """
+        from steelyard.laws.decisions.fit_trouble import fit_trouble
+        from steelyard.laws.tables.trouble import stored_trouble
+
+        if self.fit is None:
+            return ()
+        kept = stored_trouble(self.fit.read_text(encoding="utf-8", errors="replace"))
+        return fit_trouble(self.law()) if kept is None else kept
 
 
 def source_fit(name: str, *, is_file: bool | None = None) -> "Fit":

@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from steelyard.runs.report import Column, Report, Section, Table, Text
+from steelyard.runs.report import Block, Column, Report, Section, Table, Text
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
+    from steelyard.cli.laws.price import Worth
     from steelyard.laws.decisions.allocate import Allocation
     from steelyard.laws.decisions.compare import Comparison
     from steelyard.laws.decisions.next_cell import NextCell
@@ -16,17 +17,22 @@ if TYPE_CHECKING:
     from steelyard.laws.fitting.fitted import Fit
     from steelyard.laws.fitting.profile import Profile
     from steelyard.laws.registry import PublishedLaw
+    from steelyard.laws.tables.trouble import Trouble
     from steelyard.laws.theory.random_features import RandomFeatureModel
 
 __all__ = [
     "allocation_page",
+    "beyond",
     "candidates_page",
     "compare_page",
+    "ends",
     "fit_page",
     "isoflop_page",
     "law_page",
     "prediction_page",
     "registry_page",
+    "right",
+    "table_page",
     "theory_page",
 ]
 
@@ -34,7 +40,7 @@ _MOST_OUTLIERS = 5
 _MOST_CANDIDATES = 12
 
 
-def _page(
+def table_page(
     title: str,
     subtitle: str,
     heading: str,
@@ -42,15 +48,20 @@ def _page(
     rows: list[list[Any]],
     caption: str = "",
     notes: Iterable[str] = (),
+    trouble: "Sequence[Trouble]" = (),
+    lead: str = "",
 ) -> Report:
-    """Return a page of one table, with a list of notes below it."""
+    """Return a page of one table, with trouble and a sentence above it and notes below."""
+    from steelyard.laws.pictures.look_first import look_first
+
     words = "\n".join(f"- {note}" for note in notes)
     table = Table(list(heads), rows, caption)
-    section = Section(heading, [table, Text(words)] if words else [table])
-    return Report(title, subtitle, [section])
+    above: list[Block] = [Text(lead)] if lead else []
+    section = Section(heading, [*above, table, *([Text(words)] if words else [])])
+    return Report(title, subtitle, [*look_first(trouble), section])
 
 
-def _right(*words: str) -> list[Column]:
+def right(*words: str) -> list[Column]:
     """Return columns of numbers."""
     return [Column(word, align="right") for word in words]
 
@@ -60,7 +71,7 @@ def _count(value: float, unit: str, more: int = 0) -> str:
     return pretty(value, unit, more=more).partition(" ")[0] if unit else f"{value:.{4 + more}g}"
 
 
-def _ends(item: "Estimate", unit: str = "") -> tuple[str, str]:
+def ends(item: "Estimate", unit: str = "") -> tuple[str, str]:
     """Return the value and its interval."""
     from steelyard.laws.fitting.wording import ends_words
 
@@ -69,12 +80,14 @@ def _ends(item: "Estimate", unit: str = "") -> tuple[str, str]:
     )
 
 
-def _beyond(distance: float) -> str:
+def beyond(distance: float) -> str:
     """Say how far a run lies outside the points, given in factors of e."""
     return f"; {math.exp(distance):.3g}x beyond the fitted points" if distance else ""
 
 
-def fit_page(fitted: "Fit", profiles: "Sequence[Profile]") -> Report:
+def fit_page(
+    fitted: "Fit", profiles: "Sequence[Profile]", trouble: "Sequence[Trouble]" = ()
+) -> Report:
     """Show parameters with intervals and what the reader should know about them."""
     from steelyard.laws.fitting.wording import parameter_words
 
@@ -85,16 +98,17 @@ def fit_page(fitted: "Fit", profiles: "Sequence[Profile]") -> Report:
         note = "at its bound" if name in fitted.at_bounds else note
         rows.append([name, *parameter_words(fitted, name), note])
     formula = f"{fitted.law.formula}, " if fitted.law.formula else ""
-    return _page(
+    return table_page(
         f"Law {fitted.law.name}",
         f"{formula}fitted to {fitted.source}",
         "Parameters",
-        [Column("parameter"), *_right("fitted", "80 % interval"), Column("note")],
+        [Column("parameter"), *right("fitted", "80 % interval"), Column("note")],
         rows,
         f"80 % intervals from {len(fitted.samples)} bootstraps ({fitted.resampling})"
         if len(fitted.samples)
         else "no intervals: nothing was resampled",
         [*_fit_notes(fitted), *(f"profile of {item}" for item in profiles)],
+        trouble,
     )
 
 
@@ -117,7 +131,7 @@ def _fit_notes(fitted: "Fit") -> list[str]:
     ]
 
 
-def compare_page(found: "Comparison", source: str) -> Report:
+def compare_page(found: "Comparison", source: str, trouble: "Sequence[Trouble]" = ()) -> Report:
     """Show the laws by how well they extrapolated."""
     rows: list[list[Any]] = [
         [
@@ -130,20 +144,21 @@ def compare_page(found: "Comparison", source: str) -> Report:
         ]
         for form in found.forms
     ]
-    heads = [Column("law"), *_right("weight", "error beyond", "per cut, %", "noise inside", "AIC")]
+    heads = [Column("law"), *right("weight", "error beyond", "per cut, %", "noise inside", "AIC")]
     caption = (
         f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law "
         f"extrapolates best, the last cuts count most. Weights are those of laws forecast."
     )
-    return _page("Which law to trust", source, "Rolling extrapolation", heads, rows, caption)
+    title = "Which law to trust"
+    return table_page(title, source, "Rolling extrapolation", heads, rows, caption, trouble=trouble)
 
 
-def isoflop_page(found: "IsoFlop", budget: float) -> Report:
+def isoflop_page(found: "IsoFlop", budget: float, trouble: "Sequence[Trouble]" = ()) -> Report:
     """Show the minima, the exponents and the size for a budget; a budget of 0 asks for none."""
     rows: list[list[Any]] = [
         [
             pretty(item.flops, "FLOP"),
-            *_ends(item.parameters, "parameter"),
+            *ends(item.parameters, "parameter"),
             _count(item.tokens, "token"),
             f"{item.loss:.4f}",
             item.reason or item.state,
@@ -161,13 +176,18 @@ def isoflop_page(found: "IsoFlop", budget: float) -> Report:
         best = pretty(found.parameters(budget).value, "parameter")
         fed = pretty(found.tokens(budget).value, "token")
         notes.append(f"at {pretty(budget, 'FLOP')}: {best}, {fed}")
-    numbers = _right("best size", f"{100 * found.level:.0f} % interval", "tokens", "loss")
+    numbers = right("best size", f"{100 * found.level:.0f} % interval", "tokens", "loss")
     heads = [Column("budget"), *numbers, Column("")]
-    return _page("IsoFLOP", found.source, "Minima", heads, rows, notes=notes)
+    return table_page("IsoFLOP", found.source, "Minima", heads, rows, notes=notes, trouble=trouble)
 
 
 def prediction_page(
-    asked: "Fit", run: Mapping[str, float], said: "Estimate", distance: float, level: float
+    asked: "Fit",
+    run: Mapping[str, float],
+    said: "Estimate",
+    distance: float,
+    level: float,
+    trouble: "Sequence[Trouble]" = (),
 ) -> Report:
     """Show a prediction with its interval and how far it lies outside the points."""
     from steelyard.laws.fitting.wording import ends_words
@@ -175,20 +195,21 @@ def prediction_page(
     row = ends_words(
         said.value, said.low, said.high, write=lambda value, more: f"{value:.{5 + more}g}"
     )
-    caption = f"{100 * level:.0f} % interval of one run" + _beyond(distance)
+    caption = f"{100 * level:.0f} % interval of one run" + beyond(distance)
     if asked.provenance == "published":
         caption += "; no width, because no joint uncertainty was published"
-    return _page(
+    return table_page(
         ", ".join(f"{name} {value:.4g}" for name, value in run.items()),
         f"{asked.law.name}: {asked.source}",
         "Prediction",
-        [*_right("predicted", "interval"), Column("provenance")],
+        [*right("predicted", "interval"), Column("provenance")],
         [[*row, asked.provenance]],
         caption,
+        trouble=trouble,
     )
 
 
-def allocation_page(chosen: "Allocation") -> Report:
+def allocation_page(chosen: "Allocation", trouble: "Sequence[Trouble]" = ()) -> Report:
     """Show size, tokens, loss and recipe with intervals."""
     found = {
         "parameters": (chosen.parameters, "parameter"),
@@ -198,7 +219,7 @@ def allocation_page(chosen: "Allocation") -> Report:
     }
     found |= {name.replace("_", " "): (item, "") for name, item in chosen.recipe.items()}
     rows: list[list[Any]] = [
-        [label, *_ends(item, unit), chosen.provenance]
+        [label, *ends(item, unit), chosen.provenance]
         for label, (item, unit) in found.items()
         if item is not None
     ]
@@ -207,18 +228,20 @@ def allocation_page(chosen: "Allocation") -> Report:
     if chosen.provenance == "published":
         caption += " have no width, because no joint uncertainty was published"
     else:
-        caption += _beyond(chosen.distance)
+        caption += beyond(chosen.distance)
     if chosen.binding:
         caption += f"; held back by {' and '.join(chosen.binding).replace('_', ' ')}"
     if chosen.training_flops < 0.999 * chosen.flops:
         caption += f"; training spends {pretty(chosen.training_flops, 'FLOP')} of it"
+    if not chosen.cost.is_product:
+        caption += f"; training costs {chosen.cost} FLOP"
     title = f"Best use of {pretty(chosen.flops, 'FLOP')}"
-    heads = [Column(""), *_right("best", "interval"), Column("provenance")]
-    return _page(title, chosen.source, "Allocation", heads, rows, caption)
+    heads = [Column(""), *right("best", "interval"), Column("provenance")]
+    return table_page(title, chosen.source, "Allocation", heads, rows, caption, trouble=trouble)
 
 
-def candidates_page(found: "NextCell") -> Report:
-    """Show the candidates, the best buy first."""
+def candidates_page(found: "NextCell", worth: "Worth | None" = None) -> Report:
+    """Show the candidates, the best buy first, and what they cost and save where it is known."""
     columns = (found.inputs["parameters"], found.inputs["tokens"], found.flops)
     units = ("parameter", "token", "FLOP")
     rows: list[list[Any]] = [
@@ -228,13 +251,29 @@ def candidates_page(found: "NextCell") -> Report:
         ]
         for *row, after in zip(*columns, found.interval_after, strict=True)
     ]
-    heads = _right("size", "tokens", "cost", "interval after")
+    heads = right("size", "tokens", "cost", "interval after")
     caption = (
         f"Best buy first. The {100 * found.level:.0f} % interval of the law is "
         f"{100 * found.interval_before:.3g} % wide now."
     )
+    if worth:
+        heads += right("hours", "money", "saves in the plan")
+        for row, run, saved in zip(rows, worth.runs, worth.saved_usd, strict=True):
+            row += [f"{run.hours:.3g}", _money(run.usd), _money(saved)]
+        plan = worth.plan
+        caption += (
+            f" The plan that asks: {pretty(plan.parameters, 'parameter')} on "
+            f"{pretty(plan.tokens, 'token')}, {_money(plan.usd)} and {plan.hours:.3g} hours on "
+            f"{plan.count} x {worth.accelerator}; knowing the law exactly would save "
+            f"{_money(worth.most_usd)} of it."
+        )
     shown = rows[:_MOST_CANDIDATES]
-    return _page("Which run to do next", "", "Candidates", heads, shown, caption)
+    return table_page("Which run to do next", "", "Candidates", heads, shown, caption)
+
+
+def _money(usd: float | None) -> str:
+    """Return an amount, or that it is not known."""
+    return "not known" if usd is None else pretty(usd, "USD")
 
 
 def registry_page(laws: "Sequence[PublishedLaw]") -> Report:
@@ -242,7 +281,7 @@ def registry_page(laws: "Sequence[PublishedLaw]") -> Report:
     rows: list[list[Any]] = [[law.name, law.law.formula or law.form, law.title] for law in laws]
     heads = [Column("name"), Column("law"), Column("about")]
     caption = "steelyard laws registry NAME shows numbers, conventions and source."
-    return _page("Published laws", "", "As the papers give them", heads, rows, caption)
+    return table_page("Published laws", "", "As the papers give them", heads, rows, caption)
 
 
 def law_page(law: "PublishedLaw") -> Report:
@@ -258,11 +297,11 @@ def law_page(law: "PublishedLaw") -> Report:
         "tokenizer": law.tokenizer,
         "source": law.source,
     }
-    return _page(
+    return table_page(
         law.name,
         law.title,
         law.law.formula or law.form,
-        [Column("parameter"), *_right("value", "standard error")],
+        [Column("parameter"), *right("value", "standard error")],
         rows,
         "Natural units.",
         [f"{label}: {words}" for label, words in facts.items() if words],
@@ -297,6 +336,6 @@ def theory_page(
             f"{best['budget']:.4g} width x steps: width {best['width']:.4g}, {best['steps']} "
             f"steps, test loss {best['loss']:.4g}"
         )
-    heads = _right("steps", "test loss", "train loss")
+    heads = right("steps", "test loss", "train loss")
     said = "Exact for large sizes, not measured"
-    return _page(title, said, "Learning curve", heads, rows, notes=notes)
+    return table_page(title, said, "Learning curve", heads, rows, notes=notes)

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from steelyard.errors import FitError
+from steelyard.laws.decisions.cost_law import SIX_N_D, CostLaw
+from steelyard.laws.decisions.fit_trouble import refuse_blind_allocation, residual_trouble
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.law import Law
 from steelyard.laws.fitting.terms import Array
+from steelyard.laws.tables.trouble import Trouble
 from steelyard.quantity import Provenance
 
 __all__ = ["Allocation", "Limits", "allocate", "optimal_log_parameters"]
@@ -19,7 +22,10 @@ _LOG_RANGE = (0.0, 46.0)
 """Model sizes searched where no closed form is known: 1 to 1e20 parameters."""
 _GRID = 257
 _ITERATIONS = 44
+_BISECTIONS = 60
 _INFERENCE_FLOPS = 2.0
+_EDGE = 1.1
+"""Tokens per parameter a tenth beyond those of the points are still theirs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +81,9 @@ class Allocation:
         level: probability inside the intervals.
         provenance: provenance of the numbers, that of the fit.
         source: source of the fit.
+        trouble: what makes the answer doubtful, in words; where the best tokens per parameter lie
+            beyond those of the points, size and tokens reach to the nearest that was measured.
+        cost: what training was taken to cost.
     """
 
     flops: float
@@ -89,6 +98,8 @@ class Allocation:
     level: float
     provenance: Provenance
     source: str
+    trouble: tuple[Trouble, ...] = ()
+    cost: CostLaw = SIX_N_D
 
 
 @dataclass(frozen=True)
@@ -97,32 +108,42 @@ class _Budget:
 
     Attributes:
         flops: total budget, FLOP.
-        per_token: training FLOP per parameter and token.
+        cost: training FLOP of size and tokens.
         limits: limits on size and tokens.
     """
 
     flops: float
-    per_token: float
+    cost: CostLaw
     limits: Limits
 
     @property
     def log_range(self) -> tuple[float, float]:
         """Log sizes that spend the budget within the limits; equal ends leave a single size."""
-        served = _INFERENCE_FLOPS * self.limits.inference_tokens
         least = (
-            self.flops / (self.per_token * self.limits.max_tokens + served)
-            if np.isfinite(self.limits.max_tokens)
-            else 1.0
+            self._largest(self.limits.max_tokens) if np.isfinite(self.limits.max_tokens) else 1.0
         )
-        most = self.flops / max(served, self.per_token)
         # At the largest size nothing would be left for tokens, so the range ends just below it.
+        most = self._largest(0.0 if self.cost.is_product else 1.0)
         high = np.log(min(most * (1 - 1e-9), self.limits.max_parameters))
         return min(max(np.log(least), _LOG_RANGE[0]), high), min(high, _LOG_RANGE[1])
+
+    def _largest(self, tokens: float) -> float:
+        """Return the size at which so many tokens spend the budget."""
+        served = _INFERENCE_FLOPS * self.limits.inference_tokens
+        if self.cost.is_product:
+            return self.flops / max(self.cost.k * tokens + served, self.cost.k if not tokens else 0)
+        low, high = _LOG_RANGE
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            spent = self.cost.flops(np.exp(middle), tokens) + served * np.exp(middle)
+            low, high = (middle, high) if spent < self.flops else (low, middle)
+        return float(np.exp(low))
 
     def tokens(self, sizes: Array) -> Array:
         """Return the training tokens that are left at each size."""
         left = self.flops / sizes - _INFERENCE_FLOPS * self.limits.inference_tokens
-        return np.minimum(np.maximum(left, 1e-300) / self.per_token, self.limits.max_tokens)
+        afforded = self.cost.tokens(sizes, np.maximum(left, 1e-300) * sizes)
+        return np.minimum(afforded, self.limits.max_tokens)
 
     def runs(self, law: Law, sizes: Array) -> dict[str, Array]:
         """Return the law's inputs at each size."""
@@ -138,7 +159,7 @@ def allocate(
     *,
     limits: Limits | None = None,
     recipe: Mapping[str, Fit] | None = None,
-    flops_per_parameter_token: float = 6.0,
+    cost: CostLaw = SIX_N_D,
     level: float = 0.8,
     extrapolate: bool = False,
 ) -> Allocation:
@@ -152,8 +173,8 @@ def allocate(
         limits: limits on size and tokens; None for none.
         recipe: laws by the name of what they predict, such as {"batch": ..., "learning_rate": ...};
             each may use parameters, tokens, unique_tokens and what those before it predict.
-        flops_per_parameter_token: FLOP per parameter and token, 6 for a forward and a backward
-            pass.
+        cost: what training costs, such as `CostLaw.fit(table)` where 6 FLOP per parameter and token
+            are wrong.
         level: probability inside the intervals, 0..1.
         extrapolate: allow a run more than two decades beyond the points.
 
@@ -163,44 +184,93 @@ def allocate(
 
     Raises:
         FitError: the law has other inputs, the budget is not positive and finite, a law of the
-            recipe needs what is not known, or the run lies too far beyond the points.
+            recipe needs what is not known, the run lies too far beyond the points, or the points do
+            not tell what size and tokens are worth.
 
     Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; inference in the budget: Sardana
         et al. 2024 (arXiv 2401.00448).
     """
     limits = limits or Limits()
-    _check(fit, flops, flops_per_parameter_token, limits)
-    budget = _Budget(flops, flops_per_parameter_token, limits)
+    _check(fit, flops, cost, limits)
+    budget = _Budget(flops, cost, limits)
     sizes = np.exp(_best_log_sizes(fit.law, fit.thetas, budget))
     tokens = budget.tokens(sizes)
     best = budget.runs(fit.law, sizes[:1])
     said = fit.predict(best, level, extrapolate=extrapolate)
+    binding = _binding(limits, float(sizes[0]), float(tokens[0]))
+    parameters, fed = Estimate.over(sizes, level), Estimate.over(tokens, level)
+    edges = () if binding else _at_edge(fit, parameters.value, fed.value)
+    for edge in edges:
+        parameters, fed = _widened(budget, parameters, fed, edge)
     return Allocation(
         flops=float(flops),
-        training_flops=float(flops_per_parameter_token * sizes[0] * tokens[0]),
-        parameters=Estimate.over(sizes, level),
-        tokens=Estimate.over(tokens, level),
+        training_flops=float(cost.flops(sizes[0], tokens[0])),
+        parameters=parameters,
+        tokens=fed,
         epochs=Estimate.over(tokens / limits.unique_tokens, level)
         if np.isfinite(limits.unique_tokens)
         else None,
         loss=said.first,
         recipe=_follow(recipe or {}, best, level, extrapolate),
-        binding=_binding(limits, float(sizes[0]), float(tokens[0])),
+        binding=binding,
         distance=float(fit.distance(best)[0]),
         level=level,
         provenance=fit.provenance,
         source=fit.source,
+        trouble=(*residual_trouble(fit), *(_edge_trouble(fit, best, edge) for edge in edges)),
+        cost=cost,
     )
 
 
-def _check(fit: Fit, flops: float, per_token: float, limits: Limits) -> None:
+def _at_edge(fit: Fit, size: float, tokens: float) -> tuple[float, ...]:
+    """Return the points' tokens per parameter nearest to the optimum's; nothing when within."""
+    if not fit.num_points:
+        return ()
+    used = fit.weights > 0
+    known = (fit.inputs["tokens"] / fit.inputs["parameters"])[used]
+    ratio, low, high = tokens / size, float(known.min()), float(known.max())
+    if low / _EDGE <= ratio <= high * _EDGE:
+        return ()
+    return (low,) if ratio < low else (high,)
+
+
+def _widened(
+    budget: _Budget, size: Estimate, tokens: Estimate, ratio: float
+) -> tuple[Estimate, Estimate]:
+    """Let both intervals reach the run whose tokens per parameter were measured."""
+    # The bootstrap knows the form only where runs lie; that the optimum is not at their edge is the
+    # form's word alone.
+    grid = np.linspace(*budget.log_range, _GRID)
+    fed = np.log(budget.tokens(np.exp(grid)))
+    at = float(np.interp(-np.log(ratio), grid - fed, grid))
+    near, with_it = float(np.exp(at)), float(budget.tokens(np.exp(np.array([at])))[0])
+    return (
+        Estimate(size.value, min(size.low, near), max(size.high, near)),
+        Estimate(tokens.value, min(tokens.low, with_it), max(tokens.high, with_it)),
+    )
+
+
+def _edge_trouble(fit: Fit, best: Mapping[str, Array], ratio: float) -> Trouble:
+    """Say that the best run is unlike every run that was measured."""
+    known = fit.inputs["tokens"] / fit.inputs["parameters"]
+    wanted = float(best["tokens"][0] / best["parameters"][0])
+    return Trouble(
+        kind="edge",
+        sentence=f"the best {wanted:.3g} tokens per parameter lie beyond those of the runs, "
+        f"{known.min():.3g} to {known.max():.3g}; the intervals reach to {ratio:.3g}",
+        advice="add runs with about as many tokens per parameter before believing the split",
+        columns=("parameters", "tokens"),
+    )
+
+
+def _check(fit: Fit, flops: float, cost: CostLaw, limits: Limits) -> None:
     """Refuse laws without size and tokens, and budgets that buy nothing."""
     if set(fit.law.inputs) - {"unique_tokens"} != {"parameters", "tokens"}:
         raise FitError(
             f"law {fit.law.name} has inputs {', '.join(fit.law.inputs)}; an allocation needs "
             f"parameters and tokens"
         )
-    if not (np.isfinite(flops) and flops > per_token > 0):
+    if not (np.isfinite(flops) and flops > cost.k):
         raise FitError(
             f"a budget of {flops:g} FLOP cannot train one parameter on one token",
             hint="give the budget like 1e22",
@@ -216,6 +286,7 @@ def _check(fit: Fit, flops: float, per_token: float, limits: Limits) -> None:
             f"law {fit.law.name} needs to know the unique tokens at hand",
             hint="give Limits(unique_tokens=...) (--unique-tokens)",
         )
+    refuse_blind_allocation(fit)
 
 
 def _binding(limits: Limits, size: float, tokens: float) -> tuple[str, ...]:
@@ -247,26 +318,24 @@ def _follow(
 def _best_log_sizes(law: Law, theta: Array, budget: _Budget) -> Array:
     """Return the log of the best size for each parameter set, [S]."""
     if budget.limits == Limits() and "unique_tokens" not in law.inputs:
-        return optimal_log_parameters(
-            law, theta, budget.flops, flops_per_parameter_token=budget.per_token
-        )
+        return optimal_log_parameters(law, theta, budget.flops, cost=budget.cost)
     return _search(law, theta, budget)
 
 
 def optimal_log_parameters(
-    law: Law, theta: Array, flops: float, *, flops_per_parameter_token: float = 6.0
+    law: Law, theta: Array, flops: float, *, cost: CostLaw = SIX_N_D
 ) -> Array:
     """Find the model size of least loss under a budget without limits.
 
     Closed form for sums of a power of parameters and one of tokens: G (C/c)^(beta/(alpha+beta))
-    with G = (alpha A / (beta B))^(1/(alpha+beta)); a grid and a golden-section search, all
-    parameter sets at once, for other laws.
+    with G = (alpha A / (beta B))^(1/(alpha+beta)) where compute is c N D; a grid and a
+    golden-section search, all parameter sets at once, for other laws and costs.
 
     Args:
         law: law with inputs "parameters" and "tokens".
         theta: fitted coordinates, [S, P].
         flops: budget in FLOP.
-        flops_per_parameter_token: c in C = c N D.
+        cost: what training costs.
 
     Returns:
         Log of the best parameter counts, [S].
@@ -274,14 +343,14 @@ def optimal_log_parameters(
     Source: Hoffmann et al. 2022 (arXiv 2203.15556), equation 4.
     """
     powers = law.powers
-    if set(powers) == {"parameters", "tokens"}:
+    if set(powers) == {"parameters", "tokens"} and cost.is_product:
         column = law.columns(theta)
         log_a, alpha = (column[name] for name in powers["parameters"])
         log_b, beta = (column[name] for name in powers["tokens"])
-        log_product = np.log(flops) - np.log(flops_per_parameter_token)
+        log_product = np.log(flops) - np.log(cost.k)
         found = (np.log(alpha / beta) + log_a - log_b + beta * log_product) / (alpha + beta)
         return np.broadcast_to(found[:, 0], (len(theta),))
-    return _search(law, theta, _Budget(flops, flops_per_parameter_token, Limits()))
+    return _search(law, theta, _Budget(flops, cost, Limits()))
 
 
 def _search(law: Law, theta: Array, budget: _Budget) -> Array:

@@ -6,6 +6,7 @@ import numpy as np
 
 from steelyard.errors import FitError
 from steelyard.laws.decisions.allocate import Allocation, Limits, allocate
+from steelyard.laws.decisions.cost_law import CostLaw
 from steelyard.laws.fitting.estimate import Estimate
 from steelyard.laws.fitting.fitted import Fit
 
@@ -73,7 +74,7 @@ def allocate_repeated(
         fit,
         flops,
         limits=Limits(unique_tokens=unique_tokens),
-        flops_per_parameter_token=flops_per_parameter_token,
+        cost=CostLaw(flops_per_parameter_token),
         level=level,
         extrapolate=extrapolate,
     )

@@ -19,6 +19,7 @@ __all__ = [
     "named_column",
     "positive_column",
     "positive_columns",
+    "refuse_constant",
     "refuse_rows",
 ]
 
@@ -28,6 +29,7 @@ _NOT_POSITIVE = (
 _SAME_AXIS_SD = 0.03
 """Log inputs that leave less than 3 % of spread beside a straight line do not separate two
 exponents."""
+_SAME_TARGET = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Points:
 
         Raises:
             FitError: a column is missing, of another length, or holds values that are not positive
-                and finite; there are fewer points than parameters plus two; one input is a function
-                of another in every row.
+                and finite; there are fewer points than parameters plus two; the target is the same
+                in every row; one input is a function of another in every row.
         """
         columns = check_inputs(law, inputs)
         count = len(columns[law.inputs[0]])
@@ -85,6 +87,7 @@ class Points:
                 hint="drop the rows or give each a weight >= 0",
             )
         _enough(law, int((weight > 0).sum()))
+        refuse_constant(called, goal[weight > 0])
         _separable(law, {name: column[weight > 0] for name, column in columns.items()})
         return cls(columns, goal, weight, _clusters(clusters, count))
 
@@ -270,6 +273,23 @@ def _enough(law: Law, count: int) -> None:
             f"parameter, its intervals are rough",
             SteelyardWarning,
             stacklevel=5,  # the caller of fit()
+        )
+
+
+def refuse_constant(name: str, goal: Array) -> None:
+    """Refuse a column that is the same in every row.
+
+    Args:
+        name: name of the column, for the message.
+        goal: its positive values, [n].
+
+    Raises:
+        FitError: all values are equal.
+    """
+    if np.ptp(np.log(goal)) < _SAME_TARGET:
+        raise FitError(
+            f"{name} is {goal[0]:.6g} in every row, so there is nothing to fit",
+            hint="take another column, or runs whose results differ",
         )
 
 

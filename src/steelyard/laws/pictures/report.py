@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from steelyard.errors import FitError
 from steelyard.laws.decisions.compare import Comparison
+from steelyard.laws.decisions.fit_trouble import fit_trouble
 from steelyard.laws.fitting.diagnostics import Outlier
 from steelyard.laws.fitting.estimate import NOT_DETERMINED
 from steelyard.laws.fitting.fit import Holdout, hold_out
@@ -16,7 +17,9 @@ from steelyard.laws.fitting.profile import Profile
 from steelyard.laws.fitting.wording import parameter_words
 from steelyard.laws.pictures.charts import fit_chart
 from steelyard.laws.pictures.diagnostics import compare_chart, profile_chart, residual_chart
+from steelyard.laws.pictures.look_first import look_first
 from steelyard.laws.pictures.series import MOST_DRAWN, formula_words, greek
+from steelyard.laws.tables.trouble import Trouble
 from steelyard.runs.report import Block, Cell, Chart, Column, Facts, Report, Section, Table, Text
 from steelyard.runs.wording import more_digits, number_text
 
@@ -38,6 +41,7 @@ def fit_report(
     holdout: bool = True,
     level: float = 0.8,
     profile_level: float = 0.9,
+    trouble: Sequence[Trouble] | None = None,
 ) -> Report:
     """Tell all there is to know about a fit on one page.
 
@@ -51,6 +55,7 @@ def fit_report(
         holdout: whether the largest points are left out once and predicted.
         level: probability inside bootstrap intervals and bands.
         profile_level: probability inside profile intervals.
+        trouble: what was found in the table and the fit; None to look at the fit's points.
 
     Returns:
         The report, for the terminal, JSON and HTML.
@@ -63,6 +68,7 @@ def fit_report(
     found = _profiles(fit, profile_level) if profiles else {}
     held = _hold_out(fit) if holdout else "The largest points were not left out."
     sections = [
+        *look_first(fit_trouble(fit, target) if trouble is None else trouble),
         _law(fit, target, unseen, level, held),
         _parameters(fit, found, level, profile_level),
         _freedom(fit, found),

@@ -99,6 +99,7 @@ class RunColumns(Mapping[str, Array]):
         rows: number of each row in its source, the first is 1.
         estimated: columns that hold estimates in place of counts.
         num_dropped: rows of the source left out because a number was not positive.
+        derived: what a column was computed from, by column, such as "flops / 6 parameters".
     """
 
     numbers: dict[str, Array]
@@ -108,6 +109,7 @@ class RunColumns(Mapping[str, Array]):
     rows: NDArray[np.int64]
     estimated: tuple[str, ...] = ()
     num_dropped: int = 0
+    derived: Mapping[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Array:
@@ -181,6 +183,7 @@ class RunColumns(Mapping[str, Array]):
             *self.conventions.described().items(),
         ]
         found += [("estimated", ", ".join(self.estimated))] if self.estimated else []
+        found += [("derived", f"{name} = {how}") for name, how in self.derived.items()]
         dropped = ("dropped", f"{self.num_dropped} runs without a positive number")
         return [*found, dropped] if self.num_dropped else found
 

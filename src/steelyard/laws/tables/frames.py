@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "POSITIVE",
+    "derived_size",
     "number_columns",
     "pick",
     "positive_rows",
@@ -254,6 +255,23 @@ def positive_rows(
             hint="a table needs one run per row below its heads",
         )
     return keep
+
+
+def derived_size(numbers: Mapping[str, Array]) -> dict[str, str]:
+    """Name the size that a table lacks and its FLOPs give.
+
+    Args:
+        numbers: columns, [n] each.
+
+    Returns:
+        "parameters" or "tokens" with the formula, where the other and "flops" are there.
+    """
+    pair = ("parameters", "tokens")
+    missing = [name for name in pair if name not in numbers]
+    if len(missing) != 1 or "flops" not in numbers:
+        return {}
+    other = pair[1 - pair.index(missing[0])]
+    return {missing[0]: f"flops / (6 {other})"}
 
 
 def refuse_flops(

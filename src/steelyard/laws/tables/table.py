@@ -15,6 +15,7 @@ from steelyard.laws.tables.conventions import ALLOWED, COLUMN_OF, UNSTATED, Conv
 from steelyard.laws.tables.files import read_frame
 from steelyard.laws.tables.frames import (
     POSITIVE,
+    derived_size,
     number_columns,
     positive_rows,
     refuse_flops,
@@ -76,6 +77,8 @@ class RunTable(RunColumns):
             source: where the runs come from; the file's name unless given.
             **columns: name in the data by the wanted name, such as `parameters="params"`; a column
                 already called parameters, tokens, samples, bytes, loss or flops needs no mention.
+                Of parameters, tokens and flops two are enough: parameters or tokens are derived
+                from 6 parameters * tokens = flops, which `facts` says.
 
         Returns:
             The table.
@@ -190,8 +193,19 @@ class RunTable(RunColumns):
         )
         keep = positive_rows(numbers, table._names, rows, source, drop_invalid)
         table = table if keep.all() else replace(table._take(keep), num_dropped=int((~keep).sum()))
+        table = table._derived()
         refuse_flops(table.numbers, table.rows, source, flops_factor)
         return table
+
+    def _derived(self) -> "RunTable":
+        """Add the tokens or parameters that FLOPs and the other of the two give."""
+        found = derived_size(self.numbers)
+        added = {
+            name: self.numbers["flops"]
+            / (6 * self.numbers["tokens" if name == "parameters" else "parameters"])
+            for name in found
+        }
+        return replace(self, numbers={**self.numbers, **added}, derived=found)
 
     def to_counts(
         self,
@@ -290,6 +304,7 @@ class RunTable(RunColumns):
             rows=np.arange(1, 1 + sum(table.num_runs for table in tables)),
             estimated=tuple(dict.fromkeys(name for table in tables for name in table.estimated)),
             num_dropped=sum(table.num_dropped for table in tables),
+            derived={name: how for table in tables for name, how in table.derived.items()},
         )
 
 

@@ -11,7 +11,7 @@ from steelyard.errors import FitError
 from steelyard.laws.decisions.optima.valley import Edge, Method, curve_noise, valleys
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.fitting.estimate import Estimate
-from steelyard.laws.fitting.points import check_positive, positive_columns
+from steelyard.laws.fitting.points import check_positive, positive_columns, refuse_constant
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["BudgetMinimum", "IsoFlop", "isoflop"]
@@ -241,6 +241,7 @@ def _columns(points: Mapping[str, ArrayLike], factor: float) -> dict[str, Array]
         )
     names = ("parameters", "loss", "flops", "tokens")
     columns = positive_columns({name: points[name] for name in names if name in points})
+    refuse_constant("loss", columns["loss"])
     columns.setdefault("flops", factor * columns["parameters"] * columns.get("tokens", np.ones(1)))
     columns.setdefault("tokens", columns["flops"] / factor / columns["parameters"])
     return columns
