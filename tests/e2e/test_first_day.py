@@ -39,8 +39,25 @@ def home(tmp_path, monkeypatch):
     rows[:, 2] = ((1.7 + 410 / tokens**0.28) * noise).ravel()
     lines = [",".join(map(repr, map(float, row))) for row in rows]
     (folder / "flat.csv").write_text("\n".join(["parameters,tokens,loss", *lines]) + "\n")
+    (folder / "curves.csv").write_text(curves())
     (folder / "twice.csv").write_text("parameters,tokens,loss,loss\n1e7,1e9,3.5,3.6\n")
     return tmp_path
+
+
+def curves():
+    """Three loss curves of 400 steps that fall with their rate."""
+    step = np.arange(60, 400, 10)
+    rates = {
+        "constant": np.full(34, 1e-3),
+        "cosine": 5.5e-4 + 4.5e-4 * np.cos(np.pi * step / 400),
+        "two": np.where(step < 200, 1e-3, 2e-4),
+    }
+    lines = [
+        f"{name},{at},{rate},{2.5 + 4 / at**0.6 - 60 * (1e-3 - rate) * at / 400}"
+        for name, column in rates.items()
+        for at, rate in zip(step, column, strict=True)
+    ]
+    return "\n".join(["schedule,step,lr,loss", *lines]) + "\n"
 
 
 def run(words, width, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from steelyard import laws
 from steelyard.errors import CatalogError, FitError
 from steelyard.laws.forms.powers import monomial, powers
-from steelyard.laws.forms.schedules.schedule import predict_curve
+from steelyard.laws.forms.schedules.curves import predict_curve
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 from steelyard.laws.registry import require_same_conventions
 from steelyard.laws.tables.conversions import CHINCHILLA_EMBEDDING_SCALE, estimated_embedding

@@ -10,13 +10,14 @@ from steelyard.errors import FitError
 from steelyard.laws.decisions.best_schedule import best_schedule, final_loss, rival_schedules
 from steelyard.laws.fitting.bootstrap import Bootstrap
 from steelyard.laws.forms.powers import power_law
-from steelyard.laws.forms.schedules.schedule import (
+from steelyard.laws.forms.schedules import multipliers
+from steelyard.laws.forms.schedules.curves import (
     Curve,
     cooldown_gain,
     fit_curves,
-    multi_power,
     predict_curve,
 )
+from steelyard.laws.forms.schedules.schedule import multi_power
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates, collect_drops
 
 SHARED = (
@@ -91,7 +92,7 @@ def test_every_step_alone_is_exact():
     loss = np.exp(law.predict(law.coordinates(PUBLISHED)[None], inputs))[0]
     np.testing.assert_allclose(loss, exact(PUBLISHED, rates.rates, [30, 300, 399]), rtol=1e-12)
     drops = collect_drops([rates], np.ones(1), np.array([399.0]), growth=1.0)
-    assert len(drops.size) == 19 + 159
+    assert len(drops.size) == 19 + 160
     assert drops.size.sum() == pytest.approx(rates.rates[0] - rates.rates[-1], abs=1e-15)
 
 
@@ -171,7 +172,10 @@ def test_fixed_parameters_stay_fixed_in_predictions(fitted):
     assert same == pytest.approx(
         predict_curve(fitted, RATES["wsd_20000_24000"], [23000]).value, abs=2e-3
     )
-    assert best_schedule(held, 6000, PEAK, warmup=WARMUP, iterations=20).gain >= 0
+    found = best_schedule(held, 6000, PEAK, warmup=WARMUP, iterations=20)
+    assert found.loss == pytest.approx(
+        exact({**PUBLISHED, **held.params, **law.fixed}, found.rates.rates, [5999])[0], abs=1e-9
+    )
     with pytest.raises(FitError, match="per group"):
         predict_curve(
             laws.Fit(law=law.grouped(("L0",), ("a",)), theta=held.theta, samples=held.samples),
@@ -190,7 +194,8 @@ def test_fit_survives_json(fitted):
 def test_published_parameters_reproduce_the_published_error():
     errors, fits = [], []
     for name, (step, rate, loss) in measured(8).items():
-        np.testing.assert_allclose(RATES[name].at(step), rate, atol=1e-11)
+        # The authors' cooldowns reach their last rate one step earlier than ours.
+        np.testing.assert_allclose(RATES[name].at(step), rate, atol=3 * PEAK / 4000)
         if name not in TRAINED:
             said = exact(PUBLISHED, RATES[name].rates, step.astype(int))
             errors.append(np.abs(said - loss).mean())
@@ -213,12 +218,29 @@ def test_three_curves_predict_the_others_and_beat_chinchilla_in_steps():
     assert errors[0] < 0.006 and errors[1] > 3 * errors[0]
 
 
+def test_intervals_hold_most_of_the_unseen_curves_and_their_ends():
+    data = measured(8)
+    curves = [Curve(rates=RATES[name], step=data[name][0], loss=data[name][2]) for name in TRAINED]
+    fitted = fit_curves(curves, bootstrap=Bootstrap(count=8))
+    held, ends = [], []
+    for name in sorted(set(data) - set(TRAINED)):
+        said = predict_curve(fitted, RATES[name], data[name][0])
+        inside = (said.low <= data[name][2]) & (data[name][2] <= said.high)
+        held.append(inside.mean())
+        ends.append(inside[-1])
+    assert fitted.drift_source == "holdout" and fitted.drift < 0.5
+    assert np.mean(held) > 0.7 and np.mean(ends) >= 0.75
+
+
 def test_best_schedule_falls_and_beats_its_rivals(fitted):
     found = best_schedule(fitted, 12000, PEAK, warmup=WARMUP, final=0.05, iterations=200)
     body = found.rates.rates[WARMUP:]
     assert found.rates.steps == 12000 and (np.diff(body) <= 0).all()
     assert body.max() <= PEAK * (1 + 1e-12) and body.min() >= 0.05 * PEAK * (1 - 1e-9)
-    assert found.gain > 1e-4 and found.loss < min(found.rivals.values())
+    # Under the fitted law it wins by construction; the law the curves came from may disagree.
+    rivals = rival_schedules(12000, PEAK, warmup=WARMUP, final=0.05)
+    truth = {name: exact(PUBLISHED, item.rates, [11999])[0] for name, item in rivals.items()}
+    assert exact(PUBLISHED, found.rates.rates, [11999])[0] < min(truth.values())
     assert found.loss == pytest.approx(
         exact({**fitted.params}, found.rates.rates, [11999])[0], abs=1e-9
     )
@@ -245,9 +267,6 @@ def test_final_loss_gradient_equals_finite_differences():
     [
         (lambda: LearningRates(np.array([1.0, -1.0])), "step 1 has -1"),
         (lambda: LearningRates(np.zeros(5)), "not all zero"),
-        (lambda: LearningRates.trapezoid(100, 1.0, 50, 0.6), "does not fit"),
-        (lambda: LearningRates.trapezoid(100, 1.0, 0, 0.2, "exponential"), "cannot end at 0"),
-        (lambda: LearningRates.constant(10, 1.0, 10), "cannot hold"),
         (lambda: LearningRates.two_stage(10, 1.0, 0.5, 10), "must lie between"),
         (lambda: multi_power(()), "at least one schedule"),
         (
@@ -280,7 +299,15 @@ def test_laws_that_know_no_schedule_are_refused():
     assert isinstance(flat.law, laws.Law)
 
 
-def test_rates_from_a_function_and_cut():
-    rates = LearningRates.of(lambda step: 1 - step / 10, 10, 2.0)
+def test_rates_are_peak_times_multipliers_and_cut():
+    rates = LearningRates.trapezoid(50, 2.0, 5, 0.3, "linear")
+    assert (
+        rates.rates == 2.0 * multipliers.trapezoid(50, warmup=5, cooldown=15, shape="linear")
+    ).all()
     assert rates.peak == 2.0 and rates.until(4).steps == 4
-    assert rates.at([0, 5]) == pytest.approx([2.0, 1.0])
+    assert rates.at([0, 5]) == pytest.approx([0.4, 2.0])
+
+
+def test_a_warm_up_as_long_as_the_run_leaves_nothing_to_search(fitted):
+    with pytest.raises(FitError, match="no step to search"):
+        best_schedule(fitted, 100, PEAK, warmup=100)

@@ -41,9 +41,9 @@ def test_account_equals_a_walk_over_tokens():
 def test_branch_without_checkpoint_replays_from_the_earlier_one():
     plan = plan_study([1e6], [10, 20, 30], cooldown=0.2, method="branch", checkpoint_tokens=5e6)
     first, second, last = plan.sizes[0].branches
-    assert (first.start_tokens, first.replayed_tokens) == (8e6, 3e6)
-    assert (second.start_tokens, second.replayed_tokens) == (16e6, 1e6)
-    assert last.replayed_tokens == 0
+    assert (first.start, first.replayed) == (8e6, 3e6)
+    assert (second.start, second.replayed) == (16e6, 1e6)
+    assert last.replayed == 0
     assert plan.sizes[0].replayed_flops == 6e6 * 4e6
     assert plan.flops == 6e6 * (24e6 + 12e6 + 4e6)
 

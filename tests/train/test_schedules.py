@@ -1,49 +1,64 @@
-import math
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from steelyard.config import convert, to_plain
 from steelyard.errors import ConfigError
-from steelyard.train import schedules
+from steelyard.laws.forms.schedules import multipliers
+from steelyard.laws.forms.schedules.schedule_rates import LearningRates
+from steelyard.train.config import TrainConfig
+from steelyard.train.schedules import for_config
+from steelyard.train.session import Session
 
 
-def test_trapezoid_rises_stays_and_falls_as_one_minus_the_root():
-    rate = schedules.trapezoid(100, warmup=10, cooldown=20)
-    assert rate(0) == 0.1 and rate(9) == 1 and rate(79) == 1
-    assert rate(80) == 1 - math.sqrt(1 / 21)
-    assert rate(99) == 1 - math.sqrt(20 / 21)
-    assert rate(100) == 0
-
-
-def test_cosine_ends_at_its_final_value():
-    rate = schedules.cosine(100, warmup=10)
-    assert rate(10) == 1 and rate(55) == pytest.approx(0.55) and rate(100) == pytest.approx(0.1)
-
-
-@given(st.integers(1, 400), st.data())
-def test_multipliers_are_positive_within_the_run_and_never_rise_after_the_warm_up(total, data):
-    warmup = data.draw(st.integers(0, total))
-    cooldown = data.draw(st.integers(0, total - warmup))
-    shape = data.draw(st.sampled_from(["1-sqrt", "linear"]))
-    rate = schedules.trapezoid(total, warmup=warmup, cooldown=cooldown, shape=shape)
-    values = [rate(step) for step in range(total)]
-    assert all(0 < value <= 1 for value in values)
-    assert values[warmup:] == sorted(values[warmup:], reverse=True)
-    assert values[: total - cooldown] == [
-        schedules.constant(total, warmup=warmup)(step) for step in range(total - cooldown)
-    ]
-
-
-def test_linear_lies_above_one_minus_the_root():
-    linear, root = (
-        schedules.trapezoid(50, cooldown=30, shape=shape) for shape in ("linear", "1-sqrt")
+@pytest.mark.parametrize(
+    ("schedule", "cooldown", "same"),
+    [
+        ("1-sqrt", 5, LearningRates.trapezoid(20, 3e-3, 4, 0.25)),
+        ("linear", 5, LearningRates.trapezoid(20, 3e-3, 4, 0.25, "linear")),
+        ("1-sqrt", 0, LearningRates.constant(20, 3e-3, 4)),
+        ("cosine", 0, LearningRates.cosine(20, 3e-3, 4)),
+    ],
+)
+def test_a_run_follows_the_rates_a_law_is_told(config, source, schedule, cooldown, same):
+    run = replace(
+        config,
+        steps=20,
+        warmup_steps=4,
+        cooldown_steps=cooldown,
+        schedule=schedule,
+        learning_rate=3e-3,
+        checkpoint_at=(),
     )
-    assert all(linear(step) > root(step) for step in range(20, 50))
+    session = Session(run, source)
+    assert [session.rate(step) for step in range(20)] == same.rates.tolist()
 
 
-@pytest.mark.parametrize("arguments", [(0, 0, 0), (10, 6, 5), (10, -1, 0)])
-def test_lengths_that_do_not_fit_are_refused(arguments):
-    total, warmup, cooldown = arguments
-    with pytest.raises(ConfigError, match="cannot hold"):
-        schedules.trapezoid(total, warmup=warmup, cooldown=cooldown)
+def test_a_trapezoid_of_no_cooldown_is_constant(config):
+    flat = for_config(replace(config, steps=9, warmup_steps=2, cooldown_steps=0, checkpoint_at=()))
+    assert (flat == multipliers.constant(9, warmup=2)).all()
+
+
+def test_a_run_follows_multipliers_of_its_own(config, source):
+    own = tuple(multipliers.trapezoid(9, warmup=2, cooldown=4, shape="1-square").tolist())
+    run = replace(
+        config,
+        steps=9,
+        warmup_steps=0,
+        cooldown_steps=0,
+        checkpoint_at=(),
+        schedule=own,
+        learning_rate=0.5,
+    )
+    assert [Session(run, source).rate(step) for step in range(9)] == [0.5 * x for x in own]
+    for wrong in ({"steps": 10}, {"warmup_steps": 1}, {"schedule": (0.0,) * 9}):
+        with pytest.raises(ConfigError, match="multipliers for"):
+            replace(run, **wrong)
+    with pytest.raises(ConfigError, match="multipliers for"):
+        replace(run, schedule=(1.5, *own[1:]))
+
+
+def test_a_recipe_may_hold_multipliers(config):
+    plain = to_plain(replace(config, steps=3, warmup_steps=0, cooldown_steps=0, checkpoint_at=()))
+    read = convert(plain | {"schedule": [1, 0.5, 0.25]}, TrainConfig)
+    assert read.schedule == (1, 0.5, 0.25)

@@ -5,13 +5,13 @@ from steelyard.laws.decisions.debug_run import debug_run
 from steelyard.laws.forms.learning_curves.best_over_sizes import best_over_sizes
 from steelyard.laws.forms.learning_curves.curve_laws import smooth_transition
 from steelyard.laws.forms.learning_curves.learning_curve import fit_learning_curve
-from steelyard.laws.forms.schedules.schedule import (
+from steelyard.laws.forms.schedules.curves import (
     Curve,
     cooldown_gain,
     fit_curves,
-    multi_power,
     predict_curve,
 )
+from steelyard.laws.forms.schedules.schedule import multi_power
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 __all__ = [

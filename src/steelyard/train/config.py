@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.catalog.architecture import Architecture
-from steelyard.errors import require
+from steelyard.errors import ConfigError, require
 
 __all__ = ["TrainConfig"]
 
@@ -24,7 +24,9 @@ class TrainConfig:
         warmup_steps: steps of linear warm-up from 0.
         cooldown_steps: last steps in which the rate falls to 0; 0 leaves it constant.
         schedule: form of the schedule; "1-sqrt" and "linear" are shapes of the cooldown, "cosine"
-            decays over the whole run to 10 %.
+            decays over the whole run to 10 %. A multiplier of the peak for every step, each in [0,
+            1], is a schedule of one's own, such as one that `laws.best_schedule` found; it has its
+            warm-up and cooldown in itself.
         weight_decay: decoupled decay of matrices; vectors (norms, biases) have none.
         betas: decay of AdamW's two moments.
         clip: largest global gradient norm; 0 turns clipping off.
@@ -48,7 +50,7 @@ class TrainConfig:
     learning_rate: float
     warmup_steps: int = 0
     cooldown_steps: int = 0
-    schedule: Literal["1-sqrt", "linear", "cosine"] = "1-sqrt"
+    schedule: Literal["1-sqrt", "linear", "cosine"] | tuple[float, ...] = "1-sqrt"
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
@@ -77,6 +79,8 @@ class TrainConfig:
                 for name in (*amounts, "weight_decay", "clip")
             },
         )
+        if not isinstance(self.schedule, str):
+            self._check_multipliers(self.schedule)
         ascending = sorted({step for step in self.checkpoint_at if 0 < step <= self.steps})
         room = self.steps - self.warmup_steps
         require(
@@ -105,6 +109,17 @@ class TrainConfig:
                 f"ascending steps from 1 to {self.steps}",
             ),
         )
+
+    def _check_multipliers(self, own: tuple[float, ...]) -> None:
+        """Refuse a schedule of one's own that is not one number per step."""
+        is_whole = len(own) == self.steps and all(0 <= item <= 1 for item in own) and any(own)
+        if not is_whole or self.warmup_steps or self.cooldown_steps:
+            raise ConfigError(
+                f"a schedule of {len(own)} multipliers for {self.steps} steps, "
+                f"{self.warmup_steps} of warm-up and {self.cooldown_steps} of cooldown",
+                hint="give one number in [0, 1] for every step, not all 0, and leave warmup_steps "
+                "and cooldown_steps at 0: the multipliers hold both",
+            )
 
     @property
     def tokens_per_step(self) -> int:

@@ -121,7 +121,7 @@ class Session:
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
-        return self.config.learning_rate * self._schedule(step)
+        return self.config.learning_rate * float(self._schedule[step])
 
     def step(self) -> tuple[float, float]:
         """Train one step on the batch of its number.

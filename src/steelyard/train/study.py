@@ -6,36 +6,24 @@ lengths cost T_k (1 - c) + c (T_1 + ... + T_k) steps instead of their sum.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from steelyard.errors import ConfigError
+from steelyard.laws.decisions.branches import Branch, trained_in_all
 from steelyard.train.config import TrainConfig
 from steelyard.train.result import Progress, TrainResult
 from steelyard.train.source import TokenSource
 
-__all__ = ["Branch", "branches", "ladder_tokens", "run_ladder_rung"]
+__all__ = ["branches", "ladder_tokens", "run_ladder_rung"]
 
 _MIN_COOLDOWN_STEPS = 10
 Launch = Callable[[TrainConfig, Path, Path | None], TrainResult]
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One training length of a rung.
-
-    Attributes:
-        steps: steps of the branch's model, trunk included.
-        start: step of the trunk at which the branch begins.
-    """
-
-    steps: int
-    start: int
-
-
 def branches(
     cooldown_at: list[int], *, cooldown_fraction: float = 0.2, warmup_steps: int = 0
-) -> list[Branch]:
+) -> list[Branch[int]]:
     """Place the branches of a rung.
 
     Args:
@@ -45,7 +33,7 @@ def branches(
         warmup_steps: branches may not start before the warm-up ends.
 
     Returns:
-        Branches by ascending length.
+        Branches by ascending length, in whole steps.
 
     Raises:
         ConfigError: no length, a fraction outside (0, 1], or a length too short for its warm-up and
@@ -79,9 +67,7 @@ def ladder_tokens(
     placed = branches(
         cooldown_at, cooldown_fraction=cooldown_fraction, warmup_steps=config.warmup_steps
     )
-    return config.tokens_per_step * (
-        placed[-1].start + sum(branch.steps - branch.start for branch in placed)
-    )
+    return config.tokens_per_step * round(trained_in_all(placed))
 
 
 def run_ladder_rung(
@@ -128,18 +114,18 @@ def run_ladder_rung(
     if starts:
         run(replace(constant, steps=starts[-1], checkpoint_at=starts), trunk, None)
     # At least 6 digits, so that a folder keeps its name when another call asks for longer runs.
-    width = max(6, len(str(placed[-1].steps)))
+    width = max(6, len(str(placed[-1].length)))
     results = []
     for branch in placed:
         begin = trunk / f"step-{branch.start:08d}.safetensors" if branch.start else None
         cooled = replace(
             constant,
-            steps=branch.steps,
-            cooldown_steps=branch.steps - branch.start,
+            steps=branch.length,
+            cooldown_steps=branch.length - branch.start,
             checkpoint_at=(),
             eval_every=0,
         )
-        folder = directory / f"cooldown-{branch.steps:0{width}d}"
+        folder = directory / f"cooldown-{branch.length:0{width}d}"
         results.append(run(cooled, folder, begin))
     return results
 

@@ -2,6 +2,7 @@
 
 import cyclopts
 
+from steelyard.cli.laws.curves import schedule, study
 from steelyard.cli.laws.decide import allocate, next_cell, predict, registry, theory
 from steelyard.cli.laws.fitting import compare, fit, isoflop
 from steelyard.cli.laws.foresee import forecast
@@ -13,5 +14,17 @@ app = cyclopts.App(
     "In Python, `steelyard.laws` holds the same verbs, and a module per further question: "
     f"{', '.join(QUESTIONS)}.",
 )
-for verb in (fit, compare, forecast, predict, allocate, next_cell, isoflop, registry, theory):
+for verb in (
+    fit,
+    compare,
+    forecast,
+    predict,
+    allocate,
+    next_cell,
+    isoflop,
+    study,
+    schedule,
+    registry,
+    theory,
+):
     app.command(verb, name="next" if verb is next_cell else verb.__name__)

@@ -8,6 +8,7 @@ import numpy as np
 from steelyard.errors import FitError
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
+from steelyard.laws.forms.schedules import multipliers
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
 __all__ = ["BestSchedule", "best_schedule", "final_loss", "rival_schedules"]
@@ -74,7 +75,8 @@ def best_schedule(
         The schedule, its loss and those of its rivals.
 
     Raises:
-        FitError: the law does not know schedules, or the peak or final is out of range.
+        FitError: the law does not know schedules, the peak or final is out of range, or the warm-up
+            takes the whole run.
 
     Source: Luo et al. 2025 (Multi-Power Law, ICLR), section 5: the optimized schedule; projected
         gradient instead of Adam.
@@ -84,6 +86,11 @@ def best_schedule(
             f"law {fit.law.name}, peak {peak:g}, final {final:g}: a schedule is searched under "
             f"the multi-power law",
             hint="fit with fit_curves; the peak is positive, final lies in 0..1",
+        )
+    if not 0 <= warmup < steps:
+        raise FitError(
+            f"a run of {steps} steps with {warmup} of warm-up leaves no step to search",
+            hint="the warm-up is shorter than the run",
         )
     params = {**fit.law.fixed, **fit.params}
     rivals = rival_schedules(steps, peak, warmup=warmup, final=final)
@@ -187,7 +194,7 @@ class _Search:
     def of(
         cls, params: dict[str, float], steps: int, peak: float, warmup: int, final: float
     ) -> "_Search":
-        body = len(LearningRates.constant(steps, peak, warmup).rates) - warmup
+        body = steps - warmup
         far = np.rint(
             _SINGLE
             * _GROWTH
@@ -200,7 +207,7 @@ class _Search:
             params,
             peak,
             final,
-            np.linspace(0.0, peak, warmup),
+            peak * multipliers.constant(steps, warmup=warmup)[:warmup],
             np.diff(ends)[::-1].astype(np.float64),
         )
 

@@ -8,34 +8,14 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from steelyard.errors import ConfigError, InfeasibleError
+from steelyard.laws.decisions.branches import Branch, trained_in_all
 from steelyard.laws.fitting.estimate import normal
 from steelyard.laws.fitting.fitted import Fit
 from steelyard.laws.fitting.terms import Array
 
-__all__ = ["SizeStudy", "StudyPlan", "StudyRun", "branch_tokens", "cheapest_study", "plan_study"]
+__all__ = ["SizeStudy", "StudyPlan", "branch_tokens", "cheapest_study", "plan_study"]
 
 Method = Literal["cosine", "branch"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyRun:
-    """One length of a study: a cooldown from a checkpoint of the trunk, or a run of its own.
-
-    Attributes:
-        tokens: tokens of the whole length, D.
-        start_tokens: tokens at which the cooldown begins; 0 for a run of its own.
-        replayed_tokens: tokens between the nearest earlier checkpoint and the start, trained again
-            at the trunk's rate.
-    """
-
-    tokens: float
-    start_tokens: float
-    replayed_tokens: float
-
-    @property
-    def trained_tokens(self) -> float:
-        """Tokens this branch trains itself, the trunk's not counted."""
-        return self.tokens - self.start_tokens + self.replayed_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,33 +25,34 @@ class SizeStudy:
     Attributes:
         parameters: model size N.
         method: "branch" for one trunk with cooldowns, "cosine" for a run per length.
-        trunk_tokens: length of the constant-rate run; 0 for cosine.
-        branches: one per length, ascending.
+        branches: one per length, ascending, in tokens.
         flops_per_token: training FLOP per token of this size.
     """
 
     parameters: float
     method: Method
-    trunk_tokens: float
-    branches: tuple[StudyRun, ...]
+    branches: tuple[Branch[float], ...]
     flops_per_token: float
+
+    @property
+    def trunk_tokens(self) -> float:
+        """Length of the constant-rate run; 0 for cosine."""
+        return max(branch.start for branch in self.branches)
 
     @property
     def flops(self) -> float:
         """Training FLOP of the trunk and all branches."""
-        return self.flops_per_token * (
-            self.trunk_tokens + sum(branch.trained_tokens for branch in self.branches)
-        )
+        return self.flops_per_token * trained_in_all(self.branches)
 
     @property
     def cosine_flops(self) -> float:
         """Training FLOP of one run per length."""
-        return self.flops_per_token * sum(branch.tokens for branch in self.branches)
+        return self.flops_per_token * sum(branch.length for branch in self.branches)
 
     @property
     def replayed_flops(self) -> float:
         """FLOP spent because a branch found no checkpoint where it starts."""
-        return self.flops_per_token * sum(branch.replayed_tokens for branch in self.branches)
+        return self.flops_per_token * sum(branch.replayed for branch in self.branches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +82,7 @@ class StudyPlan:
 
     def cells(self) -> tuple[Array, Array]:
         """Return model sizes and token counts of every annealed loss the study yields, [n] each."""
-        rows = [(size.parameters, branch.tokens) for size in self.sizes for branch in size.branches]
+        rows = [(size.parameters, branch.length) for size in self.sizes for branch in size.branches]
         sizes, tokens = np.array(rows, dtype=np.float64).T
         return sizes, tokens
 
@@ -137,7 +118,7 @@ def branch_tokens(tokens: Sequence[float], cooldown: float) -> float:
             f"lengths {tuple(tokens)} with a cooldown of {cooldown:g}: lengths are positive and "
             f"the cooldown a fraction, 0..1"
         )
-    return max(tokens) * (1 - cooldown) + cooldown * sum(tokens)
+    return trained_in_all([Branch(length, length * (1 - cooldown)) for length in tokens])
 
 
 def plan_study(
@@ -241,17 +222,12 @@ def _size_study(
     last = max(starts) if starts else 0.0
     at = starts or [0.0] * len(lengths)
     branches = tuple(
-        StudyRun(
-            tokens=length,
-            start_tokens=start,
-            replayed_tokens=start % apart if apart and start != last else 0.0,
-        )
+        Branch(length, start, start % apart if apart and start != last else 0.0)
         for length, start in zip(lengths, at, strict=True)
     )
     return SizeStudy(
         parameters=size,
         method="branch" if starts else "cosine",
-        trunk_tokens=last,
         branches=branches,
         flops_per_token=per_token,
     )
