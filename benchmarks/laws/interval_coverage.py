@@ -157,7 +157,7 @@ def _measure(cell: tuple[str, str, bool]) -> Coverage:
         lambda random: generator.table(kind, random),
         intervals,
         truth,
-        6 if quick else _TABLES,
+        5 if quick else _TABLES,
         _LEVEL,
         seed=_DEVELOPED_SEED if quick else _KEPT_ASIDE_SEED,
     )
