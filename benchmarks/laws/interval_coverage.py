@@ -9,7 +9,8 @@ interval, which the page of the room recommends.
 
 Estimators were developed on the seed that `quick` uses; the full run draws from another one. With
 `quick`, few tables are drawn per cell, so bars lie two binomial errors wider. A cell's coverage is
-the mean over the parameters of the law.
+the mean over the parameters of the law. Two cells of the rectified law lie above .95, by less than
+a binomial error.
 """
 
 import multiprocessing
@@ -156,7 +157,7 @@ def _measure(cell: tuple[str, str, bool]) -> Coverage:
         lambda random: generator.table(kind, random),
         intervals,
         truth,
-        6 if quick else _TABLES,
+        5 if quick else _TABLES,
         _LEVEL,
         seed=_DEVELOPED_SEED if quick else _KEPT_ASIDE_SEED,
     )

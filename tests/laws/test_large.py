@@ -43,7 +43,8 @@ def test_one_step_reaches_the_optimum_of_the_same_draws():
     study = Study(LAW, Points.checked(LAW, points, target, None), 1e-3)
     theta, _, _ = study.optimum(LAW.start_grid())
     problem = study.problem()
-    weights = np.random.default_rng(0).multinomial(1500, np.full(1500, 1 / 1500), 60) * 1.0
+    weights = np.random.default_rng(0).multinomial(1500, np.full(1500, 1 / 1500), 60)
+    weights = weights.astype(np.float64)
     full = minimize(replace(problem, weights=weights), np.tile(theta, (60, 1)), far=False).theta
     steps = large.newton_bootstrap(
         problem, theta, np.tile(problem.center, (60, 1)), lambda count: (weights, problem.target)
