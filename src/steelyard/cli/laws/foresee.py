@@ -1,18 +1,21 @@
 """`steelyard laws forecast`: several forms at once, with an interval that their record demands."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard.cli.following import say_next
 from steelyard.cli.laws.options import FLAG, MANY, TableOptions, dump, numbers, pairs
+from steelyard.cli.laws.pages import right, table_page
 from steelyard.errors import ConfigError
+from steelyard.runs.report import Column, Report
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
     from steelyard.laws.decisions.forecasting.forecast import EnsembleForecast
-    from steelyard.runs.report import Report
+    from steelyard.laws.tables.trouble import Trouble
 
 __all__ = ["forecast"]
 
@@ -46,6 +49,7 @@ def forecast(
     """
     from steelyard.laws.decisions.forecasting.forecast import ensemble
     from steelyard.laws.forms.named import law_named
+    from steelyard.laws.tables.table_trouble import table_trouble
 
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
@@ -59,31 +63,39 @@ def forecast(
     chosen = [law_named(name) for name in names] or None
     found = ensemble(points, target, chosen, along=along)
     said = found.predict(run, level)
+    trouble = table_trouble(points, target, tuple(found.rolling.inputs))
     if json:
         known = {"run": run, **asdict(said), "separating": found.separating()}
-        print(dump(known | {"provenance": "fitted", "source": points.source}))
+        known |= {"provenance": "fitted", "source": points.source}
+        print(dump(known | {"trouble": [asdict(item) for item in trouble]}))
     else:
-        _page(run, said, found.separating(), points.source).print()
+        _page(run, said, found.separating(), points.source, trouble).print()
         say_next("laws", "compare", file, *(table or TableOptions()).words())
 
 
 def _page(
-    run: dict[str, float], said: "EnsembleForecast", separating: dict[str, float], source: str
-) -> "Report":
+    run: dict[str, float],
+    said: "EnsembleForecast",
+    separating: dict[str, float],
+    source: str,
+    trouble: "Sequence[Trouble]",
+) -> Report:
     """Show the forecast, its forms, and what would tell them apart."""
-    from steelyard.runs.report import Column, Report, Section, Table, Text
-
     value, low, high = (float(end[0]) for end in (said.value, said.low, said.high))
-    heads = [
-        Column("form"),
-        *(Column(word, align="right") for word in ("weight", "forecast", "error beyond cuts")),
-        Column("on this machine"),
-    ]
-    notes = "\n".join(f"- {note}" for note in _notes(said, separating))
-    table = Table(heads, _rows(said), f"Carried by {said.carried_by}; provenance fitted.")
-    title = f"Forecast {value:.5g}, {100 * said.level:.0f} % interval {low:.5g} to {high:.5g}"
-    named = ", ".join(f"{name} {number:.4g}" for name, number in run.items())
-    return Report(named, source, [Section(title, [table, Text(notes)])])
+    return table_page(
+        ", ".join(f"{name} {number:.4g}" for name, number in run.items()),
+        source,
+        f"Forecast {value:.5g}, {100 * said.level:.0f} % interval {low:.5g} to {high:.5g}",
+        [
+            Column("form"),
+            *right("weight", "forecast", "error beyond cuts"),
+            Column("on this machine"),
+        ],
+        _rows(said),
+        f"Carried by {said.carried_by}; provenance fitted.",
+        _notes(said, separating),
+        trouble,
+    )
 
 
 def _rows(said: "EnsembleForecast") -> list[list[Any]]:
