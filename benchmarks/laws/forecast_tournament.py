@@ -38,6 +38,7 @@ ASIDE = ("convnet-zoo", "gemstones", "opt-curves")
 _CUTS = 5
 _QUICK = 8
 _MANY_TARGETS = 10
+_PEER_S = 30.0
 _Key = tuple[str, str]
 
 _KIN = {
@@ -190,7 +191,7 @@ def _peer(found: list[Answer], quick: bool) -> list[Check]:
         by_table.setdefault(table_of(item), []).append(item)
     middle = [items[len(items) // 2] for items in by_table.values()]
     middle = middle[:_QUICK] if quick else middle
-    said = _simple_scaling.forecasts([_question(item.case) for item in middle])
+    said = _simple_scaling.forecasts([_question(item.case) for item in middle], _PEER_S)
     if said is None:
         print("checks against pip simple-scaling-laws left out: it is not installed")
         return []
@@ -221,7 +222,8 @@ def _question(case: Case) -> dict[str, object]:
     return {
         "inputs": {name: column[case.known].tolist() for name, column in table.inputs.items()},
         "loss": table.loss[case.known].tolist(),
-        "runs": [str(label) for label in table.runs[case.known]],
+        # The peer takes a run to be of one size and amount of data, which a checkpoint is too.
+        "runs": [str(row) for row in np.flatnonzero(case.known)],
         "at": {name: column[case.asked].tolist() for name, column in table.inputs.items()},
         "level": 0.8,
     }
