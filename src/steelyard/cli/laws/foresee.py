@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard.cli.following import say_next
-from steelyard.cli.laws.options import FLAG, MANY, TableOptions, dump, numbers, pairs
-from steelyard.errors import ConfigError
+from steelyard.cli.laws.options import FLAG, MANY, TableOptions, asked_run, dump
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
@@ -49,13 +48,7 @@ def forecast(
 
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
-    strange = [name for name in pairs(at, "--at", "NAME=NUMBER") if name not in points]
-    if strange:
-        raise ConfigError(
-            f"--at names {strange[0]}, which is no column of {file.name}",
-            hint=f"columns: {', '.join(points)}",
-        )
-    run = numbers(at, "--at")
+    run = asked_run(at, points, file)
     chosen = [law_named(name) for name in names] or None
     found = ensemble(points, target, chosen, along=along)
     said = found.predict(run, level)

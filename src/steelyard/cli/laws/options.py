@@ -23,6 +23,7 @@ __all__ = [
     "MANY",
     "LawOptions",
     "TableOptions",
+    "asked_run",
     "chart_file",
     "dump",
     "known_inputs",
@@ -252,6 +253,29 @@ def known_inputs(run: dict[str, float], asked: "Fit", option: str) -> None:
             f"{option} names {strange[0]}, which law {asked.law.name} does not read",
             hint=f"its inputs: {', '.join(asked.law.inputs)}",
         )
+
+
+def asked_run(at: tuple[str, ...], points: "RunTable", file: Path) -> dict[str, float]:
+    """Read the run of --at, which a table's own forms are asked about.
+
+    Args:
+        at: words after --at, NAME=NUMBER.
+        points: the table.
+        file: where it was read, for the message.
+
+    Returns:
+        Number by name.
+
+    Raises:
+        ConfigError: a name is no column of the table.
+    """
+    strange = [name for name in pairs(at, "--at", "NAME=NUMBER") if name not in points]
+    if strange:
+        raise ConfigError(
+            f"--at names {strange[0]}, which is no column of {file.name}",
+            hint=f"columns: {', '.join(points)}",
+        )
+    return numbers(at, "--at")
 
 
 def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
