@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard.cli.following import say_next
-from steelyard.cli.laws.options import FLAG, MANY, TableOptions, asked_run, dump
+from steelyard.cli.laws.options import FLAG, MANY, TableOptions, asked_run, dump, forms_past
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
     from steelyard.laws.decisions.forecasting.forecast import EnsembleForecast
     from steelyard.runs.report import Report
+    from steelyard.runs.track import FormPast
 
 __all__ = ["forecast"]
 
@@ -52,16 +53,22 @@ def forecast(
     chosen = [law_named(name) for name in names] or None
     found = ensemble(points, target, chosen, along=along)
     said = found.predict(run, level)
+    past = forms_past(target)
     if json:
         known = {"run": run, **asdict(said), "separating": found.separating()}
+        known["past"] = {name: asdict(item) for name, item in past.items()}
         print(dump(known | {"provenance": "fitted", "source": points.source}))
     else:
-        _page(run, said, found.separating(), points.source).print()
+        _page(run, said, found.separating(), points.source, past).print()
         say_next("laws", "compare", file, *(table or TableOptions()).words())
 
 
 def _page(
-    run: dict[str, float], said: "EnsembleForecast", separating: dict[str, float], source: str
+    run: dict[str, float],
+    said: "EnsembleForecast",
+    separating: dict[str, float],
+    source: str,
+    past: "dict[str, FormPast]",
 ) -> "Report":
     """Show the forecast, its forms, and what would tell them apart."""
     from steelyard.runs.report import Column, Report, Section, Table, Text
@@ -70,24 +77,22 @@ def _page(
     heads = [
         Column("form"),
         *(Column(word, align="right") for word in ("weight", "forecast", "error beyond cuts")),
-        Column("on this machine"),
+        Column("so far in your store"),
     ]
     notes = "\n".join(f"- {note}" for note in _notes(said, separating))
-    table = Table(heads, _rows(said), f"Carried by {said.carried_by}; provenance fitted.")
+    table = Table(heads, _rows(said, past), f"Carried by {said.carried_by}; provenance fitted.")
     title = f"Forecast {value:.5g}, {100 * said.level:.0f} % interval {low:.5g} to {high:.5g}"
     named = ", ".join(f"{name} {number:.4g}" for name, number in run.items())
     return Report(named, source, [Section(title, [table, Text(notes)])])
 
 
-def _rows(said: "EnsembleForecast") -> list[list[Any]]:
+def _rows(said: "EnsembleForecast", past: "dict[str, FormPast]") -> list[list[Any]]:
     """Return a row per form, with how it did before in this user's ledger."""
-    from steelyard.runs.track import track_record
-
     rows: list[list[Any]] = []
     for form in said.forms:
         own = f"{100 * form.error:.2f} %" if len(said.past_errors) else ""
-        past = track_record(f"laws.{form.name}").get("eval.loss", "")
-        rows.append([form.name, f"{form.weight:.2f}", f"{form.value[0]:.5g}", own, past])
+        before = str(past.get(form.name, ""))
+        rows.append([form.name, f"{form.weight:.2f}", f"{form.value[0]:.5g}", own, before])
     return rows
 
 

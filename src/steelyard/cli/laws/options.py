@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from steelyard.laws.fitting.fitted import Fit
     from steelyard.laws.tables.table import RunTable
     from steelyard.laws.tables.trouble import Trouble
+    from steelyard.runs.track import FormPast
 
 __all__ = [
     "FLAG",
@@ -26,6 +27,7 @@ __all__ = [
     "asked_run",
     "chart_file",
     "dump",
+    "forms_past",
     "known_inputs",
     "numbers",
     "pairs",
@@ -234,6 +236,20 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
             )
         found[name.strip()] = value.strip()
     return found
+
+
+def forms_past(target: str) -> "dict[str, FormPast]":
+    """Return how each form has done in the user's store, which keeps forecasts of the loss.
+
+    Args:
+        target: column that is asked about.
+
+    Returns:
+        Counts by form; none for another column than the loss.
+    """
+    from steelyard.runs.track import replay_forms
+
+    return replay_forms()[-1].past if target == "loss" else {}
 
 
 def known_inputs(run: dict[str, float], asked: "Fit", option: str) -> None:
