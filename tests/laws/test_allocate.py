@@ -5,8 +5,8 @@ import pytest
 
 from steelyard import laws
 from steelyard.errors import FitError
-from steelyard.laws.decisions.allocate import optimal_log_parameters
 from steelyard.laws.decisions.cost_law import CostLaw
+from steelyard.laws.decisions.training_budget import optimal_log_parameters
 from steelyard.laws.fitting.terms import Product
 
 BUDGET = 5.76e23

@@ -8,6 +8,7 @@ from steelyard.cli.laws.decide import allocate, next_cell, predict, registry, th
 from steelyard.cli.laws.fitting import compare, fit, isoflop
 from steelyard.cli.laws.foresee import forecast
 from steelyard.cli.laws.rates import recipe
+from steelyard.cli.laws.shrinking import shrink
 from steelyard.cli.laws.tables import curate, select
 from steelyard.laws import QUESTIONS
 
@@ -28,6 +29,7 @@ for verb in (
     isoflop,
     recipe,
     study,
+    shrink,
     schedule,
     curate,
     select,

@@ -4,14 +4,16 @@ import itertools
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard import units
 from steelyard.cli.following import say_next
+from steelyard.cli.laws.joint import answer_runs, refuse_sources
 from steelyard.cli.laws.options import (
     FLAG,
     MANY,
     LawOptions,
+    TableOptions,
     chart_file,
     dump,
     known_inputs,
@@ -75,6 +77,8 @@ def allocate(
     *,
     flops: str,
     law: LawOptions | None = None,
+    runs: Path | None = None,
+    table: TableOptions | None = None,
     max_parameters: str = "",
     max_tokens: str = "",
     unique_tokens: str = "",
@@ -88,9 +92,14 @@ def allocate(
 
     Example: steelyard laws allocate --published besiroglu2024 --flops 1e22FLOP
 
+    Example: steelyard laws allocate --runs runs.csv --flops 1e21FLOP
+
     Args:
         flops: budget, such as 1e22FLOP.
         law: which law to ask.
+        runs: table of runs in place of a law; several forms are fitted to it and weighed by how
+            well they foresaw its larger runs, as `laws forecast` does.
+        table: which columns and rows of --runs to read.
         max_parameters: largest model allowed, such as 8B.
         max_tokens: most training tokens, such as 15T.
         unique_tokens: distinct tokens at hand, for laws of repetition.
@@ -103,8 +112,8 @@ def allocate(
     """
     from steelyard import laws
 
-    options = law or LawOptions()
-    asked = options.law()
+    options, columns = law or LawOptions(), table or TableOptions()
+    refuse_sources(options, runs, columns)
     bounds = {
         "max_parameters": (max_parameters, "parameter"),
         "max_tokens": (max_tokens, "token"),
@@ -119,18 +128,18 @@ def allocate(
     named = {"batch": batch, "learning_rate": learning_rate}
     recipe = {name: source_fit(text) for name, text in named.items() if text}
     budget = units.parse(flops, "FLOP", where="--flops")
-    chosen = laws.allocate(
-        asked,
-        budget,
-        limits=laws.Limits(**given),
-        recipe=recipe,
-        cost=_cost(cost_from),
-        extrapolate=options.extrapolate,
-    )
+    asked: dict[str, Any] = {
+        "limits": laws.Limits(**given),
+        "recipe": recipe,
+        "cost": _cost(cost_from),
+        "extrapolate": options.extrapolate,
+    }
+    if runs is not None:
+        return answer_runs(columns.read(runs), budget, asked, json)
+    chosen = laws.allocate(options.law(), budget, **asked)
     trouble = tuple(dict.fromkeys((*options.trouble(), *chosen.trouble)))
     if json:
-        print(dump(asdict(chosen) | {"trouble": [asdict(item) for item in trouble]}))
-        return
+        return print(dump(asdict(chosen) | {"trouble": [asdict(item) for item in trouble]}))
     allocation_page(chosen, trouble).print()
     where = ("--accelerator", "H100-SXM5-80GB", "--count", "8", "--deadline", "10 years")
     same_law = ("--law", options.published) if options.published else ()

@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from steelyard.cli.following import say_next
-from steelyard.cli.laws.options import FLAG, MANY, TableOptions, chart_file, dump, numbers
+from steelyard.cli.laws.options import (
+    FLAG,
+    MANY,
+    TableOptions,
+    chart_file,
+    dump,
+    forms_past,
+    numbers,
+)
 from steelyard.cli.laws.pages import compare_page, fit_page, isoflop_page
 from steelyard.cli.laws.recipes import compare_by
 from steelyard.errors import ConfigError
@@ -134,6 +142,7 @@ def compare(
     found = laws.compare(points, target, chosen, along=along)
     axes = dict.fromkeys(name for form in found.forms for name in form.law.axes)
     trouble = table_trouble(points, target, tuple(axes))
+    past = forms_past(target)
     if chart is not None:
         from steelyard.laws.pictures.diagnostics import compare_chart
 
@@ -145,9 +154,10 @@ def compare(
             for form in found.forms
         ]
         said = {"best": found.best.name, "cuts": found.sizes, "forms": rows}
+        said["past"] = {name: asdict(item) for name, item in past.items()}
         print(dump(said | {"trouble": [asdict(item) for item in trouble]}))
     else:
-        compare_page(found, points.source, trouble).print()
+        compare_page(found, points.source, trouble, past).print()
         how = ("--law", found.best.name, "--out", "law.json")
         say_next("laws", "fit", file, *how, *(table or TableOptions()).words())
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard.cli.following import say_next
-from steelyard.cli.laws.options import FLAG, MANY, TableOptions, dump, numbers, pairs
+from steelyard.cli.laws.options import FLAG, MANY, TableOptions, asked_run, dump, forms_past
 from steelyard.cli.laws.pages import right, table_page
-from steelyard.errors import ConfigError
 from steelyard.runs.report import Column, Report
 from steelyard.units import pretty
 
 if TYPE_CHECKING:
     from steelyard.laws.decisions.forecasting.forecast import EnsembleForecast
     from steelyard.laws.tables.trouble import Trouble
+    from steelyard.runs.track import FormPast
 
 __all__ = ["forecast"]
 
@@ -53,60 +53,56 @@ def forecast(
 
     names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
-    strange = [name for name in pairs(at, "--at", "NAME=NUMBER") if name not in points]
-    if strange:
-        raise ConfigError(
-            f"--at names {strange[0]}, which is no column of {file.name}",
-            hint=f"columns: {', '.join(points)}",
-        )
-    run = numbers(at, "--at")
+    run = asked_run(at, points, file)
     chosen = [law_named(name) for name in names] or None
     found = ensemble(points, target, chosen, along=along)
     said = found.predict(run, level)
+    past = forms_past(target)
     trouble = table_trouble(points, target, tuple(found.rolling.inputs))
     if json:
         known = {"run": run, **asdict(said), "separating": found.separating()}
+        known["past"] = {name: asdict(item) for name, item in past.items()}
         known |= {"provenance": "fitted", "source": points.source}
         print(dump(known | {"trouble": [asdict(item) for item in trouble]}))
     else:
-        _page(run, said, found.separating(), points.source, trouble).print()
+        named = ", ".join(f"{name} {number:.4g}" for name, number in run.items())
+        _page(named, points.source, said, past, found.separating(), trouble).print()
         say_next("laws", "compare", file, *(table or TableOptions()).words())
 
 
 def _page(
-    run: dict[str, float],
-    said: "EnsembleForecast",
-    separating: dict[str, float],
+    named: str,
     source: str,
+    said: "EnsembleForecast",
+    past: "dict[str, FormPast]",
+    separating: dict[str, float],
     trouble: "Sequence[Trouble]",
 ) -> Report:
     """Show the forecast, its forms, and what would tell them apart."""
     value, low, high = (float(end[0]) for end in (said.value, said.low, said.high))
     return table_page(
-        ", ".join(f"{name} {number:.4g}" for name, number in run.items()),
+        named,
         source,
         f"Forecast {value:.5g}, {100 * said.level:.0f} % interval {low:.5g} to {high:.5g}",
         [
             Column("form"),
             *right("weight", "forecast", "error beyond cuts"),
-            Column("on this machine"),
+            Column("so far in your store"),
         ],
-        _rows(said),
+        _rows(said, past),
         f"Carried by {said.carried_by}; provenance fitted.",
         _notes(said, separating),
         trouble,
     )
 
 
-def _rows(said: "EnsembleForecast") -> list[list[Any]]:
+def _rows(said: "EnsembleForecast", past: "dict[str, FormPast]") -> list[list[Any]]:
     """Return a row per form, with how it did before in this user's ledger."""
-    from steelyard.runs.track import track_record
-
     rows: list[list[Any]] = []
     for form in said.forms:
         own = f"{100 * form.error:.2f} %" if len(said.past_errors) else ""
-        past = track_record(f"laws.{form.name}").get("eval.loss", "")
-        rows.append([form.name, f"{form.weight:.2f}", f"{form.value[0]:.5g}", own, past])
+        before = str(past.get(form.name, ""))
+        rows.append([form.name, f"{form.weight:.2f}", f"{form.value[0]:.5g}", own, before])
     return rows
 
 

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from steelyard.laws.fitting.fitted import Fit
     from steelyard.laws.tables.table import RunTable
     from steelyard.laws.tables.trouble import Trouble
+    from steelyard.runs.track import FormPast
 
 __all__ = [
     "FLAG",
     "MANY",
     "LawOptions",
     "TableOptions",
+    "asked_run",
     "chart_file",
     "dump",
+    "forms_past",
     "known_inputs",
     "numbers",
     "pairs",
@@ -235,6 +238,20 @@ def pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     return found
 
 
+def forms_past(target: str) -> "dict[str, FormPast]":
+    """Return how each form has done in the user's store, which keeps forecasts of the loss.
+
+    Args:
+        target: column that is asked about.
+
+    Returns:
+        Counts by form; none for another column than the loss.
+    """
+    from steelyard.runs.track import replay_forms
+
+    return replay_forms()[-1].past if target == "loss" else {}
+
+
 def known_inputs(run: dict[str, float], asked: "Fit", option: str) -> None:
     """Refuse a run with a name that the law does not read.
 
@@ -252,6 +269,29 @@ def known_inputs(run: dict[str, float], asked: "Fit", option: str) -> None:
             f"{option} names {strange[0]}, which law {asked.law.name} does not read",
             hint=f"its inputs: {', '.join(asked.law.inputs)}",
         )
+
+
+def asked_run(at: tuple[str, ...], points: "RunTable", file: Path) -> dict[str, float]:
+    """Read the run of --at, which a table's own forms are asked about.
+
+    Args:
+        at: words after --at, NAME=NUMBER.
+        points: the table.
+        file: where it was read, for the message.
+
+    Returns:
+        Number by name.
+
+    Raises:
+        ConfigError: a name is no column of the table.
+    """
+    strange = [name for name in pairs(at, "--at", "NAME=NUMBER") if name not in points]
+    if strange:
+        raise ConfigError(
+            f"--at names {strange[0]}, which is no column of {file.name}",
+            hint=f"columns: {', '.join(points)}",
+        )
+    return numbers(at, "--at")
 
 
 def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from steelyard.laws.registry import PublishedLaw
     from steelyard.laws.tables.trouble import Trouble
     from steelyard.laws.theory.random_features import RandomFeatureModel
+    from steelyard.runs.track import FormPast
 
 __all__ = [
     "allocation_page",
@@ -131,8 +132,14 @@ def _fit_notes(fitted: "Fit") -> list[str]:
     ]
 
 
-def compare_page(found: "Comparison", source: str, trouble: "Sequence[Trouble]" = ()) -> Report:
-    """Show the laws by how well they extrapolated."""
+def compare_page(
+    found: "Comparison",
+    source: str,
+    trouble: "Sequence[Trouble]" = (),
+    past: "Mapping[str, FormPast] | None" = None,
+) -> Report:
+    """Show the laws by how well they extrapolated, and how they did in the user's store."""
+    counts = past or {}
     rows: list[list[Any]] = [
         [
             form.law.name,
@@ -141,10 +148,12 @@ def compare_page(found: "Comparison", source: str, trouble: "Sequence[Trouble]" 
             " ".join("-" if error != error else f"{100 * error:.1f}" for error in form.errors),
             f"{100 * form.noise:.2f} %",
             f"{form.aic:.1f}",
+            *([str(counts.get(form.law.name, ""))] if counts else []),
         ]
         for form in found.forms
     ]
     heads = [Column("law"), *right("weight", "error beyond", "per cut, %", "noise inside", "AIC")]
+    heads += [Column("so far in your store")] if counts else []
     caption = (
         f"Fitted below {len(found.sizes)} sizes, predicting the runs beyond; the first law "
         f"extrapolates best, the last cuts count most. Weights are those of laws forecast."
