@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard import units
 from steelyard.cli.following import say_next
-from steelyard.cli.laws.joint import answer_runs, refuse_sources
+from steelyard.cli.laws.joint import answer_runs, next_of_runs, refuse_price, refuse_sources
 from steelyard.cli.laws.options import (
     FLAG,
     MANY,
@@ -163,6 +163,7 @@ def next_cell(
     parameters: str,
     tokens: str,
     law: LawOptions | None = None,
+    runs: Path | None = None,
     max_flops: str = "",
     accelerator: str = "",
     count: int = 1,
@@ -174,6 +175,9 @@ def next_cell(
     Example: steelyard laws next --fit law.json --at parameters=1B tokens=20B --parameters 10M,30M
     --tokens 1B,3B
 
+    Example: steelyard laws next --runs runs.csv --at parameters=7B tokens=140B
+    --parameters 100M,1B --tokens 3B,30B
+
     Example: steelyard laws next --fit law.json --at parameters=7B tokens=140B --parameters 100M,1B
     --tokens 3B,30B --accelerator H100-SXM5-80GB --count 8
 
@@ -182,6 +186,8 @@ def next_cell(
         parameters: sizes that could be trained, such as 10M,30M,100M.
         tokens: token counts that could be trained, such as 1B,3B,10B.
         law: which law to ask; a fit with points.
+        runs: table of runs with columns parameters, tokens and loss in place of a law: several
+            forms are fitted to it, and a run that tells them apart is worth more.
         max_flops: most compute for one run, such as 1e19FLOP.
         accelerator: catalog machine on which the runs are priced, beside what each saves in the
             plan that asks.
@@ -194,17 +200,19 @@ def next_cell(
     from steelyard import laws
 
     options = law or LawOptions()
+    refuse_sources(options, runs, TableOptions())
     sizes = [units.parse(text, "parameter", where="--parameters") for text in parameters.split(",")]
     counts = [units.parse(text, "token", where="--tokens") for text in tokens.split(",")]
     grid = np.array(list(itertools.product(sizes, counts)))
     most = units.parse(max_flops, "FLOP", where="--max-flops") if max_flops else np.inf
-    found = laws.next_cell(
-        options.law(),
-        {"parameters": grid[:, 0], "tokens": grid[:, 1]},
-        numbers(at, "--at"),
-        max_flops=most,
-    )
-    worth = _worth(options.law(), found, numbers(at, "--at"), accelerator, count, budget)
+    cells, wanted = {"parameters": grid[:, 0], "tokens": grid[:, 1]}, numbers(at, "--at")
+    worth = None
+    if runs is not None:
+        refuse_price(accelerator)
+        found = next_of_runs(runs, cells, wanted, most)
+    else:
+        found = laws.next_cell(options.law(), cells, wanted, max_flops=most)
+        worth = _worth(options.law(), found, wanted, accelerator, count, budget)
     if json:
         names = ("flops", "interval_before", "interval_after", "level")
         known = {name: getattr(found, name) for name in names}
@@ -212,7 +220,8 @@ def next_cell(
         print(dump({"best": found.best, **found.inputs, **known}))
     else:
         candidates_page(found, worth).print()
-        say_next("laws", "predict", *options.words(), "--at", *at)
+        ask = ("forecast", runs) if runs is not None else ("predict", *options.words())
+        say_next("laws", *ask, "--at", *at)
 
 
 def _worth(

@@ -1,4 +1,4 @@
-"""The answer of `laws allocate --runs`: a budget split as several forms together advise."""
+"""The answers of `laws allocate --runs` and `laws next --runs`, from several forms together."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -11,11 +11,13 @@ from steelyard.units import pretty
 
 if TYPE_CHECKING:
     from steelyard.laws.decisions.forecasting.allocate_together import JointAllocation
+    from steelyard.laws.decisions.next_cell import NextCell
+    from steelyard.laws.fitting.terms import Array
     from steelyard.laws.tables.table import RunTable
     from steelyard.laws.tables.trouble import Trouble
     from steelyard.runs.report import Report
 
-__all__ = ["answer_runs", "refuse_sources"]
+__all__ = ["answer_runs", "next_of_runs", "refuse_price", "refuse_sources"]
 
 
 def refuse_sources(law: LawOptions, runs: Path | None, table: TableOptions) -> None:
@@ -39,6 +41,43 @@ def refuse_sources(law: LawOptions, runs: Path | None, table: TableOptions) -> N
         raise ConfigError(
             f"{table.words()[0]} reads a table of runs", hint="name the table with --runs FILE"
         )
+
+
+def refuse_price(accelerator: str) -> None:
+    """Refuse to price candidates where no one law plans.
+
+    Args:
+        accelerator: machine of --accelerator; empty for none.
+
+    Raises:
+        ConfigError: a machine was given.
+    """
+    if accelerator:
+        raise ConfigError(
+            "--accelerator prices a plan by one law, and --runs asks several",
+            hint="fit one with: steelyard laws fit ... --out law.json, and give --fit law.json",
+        )
+
+
+def next_of_runs(
+    file: Path, cells: "dict[str, Array]", wanted: dict[str, float], max_flops: float
+) -> "NextCell":
+    """Rank candidate runs by what they tell several forms.
+
+    Args:
+        file: table with columns parameters, tokens and loss.
+        cells: parameters and tokens of the candidates, [m] each.
+        wanted: the run whose forecast should become sharper.
+        max_flops: most compute for one run.
+
+    Returns:
+        The candidates, the best buy first.
+    """
+    from steelyard.laws.decisions.forecasting.forecast import ensemble
+    from steelyard.laws.decisions.forecasting.next_together import next_together
+
+    found = ensemble(TableOptions().read(file), "loss")
+    return next_together(found, cells, wanted, max_flops=max_flops)
 
 
 def answer_runs(points: "RunTable", flops: float, asked: dict[str, Any], json: bool) -> None:

@@ -262,7 +262,7 @@ def candidates_page(found: "NextCell", worth: "Worth | None" = None) -> Report:
     ]
     heads = right("size", "tokens", "cost", "interval after")
     caption = (
-        f"Best buy first. The {100 * found.level:.0f} % interval of the law is "
+        f"Best buy first. The {100 * found.level:.0f} % interval, without the noise of a run, is "
         f"{100 * found.interval_before:.3g} % wide now."
     )
     if worth:
