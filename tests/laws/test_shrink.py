@@ -101,4 +101,4 @@ def test_the_verb_names_rows_of_the_file(run):
 def test_the_verb_says_what_is_wrong_in_its_own_words(run):
     assert "--wider 0.5 is not allowed" in run("--at", "samples=1e8", "--wider", "0.5", code=2)
     assert "no column of runs.csv" in run("--at", "tokens=1e8", code=2)
-    assert "nane" in run("--at", "samples=1e8", "--run", "nane", code=2)
+    assert "trunk" in run("--at", "samples=1e8", "--run", "trunk", code=2)
