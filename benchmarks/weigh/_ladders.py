@@ -1,8 +1,9 @@
 """Train ladders as a quickstart does, over seeds and three kinds of text, and store their points.
 
-`python -m benchmarks.weigh._ladders --out FOLDER` trains what `ladder_points.csv` lacks. It may be
-killed at any time: the next call goes on at the last checkpoint. A ladder's rows are written
-together, when its last run is done, so that the table never holds half a ladder.
+`python -m benchmarks.weigh._ladders --out FOLDER` trains what `ladder_points.csv` lacks;
+`fresh_points.csv` holds ladders of texts and seeds that nothing was chosen on. It may be killed at
+any time: the next call goes on at the last checkpoint. A ladder's rows are written together, when
+its last run is done, so that the table never holds half a ladder.
 """
 
 import csv
@@ -26,10 +27,10 @@ from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
 from steelyard.weigh.settings import QuickstartConfig
 from steelyard.weigh.training import climb, probe_step_times, train_target
 
-__all__ = ["POINTS", "TEXTS", "LadderRun", "read_ladders"]
+__all__ = ["FRESH", "POINTS", "TEXTS", "LadderRun", "read_ladders"]
 
 POINTS = Path(__file__).with_name("ladder_points.csv")
-_MINUTES = 5.0
+FRESH = Path(__file__).with_name("fresh_points.csv")
 _TEXT_BYTES = 15_000_000
 _HELDOUT_FRACTION = 0.05
 _COLUMNS = ("hidden_size", "num_layers", "parameters", "steps", "tokens", "loss")
@@ -76,12 +77,27 @@ def _headers(folder: Path) -> list[Path]:
     return [Path(torch.__file__).parent / "include"]
 
 
+def _packages(folder: Path) -> list[Path]:
+    """Return the Python packages beside PyTorch: code of many hands."""
+    import torch
+
+    return [Path(torch.__file__).parents[1]]
+
+
+def _c_headers(folder: Path) -> list[Path]:
+    """Return the system's C headers."""
+    return [Path("/usr/include")]
+
+
 TEXTS: dict[str, Callable[[Path], list[Path]]] = {
     "library": _library,
     "abstracts": _abstracts,
     "headers": _headers,
+    "packages": _packages,
+    "c": _c_headers,
 }
-"""Python and documents, English prose, C++: what the three differ in is what a law must stand."""
+"""Python and documents, English prose, C++, many hands' Python, C: what they differ in is what a
+law must stand."""
 
 
 def read_ladders(path: Path = POINTS) -> list[LadderRun]:
@@ -123,9 +139,9 @@ def _point(row: dict[str, str]) -> RungPoint:
     )
 
 
-def _write_ladders(ladders: list[LadderRun]) -> None:
+def _write_ladders(ladders: list[LadderRun], points: Path) -> None:
     """Replace the table."""
-    with atomic_path(POINTS) as path, path.open("w", newline="") as lines:
+    with atomic_path(points) as path, path.open("w", newline="") as lines:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(("text", "seed", "role", *_COLUMNS))
         for item in ladders:
@@ -149,21 +165,23 @@ def _shards(folder: Path, text: str, seed: int) -> TokenShards:
 
 
 def _design(out: Path, shards: TokenShards, config: QuickstartConfig) -> Ladder:
-    """Return the ladder of a five-minute quickstart on this machine.
+    """Return the ladder of a quickstart of so many minutes on this machine.
 
     The probe is made once: ladders that differ in their lengths could not be scored together.
     """
     path = out / "ladder.json"
     if not path.exists():
-        seconds = probe_step_times(probe_shapes(_MINUTES), shards, config, lambda *_: None)
-        write_json(path, design(seconds, budget_s=60 * _MINUTES, max_tokens=shards.num_tokens))
+        seconds = probe_step_times(probe_shapes(config.minutes), shards, config, lambda *_: None)
+        write_json(
+            path, design(seconds, budget_s=60 * config.minutes, max_tokens=shards.num_tokens)
+        )
     return convert(read_json(path), Ladder)
 
 
-def _train(out: Path, text: str, seed: int, threads: int) -> LadderRun:
+def _train(out: Path, text: str, seed: int, minutes: float, threads: int) -> LadderRun:
     """Train one ladder and its larger run, or go on with them."""
     folder = out / f"{text}-{seed}"
-    config = QuickstartConfig(out=folder, minutes=_MINUTES, seed=seed, threads=threads)
+    config = QuickstartConfig(out=folder, minutes=minutes, seed=seed, threads=threads)
     shards = _shards(folder, text, seed)
     ladder = _design(out, shards, config)
     points = climb(ladder, shards, config, lambda *_: None)
@@ -183,24 +201,37 @@ def _train(out: Path, text: str, seed: int, threads: int) -> LadderRun:
     return LadderRun(text=text, seed=seed, points=points, target=target)
 
 
-def train_ladders(*, out: Path, seeds: int = 7, threads: int = 0) -> None:
+def train_ladders(
+    *,
+    out: Path,
+    points: Path = POINTS,
+    texts: tuple[str, ...] = ("library", "abstracts", "headers"),
+    first_seed: int = 0,
+    seeds: int = 7,
+    minutes: float = 5.0,
+    threads: int = 0,
+) -> None:
     """Train every ladder that the table lacks.
 
     Args:
         out: Folder for text and checkpoints; a ladder's part is removed when it is stored.
+        points: Table of the ladders.
+        texts: Kinds of text.
+        first_seed: Seed of the first ladder of each kind.
         seeds: Ladders per kind of text.
+        minutes: Length of the quickstart that is designed.
         threads: Threads of every kernel, 0 for all cores.
     """
-    ladders = read_ladders()
+    ladders = read_ladders(points)
     stored = {(item.text, item.seed) for item in ladders}
-    for seed in range(seeds):
-        for text in TEXTS:
+    for seed in range(first_seed, first_seed + seeds):
+        for text in texts:
             if (text, seed) in stored:
                 continue
-            ladders.append(_train(out, text, seed, threads))
-            _write_ladders(ladders)
+            ladders.append(_train(out, text, seed, minutes, threads))
+            _write_ladders(ladders, points)
             done = ladders[-1].target
-            print(f"{len(ladders)} of {seeds * len(TEXTS)}: {text} {seed}, {done.loss:.4f}")
+            print(f"{len(ladders)} ladders: {text} {seed}, {done.loss:.4f}", flush=True)
 
 
 if __name__ == "__main__":

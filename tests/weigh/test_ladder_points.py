@@ -53,16 +53,14 @@ def test_what_is_stored_is_read(ladders, tmp_path, monkeypatch):
     monkeypatch.setattr(ladders, "POINTS", tmp_path / "points.csv")
     assert ladders.read_ladders(ladders.POINTS) == []
     stored = [run_of(ladders, "library", 0), run_of(ladders, "headers", 1)]
-    ladders._write_ladders(stored)
+    ladders._write_ladders(stored, ladders.POINTS)
     assert ladders.read_ladders(ladders.POINTS) == stored
 
 
 def test_training_goes_on_after_what_is_stored(ladders, tmp_path, monkeypatch):
-    monkeypatch.setattr(ladders, "POINTS", tmp_path / "points.csv")
-    read, trained = ladders.read_ladders, []
-    monkeypatch.setattr(ladders, "read_ladders", lambda: read(ladders.POINTS))
+    points, trained = tmp_path / "points.csv", []
 
-    def train(out, text, seed, threads):
+    def train(out, text, seed, minutes, threads):
         if len(trained) == 2:
             raise KeyboardInterrupt  # as if it were killed in its third ladder
         trained.append((text, seed))
@@ -70,10 +68,10 @@ def test_training_goes_on_after_what_is_stored(ladders, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ladders, "_train", train)
     with pytest.raises(KeyboardInterrupt):
-        ladders.train_ladders(out=tmp_path, seeds=1)
+        ladders.train_ladders(out=tmp_path, points=points, seeds=1)
     assert trained == [("library", 0), ("abstracts", 0)]
     trained.clear()
-    ladders.train_ladders(out=tmp_path, seeds=1)
+    ladders.train_ladders(out=tmp_path, points=points, seeds=1)
     assert trained == [("headers", 0)]
 
 
