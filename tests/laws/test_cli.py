@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from steelyard import laws
-from steelyard.cli.main import main
 
 
 @pytest.fixture
@@ -22,18 +21,6 @@ def table(tmp_path):
     ]
     path.write_text("n,d,loss,word\n" + "\n".join(rows) + "\n")
     return path
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words, code=0):
-        with pytest.raises(SystemExit) as stop:
-            main(["laws", *map(str, words)])
-        captured = capsys.readouterr()
-        assert (stop.value.code or 0) == code, captured.err
-        return captured.out if code == 0 else captured.err
-
-    return call
 
 
 COLUMNS = ("--parameters", "n", "--tokens", "d")

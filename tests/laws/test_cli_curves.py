@@ -4,7 +4,6 @@ import json
 import numpy as np
 import pytest
 
-from steelyard.cli.main import main
 from steelyard.laws.forms.schedules.schedule import multi_power
 from steelyard.laws.forms.schedules.schedule_rates import LearningRates
 
@@ -40,18 +39,6 @@ def table(tmp_path):
     path = tmp_path / "curves.csv"
     path.write_text("\n".join(lines).replace("np.float64(", "").replace(")", "") + "\n")
     return path
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words, code=0):
-        with pytest.raises(SystemExit) as stop:
-            main(["laws", *map(str, words)])
-        captured = capsys.readouterr()
-        assert (stop.value.code or 0) == code, captured.err
-        return captured.out if code == 0 else captured.err
-
-    return call
 
 
 def test_schedule_is_found_written_and_predicted(table, tmp_path, run):

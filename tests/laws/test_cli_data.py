@@ -5,20 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from steelyard.cli.main import main
 from steelyard.laws.forms.pools.pool_utility import pool_utility
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words, code=0):
-        with pytest.raises(SystemExit) as stop:
-            main(["laws", *map(str, words)])
-        captured = capsys.readouterr()
-        assert (stop.value.code or 0) == code, captured.err
-        return captured.out if code == 0 else captured.err
-
-    return call
 
 
 @pytest.fixture

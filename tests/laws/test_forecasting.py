@@ -99,6 +99,8 @@ def test_what_the_runs_do_not_vary_is_not_extrapolated():
 
 def test_wrong_requests_are_refused():
     points, loss, _ = runs()
+    with pytest.raises(FitError, match="missing: samples"):
+        ensemble(points, loss, [power_law("samples")])
     with pytest.raises(FitError, match="missing: tokens"):
         forecast(points, loss, FORMS, at={"parameters": 1e9})
     with pytest.raises(FitError, match="level 1"):

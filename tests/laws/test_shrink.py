@@ -1,11 +1,11 @@
 """Which runs a forecast could have done without: checked by forecasting from the others alone."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
-from steelyard.cli.main import main
 from steelyard.errors import FitError
 from steelyard.laws.decisions.forecasting.forecast import forecast
 from steelyard.laws.decisions.forecasting.shrink import shrink
@@ -73,32 +73,24 @@ def test_eight_runs_are_all_kept_and_wrong_questions_refused():
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def shrunk(tmp_path, run):
     points = study(12)
     lines = [f"{x},{y},r{i}" for i, (x, y) in enumerate(zip(*points.values(), strict=True))]
-    (tmp_path / "runs.csv").write_text("\n".join(["samples,loss,name", *lines]) + "\n")
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words, code=0):
-        with pytest.raises(SystemExit) as stop:
-            main(["laws", "shrink", "runs.csv", "--law", "power_law:samples", *words])
-        captured = capsys.readouterr()
-        assert (stop.value.code or 0) == code, captured.err
-        return captured.err if code else captured.out
-
-    return call
+    table = tmp_path / "runs.csv"
+    table.write_text("\n".join(["samples,loss,name", *lines]) + "\n")
+    return partial(run, "shrink", table, "--law", "power_law:samples")
 
 
-def test_the_verb_names_rows_of_the_file(run):
-    said = json.loads(run("--at", "samples=1e8", "--json", "--run", "name", "--wider", "2"))
+def test_the_verb_names_rows_of_the_file(shrunk):
+    said = json.loads(shrunk("--at", "samples=1e8", "--json", "--run", "name", "--wider", "2"))
     assert sorted([*said["kept"], *said["left_out"]]) == list(range(1, 13))
     assert 0 < said["saved_fraction"] < 1 and said["provenance"] == "fitted"
-    page = run("--at", "samples=1e8", "--wider", "2")
+    page = shrunk("--at", "samples=1e8", "--wider", "2")
     assert "runs could go" in page and "of the compute" in page
     assert f"{said['left_out'][0]} " in page.split("Left out")[1]
 
 
-def test_the_verb_says_what_is_wrong_in_its_own_words(run):
-    assert "--wider 0.5 is not allowed" in run("--at", "samples=1e8", "--wider", "0.5", code=2)
-    assert "no column of runs.csv" in run("--at", "tokens=1e8", code=2)
-    assert "trunk" in run("--at", "samples=1e8", "--run", "trunk", code=2)
+def test_the_verb_says_what_is_wrong_in_its_own_words(shrunk):
+    assert "--wider 0.5 is not allowed" in shrunk("--at", "samples=1e8", "--wider", "0.5", code=2)
+    assert "no column of runs.csv" in shrunk("--at", "tokens=1e8", code=2)
+    assert "trunk" in shrunk("--at", "samples=1e8", "--run", "trunk", code=2)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from steelyard.cli.laws.options import run_words
 from steelyard.cli.laws.pages import beyond, ends, right, table_page
 from steelyard.runs.report import Column, Report
 from steelyard.units import pretty
@@ -75,7 +76,7 @@ def recipes_page(found: "RecipeComparison", source: str) -> Report:
     caption = f"{found.law} fitted to each; expected {found.target} of a recipe, not of one run"
     caption += beyond(found.distance)
     caption += f"; draws paired for {100 * paired:.0f} % of the runs or more"
-    at = ", ".join(f"{name} {value:.4g}" for name, value in found.at.items())
+    at = run_words(found.at)
     lead = f"{found.verdict}."
     return table_page(f"Recipes at {at}", source, "Order", heads, rows, caption, lead=lead)
 

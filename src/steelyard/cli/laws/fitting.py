@@ -12,6 +12,7 @@ from steelyard.cli.laws.options import (
     chart_file,
     dump,
     forms_past,
+    named_laws,
     numbers,
 )
 from steelyard.cli.laws.pages import compare_page, fit_page, isoflop_page
@@ -133,13 +134,13 @@ def compare(
     from steelyard.laws.tables.table_trouble import table_trouble
 
     chart_file(chart)
-    names = [name for item in law for name in item.split(",")]
+    chosen = named_laws(law)
     points = (table or TableOptions()).read(file)
     if by:
-        compare_by(points, target, by, at, names[0] if len(names) == 1 else "chinchilla_tied", json)
+        own = chosen[0].name if len(chosen) == 1 else "chinchilla_tied"
+        compare_by(points, target, by, at, own, json)
         return
-    chosen = [laws.law_named(name) for name in names] or None
-    found = laws.compare(points, target, chosen, along=along)
+    found = laws.compare(points, target, chosen or None, along=along)
     axes = dict.fromkeys(name for form in found.forms for name in form.law.axes)
     trouble = table_trouble(points, target, tuple(axes))
     past = forms_past(target)

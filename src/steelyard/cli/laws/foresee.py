@@ -7,10 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard.cli.following import say_next
-from steelyard.cli.laws.options import FLAG, MANY, TableOptions, asked_run, dump, forms_past
+from steelyard.cli.laws.options import (
+    FLAG,
+    MANY,
+    TableOptions,
+    asked_run,
+    dump,
+    forms_past,
+    input_words,
+    named_laws,
+    run_words,
+)
 from steelyard.cli.laws.pages import right, table_page
 from steelyard.runs.report import Column, Report
-from steelyard.units import pretty
 
 if TYPE_CHECKING:
     from steelyard.laws.decisions.forecasting.forecast import EnsembleForecast
@@ -18,8 +27,6 @@ if TYPE_CHECKING:
     from steelyard.runs.track import FormPast
 
 __all__ = ["forecast"]
-
-_UNITS = {"parameters": "parameter", "tokens": "token", "flops": "FLOP"}
 
 
 def forecast(
@@ -48,14 +55,11 @@ def forecast(
         json: print JSON instead of a table.
     """
     from steelyard.laws.decisions.forecasting.forecast import ensemble
-    from steelyard.laws.forms.named import law_named
     from steelyard.laws.tables.table_trouble import table_trouble
 
-    names = [name for item in law for name in item.split(",")]
     points = (table or TableOptions()).read(file)
     run = asked_run(at, points, file)
-    chosen = [law_named(name) for name in names] or None
-    found = ensemble(points, target, chosen, along=along)
+    found = ensemble(points, target, named_laws(law) or None, along=along)
     said = found.predict(run, level)
     past = forms_past(target)
     trouble = table_trouble(points, target, tuple(found.rolling.inputs))
@@ -65,8 +69,7 @@ def forecast(
         known |= {"provenance": "fitted", "source": points.source}
         print(dump(known | {"trouble": [asdict(item) for item in trouble]}))
     else:
-        named = ", ".join(f"{name} {number:.4g}" for name, number in run.items())
-        _page(named, points.source, said, past, found.separating(), trouble).print()
+        _page(run_words(run), points.source, said, past, found.separating(), trouble).print()
         say_next("laws", "compare", file, *(table or TableOptions()).words())
 
 
@@ -114,12 +117,7 @@ def _notes(said: "EnsembleForecast", separating: dict[str, float]) -> list[str]:
         f"{len(past)} forecasts of the table's own larger runs from smaller ones were off by "
         f"{100 * off:.2g} % (root mean square)."
     )
-    wanted = ", ".join(
-        f"{name} {pretty(number, _UNITS[name]).partition(' ')[0]}"
-        if name in _UNITS
-        else f"{name} {number:.4g}"
-        for name, number in separating.items()
-    )
+    wanted = ", ".join(f"{name} {input_words(name, number)}" for name, number in separating.items())
     reach = float(said.reach[0])
     return [
         record if len(past) else "The table has too few runs to try this on its own larger ones.",

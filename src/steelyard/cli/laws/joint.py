@@ -118,7 +118,7 @@ def _page(found: "JointAllocation", trouble: "tuple[Trouble, ...]") -> "Report":
         ]
         for item in found.forms
     ]
-    caption = "The intervals above hold these and the bootstrap of the heaviest form."
+    caption = "The intervals above hold these and a bootstrap of the heaviest form that allows one."
     if found.left_out:
         caption += f" Without a best size: {', '.join(found.left_out)}."
     heads = [Column("form"), *right("weight", "best size", "tokens")]

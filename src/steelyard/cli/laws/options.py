@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +12,11 @@ import cyclopts
 from steelyard.cli.flags import flag_name
 from steelyard.errors import ConfigError, DataError
 from steelyard.runs.save import CHART_ENDINGS
-from steelyard.units import parse
+from steelyard.units import parse, pretty
 
 if TYPE_CHECKING:
     from steelyard.laws.fitting.fitted import Fit
+    from steelyard.laws.fitting.law import Law
     from steelyard.laws.tables.table import RunTable
     from steelyard.laws.tables.trouble import Trouble
     from steelyard.runs.track import FormPast
@@ -28,14 +30,24 @@ __all__ = [
     "chart_file",
     "dump",
     "forms_past",
+    "input_words",
     "known_inputs",
+    "named_laws",
     "numbers",
     "pairs",
+    "run_words",
     "source_fit",
 ]
 
 FLAG = cyclopts.Parameter(negative=())
 MANY = cyclopts.Parameter(consume_multiple=True, negative=())
+
+_UNITS = {
+    "parameters": "parameter",
+    "tokens": "token",
+    "unique_tokens": "token",
+    "flops": "FLOP",
+}
 
 
 @cyclopts.Parameter(name="*")
@@ -307,16 +319,38 @@ def numbers(texts: tuple[str, ...], option: str) -> dict[str, float]:
     Raises:
         ConfigError: a value is not a number.
     """
-    units = {
-        "parameters": "parameter",
-        "tokens": "token",
-        "unique_tokens": "token",
-        "flops": "FLOP",
-    }
     return {
-        name: parse(value, units.get(name, ""), where=f"{option} {name}")
+        name: parse(value, _UNITS.get(name, ""), where=f"{option} {name}")
         for name, value in pairs(texts, option, "NAME=NUMBER").items()
     }
+
+
+def named_laws(texts: tuple[str, ...]) -> "list[Law]":
+    """Look up the laws of --law; one text may hold several, separated by commas.
+
+    Args:
+        texts: words after --law.
+
+    Returns:
+        The laws in the order given; none for no words.
+
+    Raises:
+        FitError: a name is not known; near ones are given.
+    """
+    from steelyard.laws.forms.named import law_named
+
+    return [law_named(name) for item in texts for name in item.split(",")]
+
+
+def run_words(run: Mapping[str, float]) -> str:
+    """Name a run by its inputs, as in `parameters 7e+09, tokens 1.4e+11`."""
+    return ", ".join(f"{name} {number:.4g}" for name, number in run.items())
+
+
+def input_words(name: str, number: float) -> str:
+    """Write an input of a run: a count with its suffix, such as 7B, other numbers plainly."""
+    # The unit is left out: the column or the input's name says it.
+    return pretty(number, _UNITS[name]).partition(" ")[0] if name in _UNITS else f"{number:.4g}"
 
 
 def _condition(text: str) -> Any:

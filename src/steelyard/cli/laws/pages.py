@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from steelyard.cli.laws.options import run_words
 from steelyard.runs.report import Block, Column, Report, Section, Table, Text
 from steelyard.units import pretty
 
@@ -208,7 +209,7 @@ def prediction_page(
     if asked.provenance == "published":
         caption += "; no width, because no joint uncertainty was published"
     return table_page(
-        ", ".join(f"{name} {value:.4g}" for name, value in run.items()),
+        run_words(run),
         f"{asked.law.name}: {asked.source}",
         "Prediction",
         [*right("predicted", "interval"), Column("provenance")],

@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard.cli.following import say_next
-from steelyard.cli.laws.options import FLAG, MANY, TableOptions, asked_run, dump
+from steelyard.cli.laws.options import (
+    FLAG,
+    MANY,
+    TableOptions,
+    asked_run,
+    dump,
+    input_words,
+    named_laws,
+    run_words,
+)
 from steelyard.errors import ConfigError
-from steelyard.units import pretty
 
 if TYPE_CHECKING:
     from steelyard.laws.decisions.forecasting.forecast import EnsembleForecast
@@ -19,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["shrink"]
 
 _MOST_ROWS = 20
-_UNITS = {"parameters": "parameter", "tokens": "token"}
 
 
 def shrink(
@@ -52,12 +59,10 @@ def shrink(
         json: print JSON instead of a table.
     """
     from steelyard.laws.decisions.forecasting.shrink import shrink as find
-    from steelyard.laws.forms.named import law_named
     from steelyard.laws.tables.frames import pick
 
     if not 1 <= wider < math.inf:
         raise ConfigError(f"--wider {wider:g} is not allowed", hint="give 1 or more, such as 1.5")
-    names = [name for item in law for name in item.split(",")]
     options = table or TableOptions()
     points = options.read(file)
     wanted = asked_run(at, points, file)
@@ -65,7 +70,7 @@ def shrink(
     found = find(
         points,
         target,
-        [law_named(name) for name in names] or None,
+        named_laws(law) or None,
         at=wanted,
         runs=columns[pick(run, columns, file.name)] if run else None,
         level=level,
@@ -110,7 +115,6 @@ def _page(found: "ShrunkStudy", points: "RunTable", run: dict[str, float]) -> "R
     gone = _gone(found, points, inputs, last[:_MOST_ROWS])
     tried = Text(f"{found.num_tried} smaller studies were tried; more could perhaps go.")
     listed = Table([Column(name, align="right") for name in names], gone, caption)
-    named = ", ".join(f"{name} {number:.4g}" for name, number in run.items())
     title = f"{count} of {total} runs could go: {100 * found.saved_fraction:.0f} % of the compute"
     left = f"Left out{f', the dearest {_MOST_ROWS}' if count > _MOST_ROWS else ''}"
     nothing = Text(f"No run could be left out; {found.num_tried} smaller studies were tried.")
@@ -118,7 +122,7 @@ def _page(found: "ShrunkStudy", points: "RunTable", run: dict[str, float]) -> "R
         Section(title, [said]),
         Section(left, [listed, tried] if count else [nothing]),
     ]
-    return Report(named, points.source, sections)
+    return Report(run_words(run), points.source, sections)
 
 
 def _last_rows(found: "ShrunkStudy") -> list[int]:
@@ -142,12 +146,7 @@ def _gone(
     return [
         [
             str(points.rows[row]),
-            *(
-                pretty(points[name][row], _UNITS[name]).partition(" ")[0]
-                if name in _UNITS
-                else f"{points[name][row]:.4g}"
-                for name in inputs
-            ),
+            *(input_words(name, float(points[name][row])) for name in inputs),
             f"{100 * found.cost[row] / found.total_cost:.1f} %",
         ]
         for row in rows

@@ -14,13 +14,15 @@ from steelyard.laws.decisions.forecasting.stacking import Stacked, stack
 from steelyard.laws.fitting.estimate import tails
 from steelyard.laws.fitting.fitted import Prediction, outside
 from steelyard.laws.fitting.law import Law
-from steelyard.laws.fitting.points import named_column, positive_column
+from steelyard.laws.fitting.points import check_inputs, named_column, positive_column
 from steelyard.laws.fitting.terms import Array
 
 __all__ = ["Ensemble", "EnsembleForecast", "FormShare", "ensemble", "forecast"]
 
-_AXES = ("parameters", "tokens", "samples", "examples", "steps", "flops")
+_AXES = ("parameters", "tokens", "samples", "examples", "steps")
 """Columns that measure size, where the caller names no laws."""
+_COMPUTE = "flops"
+"""Measures size where none of the axes does: beside them it would count them twice."""
 _FARTHEST = 3.0
 """Runs proposed to separate the forms cost at most this many times the largest run."""
 
@@ -197,10 +199,10 @@ def ensemble(
         FitError: no form reads these axes, or too few runs.
     """
     goal = np.asarray(named_column(points, target), dtype=np.float64)
-    names = dict.fromkeys(name for law in laws or () for name in law.inputs) or [
-        name for name in _AXES[:-1] if name in points
-    ]
-    names = list(names) or [name for name in _AXES if name in points]
+    for law in laws or ():
+        check_inputs(law, points)  # refuses a missing input in words
+    names = dict.fromkeys(name for law in laws or () for name in law.inputs)
+    names = names or [name for name in _AXES if name in points] or [_COMPUTE] * (_COMPUTE in points)
     inputs = {name: positive_column(name, points[name], len(goal)) for name in names}
     goal = positive_column(target if isinstance(target, str) else "target", goal, len(goal))
     chosen = list(laws) if laws else default_laws(inputs)

@@ -77,6 +77,7 @@ def doubt(stacked: Stacked, said: Array, reach: Array) -> tuple[Array, Array]:
         past = np.sqrt(stacked.errors**2 @ near)
         lean = stacked.errors @ near
     whole = np.sqrt(apart + past**2)
-    return tuple(  # pyright: ignore[reportReturnType]
+    lower, higher = (
         np.sqrt(whole**2 + np.maximum(side * lean, 0.0) ** 2) + _LEAST_DOUBT for side in (1, -1)
     )
+    return lower, higher

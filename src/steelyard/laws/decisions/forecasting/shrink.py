@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import FitError, SteelyardWarning
+from steelyard.laws.decisions.cost_law import SIX_N_D
 from steelyard.laws.decisions.forecasting.entrants import SAME_LOG
 from steelyard.laws.decisions.forecasting.forecast import Ensemble, EnsembleForecast, ensemble
 from steelyard.laws.fitting.law import Law
@@ -22,7 +23,6 @@ _FITS = 25
 """Smaller studies that are tried at most; a trial takes about a second."""
 _FEWEST = 8
 """Runs that are left at least: fewer leave no record of larger runs foreseen from smaller ones."""
-_FLOPS = 6.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,8 +131,10 @@ def _cost(points: Mapping[str, ArrayLike], columns: Mapping[str, Array], count: 
     """Return the compute of every row, [n]."""
     if "flops" in points:
         return positive_column("flops", points["flops"], count)
-    product = np.prod(np.stack(list(columns.values())), axis=0)
-    return _FLOPS * product if {"parameters", "tokens"} == {*columns} else product
+    if {"parameters", "tokens"} == {*columns}:
+        return SIX_N_D.flops(columns["parameters"], columns["tokens"])
+    # Of other axes only the ratios of the products are used.
+    return np.prod(np.stack(list(columns.values())), axis=0)
 
 
 @dataclass(eq=False)
