@@ -48,6 +48,8 @@ def test_fit_predict_allocate_next(table, tmp_path, run):
     answer = json.loads(run("predict", "--fit", out, *at, "--json"))
     assert answer["low"] < answer["value"] < answer["high"] and answer["provenance"] == "fitted"
     assert "80 % interval" in run("predict", "--fit", out, *at)
+    several = run("predict", "--runs", table, *COLUMNS, *at)
+    assert "Carried by" in several and several == run("forecast", table, *COLUMNS, *at)
     best = json.loads(run("allocate", "--flops", "1e14FLOP", "--fit", out, "--json"))
     assert 6 * best["parameters"]["value"] * best["tokens"]["value"] == pytest.approx(
         1e14, rel=1e-9
@@ -139,6 +141,8 @@ def test_registry_and_theory(run):
         (["fit", "TABLE", *COLUMNS, "--profile", "gamma"], "gamma"),
         (["compare", "TABLE", *COLUMNS, "--law", "kaplan"], "two laws"),
         (["predict", "--at", "parameters=1e9"], "either"),
+        (["predict", "--at", "parameters=1e9", "--tokens", "d"], "either"),
+        (["predict", "--at", "parameters=1e9", "--published", "x", "--loss", "y"], "--runs FILE"),
         (["predict", "--published", "besiroglu2024", "--at", "parameters=much"], "much"),
         (["predict", "--published", "besiroglu2024", "--at", "parameters=1e9"], "missing: tokens"),
         (["allocate", "--flops", "1e22"], "either"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steelyard import units
 from steelyard.cli.following import say_next
+from steelyard.cli.laws.foresee import forecast
 from steelyard.cli.laws.joint import answer_runs, next_of_runs, refuse_price, refuse_sources
 from steelyard.cli.laws.options import (
     FLAG,
@@ -43,6 +44,8 @@ def predict(
     *,
     at: Annotated[tuple[str, ...], MANY],
     law: LawOptions | None = None,
+    runs: Path | None = None,
+    table: TableOptions | None = None,
     level: float = 0.8,
     json: Annotated[bool, FLAG] = False,
 ) -> None:
@@ -50,13 +53,21 @@ def predict(
 
     Example: steelyard laws predict --published besiroglu2024 --at parameters=7B tokens=1.4T
 
+    Example: steelyard laws predict --runs runs.csv --at parameters=7B tokens=140B
+
     Args:
         at: the run as NAME=NUMBER, such as parameters=7B tokens=1.4T.
         law: which law to ask.
+        runs: table of runs in place of a law; several forms are fitted to it and weighed by how
+            well they foresaw its larger runs, as `laws forecast` does.
+        table: which columns and rows of --runs to read.
         level: probability that the run falls into the interval, 0..1.
         json: print JSON instead of a table.
     """
-    options = law or LawOptions()
+    options, columns = law or LawOptions(), table or TableOptions()
+    refuse_sources(options, runs, columns)
+    if runs is not None:
+        return forecast(runs, at=at, level=level, table=columns, json=json)
     asked = options.law()
     run = numbers(at, "--at")
     known_inputs(run, asked, "--at")

@@ -68,7 +68,8 @@ def default_laws(points: Mapping[str, Array]) -> list[Law]:
     if len(axes) != 1:
         raise FitError(
             f"no forms are known for the axes {', '.join(axes) or 'none'}",
-            hint="give parameters and tokens, one axis alone, or laws of your own (--law)",
+            hint="give parameters and tokens (other data is read by --tokens COLUMN), one axis "
+            "alone, or laws of your own (--law)",
         )
     of = axes[0]
     return [power_law(of), power_law(of, floor=False), rectified(of), shifted(of), broken(of)]
