@@ -1,8 +1,8 @@
 """Train ladders as a quickstart does, over seeds and three kinds of text, and store their points.
 
 `python -m benchmarks.weigh._ladders --out FOLDER` trains what `ladder_points.csv` lacks;
-`fresh_points.csv` holds ladders of texts and seeds that nothing was chosen on. It may be killed at
-any time: the next call goes on at the last checkpoint. A ladder's rows are written together, when
+`fresh_points.csv` holds ladders of texts and seeds that nothing was chosen on, `short_points.csv`
+such of a design whose runs are 2.5 times shorter. It may be killed at any time: the next call goes on at the last checkpoint. A ladder's rows are written together, when
 its last run is done, so that the table never holds half a ladder.
 """
 
@@ -27,10 +27,11 @@ from steelyard.weigh.ladder import VOCAB_SIZE, Ladder, design, probe_shapes
 from steelyard.weigh.settings import QuickstartConfig
 from steelyard.weigh.training import climb, probe_step_times, train_target
 
-__all__ = ["FRESH", "POINTS", "TEXTS", "LadderRun", "read_ladders"]
+__all__ = ["FRESH", "POINTS", "SHORT", "TEXTS", "LadderRun", "read_ladders"]
 
 POINTS = Path(__file__).with_name("ladder_points.csv")
 FRESH = Path(__file__).with_name("fresh_points.csv")
+SHORT = Path(__file__).with_name("short_points.csv")
 _TEXT_BYTES = 15_000_000
 _HELDOUT_FRACTION = 0.05
 _COLUMNS = ("hidden_size", "num_layers", "parameters", "steps", "tokens", "loss")

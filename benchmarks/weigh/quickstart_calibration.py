@@ -7,11 +7,12 @@ rule, the loss of the largest rung's run.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 from benchmarks.common import Check
-from benchmarks.weigh._ladders import FRESH, LadderRun, read_ladders
+from benchmarks.weigh._ladders import FRESH, SHORT, LadderRun, read_ladders
 
 from steelyard.errors import DataError
 from steelyard.weigh.forecast import loss_forecasts
@@ -71,26 +72,30 @@ def run(quick: bool) -> list[Check]:
         Check("80 % intervals hold at least", own.coverage, 0.7, "higher"),
         Check("80 % intervals hold at most", own.coverage, 0.9, "lower"),
         Check("median half-width over median error", own.half_width / own.error, 2.5, "lower"),
-        *_fresh(),
+        *_untuned(FRESH, "fresh"),
+        *_untuned(SHORT, "shorter runs"),
     ]
 
 
-def _fresh() -> list[Check]:
+def _untuned(points: Path, called: str) -> list[Check]:
     """Score ladders of other texts and seeds, which no setting was chosen on."""
-    ladders = read_ladders(FRESH)
+    ladders = read_ladders(points)
     if not ladders:
         return []
-    print("\nother texts and seeds:", end=" ")
+    print(f"\nother texts and seeds, {called}:", end=" ")
     scores = _score(ladders)
     _print(scores, ladders)
     own = scores[_OWN]
     return [
-        Check("fresh ladders", len(ladders), _LADDERS, "higher"),
+        Check(f"{called}: ladders", len(ladders), _LADDERS, "higher"),
         Check(
-            "fresh: losses within 2 %", float(np.mean(np.abs(own.errors) <= 0.02)), 0.8, "higher"
+            f"{called}: losses within 2 %",
+            float(np.mean(np.abs(own.errors) <= 0.02)),
+            0.8,
+            "higher",
         ),
-        Check("fresh: 80 % intervals hold at least", own.coverage, 0.7, "higher"),
-        Check("fresh: 80 % intervals hold at most", own.coverage, 0.9, "lower"),
+        Check(f"{called}: 80 % intervals hold at least", own.coverage, 0.7, "higher"),
+        Check(f"{called}: 80 % intervals hold at most", own.coverage, 0.9, "lower"),
     ]
 
 

@@ -9,7 +9,7 @@ from steelyard.laws.fitting.terms import Array
 
 __all__ = ["Stacked", "stack"]
 
-_POWER = 2.0
+_POWER = 1.5
 """Weights are this power of the inverse error. Higher ones follow the luck of few cuts, lower ones
 keep forms that are known to be wrong."""
 _LEAST_ERROR = 1e-3
