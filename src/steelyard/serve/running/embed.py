@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import ConfigError
-from steelyard.nn.layer import causal_attention
+from steelyard.nn.attention import causal_attention
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["embed"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.nn.layer import Attend
+from steelyard.nn.attention import Attend
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.attention import StepAttention
 from steelyard.serve.running.gpu_attention import GPUStepAttention, gpu_kernel_fits

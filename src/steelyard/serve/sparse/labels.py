@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steelyard.nn.layer import causal_attention
+from steelyard.nn.attention import causal_attention
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["Aggregation", "attention_rows", "top_labels"]
