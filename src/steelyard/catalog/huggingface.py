@@ -26,7 +26,7 @@ from steelyard.catalog.validate import validate_architecture
 from steelyard.errors import CatalogError, DataError, SteelyardWarning
 from steelyard.files import read_json
 
-__all__ = ["MODEL_TYPES", "from_huggingface", "read_architecture", "rotary_kind"]
+__all__ = ["MODEL_TYPES", "from_huggingface", "read_architecture", "rotary_kind", "text_values"]
 
 
 def _qwen3_moe(config: ConfigFields) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
     """
     values, where, name = _open(config)
     arch = read_architecture(values, where, name)
-    kind = rotary_kind(ConfigFields(_text_values(values), where).rope())
+    kind = rotary_kind(ConfigFields(text_values(values), where).rope())
     if kind != "default":
         warnings.warn(
             f"{where}: rotary scaling {kind!r} is not part of the record; sizes and costs hold, "
@@ -238,7 +238,7 @@ def read_architecture(values: dict[str, Any], where: str, name: str = "") -> Arc
     Raises:
         CatalogError: as `from_huggingface`.
     """
-    values = _text_values(values)
+    values = text_values(values)
     kind = values.get("model_type")
     if kind not in _READERS:
         raise CatalogError(
@@ -257,7 +257,7 @@ def read_architecture(values: dict[str, Any], where: str, name: str = "") -> Arc
     return arch
 
 
-def _text_values(values: dict[str, Any]) -> dict[str, Any]:
+def text_values(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the text model inside a multimodal Gemma 3, else all."""
     if values.get("model_type") == "gemma3" and isinstance(values.get("text_config"), dict):
         # Released files leave out what is the default of the model class.

@@ -181,11 +181,15 @@ def _later_gemma(
     )
     return fields | {
         "sandwich_norm": True,
-        # 0 says that the scores are divided by sqrt(head_dim), as without the field.
-        "attention_scale": 0.0 if scalar == fields["head_dim"] else scalar**-0.5,
+        "attention_scale": _scale(scalar**-0.5, fields),
         "attention_softcap": _cap(config, "attn_logit_softcapping", attention_cap),
         "logit_softcap": _cap(config, "final_logit_softcapping", logit_cap),
     }
+
+
+def _scale(scale: float, fields: dict[str, Any]) -> float:
+    """Return a scale of scores as the record has it: 0 where it is the usual one."""
+    return 0.0 if scale == fields["head_dim"] ** -0.5 else scale
 
 
 def _cap(config: ConfigFields, name: str, default: float) -> float:
@@ -256,9 +260,10 @@ def smollm3(config: ConfigFields) -> dict[str, Any]:
 
 def granite(config: ConfigFields) -> dict[str, Any]:
     """Read Granite: Llama with factors on embeddings, scores, residuals and logits."""
-    return llama(config) | {
+    fields = llama(config)
+    return fields | {
         "embedding_scale": config.real("embedding_multiplier", 1.0),
-        "attention_scale": config.real("attention_multiplier", 1.0),
+        "attention_scale": _scale(config.real("attention_multiplier", 1.0), fields),
         "residual_scale": config.real("residual_multiplier", 1.0),
         "logit_divisor": config.real("logits_scaling", 1.0),
     }
