@@ -16,7 +16,7 @@ def drawn(name: str, shape: list[int], gain: float) -> np.ndarray:
     bits = np.random.PCG64(zlib.crc32(name.encode())).random_raw(int(np.prod(shape)))
     uniform = ((bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0).reshape(shape)
     is_gain = len(shape) == 1 and name.endswith("weight")
-    return (uniform * 0.3 + (gain if is_gain else 0.0)).astype(np.float32)
+    return (uniform * 0.45 + (gain if is_gain else 0.0)).astype(np.float32)
 
 
 def write_folder(entry: dict, folder: Path) -> Path:

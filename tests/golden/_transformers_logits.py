@@ -117,18 +117,19 @@ def family(name: str) -> dict:
             if key in held
         )
         logits = model(torch.tensor([PROMPT])).logits[0]
-        tokens, greedy = list(PROMPT), []
+        tokens, greedy, last = list(PROMPT), [], []
         for _ in range(NUM_GREEDY):
             row = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
             first, second = row.topk(2).values.tolist()
             assert first - second > 1e-3, (name, first - second)
             greedy.append(int(row.argmax()))
             tokens.append(greedy[-1])
+            last = [round(value, 6) for value in row.tolist()]
     spread = logits.std().item()
     sys.stderr.write(f"{name}: {len(shapes)} tensors, logits spread {spread:.2f}, {greedy}\n")
     entry["config"].pop("transformers_version", None)
     rows = [[round(value, 6) for value in logits[place].tolist()] for place in POSITIONS]
-    return entry | {"logits": rows, "greedy": greedy}
+    return entry | {"logits": rows, "greedy": greedy, "last": last}
 
 
 def main() -> None:
