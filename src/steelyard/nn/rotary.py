@@ -41,12 +41,12 @@ class RotaryScaling:
     long_stretches: tuple[float, ...] = ()
     magnitude: float = 1.0
 
-    def apply(self, frequencies: Tensor, num_positions: int) -> Tensor:
+    def apply(self, frequencies: Tensor, num_positions: int = 0) -> Tensor:
         """Return the scaled angles per position.
 
         Args:
             frequencies: the original ones [R / 2].
-            num_positions: positions the model is built for.
+            num_positions: positions the model is built for; only `stretches` depend on them.
 
         Returns:
             The scaled ones [R / 2].
