@@ -1,6 +1,6 @@
-"""Write transformers_logits.json: logits of tiny models of every family, as `transformers` has them.
+"""Write transformers_logits.json: what `transformers` computes for tiny models of every family.
 
-Run by the peer's interpreter: `.peers/transformers/bin/python tests/golden/_transformers_logits.py`.
+Run by the peer's interpreter: .peers/transformers/bin/python tests/golden/_transformers_logits.py
 Weights follow from the names of the tensors, so the file holds none: see tests/family_models.py,
 which fills the same folders without `transformers`.
 """

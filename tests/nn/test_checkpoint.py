@@ -5,11 +5,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from tests.family_models import golden, write_folder
 
 from steelyard.errors import CapacityError, CatalogError, ConfigError, DataError, SteelyardWarning
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build
-from tests.family_models import golden, write_folder
 
 torch.set_num_threads(2)
 
@@ -129,7 +129,10 @@ def test_what_would_compute_something_else_is_refused(llama, change, words, tmp_
             {"model_type": "qwen3", "layer_types": ["sliding_attention"] * 3},
             "sliding_window is not set",
         ),
-        ({"model_type": "smollm3", "no_rope_layers": [1, 0, 0]}, r"no_rope_layers .*\[1, 2\] apart"),
+        (
+            {"model_type": "smollm3", "no_rope_layers": [1, 0, 0]},
+            r"no_rope_layers .*\[1, 2\] apart",
+        ),
         ({"model_type": "smollm3", "no_rope_layers": [1]}, "not a list of 3 layers"),
         ({"rope_scaling": "yarn"}, "not a table"),
     ],
@@ -171,7 +174,7 @@ def test_long_rope_takes_the_factors_of_the_length_that_is_asked_for(llama, tmp_
 def test_long_rope_without_a_factor_for_each_wavelength_is_refused(llama, missing, tmp_path):
     checkpoint.save(build(dataclasses.replace(llama, rotary_dim=6)), tmp_path)
     rewrite(tmp_path, long_rope(**{missing: [1.0]}))
-    with pytest.raises(ConfigError, match="longrope.*3 numbers each"):
+    with pytest.raises(ConfigError, match=r"longrope.*3 numbers each"):
         checkpoint.load(tmp_path)
 
 

@@ -5,13 +5,12 @@ import warnings
 
 import pytest
 import torch
+from tests.family_models import golden, write_folder
 
 from steelyard.catalog import count_parameters
 from steelyard.errors import SteelyardWarning
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import Transformer
-
-from tests.family_models import golden, write_folder
 
 GOLDEN = golden()
 FAMILIES = sorted(GOLDEN["families"])

@@ -58,7 +58,9 @@ def cached_attend(arch, cache: dict):
 def test_run_with_a_cache_equals_forward(arch):
     model, tokens, cache = build(arch, seed=5), tokens_of(2, 11), {}
     expected = model(tokens)
-    steps = [model.run(tokens[:, t], torch.full((2,), t), cached_attend(arch, cache)) for t in range(11)]
+    steps = [
+        model.run(tokens[:, t], torch.full((2,), t), cached_attend(arch, cache)) for t in range(11)
+    ]
     torch.testing.assert_close(
         model.head(torch.stack(steps, dim=1)), expected, rtol=1e-4, atol=1e-5
     )

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from tests.family_models import golden, write_folder
 
 from steelyard.errors import BackendError, ConfigError, SteelyardWarning
 from steelyard.nn import checkpoint
@@ -16,7 +17,6 @@ from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.step import StepOutput
 from steelyard.serve.sparse.engine import SparseDecoder
 from steelyard.serve.sparse.policies import Window
-from tests.family_models import golden, write_folder
 
 GOLDEN = golden()
 PROMPT = GOLDEN["prompt"]

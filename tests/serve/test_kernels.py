@@ -170,9 +170,7 @@ def test_pieces_cover_every_context_once(contexts, split):
     assert (np.diff(starts) == -(-np.array(contexts) // split)).all()
 
 
-@given(
-    st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 20), st.integers(1, 60)
-)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 20), st.integers(1, 60))
 def test_pieces_cover_every_window_once(contexts, split, window):
     pieces, starts = split_pieces(np.array(contexts), split, window=window)
     tokens = [(row, token) for row, first, end in pieces.tolist() for token in range(first, end)]

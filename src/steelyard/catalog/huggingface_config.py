@@ -51,7 +51,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
         (None, 1),
     ),
     **dict.fromkeys(("no_rope_layers", "cross_attention_layers"), (None, [])),
-    **dict.fromkeys(("enable_bias", "layer_norm_elementwise_affine", "scale_attn_weights"), (True,)),
+    **dict.fromkeys(
+        ("enable_bias", "layer_norm_elementwise_affine", "scale_attn_weights"), (True,)
+    ),
 }
 """Fields that change what a model computes, with the values that mean the model lacks the trait."""
 
@@ -83,6 +85,13 @@ class ConfigFields:
     def number(self, *names: str, default: int | None = None) -> int:
         """Return the first integer field present among `names`.
 
+        Args:
+            *names: fields, the usual one first.
+            default: value where none is there.
+
+        Returns:
+            The number.
+
         Raises:
             CatalogError: none is there and there is no default, or it is no whole number.
         """
@@ -106,7 +115,14 @@ class ConfigFields:
         return self._typed(name, bool, "true or false", default)
 
     def only(self, name: str, allowed: tuple[Any, ...]) -> Any:
-        """Return a field whose value must be one of `allowed`; the first is the default.
+        """Return a field that may have few values.
+
+        Args:
+            name: field.
+            allowed: its values, the default first.
+
+        Returns:
+            The value.
 
         Raises:
             CatalogError: it has another value.
@@ -125,6 +141,9 @@ class ConfigFields:
         Args:
             name: field that says so, for the message.
             marked: by layer.
+
+        Returns:
+            The number n.
 
         Raises:
             CatalogError: the marks follow no such rule.
@@ -148,6 +167,9 @@ class ConfigFields:
 
         Args:
             layer_type: type of layer.
+
+        Returns:
+            The fields of one table, `rope_theta` and what stands beside the table included.
 
         Raises:
             CatalogError: they are no table.
@@ -200,4 +222,3 @@ class ConfigFields:
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not {words}")
         return value
-

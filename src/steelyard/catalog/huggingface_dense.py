@@ -82,6 +82,12 @@ def _windows(config: ConfigFields, window: int, full: list[bool]) -> dict[str, A
         config: the file; its `layer_types` go before what the class would choose.
         window: tokens, 0 for none.
         full: by layer, whether the class leaves the window out.
+
+    Returns:
+        Fields of the record.
+
+    Raises:
+        CatalogError: `layer_types` is not such a list, or follows no rule the record knows.
     """
     kinds = config.get("layer_types")
     if kinds is not None:
@@ -98,7 +104,7 @@ def _windows(config: ConfigFields, window: int, full: list[bool]) -> dict[str, A
         if kinds is None:
             return {}
         raise CatalogError(
-            f"{config.where}: layer_types asks for sliding attention, but sliding_window is not set",
+            f"{config.where}: layer_types has sliding attention, but sliding_window is not set",
             hint="give the model's complete config.json",
         )
     return {
@@ -118,9 +124,14 @@ def mistral(config: ConfigFields, *, window: int = 4096) -> dict[str, Any]:
     Args:
         config: the file.
         window: tokens where the file does not say.
+
+    Returns:
+        Fields of the record.
     """
     fields = _plain(config)
-    window = config.number("sliding_window", default=0 if "sliding_window" in config.values else window)
+    window = config.number(
+        "sliding_window", default=0 if "sliding_window" in config.values else window
+    )
     return fields | _windows(config, window, [False] * fields["num_layers"])
 
 

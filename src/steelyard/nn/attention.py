@@ -1,4 +1,4 @@
-"""Causal attention as plain products: the whole context, or windows of it, with or without a cap."""
+"""Causal attention as plain products: the whole context, or windows of it, capped or not."""
 
 from collections.abc import Callable
 

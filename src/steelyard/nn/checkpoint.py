@@ -1,7 +1,6 @@
 """Read and write models as Hugging Face folders: `config.json` and safetensors, never pickles."""
 
 import dataclasses
-import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator

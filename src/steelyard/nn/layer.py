@@ -12,6 +12,7 @@ from steelyard.nn.rotary import rotate
 
 __all__ = ["DecoderLayer", "UnitOffsetNorm", "linear", "make_norm"]
 
+
 class _Unfilled(nn.Linear):
     """A linear map that draws nothing from the global generator when it is made.
 

@@ -120,9 +120,9 @@ class _GroupedAttention:
             query.split(sizes), key.split(sizes), value.split(sizes), self.groups, strict=True
         )
         attended = [
-            self.attend(
-                layer, *(part.unflatten(0, (count, length)) for part in (q, k, v))
-            ).flatten(0, 1)
+            self.attend(layer, *(part.unflatten(0, (count, length)) for part in (q, k, v))).flatten(
+                0, 1
+            )
             for q, k, v, (length, count) in parts
         ]
         return torch.cat(attended)

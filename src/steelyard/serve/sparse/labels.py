@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steelyard.nn.attention import causal_attention
 from steelyard.errors import ConfigError
+from steelyard.nn.attention import causal_attention
 from steelyard.nn.traits import attention_traits
 from steelyard.nn.transformer import Transformer
 

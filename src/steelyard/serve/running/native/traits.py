@@ -16,7 +16,7 @@ def missing_traits(arch: Architecture, longest: int) -> list[str]:
     Returns:
         The traits in words; none where the kernels can run it.
     """
-    local = 0 < arch.sliding_window and arch.local_rope_theta not in (0.0, arch.rope_theta)
+    local = arch.sliding_window > 0 and arch.local_rope_theta not in (0.0, arch.rope_theta)
     traits = {
         f"mlp = {arch.mlp!r}": arch.mlp == "geglu",
         "norms after attention and MLP": arch.post_norm or arch.sandwich_norm,
