@@ -158,9 +158,12 @@ def _family_values(arch: Architecture, kind: str) -> dict[str, Any]:
         }
     if kind == "smollm3":
         turned = [int(arch.is_turned(layer)) for layer in range(arch.num_layers)]
-        return {"no_rope_layers": turned, "no_rope_layer_interval": arch.no_rope_every}
+        # Its class has a padding token beyond the vocabulary of a small model.
+        padding = {"pad_token_id": None}
+        return padding | {"no_rope_layers": turned, "no_rope_layer_interval": arch.no_rope_every}
     if kind == "phi3":
         return {
+            "pad_token_id": None,
             "partial_rotary_factor": (arch.rotary_dim or arch.head_dim) / arch.head_dim,
             # Otherwise the class takes 4,096 for the length of training.
             "original_max_position_embeddings": arch.max_positions,
