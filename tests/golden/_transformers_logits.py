@@ -77,6 +77,10 @@ FAMILIES = {
         "original_max_position_embeddings": 24,
         "rope_scaling": LONG,
     },
+    "phi3-whole-long": {
+        "original_max_position_embeddings": 24,
+        "rope_scaling": LONG | {"short_factor": [1.0] * 4, "long_factor": [1.0, 1.5, 2.0, 5.0]},
+    },
     "smollm3": {"no_rope_layer_interval": 2},
     "granite": {
         "embedding_multiplier": 6.0,

@@ -1,5 +1,6 @@
 """Every family through the engine: logits and tokens are those `transformers` computed."""
 
+import dataclasses
 import shutil
 import warnings
 
@@ -21,7 +22,7 @@ from steelyard.serve.sparse.policies import Window
 GOLDEN = golden()
 PROMPT = GOLDEN["prompt"]
 LONGEST = 64
-NATIVE = {"llama", "llama-biases", "qwen2", "qwen3"}
+NATIVE = {"llama", "llama-biases", "phi3-whole-long", "qwen2", "qwen3"}
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 KERNELS = [
     pytest.param({"compiled": False}, id="torch"),
@@ -68,10 +69,10 @@ class Recorder(Sampler):
         return StepOutput(tokens=logits.argmax(-1).numpy())
 
 
-def serve(model, prompts, count, **kernels):
+def serve(model, prompts, count, *, config=CONFIG, **kernels):
     """Run prompts side by side: chunks of prompts and decoding rows share steps."""
-    scheduler, recorder = Scheduler(CONFIG), Recorder()
-    runner = TorchRunner(model, CONFIG, sampler=recorder, **kernels)
+    scheduler, recorder = Scheduler(config), Recorder()
+    runner = TorchRunner(model, config, sampler=recorder, **kernels)
     requests = [
         Request(id=str(len(prompt)), prompt=prompt, params=SamplingParams(max_tokens=count))
         for prompt in prompts
@@ -106,6 +107,18 @@ def test_the_engine_computes_what_transformers_does(family, kernels):
 def test_windows_that_hold_the_longest_sequence_are_nothing_to_the_kernels(family):
     _, _, model = family
     assert not any("sliding windows" in trait for trait in missing_traits(model.architecture, 7))
+
+
+@needs_compiler
+@pytest.mark.parametrize("family", ["mistral", "phi3"], indirect=True)
+@torch.inference_mode()
+def test_native_kernels_run_a_window_that_holds_the_longest_sequence(family):
+    _, _, model = family
+    config = dataclasses.replace(CONFIG, max_model_len=7)
+    _, rows = serve(model, [PROMPT[:6]], 1, config=config, native=True)
+    torch.testing.assert_close(
+        rows["6", 0], model(torch.tensor([PROMPT[:6]]))[0, -1], rtol=0, atol=2e-5
+    )
 
 
 def test_embeddings_are_of_the_models_own_attention(family):
