@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.files import atomic_path
-from steelyard.nn.layer import DecoderLayer, causal_attention
+from steelyard.nn.attention import causal_attention
+from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.transformer import Transformer, build
 
 __all__ = ["Recipe", "cache_dir", "trained"]

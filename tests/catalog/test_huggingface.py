@@ -102,6 +102,81 @@ def test_gemma_3_text_model_inside_a_multimodal_config():
     assert _same_shape(arch, architecture_by_name("gemma-3-1b"))
 
 
+_RELEASED = {
+    "gemma-3-4b": {
+        "model_type": "gemma3",
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 34,
+            "sliding_window": 1024,
+        },
+        "vision_config": {},
+    },
+    "granite-3.3-8b": {
+        "attention_bias": False,
+        "attention_multiplier": 0.0078125,
+        "embedding_multiplier": 12.0,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 12800,
+        "logits_scaling": 16.0,
+        "max_position_embeddings": 131072,
+        "mlp_bias": False,
+        "model_type": "granite",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 8,
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 49159,
+    },
+    "smollm3-3b": {
+        "model_type": "smollm3",
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "max_position_embeddings": 65536,
+        "max_window_layers": 28,
+        "no_rope_layer_interval": 4,
+        "no_rope_layers": [1, 1, 1, 0] * 9,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 5000000.0,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "vocab_size": 128256,
+    },
+}
+
+
+@pytest.mark.parametrize("name", _RELEASED)
+def test_files_as_released_give_the_catalog_record(name):
+    assert _same_shape(from_huggingface(_RELEASED[name]), architecture_by_name(name))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sliding_window": 4096}, "sliding_window = 4096 is not supported in a model of type"),
+        ({"num_experts": 8}, "num_experts = 8"),
+        ({"clip_qkv": 8.0}, "clip_qkv"),
+        ({"layer_types": ["sliding_attention"] * 32}, "layer_types"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
+    ],
+)
+def test_traits_that_llama_lacks_are_refused_by_name(change, says):
+    with pytest.raises(CatalogError, match=says):
+        from_huggingface(_LLAMA3 | change)
+
+
 def test_unknown_model_type_names_the_supported_ones():
     with pytest.raises(CatalogError, match="'mamba' is not supported") as caught:
         from_huggingface({"model_type": "mamba"})

@@ -138,7 +138,21 @@ def test_the_peak_of_a_step_is_what_the_allocator_gives_out(
     assert measured == pytest.approx(forecast.total, rel=0.04)
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=["llama", "untied", "gpt", "qk-norm"])
+GEMMA = {
+    "mlp": "geglu",
+    "sandwich_norm": True,
+    "unit_offset_norm": True,
+    "attention_softcap": 30.0,
+    "sliding_window": 16,
+    "full_attention_every": 3,
+    "local_rope_theta": 100.0,
+    "rotary_dim": 24,
+}
+
+
+@pytest.mark.parametrize(
+    "changes", [*VARIANTS, GEMMA], ids=["llama", "untied", "gpt", "qk-norm", "gemma"]
+)
 def test_an_engine_holds_what_its_account_says(changes):
     torch.set_num_threads(1)
     arch = small(**changes)
@@ -151,8 +165,10 @@ def test_an_engine_holds_what_its_account_says(changes):
             arch, sequences=sequences, context=context, dtype=kind, process_bytes=0
         )
         assert runner.pool_bytes == forecast.kv_cache
-        tables = (runner.model.rotary_cosines, runner.model.rotary_sines)
-        held = [*runner.model.parameters(), *(table.float() for table in tables)]
+        held = [
+            *runner.model.parameters(),
+            *(table.float() for table in runner.model.buffers()),
+        ]
         assert sum(item.nbytes for item in held) == forecast.weights
         assert runner.packed_bytes == (forecast.packed if runner.packed_bytes else 0)
         assert sum(vars_of(forecast)) == forecast.total

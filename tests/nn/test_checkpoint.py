@@ -1,16 +1,19 @@
+import dataclasses
 import json
 
 import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from tests.family_models import golden, write_folder
 
-from steelyard.errors import CapacityError, ConfigError, DataError, SteelyardWarning
+from steelyard.errors import CapacityError, CatalogError, ConfigError, DataError, SteelyardWarning
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build
 
 torch.set_num_threads(2)
 
+GEMMA2 = {"model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh"}
 TOKENS = torch.arange(60).view(3, 20)
 
 
@@ -109,11 +112,91 @@ def test_what_would_compute_something_else_is_refused(llama, change, words, tmp_
         checkpoint.load(tmp_path)
 
 
-def test_a_sliding_window_limits_the_positions(llama, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_local_experts": 4}, "num_local_experts = 4"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ({"sliding_window": 16}, "sliding_window = 16"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
+        ({"model_type": "qwen2", "attention_bias": True}, "attention_bias = True"),
+        ({"model_type": "olmo2", "mlp_bias": True}, "mlp_bias = True"),
+        ({"model_type": "gemma", "hidden_act": "relu"}, "hidden_act = 'relu'"),
+        (GEMMA2 | {"use_bidirectional_attention": True}, "use_bidirectional"),
+        (GEMMA2 | {"layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
+        (
+            {"model_type": "qwen3", "layer_types": ["sliding_attention"] * 3},
+            "sliding_window is not set",
+        ),
+        (
+            {"model_type": "smollm3", "no_rope_layers": [1, 0, 0]},
+            r"no_rope_layers .*\[1, 2\] apart",
+        ),
+        ({"model_type": "smollm3", "no_rope_layers": [1]}, "not a list of 3 layers"),
+        ({"rope_scaling": "yarn"}, "not a table"),
+    ],
+)
+def test_traits_that_a_family_lacks_are_named(llama, change, words, tmp_path):
     checkpoint.save(build(llama), tmp_path)
-    rewrite(tmp_path, {"model_type": "mistral", "sliding_window": 16})
-    with pytest.warns(SteelyardWarning, match="max_positions is 16"):
-        assert checkpoint.load(tmp_path).architecture.max_positions == 16
+    rewrite(tmp_path, {"hidden_act": "silu"} | change)
+    with pytest.raises(CatalogError, match=words) as caught:
+        checkpoint.load(tmp_path)
+    assert str(tmp_path / "config.json") in str(caught.value)
+
+
+def long_rope(**changes):
+    """The fields of a Phi-3 for long contexts whose heads have 8 columns."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    return {
+        "model_type": "phi3",
+        "original_max_position_embeddings": 16,
+        "rope_scaling": {"type": "longrope"} | factors | changes,
+    }
+
+
+def test_long_rope_takes_the_factors_of_the_length_that_is_asked_for(llama, tmp_path):
+    checkpoint.save(build(dataclasses.replace(llama, rotary_dim=6)), tmp_path)
+    rewrite(tmp_path, long_rope(short_factor=[1.0] * 3, long_factor=[2.0] * 3))
+    with pytest.warns(SteelyardWarning, match="max_positions is 16, not 64"):
+        short = checkpoint.load(tmp_path)
+    assert short.architecture.max_positions == 16
+    assert checkpoint.load(tmp_path, max_positions=16).architecture.max_positions == 16
+    long = checkpoint.load(tmp_path, max_positions=17)
+    assert long.architecture.max_positions == 64
+    angles = [torch.atan2(model.rotary_sines, model.rotary_cosines)[1] for model in (short, long)]
+    torch.testing.assert_close(angles[0], 2 * angles[1])
+    # sqrt(1 + ln(64 / 16) / ln 16), LongRoPE's factor of the scores' two sides
+    assert short.scaling.magnitude == pytest.approx(1.5**0.5)
+
+
+@pytest.mark.parametrize("missing", ["short_factor", "long_factor"])
+def test_long_rope_without_a_factor_for_each_wavelength_is_refused(llama, missing, tmp_path):
+    checkpoint.save(build(dataclasses.replace(llama, rotary_dim=6)), tmp_path)
+    rewrite(tmp_path, long_rope(**{missing: [1.0]}))
+    with pytest.raises(ConfigError, match=r"longrope.*3 numbers each"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: "language_model." + name,
+        lambda name: name.replace("model.", "model.language_model."),
+    ],
+    ids=["released", "saved by transformers 5"],
+)
+def test_the_text_half_of_a_multimodal_gemma_3(rename, tmp_path):
+    entry = golden()["families"]["gemma3_text"]
+    write_folder(entry, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    text = {rename(name): tensor for name, tensor in tensors.items()}
+    pictures = {"vision_tower.vision_model.post_layernorm.bias": torch.zeros(4)}
+    save_file(text | pictures, tmp_path / "model.safetensors")
+    config = {"model_type": "gemma3", "text_config": entry["config"], "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = checkpoint.load(tmp_path)(torch.tensor([golden()["prompt"]]))[0, golden()["positions"]]
+    torch.testing.assert_close(found, torch.tensor(entry["logits"]), rtol=0, atol=2e-5)
 
 
 def test_wrong_folders_are_refused(llama, tmp_path):

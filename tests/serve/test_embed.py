@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import ConfigError
-from steelyard.nn.layer import causal_attention
+from steelyard.nn.attention import causal_attention
 from steelyard.serve.running.embed import embed
 
 

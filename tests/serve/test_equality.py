@@ -5,6 +5,8 @@ from benchmarks.serve._contiguous import contiguous_scheduler
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from steelyard.catalog.architecture import Architecture
+from steelyard.nn.transformer import build
 from steelyard.serve import SamplingParams, SchedulerConfig
 from steelyard.serve.engine import LLM
 
@@ -155,6 +157,57 @@ def refused(llm, job):
 @given(engine=engines())
 def test_outputs_equal_the_plain_forward(model, greedy, engine):
     assert_equal_outputs(model, greedy, engine)
+
+
+@pytest.fixture(scope="module")
+def windowed():
+    """A Gemma-like decoder: two of three layers have a window, scores and logits are capped."""
+    shape = {
+        "hidden_size": 32,
+        "num_layers": 3,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 64,
+        "mlp": "geglu",
+        "sandwich_norm": True,
+        "unit_offset_norm": True,
+        "sliding_window": 11,
+        "full_attention_every": 3,
+        "local_rope_theta": 100.0,
+        "attention_softcap": 3.0,
+        "logit_softcap": 20.0,
+    }
+    built = build(Architecture(name="windowed", vocab_size=97, max_positions=128, **shape), seed=1)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(10.0)
+    return built.eval()
+
+
+def assert_windowed_outputs(model, engine):
+    def greedy(prompt, count):
+        tokens = list(prompt)
+        with torch.inference_mode():
+            for _ in range(count):
+                tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+        return tokens[len(prompt) :]
+
+    assert_equal_outputs(model, greedy, engine)
+
+
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(engine=engines())
+def test_windows_and_caps_equal_the_plain_forward(windowed, engine):
+    assert_windowed_outputs(windowed, engine)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(engine=engines())
+def test_windows_and_caps_equal_the_plain_forward_often(windowed, engine):
+    assert_windowed_outputs(windowed, engine)
 
 
 @pytest.mark.slow

@@ -38,17 +38,18 @@ class Case:
         kind = torch.uint32 if self.keys.dtype == torch.float32 else torch.uint16
         return self.keys.view(kind).numpy(), self.values.view(kind).numpy()
 
-    def expected(self):
+    def expected(self, **limits):
         tables = torch.from_numpy(self.tables)
         keys, values = (
             item[tables].float().transpose(1, 2).flatten(2, 3) for item in (self.keys, self.values)
         )
-        return decode_gathered(self.query, keys, values, torch.from_numpy(self.contexts)).numpy()
+        contexts = torch.from_numpy(self.contexts)
+        return decode_gathered(self.query, keys, values, contexts, **limits).numpy()
 
-    def assert_equals(self, decode, tolerance=3e-6):
+    def assert_equals(self, decode, tolerance=3e-6, **limits):
         out = np.full(self.query.shape, np.nan, dtype=np.float32)
-        decode(self.query.numpy(), *self.bits(), self.tables, self.contexts, out)
-        np.testing.assert_allclose(out, self.expected(), rtol=1e-4, atol=tolerance)
+        decode(self.query.numpy(), *self.bits(), self.tables, self.contexts, out, **limits)
+        np.testing.assert_allclose(out, self.expected(**limits), rtol=1e-4, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -74,6 +75,34 @@ def test_the_numba_kernel_takes_any_shape(seed, contexts, heads, width, block_si
     Case(
         seed, contexts, heads=heads[0], kv_heads=heads[1], width=width, block_size=block_size
     ).assert_equals(paged_decode)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 2**16),
+    st.lists(st.integers(1, 70), min_size=1, max_size=5),
+    st.sampled_from([4, 16]),
+    st.sampled_from([0, 1, 5, 16, 33, 100]),
+    st.sampled_from([0.0, 1.5]),
+)
+def test_the_numba_kernel_takes_windows_and_caps(seed, contexts, block_size, window, softcap):
+    case = Case(seed, contexts, block_size=block_size)
+    case.assert_equals(paged_decode, window=window, softcap=softcap)
+
+
+def test_windows_and_caps_by_hand():
+    case = Case(3, [37, 2600], heads=2, kv_heads=1, block_size=8)
+    out = np.empty(case.query.shape, dtype=np.float32)
+    arrays = case.query.numpy(), *case.bits(), case.tables, case.contexts, out
+    paged_decode(*arrays, window=1500, softcap=0.7)
+    for row, context in enumerate(case.contexts.tolist()):
+        keys, values = (
+            item[case.tables[row], 0].flatten(0, 1)[max(0, context - 1500) : context].double()
+            for item in (case.keys, case.values)
+        )
+        scores = keys @ case.query[row].double().T / 4.0
+        expected = ((scores / 0.7).tanh() * 0.7).softmax(0).T @ values
+        np.testing.assert_allclose(out[row], expected.numpy(), rtol=1e-4, atol=3e-6)
 
 
 def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
@@ -139,3 +168,15 @@ def test_pieces_cover_every_context_once(contexts, split):
     assert tokens == [(row, token) for row, size in enumerate(contexts) for token in range(size)]
     assert (pieces[:, 2] - pieces[:, 1]).max() <= split
     assert (np.diff(starts) == -(-np.array(contexts) // split)).all()
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 20), st.integers(1, 60))
+def test_pieces_cover_every_window_once(contexts, split, window):
+    pieces, starts = split_pieces(np.array(contexts), split, window=window)
+    tokens = [(row, token) for row, first, end in pieces.tolist() for token in range(first, end)]
+    assert tokens == [
+        (row, token)
+        for row, size in enumerate(contexts)
+        for token in range(max(0, size - window), size)
+    ]
+    assert starts[-1] == len(pieces) and (pieces[:, 2] - pieces[:, 1]).max() <= split

@@ -32,8 +32,13 @@ class Architecture:
         output_bias: the attention output projection carries a bias.
         mlp_bias: MLP matrices carry biases.
         qk_norm: RMSNorm on each query and key head.
+        qk_norm_across_heads: that norm is over all query heads together, and all key heads together
+            (OLMo 2); only with `qk_norm`.
         sandwich_norm: a second norm after attention and MLP, before the residual add (Gemma 2 and
             3).
+        post_norm: the norms of a layer stand after attention and MLP, before the residual add,
+            and none before them (OLMo 2).
+        unit_offset_norm: RMSNorms multiply by 1 plus their stored gain (Gemma).
         num_token_types: rows of a token-type table (BERT), 0 for none.
         pooler: a hidden-by-hidden pooler with bias at the end (BERT).
         num_experts: routed experts per MoE layer; 0 for a dense model.
@@ -47,6 +52,19 @@ class Architecture:
         qk_rope_head_dim: rotary part of an MLA head, within `head_dim`.
         v_head_dim: value width of an MLA head.
         rope_theta: rotary base.
+        local_rope_theta: rotary base of layers with a sliding window (Gemma 3), 0 for `rope_theta`.
+        rotary_dim: leading columns of a head that are turned (Phi-4-mini), 0 for all.
+        no_rope_every: each layer of this number, counted from 1, does not turn queries and keys
+            (SmolLM3: 4), 0 for none.
+        sliding_window: tokens that a token attends, itself included, 0 for all before it.
+        full_attention_every: each layer of this number, counted from 1, has no window (Gemma 2: 2,
+            Gemma 3: 6), 0 for none.
+        attention_scale: factor of the products of queries and keys, 0 for 1 / sqrt(head_dim).
+        attention_softcap: c of scores c tanh(score / c) before the softmax (Gemma 2), 0 for none.
+        logit_softcap: the same for logits, 0 for none.
+        embedding_scale: factor of token embeddings (Gemma: sqrt(hidden_size)).
+        residual_scale: factor of what attention and MLP add to the residual stream (Granite).
+        logit_divisor: what logits are divided by (Granite).
         norm_eps: epsilon of the norms.
         published_parameters: size its authors state, 0 when unknown.
         source: where the facts stand.
@@ -72,7 +90,10 @@ class Architecture:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    qk_norm_across_heads: bool = False
     sandwich_norm: bool = False
+    post_norm: bool = False
+    unit_offset_norm: bool = False
     num_token_types: int = 0
     pooler: bool = False
     num_experts: int = 0
@@ -86,6 +107,17 @@ class Architecture:
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
     rope_theta: float = 10000.0
+    local_rope_theta: float = 0.0
+    rotary_dim: int = 0
+    no_rope_every: int = 0
+    sliding_window: int = 0
+    full_attention_every: int = 0
+    attention_scale: float = 0.0
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_divisor: float = 1.0
     norm_eps: float = 1e-5
     published_parameters: float = 0.0
     source: str = ""
@@ -100,3 +132,27 @@ class Architecture:
     def value_dim(self) -> int:
         """Width of a value head: only latent attention has one of its own."""
         return (self.kv_lora_rank and self.v_head_dim) or self.head_dim
+
+    def window_of(self, layer: int) -> int:
+        """Return how many tokens a token attends in a layer, itself included.
+
+        Args:
+            layer: index from 0.
+
+        Returns:
+            The window; 0 for all tokens before it.
+        """
+        is_full = self.full_attention_every and (layer + 1) % self.full_attention_every == 0
+        return 0 if is_full else self.sliding_window
+
+    def is_turned(self, layer: int) -> bool:
+        """Return whether a layer turns queries and keys by their position.
+
+        Args:
+            layer: index from 0.
+
+        Returns:
+            False without rotary positions, and in the layers `no_rope_every` leaves out.
+        """
+        is_left_out = self.no_rope_every and (layer + 1) % self.no_rope_every == 0
+        return self.position == "rope" and not is_left_out

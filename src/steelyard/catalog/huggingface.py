@@ -6,147 +6,54 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.catalog.huggingface_config import ConfigFields
+from steelyard.catalog.huggingface_dense import (
+    GEMMA3_DEFAULTS,
+    gemma,
+    gemma2,
+    gemma3,
+    granite,
+    llama,
+    mistral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
+)
 from steelyard.catalog.parameters import RELATIVE_BUCKETS
 from steelyard.catalog.validate import validate_architecture
 from steelyard.errors import CatalogError, DataError, SteelyardWarning
 from steelyard.files import read_json
 
-__all__ = ["MODEL_TYPES", "from_huggingface"]
+__all__ = ["MODEL_TYPES", "from_huggingface", "read_architecture", "rotary_kind", "text_values"]
 
 
-class _Config:
-    """A config.json with errors that name the file and the field."""
-
-    def __init__(self, values: dict[str, Any], where: str) -> None:
-        self.values = values
-        self.where = where
-
-    def number(self, *names: str, default: int | None = None) -> int:
-        """Return the first integer field present among `names`."""
-        present = [name for name in names if self.values.get(name) is not None]
-        if present:
-            return self._typed(present[0], int, "a whole number")
-        if default is None:
-            raise CatalogError(
-                f"{self.where}: field {names[0]!r} is missing",
-                hint="give the model's complete config.json",
-            )
-        return default
-
-    def real(self, name: str, default: float) -> float:
-        """Return a field that is a number."""
-        return float(self._typed(name, int | float, "a number", default))
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Return a field that is true or false."""
-        return self._typed(name, bool, "true or false", default)
-
-    def _typed(self, name: str, kind: Any, words: str, default: Any = None) -> Any:
-        """Return a field of a kind; JSON's true and false are no numbers, though Python's are."""
-        value = self.values.get(name, default)
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            raise CatalogError(f"{self.where}: field {name!r} is {value!r}, not {words}")
-        return value
-
-    def only(self, name: str, allowed: tuple[Any, ...]) -> Any:
-        """Return a field whose value must be one of `allowed`; the first is the default."""
-        value = self.values.get(name, allowed[0])
-        if value not in allowed:
-            raise CatalogError(
-                f"{self.where}: {name} = {value!r} is not supported",
-                hint=f"supported: {', '.join(map(repr, allowed))}",
-            )
-        return value
-
-    def rope_theta(self, default: float = 10000.0) -> float:
-        """Return the rotary base; warn when the frequencies are rescaled as well."""
-        nested = self.values.get("rope_parameters") or {}
-        scaling = self.values.get("rope_scaling") or nested
-        kind = (
-            scaling.get("rope_type", scaling.get("type", "default"))
-            if isinstance(scaling, dict)
-            else "default"
-        )
-        if kind != "default":
-            warnings.warn(
-                f"{self.where}: rotary scaling {kind!r} is not part of the record; sizes and costs "
-                f"hold, built positions differ",
-                SteelyardWarning,
-                stacklevel=6,  # the caller of from_huggingface
-            )
-        holder = nested if isinstance(nested, dict) and "rope_theta" in nested else self.values
-        return _Config(holder, self.where).real("rope_theta", default)
-
-
-def _decoder_fields(config: _Config) -> dict[str, Any]:
-    """Read what every Llama-like decoder names alike."""
-    hidden = config.number("hidden_size")
-    heads = config.number("num_attention_heads")
-    return {
-        "hidden_size": hidden,
-        "num_layers": config.number("num_hidden_layers"),
-        "num_heads": heads,
-        "num_kv_heads": config.number("num_key_value_heads", default=heads),
-        "head_dim": config.number("head_dim", default=hidden // max(heads, 1)),
-        "intermediate_size": config.number("intermediate_size"),
-        "vocab_size": config.number("vocab_size"),
-        "max_positions": config.number("max_position_embeddings", default=2048),
-        "rope_theta": config.rope_theta(),
-        "norm_eps": config.real("rms_norm_eps", 1e-6),
-    }
-
-
-def _llama(config: _Config) -> dict[str, Any]:
-    """Read Llama, Yi, TinyLlama and their kin, and Mistral."""
-    config.only("hidden_act", ("silu",))
-    bias = config.flag("attention_bias", False)
-    extra = {
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "mlp_bias": config.flag("mlp_bias", False),
-    }
-    return _decoder_fields(config) | extra | {"qkv_bias": bias, "output_bias": bias}
-
-
-def _qwen2(config: _Config) -> dict[str, Any]:
-    """Read Qwen2 and Qwen2.5: biases on queries, keys and values only."""
-    config.only("hidden_act", ("silu",))
-    return _decoder_fields(config) | {
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "qkv_bias": True,
-    }
-
-
-def _qwen3(config: _Config) -> dict[str, Any]:
-    """Read Qwen3: normed queries and keys, a head width of its own."""
-    fields = _llama(config) | {"qk_norm": True}
-    return fields | {"head_dim": config.number("head_dim", default=128)}
-
-
-def _qwen3_moe(config: _Config) -> dict[str, Any]:
+def _qwen3_moe(config: ConfigFields) -> dict[str, Any]:
     """Read Qwen3 with experts in every layer."""
     config.only("decoder_sparse_step", (1,))
     config.only("mlp_only_layers", ([],))
-    return _qwen3(config) | {
+    return qwen3(config) | {
         "num_experts": config.number("num_experts", "num_local_experts"),
         "experts_per_token": config.number("num_experts_per_tok"),
         "moe_intermediate_size": config.number("moe_intermediate_size"),
     }
 
 
-def _mixtral(config: _Config) -> dict[str, Any]:
+def _mixtral(config: ConfigFields) -> dict[str, Any]:
     """Read Mixtral: every layer routes over experts of the full MLP width."""
-    return _llama(config) | {
+    return mistral(config, window=0) | {
         "num_experts": config.number("num_local_experts"),
         "experts_per_token": config.number("num_experts_per_tok"),
         "moe_intermediate_size": config.number("intermediate_size"),
     }
 
 
-def _deepseek(config: _Config) -> dict[str, Any]:
+def _deepseek(config: ConfigFields) -> dict[str, Any]:
     """Read DeepSeek-V2: latent attention, shared and routed experts after a few dense layers."""
     config.only("moe_layer_freq", (1,))
     rope = config.number("qk_rope_head_dim")
-    return _llama(config) | {
+    return llama(config) | {
         "head_dim": config.number("qk_nope_head_dim") + rope,
         "num_experts": config.number("n_routed_experts"),
         "experts_per_token": config.number("num_experts_per_tok"),
@@ -160,18 +67,7 @@ def _deepseek(config: _Config) -> dict[str, Any]:
     }
 
 
-def _gemma(config: _Config) -> dict[str, Any]:
-    """Read Gemma: tied, wide heads, GeGLU."""
-    fields = _decoder_fields(config) | {"head_dim": config.number("head_dim", default=256)}
-    return fields | {"tied_embeddings": config.flag("tie_word_embeddings", True), "mlp": "geglu"}
-
-
-def _gemma3(config: _Config) -> dict[str, Any]:
-    """Read the text model of Gemma 3: normed queries and keys, and another rotary base."""
-    return _gemma(config) | {"qk_norm": True, "rope_theta": config.rope_theta(1e6)}
-
-
-def _gpt2(config: _Config) -> dict[str, Any]:
+def _gpt2(config: ConfigFields) -> dict[str, Any]:
     """Read GPT-2."""
     config.only("activation_function", ("gelu_new", "gelu", "gelu_pytorch_tanh"))
     hidden = config.number("n_embd")
@@ -186,7 +82,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
     }
 
 
-def _opt(config: _Config) -> dict[str, Any]:
+def _opt(config: ConfigFields) -> dict[str, Any]:
     """Read OPT, except the 350M model, whose embeddings are factored and whose norms come last."""
     hidden = config.number("hidden_size")
     config.only("activation_function", ("relu",))
@@ -203,7 +99,7 @@ def _opt(config: _Config) -> dict[str, Any]:
     }
 
 
-def _bert(config: _Config) -> dict[str, Any]:
+def _bert(config: ConfigFields) -> dict[str, Any]:
     """Read the bare BERT encoder with its pooler."""
     config.only("hidden_act", ("gelu",))
     config.only("position_embedding_type", ("absolute",))
@@ -237,7 +133,7 @@ def _old_style(hidden: int, heads: int) -> dict[str, Any]:
     }
 
 
-def _t5(config: _Config) -> dict[str, Any]:
+def _t5(config: ConfigFields) -> dict[str, Any]:
     """Read T5 and its gated version 1.1."""
     config.only("relative_attention_num_buckets", (RELATIVE_BUCKETS,))
     layers = config.number("num_layers")
@@ -261,21 +157,25 @@ def _t5(config: _Config) -> dict[str, Any]:
     }
 
 
-_READERS: dict[str, tuple[Callable[[_Config], dict[str, Any]], dict[str, Any]]] = {
+_READERS: dict[str, tuple[Callable[[ConfigFields], dict[str, Any]], dict[str, Any]]] = {
     "bert": (_bert, {}),
     "deepseek_v2": (_deepseek, {}),
     "deepseek_v3": (_deepseek, {"router_bias": True}),
-    "gemma": (_gemma, {}),
-    "gemma2": (_gemma, {"sandwich_norm": True}),
-    "gemma3_text": (_gemma3, {"sandwich_norm": True}),
+    "gemma": (gemma, {}),
+    "gemma2": (gemma2, {}),
+    "gemma3_text": (gemma3, {}),
     "gpt2": (_gpt2, {}),
-    "llama": (_llama, {}),
-    "mistral": (_llama, {}),
+    "granite": (granite, {}),
+    "llama": (llama, {}),
+    "mistral": (mistral, {}),
     "mixtral": (_mixtral, {}),
+    "olmo2": (olmo2, {}),
     "opt": (_opt, {}),
-    "qwen2": (_qwen2, {}),
-    "qwen3": (_qwen3, {}),
+    "phi3": (phi3, {}),
+    "qwen2": (qwen2, {}),
+    "qwen3": (qwen3, {}),
     "qwen3_moe": (_qwen3_moe, {}),
+    "smollm3": (smollm3, {}),
     "t5": (_t5, {}),
 }
 """Reader of each `model_type`, and traits that its configurations do not state."""
@@ -287,8 +187,7 @@ MODEL_TYPES: tuple[str, ...] = tuple(_READERS)
 def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
     """Make an architecture from a Hugging Face `config.json`.
 
-    Window sizes of sliding attention and rotary rescaling are not part of the record; rescaling
-    raises a `SteelyardWarning`.
+    Rotary rescaling is not part of the record; it raises a `SteelyardWarning`.
 
     Args:
         config: parsed file, path of the file, or folder that holds `config.json`.
@@ -297,12 +196,49 @@ def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
         The architecture, named after `_name_or_path`, the folder, or the model type.
 
     Raises:
-        CatalogError: the model type is not supported, or a field is missing or unusable; file and
-            field are named.
+        CatalogError: the model type is not supported, a field is missing or unusable, or the model
+            has a trait that models of its type lack; file and field are named.
     """
     values, where, name = _open(config)
-    if values.get("model_type") == "gemma3" and isinstance(values.get("text_config"), dict):
-        values = values["text_config"] | {"model_type": "gemma3_text"}
+    arch = read_architecture(values, where, name)
+    kind = rotary_kind(ConfigFields(text_values(values), where).rope())
+    if kind != "default":
+        warnings.warn(
+            f"{where}: rotary scaling {kind!r} is not part of the record; sizes and costs hold, "
+            f"built positions differ",
+            SteelyardWarning,
+            stacklevel=2,
+        )
+    return arch
+
+
+def rotary_kind(rope: ConfigFields) -> Any:
+    """Return how rotary positions are rescaled, "default" for not at all.
+
+    Args:
+        rope: from `ConfigFields.rope`.
+
+    Returns:
+        The value of `rope_type`, or of `type` in older files.
+    """
+    return rope.get("rope_type", rope.get("type", "default"))
+
+
+def read_architecture(values: dict[str, Any], where: str, name: str = "") -> Architecture:
+    """Make an architecture from a parsed `config.json`; a rotary rescaling is left to the caller.
+
+    Args:
+        values: parsed file.
+        where: the file, for messages.
+        name: of the model where the file has none.
+
+    Returns:
+        The architecture.
+
+    Raises:
+        CatalogError: as `from_huggingface`.
+    """
+    values = text_values(values)
     kind = values.get("model_type")
     if kind not in _READERS:
         raise CatalogError(
@@ -310,13 +246,24 @@ def from_huggingface(config: dict[str, Any] | Path) -> Architecture:
             hint=f"supported: {', '.join(MODEL_TYPES)}",
         )
     read, traits = _READERS[kind]
-    fields = read(_Config(values, where)) | traits
+    config = ConfigFields(values, where)
+    fields = read(config) | traits
+    config.refuse_unread()
     label = str(values.get("_name_or_path") or name or kind).rstrip("/").rsplit("/", 1)[-1]
     arch = Architecture(
         name=label, source=f"{where} (Hugging Face, model_type {kind})", confidence="high", **fields
     )
     validate_architecture(arch, where=where)
     return arch
+
+
+def text_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the text model inside a multimodal Gemma 3, else all."""
+    if values.get("model_type") == "gemma3" and isinstance(values.get("text_config"), dict):
+        # Released files leave out what is the default of the model class.
+        text = GEMMA3_DEFAULTS | values["text_config"] | {"model_type": "gemma3_text"}
+        return {"_name_or_path": values.get("_name_or_path")} | text
+    return values
 
 
 def _open(config: dict[str, Any] | Path) -> tuple[dict[str, Any], str, str]:

@@ -27,7 +27,11 @@ def to_huggingface(arch: Architecture) -> dict[str, Any]:
     """
     kind, model_class = _class_of(arch)
     old = kind in ("gpt2", "opt", "bert", "t5")
-    fields = _old_values(arch, kind) if old else _decoder_values(arch) | _moe_values(arch, kind)
+    fields = (
+        _old_values(arch, kind)
+        if old
+        else _decoder_values(arch) | _moe_values(arch, kind) | _family_values(arch, kind)
+    )
     values = {
         "model_type": kind,
         "architectures": [model_class],
@@ -70,8 +74,13 @@ _CLASSES: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"mlp": "geglu", "qk_norm": True}, "gemma3_text", "Gemma3ForCausalLM"),
     ({"mlp": "geglu", "sandwich_norm": True}, "gemma2", "Gemma2ForCausalLM"),
     ({"mlp": "geglu"}, "gemma", "GemmaForCausalLM"),
+    ({"post_norm": True}, "olmo2", "Olmo2ForCausalLM"),
+    ({"skips_rope": True}, "smollm3", "SmolLM3ForCausalLM"),
+    ({"scaled": True}, "granite", "GraniteForCausalLM"),
+    ({"partly_turned": True}, "phi3", "Phi3ForCausalLM"),
     ({"qk_norm": True}, "qwen3", "Qwen3ForCausalLM"),
     ({"qkv_bias": True, "output_bias": False}, "qwen2", "Qwen2ForCausalLM"),
+    ({"windowed": True}, "mistral", "MistralForCausalLM"),
     ({}, "llama", "LlamaForCausalLM"),
 )
 """Traits, model type and class; the first row whose traits a record has is its class."""
@@ -80,7 +89,15 @@ _CLASSES: tuple[tuple[dict[str, Any], str, str], ...] = (
 def _class_of(arch: Architecture) -> tuple[str, str]:
     """Choose the model type and class by the traits of the record."""
     traits = dataclasses.asdict(arch)
-    traits |= {"latent": arch.kv_lora_rank > 0, "sparse": arch.num_experts > 0}
+    scales = (arch.embedding_scale, arch.residual_scale, arch.logit_divisor)
+    traits |= {
+        "latent": arch.kv_lora_rank > 0,
+        "sparse": arch.num_experts > 0,
+        "skips_rope": arch.no_rope_every > 0,
+        "scaled": arch.attention_scale > 0 or any(scale != 1.0 for scale in scales),
+        "partly_turned": arch.rotary_dim > 0,
+        "windowed": arch.sliding_window > 0,
+    }
     return next((kind, name) for wanted, kind, name in _CLASSES if wanted.items() <= traits.items())
 
 
@@ -126,6 +143,62 @@ def _moe_values(arch: Architecture, kind: str) -> dict[str, Any]:
         "v_head_dim": arch.v_head_dim,
         "head_dim": arch.qk_rope_head_dim,
     }
+
+
+def _family_values(arch: Architecture, kind: str) -> dict[str, Any]:
+    """Write what only some dense families have."""
+    if kind in ("gemma2", "gemma3_text"):
+        return _gemma_values(arch, kind)
+    if kind == "granite":
+        return {
+            "embedding_multiplier": arch.embedding_scale,
+            "attention_multiplier": arch.attention_scale or arch.head_dim**-0.5,
+            "residual_multiplier": arch.residual_scale,
+            "logits_scaling": arch.logit_divisor,
+        }
+    if kind == "smollm3":
+        turned = [int(arch.is_turned(layer)) for layer in range(arch.num_layers)]
+        # Its class has a padding token beyond the vocabulary of a small model.
+        padding = {"pad_token_id": None}
+        return padding | {"no_rope_layers": turned, "no_rope_layer_interval": arch.no_rope_every}
+    if kind == "phi3":
+        return {
+            "pad_token_id": None,
+            "partial_rotary_factor": (arch.rotary_dim or arch.head_dim) / arch.head_dim,
+            # Otherwise the class takes 4,096 for the length of training.
+            "original_max_position_embeddings": arch.max_positions,
+            "sliding_window": arch.sliding_window or None,
+        }
+    if kind in ("mistral", "mixtral"):
+        return {"sliding_window": arch.sliding_window or None}
+    if kind in ("qwen2", "qwen3", "qwen3_moe") and arch.sliding_window:
+        return _window_values(arch) | {"use_sliding_window": True, "max_window_layers": 0}
+    return {}
+
+
+def _window_values(arch: Architecture) -> dict[str, Any]:
+    """Write the window and which layers have it."""
+    kinds = [
+        "sliding_attention" if arch.window_of(layer) else "full_attention"
+        for layer in range(arch.num_layers)
+    ]
+    return {"sliding_window": arch.sliding_window or None, "layer_types": kinds}
+
+
+def _gemma_values(arch: Architecture, kind: str) -> dict[str, Any]:
+    """Write the fields of Gemma 2 and 3."""
+    scalar = arch.attention_scale**-2 if arch.attention_scale else arch.head_dim
+    # The class takes whole numbers only, and 144 ** -0.5 squared is not one.
+    whole = round(scalar)
+    values = _window_values(arch) | {
+        "query_pre_attn_scalar": whole if abs(scalar / whole - 1) < 1e-9 else scalar,
+        "attn_logit_softcapping": arch.attention_softcap or None,
+        "final_logit_softcapping": arch.logit_softcap or None,
+        "hidden_activation": "gelu_pytorch_tanh",
+    }
+    if kind == "gemma3_text":
+        values["rope_local_base_freq"] = arch.local_rope_theta or arch.rope_theta
+    return values
 
 
 def _old_values(arch: Architecture, kind: str) -> dict[str, Any]:

@@ -146,7 +146,8 @@ def _attention(arch: Architecture) -> int:
         # The latent query and the latent key each pass a norm: one gain per dimension.
         return attention_matrices(arch) + arch.q_lora_rank + arch.kv_lora_rank
     width = (arch.num_heads + 2 * arch.num_kv_heads) * arch.head_dim
-    inner = width * arch.qkv_bias + 2 * arch.head_dim * arch.qk_norm
+    normed = arch.num_heads + arch.num_kv_heads if arch.qk_norm_across_heads else 2
+    inner = width * arch.qkv_bias + normed * arch.head_dim * arch.qk_norm
     return attention_matrices(arch) + inner + arch.hidden_size * arch.output_bias
 
 

@@ -56,7 +56,10 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
     counts = ("num_experts", "experts_per_token", "num_shared_experts", "num_dense_layers")
     # Sizes come first: the rules below divide by them.
     _check(arch, where, _positive(arch, *sizes))
-    _check(arch, where, _not_negative(arch, *counts, "kv_lora_rank", "q_lora_rank"))
+    counts += ("kv_lora_rank", "q_lora_rank", "local_rope_theta", "rotary_dim", "no_rope_every")
+    counts += ("sliding_window", "full_attention_every", "attention_scale", "attention_softcap")
+    _check(arch, where, _not_negative(arch, *counts, "logit_softcap"))
+    _check(arch, where, _positive(arch, "embedding_scale", "residual_scale", "logit_divisor"))
     rules = {
         "num_kv_heads": (
             arch.num_heads % arch.num_kv_heads == 0,
@@ -67,6 +70,7 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
             f", more than num_layers = {arch.num_layers}",
         ),
     }
+    rules |= _layer_rules(arch)
     if arch.num_experts:
         rules["experts_per_token"] = (
             0 < arch.experts_per_token <= arch.num_experts,
@@ -80,6 +84,32 @@ def validate_architecture(arch: Architecture, *, where: str) -> None:
         )
         rules |= _positive(arch, "v_head_dim")
     _check(arch, where, rules)
+
+
+def _layer_rules(arch: Architecture) -> dict[str, tuple[bool, str]]:
+    """Make the rules of norms, rotations and windows."""
+    return {
+        "post_norm": (
+            not (arch.post_norm and arch.sandwich_norm),
+            ", but a layer with sandwich_norm has norms on both sides",
+        ),
+        "unit_offset_norm": (
+            not arch.unit_offset_norm or arch.norm == "rmsnorm",
+            f", which norm = {arch.norm!r} does not have",
+        ),
+        "qk_norm_across_heads": (
+            arch.qk_norm or not arch.qk_norm_across_heads,
+            ", but qk_norm is false",
+        ),
+        "rotary_dim": (
+            arch.rotary_dim <= arch.head_dim and arch.rotary_dim % 2 == 0,
+            f", but must be even and at most head_dim = {arch.head_dim}",
+        ),
+        "full_attention_every": (
+            arch.full_attention_every == 0 or arch.sliding_window > 0,
+            ", but sliding_window is 0",
+        ),
+    }
 
 
 def _hardware_rules(record: Accelerator | Cluster | Site) -> dict[str, tuple[bool, str]]:

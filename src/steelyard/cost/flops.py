@@ -49,6 +49,8 @@ def attention_flops(
 ) -> float:
     """Count the FLOPs of scores and weighted values of one sequence in one forward pass.
 
+    Sliding windows are not counted off, so beyond a window this is an upper bound.
+
     Args:
         arch: architecture that is run; an encoder-decoder has two stacks and cross-attention on
             equally long sides.

@@ -103,7 +103,9 @@ def parameter_count(arch: Architecture) -> tuple[float, float]:
 def kv_bytes_per_token(arch: Architecture, dtype_bytes: float = 2.0) -> float:
     """Return the bytes of keys and values that one token leaves in all layers.
 
-    Latent attention keeps its latent and rotary part. OPT-13B in fp16 keeps 2 x 40 layers x 5,120 x
+    Latent attention keeps its latent and rotary part. Layers with a sliding window count as the
+    others: the engine here keeps all tokens in its blocks, and one that drops those outside the
+    window holds less. OPT-13B in fp16 keeps 2 x 40 layers x 5,120 x
     2 bytes = 819,200.
 
     Args:

@@ -88,8 +88,9 @@ def resident_serving_memory(
         Bytes per kind; `packed` is the kernels' copy of the weights.
     """
     size = 4.0 if dtype == "fp32" else 2.0
-    # Cosines and sines of every position, float32 in any case.
-    angles = 4.0 * arch.max_positions * arch.head_dim if arch.position == "rope" else 0.0
+    # Cosines and sines of every position, float32 in any case; twice where windows have their own.
+    turned = (arch.rotary_dim or arch.head_dim) * (2 if arch.local_rope_theta else 1)
+    angles = 4.0 * arch.max_positions * turned if arch.position == "rope" else 0.0
     slots = sequences * -(-context // BLOCK_TOKENS) * BLOCK_TOKENS
     rows = min(sequences * context, STEP_TOKENS)
     # One row is sampled per sequence; logits of a narrow type are widened beside themselves.

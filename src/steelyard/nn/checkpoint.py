@@ -1,7 +1,6 @@
 """Read and write models as Hugging Face folders: `config.json` and safetensors, never pickles."""
 
 import dataclasses
-import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -11,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steelyard.catalog import Architecture, from_huggingface, to_huggingface
+from steelyard.catalog import Architecture, to_huggingface
+from steelyard.catalog.huggingface import read_architecture, text_values
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.files import read_json, sha256_file, write_json
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.rotary import RotaryScaling
+from steelyard.nn.rotary_config import read_scaling, scaling_fields
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["load", "save"]
@@ -25,7 +26,24 @@ WEIGHTS, INDEX, HASHES = "model.safetensors", "model.safetensors.index.json", "s
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 """Endings of tensors that older files hold beside the weights and that follow from the
 configuration."""
-MODEL_TYPES = ("gpt2", "llama", "mistral", "opt", "qwen2", "qwen3")
+MODEL_TYPES = (
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "gpt2",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "opt",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+)
+_VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_")
+"""Beginnings of tensors of the picture half of a multimodal model, which is not read."""
 
 
 def load(
@@ -33,6 +51,7 @@ def load(
     *,
     dtype: torch.dtype | None = torch.float32,
     device: torch.device | str = "cpu",
+    max_positions: int | None = None,
 ) -> Transformer:
     """Load a model from a Hugging Face folder.
 
@@ -46,6 +65,10 @@ def load(
             `model.safetensors.index.json`.
         dtype: type of all parameters; None for the type that most of the stored bytes have.
         device: device of all parameters.
+        max_positions: longest sequence that will be run. It matters only where rotary factors
+            differ with it (Phi-3 for 128K): beyond the length trained first the model takes its
+            long factors, for short sequences too; otherwise, and by default, it takes the short
+            ones and ends at that length.
 
     Returns:
         The model, in evaluation mode.
@@ -63,11 +86,12 @@ def load(
             hint="give a folder with config.json and model.safetensors",
         )
     config = read_json(directory / "config.json")
-    arch, scaling = _architecture(config, directory)
+    arch, scaling = _architecture(config, directory, max_positions)
     _check_hashes(directory)
     weights = Weights(directory, WEIGHTS, INDEX)
     found = _named_as_stored(slots(arch, config["model_type"]), weights)
-    _refuse_mismatch(found, weights, arch, directory)
+    is_multimodal = config["model_type"] == "gemma3"
+    _refuse_mismatch(found, weights, arch, directory, is_multimodal=is_multimodal)
     kept = dtype or _main_dtype(found, weights)
     model = Transformer(arch, scaling)
     with torch.no_grad():
@@ -99,7 +123,7 @@ def save(
         "_name_or_path": arch.name,
         "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
     }
-    config |= {"rope_scaling": _scaling_fields(model.scaling)} if model.scaling else {}
+    config |= scaling_fields(model.scaling) if model.scaling else {}
     state = model.state_dict()
     tensors = {
         part: tensor
@@ -123,7 +147,9 @@ def save(
     )
 
 
-def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotaryScaling | None]:
+def _architecture(
+    config: Any, directory: Path, max_positions: int | None
+) -> tuple[Architecture, RotaryScaling | None]:
     """Read the architecture and its rotary scaling.
 
     What would load but compute something else is refused.
@@ -145,71 +171,22 @@ def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotarySca
             f"{where}: activation_function 'gelu' is not supported",
             hint="supported: 'gelu_new', its tanh form",
         )
-    scaling = _scaling(config, where)
-    plain = {
-        key: value
-        for key, value in config.items()
-        if key not in ("rope_scaling", "rope_parameters")
-    }
-    nested = config.get("rope_parameters")
-    if isinstance(nested, dict) and "rope_theta" in nested:
-        plain["rope_theta"] = nested["rope_theta"]
-    arch = from_huggingface(
-        plain | {"_name_or_path": config.get("_name_or_path") or directory.resolve().name}
-    )
-    # Some configurations carry a window that `use_sliding_window` switches off.
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    if isinstance(window, int) and window < arch.max_positions:
+    values = text_values(config)
+    arch = read_architecture(values, str(where), directory.resolve().name)
+    scaling = read_scaling(values, str(where), arch.rotary_dim or arch.head_dim)
+    if not scaling or not scaling.stretches or arch.max_positions <= scaling.original_positions:
+        return arch, scaling
+    original = scaling.original_positions
+    if max_positions is None:
         warnings.warn(
-            f"{where}: sliding attention is exact only within its window, so max_positions is "
-            f"{window}, not {arch.max_positions}",
+            f"{where}: its rotary factors differ up to and beyond {original} tokens; those up to "
+            f"{original} are taken, so max_positions is {original}, not {arch.max_positions}",
             SteelyardWarning,
             stacklevel=3,
         )
-        arch = dataclasses.replace(arch, max_positions=window)
+    if (max_positions or 0) <= original:
+        arch = dataclasses.replace(arch, max_positions=original)
     return arch, scaling
-
-
-def _scaling(config: dict[str, Any], where: Path) -> RotaryScaling | None:
-    """Read the rotary scaling, in either of the forms in which configurations have it."""
-    fields = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = (
-        fields.get("rope_type", fields.get("type", "default"))
-        if isinstance(fields, dict)
-        else fields
-    )
-    try:
-        if kind == "default":
-            return None
-        if kind == "linear":
-            return RotaryScaling(factor=float(fields["factor"]))
-        if kind == "llama3":
-            low, high = float(fields["low_freq_factor"]), float(fields["high_freq_factor"])
-            original = int(fields["original_max_position_embeddings"])
-            return RotaryScaling(
-                factor=float(fields["factor"]), low=low, high=high, original_positions=original
-            )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{where}: rotary scaling {kind!r} lacks a usable {error}",
-            hint="give the model's complete config.json",
-        ) from error
-    raise ConfigError(
-        f"{where}: rotary scaling {kind!r} is not supported",
-        hint="supported: linear, llama3, or none",
-    )
-
-
-def _scaling_fields(scaling: RotaryScaling) -> dict[str, Any]:
-    """Write a rotary scaling as `_scaling` reads it."""
-    if math.isinf(scaling.high):
-        return {"rope_type": "linear", "factor": scaling.factor}
-    limits = {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "original_max_position_embeddings": scaling.original_positions,
-    } | limits
 
 
 def _check_hashes(directory: Path) -> None:
@@ -229,18 +206,34 @@ def _check_hashes(directory: Path) -> None:
 
 def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:
     """Return the slots under the names that the folder uses."""
-    # A model that was saved without its head has no leading "model." or "transformer.".
-    prefix = found[0].parts[0].partition(".")[0] + "."
-    if any(name.startswith(prefix) for name in weights.files):
-        return found
+    first = found[0].parts[0]
+    prefix = first.partition(".")[0] + "."
+    # A model saved without its head has no leading "model." or "transformer."; the text half of a
+    # multimodal one has another.
+    starts = (prefix, "language_model." + prefix, prefix + "language_model.", "")
+    start = next((one for one in starts if one + first.removeprefix(prefix) in weights.files), None)
+    if start is None:  # some tensors are missing; `_refuse_mismatch` will name them
+        start = prefix if any(name.startswith(prefix) for name in weights.files) else ""
+    before_head = "language_model." if start == "language_model." + prefix else ""
     return [
-        dataclasses.replace(slot, parts=tuple(part.removeprefix(prefix) for part in slot.parts))
+        dataclasses.replace(
+            slot,
+            parts=tuple(
+                start + part.removeprefix(prefix) if part.startswith(prefix) else before_head + part
+                for part in slot.parts
+            ),
+        )
         for slot in found
     ]
 
 
 def _refuse_mismatch(
-    found: list[Slot], weights: Weights, arch: Architecture, directory: Path
+    found: list[Slot],
+    weights: Weights,
+    arch: Architecture,
+    directory: Path,
+    *,
+    is_multimodal: bool,
 ) -> None:
     """Refuse a folder whose tensors are not just the model's, in number, shape and type."""
     parts = {
@@ -269,7 +262,9 @@ def _refuse_mismatch(
     left = [
         name
         for name in weights.files
-        if name not in parts and not name.endswith((*_BUFFERS, *unused))
+        if name not in parts
+        and not name.endswith((*_BUFFERS, *unused))
+        and not (is_multimodal and name.startswith(_VISION))
     ]
     if left:
         raise DataError(

@@ -36,11 +36,11 @@ def slots(arch: Architecture, model_type: str) -> list[Slot]:
     Returns:
         One slot per parameter of the model.
 
-    Source: module names of the `transformers` classes LlamaForCausalLM, GPT2LMHeadModel and
-    OPTForCausalLM.
+    Source: module names of the `transformers` classes LlamaForCausalLM, Gemma2ForCausalLM,
+    Olmo2ForCausalLM, Phi3ForCausalLM, GPT2LMHeadModel and OPTForCausalLM.
     """
     # Mistral and Qwen took over Llama's names, and so did most that came later.
-    form = {"gpt2": _gpt2, "opt": _opt}.get(model_type, _llama)
+    form = {"gpt2": _gpt2, "opt": _opt, "phi3": _phi3}.get(model_type, _llama)
     prefix, outside, layer_prefix, inside = form(arch)
     found = [
         Slot(
@@ -78,21 +78,54 @@ Inside = list[tuple[str, tuple[str, ...], str]]
 
 
 def _llama(arch: Architecture) -> tuple[str, Outside, str, Inside]:
-    """Name the tensors of Llama, Mistral, Qwen2 and Qwen3."""
+    """Name the tensors of Llama, Mistral, Qwen, Gemma, SmolLM3, Granite and OLMo 2."""
     attention = tuple(f"self_attn.{part}_proj" for part in "qkv")
     inside = [
-        ("attention_norm", ("input_layernorm",), "norm"),
+        *_layer_norms(arch),
         ("qkv", attention, "qkv"),
         ("out", ("self_attn.o_proj",), "out"),
-        ("mlp_norm", ("post_attention_layernorm",), "norm"),
         ("up", ("mlp.gate_proj", "mlp.up_proj"), "up"),
         ("down", ("mlp.down_proj",), "down"),
     ]
     if arch.qk_norm:
         inside += [
-            ("query_norm", ("self_attn.q_norm",), "head_norm"),
-            ("key_norm", ("self_attn.k_norm",), "head_norm"),
+            ("query_norm", ("self_attn.q_norm",), "query_norm"),
+            ("key_norm", ("self_attn.k_norm",), "key_norm"),
         ]
+    return _in_model(arch, inside)
+
+
+def _layer_norms(arch: Architecture) -> Inside:
+    """Name the norms of a layer; the same name stands for another place where there are four."""
+    if arch.post_norm or arch.sandwich_norm:
+        after: Inside = [
+            ("attention_post_norm", ("post_attention_layernorm",), "norm"),
+            ("mlp_post_norm", ("post_feedforward_layernorm",), "norm"),
+        ]
+        if arch.post_norm:
+            return after
+        before = ("attention_norm", "input_layernorm"), ("mlp_norm", "pre_feedforward_layernorm")
+        return [*((name, (stored,), "norm") for name, stored in before), *after]
+    return [
+        ("attention_norm", ("input_layernorm",), "norm"),
+        ("mlp_norm", ("post_attention_layernorm",), "norm"),
+    ]
+
+
+def _phi3(arch: Architecture) -> tuple[str, Outside, str, Inside]:
+    """Name the tensors of Phi-3, which stores queries, keys and values, and gate and up, as one."""
+    inside = [
+        *_layer_norms(arch),
+        ("qkv", ("self_attn.qkv_proj",), "qkv"),
+        ("out", ("self_attn.o_proj",), "out"),
+        ("up", ("mlp.gate_up_proj",), "up"),
+        ("down", ("mlp.down_proj",), "down"),
+    ]
+    return _in_model(arch, inside)
+
+
+def _in_model(arch: Architecture, inside: Inside) -> tuple[str, Outside, str, Inside]:
+    """Add what Llama and its descendants name alike outside the layers."""
     return (
         "model.",
         [("embedding.weight", "embed_tokens.weight", arch.vocab_size), *_last_norm(arch, "norm")],
@@ -148,16 +181,18 @@ def _layer_slots(
     """Make the slots of one module of a layer: its weight, and its bias if it has one."""
     hidden, inner = arch.hidden_size, arch.intermediate_size
     queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    up_rows = inner * (2 if arch.is_gated else 1)
     rows, width, bias = {
         "norm": ((hidden,), 0, arch.norm == "layernorm"),
-        "head_norm": ((arch.head_dim,), 0, False),
+        "query_norm": ((queries if arch.qk_norm_across_heads else arch.head_dim,), 0, False),
+        "key_norm": ((keys if arch.qk_norm_across_heads else arch.head_dim,), 0, False),
         "qkv": (
             (queries, keys, keys) if len(parts) == 3 else (queries + 2 * keys,),
             hidden,
             arch.qkv_bias,
         ),
         "out": ((hidden,), queries, arch.output_bias),
-        "up": ((inner,) * len(parts), hidden, arch.mlp_bias),
+        "up": ((up_rows // len(parts),) * len(parts), hidden, arch.mlp_bias),
         "down": ((hidden,), inner, arch.mlp_bias),
     }[kind]
     weights = tuple(f"{part}.weight" for part in parts)

@@ -16,25 +16,45 @@ class RotaryScaling:
 
     Wavelengths above `original_positions / low` are stretched by `factor`, those below
     `original_positions / high` stay, and those between are blended. Linear interpolation stretches
-    all of them: `low` and `high` infinite.
+    all of them: `low` and `high` infinite. With `stretches` each wavelength has a factor of its
+    own, and the others are not used.
 
     Attributes:
         factor: stretch of the longest wavelengths, at least 1.
         low: turns within the original context below which a wavelength is stretched in full.
         high: turns above which it stays.
         original_positions: context trained first, in tokens.
+        stretches: factor of every wavelength, the shortest first; empty without.
+        long_stretches: the same for models built for more positions than `original_positions`.
+        magnitude: factor of queries and keys, with `stretches`.
 
     Source: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.4.3, in the form of
-        `transformers`' "llama3"; Chen et al. 2023 (arXiv 2306.15595), equation 4 (linear).
+        `transformers`' "llama3"; Chen et al. 2023 (arXiv 2306.15595), equation 4 (linear); Ding et
+        al. 2024 (arXiv 2402.13753), section 3 (LongRoPE), in the form of Phi-3.
     """
 
     factor: float
     low: float = math.inf
     high: float = math.inf
     original_positions: int = 0
+    stretches: tuple[float, ...] = ()
+    long_stretches: tuple[float, ...] = ()
+    magnitude: float = 1.0
 
-    def apply(self, frequencies: Tensor) -> Tensor:
-        """Return the scaled angles per position of the original ones, of the same shape."""
+    def apply(self, frequencies: Tensor, num_positions: int = 0) -> Tensor:
+        """Return the scaled angles per position.
+
+        Args:
+            frequencies: the original ones [R / 2].
+            num_positions: positions the model is built for; only `stretches` depend on them.
+
+        Returns:
+            The scaled ones [R / 2].
+        """
+        if self.stretches:
+            is_long = num_positions > self.original_positions
+            chosen = self.long_stretches if is_long else self.stretches
+            return frequencies / torch.tensor(chosen, dtype=frequencies.dtype)
         if math.isinf(self.high):
             return frequencies / self.factor
         turns = self.original_positions * frequencies / (2 * math.pi)
@@ -43,39 +63,40 @@ class RotaryScaling:
 
 
 def rotary_tables(
-    num_positions: int, head_dim: int, theta: float, scaling: RotaryScaling | None = None
+    num_positions: int, width: int, theta: float, scaling: RotaryScaling | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute the cosine and sine of every position's angles.
 
     Args:
         num_positions: rows P.
-        head_dim: width D of a head; even.
+        width: columns R of a head that are turned; even.
         theta: base of the geometric series of wavelengths.
         scaling: scaling of the wavelengths, or None.
 
     Returns:
-        Cosines and sines, each float32 [P, D / 2].
+        Cosines and sines, each float32 [P, R / 2]; times the scaling's magnitude.
 
     Source: Su et al. 2021 (arXiv 2104.09864), section 3.2.2.
     """
     # In float64 and rounded once: at position 100,000 a float32 angle is off by 0.004 radians.
-    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     if scaling is not None:
-        frequencies = scaling.apply(frequencies)
+        frequencies = scaling.apply(frequencies, num_positions)
     angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies
-    return angles.cos().float(), angles.sin().float()
+    magnitude = 1.0 if scaling is None else scaling.magnitude
+    return (magnitude * angles.cos()).float(), (magnitude * angles.sin()).float()
 
 
 def spread(cosines: Tensor, sines: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Widen table rows to whole heads, once per step instead of once per layer.
 
     Args:
-        cosines: table rows [..., D / 2].
+        cosines: table rows [..., R / 2].
         sines: table rows of the same shape.
         dtype: type of the heads they will turn.
 
     Returns:
-        Cosines and sines [..., 1, D] that broadcast over heads; the first half of the sines is
+        Cosines and sines [..., 1, R] that broadcast over heads; the first half of the sines is
         negated, as `rotate` needs it.
     """
     wide_cosines = torch.cat((cosines, cosines), dim=-1).unsqueeze(-2).to(dtype)
@@ -88,13 +109,15 @@ def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 
     Args:
         heads: [..., H, D].
-        cosines: [..., 1, D] from `spread`.
-        sines: [..., 1, D] from `spread`.
+        cosines: [..., 1, R] from `spread`; columns from R on, if any, stay as they are.
+        sines: [..., 1, R] from `spread`.
 
     Returns:
         The turned heads [..., H, D].
     """
-    return _Rotation.apply(heads, cosines, sines)  # pyright: ignore[reportReturnType]
+    width = cosines.shape[-1]
+    turned: Tensor = _Rotation.apply(heads[..., :width], cosines, sines)  # pyright: ignore[reportAssignmentType]
+    return turned if width == heads.shape[-1] else torch.cat((turned, heads[..., width:]), dim=-1)
 
 
 class _Rotation(torch.autograd.Function):

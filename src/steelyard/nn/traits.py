@@ -2,7 +2,7 @@
 
 from steelyard.catalog.architecture import Architecture
 
-__all__ = ["unsupported_traits"]
+__all__ = ["attention_traits", "unsupported_traits"]
 
 
 def unsupported_traits(arch: Architecture) -> list[str]:
@@ -19,13 +19,29 @@ def unsupported_traits(arch: Architecture) -> list[str]:
         f"num_experts = {arch.num_experts} (mixture of experts)": arch.num_experts > 0,
         f"kv_lora_rank = {arch.kv_lora_rank} (latent attention)": arch.kv_lora_rank > 0,
         f"position = {arch.position!r}": arch.position not in ("rope", "learned"),
-        f"mlp = {arch.mlp!r}": arch.mlp not in ("swiglu", "gelu", "relu"),
-        "sandwich_norm": arch.sandwich_norm,
+        f"mlp = {arch.mlp!r}": arch.mlp not in ("swiglu", "geglu", "gelu", "relu"),
         f"num_token_types = {arch.num_token_types}": arch.num_token_types > 0,
         "pooler": arch.pooler,
         f"odd head_dim = {arch.head_dim} with rope": arch.position == "rope"
         and arch.head_dim % 2 == 1,
         f"num_heads = {arch.num_heads} not a multiple of num_kv_heads = "
         f"{arch.num_kv_heads}": arch.num_heads % arch.num_kv_heads != 0,
+    }
+    return [trait for trait, present in traits.items() if present]
+
+
+def attention_traits(arch: Architecture, longest: int) -> list[str]:
+    """Say what attention does beyond a softmax over all tokens before.
+
+    Args:
+        arch: architecture to check.
+        longest: tokens of the longest sequence; a window that holds it changes nothing.
+
+    Returns:
+        The traits in words; none where causal attention is all.
+    """
+    traits = {
+        f"sliding windows of {arch.sliding_window} tokens": 0 < arch.sliding_window < longest,
+        f"attention_softcap = {arch.attention_softcap:g}": arch.attention_softcap > 0,
     }
     return [trait for trait, present in traits.items() if present]

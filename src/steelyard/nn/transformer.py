@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError
-from steelyard.nn.layer import Attend, DecoderLayer, causal_attention, linear, make_norm
+from steelyard.nn.attention import Attend, causal_attention
+from steelyard.nn.layer import DecoderLayer, linear, make_norm
 from steelyard.nn.rotary import RotaryScaling, rotary_tables, spread
 from steelyard.nn.traits import unsupported_traits
 
@@ -27,8 +28,8 @@ def build(
     Weights are normal with standard deviation sqrt(2 / (5 width)), 0.02 at usual widths and more
     for narrow models, which would otherwise start on a plateau; projections that write into the
     residual stream are narrower by sqrt(2 layers), so that its variance does not grow with depth.
-    Biases are 0 and gains 1. Draws are made on the CPU in float32, so a seed gives the same weights
-    on every device.
+    Biases are 0 and gains 1 (stored as 0 with `unit_offset_norm`). Draws are made on the CPU in
+    float32, so a seed gives the same weights on every device.
 
     Args:
         arch: a dense decoder with rotary or learned positions.
@@ -62,10 +63,17 @@ class Transformer(nn.Module):
         layers: the decoder layers.
         norm: norm before the head.
         output: head of its own [V, C], or None when tied.
+        rotary_cosines: table [P, R / 2] of positions and turned columns; no rows without rotary
+            positions.
+        rotary_sines: table of the same shape.
+        local_cosines: table of layers with a window, None where it is the same.
+        local_sines: table of the same shape, or None.
     """
 
     rotary_cosines: Tensor
     rotary_sines: Tensor
+    local_cosines: Tensor | None
+    local_sines: Tensor | None
 
     def __init__(self, arch: Architecture, scaling: RotaryScaling | None = None) -> None:
         """Lay out the parameters in float32 on the CPU, not yet filled.
@@ -93,12 +101,18 @@ class Transformer(nn.Module):
         self.output = (
             None if arch.tied_embeddings else linear(arch.hidden_size, arch.vocab_size, bias=False)
         )
-        cosines, sines = rotary_tables(
-            0 if learned else arch.max_positions, arch.head_dim, arch.rope_theta, scaling
+        rows, width = 0 if learned else arch.max_positions, arch.rotary_dim or arch.head_dim
+        tables = rotary_tables(rows, width, arch.rope_theta, scaling)
+        # The scaling is for contexts longer than a window.
+        local = (
+            rotary_tables(rows, width, arch.local_rope_theta)
+            if arch.local_rope_theta
+            else (None, None)
         )
         # Not stored with the weights: they follow from the architecture.
-        self.register_buffer("rotary_cosines", cosines, persistent=False)
-        self.register_buffer("rotary_sines", sines, persistent=False)
+        for name, pair in (("rotary", tables), ("local", local)):
+            self.register_buffer(f"{name}_cosines", pair[0], persistent=False)
+            self.register_buffer(f"{name}_sines", pair[1], persistent=False)
 
     def run(
         self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None
@@ -116,23 +130,60 @@ class Transformer(nn.Module):
         Returns:
             Hidden states after the last norm, [..., C] or [N, ..., C].
         """
+        arch = self.architecture
         hidden = self.embedding(tokens)
-        rotation = None
+        if arch.embedding_scale != 1.0:
+            # Rounded to the type of the weights first, as the models that have it do.
+            hidden = hidden * hidden.new_tensor(arch.embedding_scale)
         if self.position_embedding is not None:
-            hidden = hidden + self.position_embedding(positions + self.architecture.position_offset)
-        else:
-            rotation = spread(
-                self.rotary_cosines[positions], self.rotary_sines[positions], hidden.dtype
-            )
-        for layer in self.layers[:-1]:
+            hidden = hidden + self.position_embedding(positions + arch.position_offset)
+        rotations = self._rotations(positions, hidden.dtype)
+        for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
             hidden = layer(hidden, rotation, attend)
-        return self.norm(self.layers[-1](hidden, rotation, attend, wanted))
+        return self.norm(self.layers[-1](hidden, rotations[-1], attend, wanted))
+
+    def _rotations(
+        self, positions: Tensor, dtype: torch.dtype
+    ) -> list[tuple[Tensor, Tensor] | None]:
+        """Return the rotation of each layer, None where queries and keys are not turned."""
+        arch = self.architecture
+        count = arch.num_layers
+        if arch.position != "rope":
+            return [None] * count
+        far = spread(self.rotary_cosines[positions], self.rotary_sines[positions], dtype)
+        near = far
+        if self.local_cosines is not None and self.local_sines is not None:
+            near = spread(self.local_cosines[positions], self.local_sines[positions], dtype)
+        kinds = [near if arch.window_of(layer) else far for layer in range(count)]
+        return [kind if arch.is_turned(layer) else None for layer, kind in enumerate(kinds)]
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attend causally as the architecture wants it: an `Attend` over whole sequences.
+
+        Args:
+            layer: its index.
+            queries: [B, T, H, D].
+            keys: [B, T, KV, D].
+            values: [B, T, KV, D].
+
+        Returns:
+            [B, T, H, D].
+        """
+        arch = self.architecture
+        window, softcap = arch.window_of(layer), arch.attention_softcap
+        return causal_attention(layer, queries, keys, values, window=window, softcap=softcap)
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits [..., V] of hidden states [..., C]."""
-        return F.linear(
-            hidden, self.embedding.weight if self.output is None else self.output.weight
+        return self.finish(
+            F.linear(hidden, self.embedding.weight if self.output is None else self.output.weight)
         )
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """Return products [..., V] of hidden states and the head as logits: divided and capped."""
+        divisor, softcap = self.architecture.logit_divisor, self.architecture.logit_softcap
+        logits = logits if divisor == 1.0 else logits / divisor
+        return softcap * torch.tanh(logits / softcap) if softcap else logits
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return next-token logits with plain causal attention.
@@ -156,7 +207,7 @@ class Transformer(nn.Module):
                 message, hint="cut the sequence, or build with a larger max_positions"
             )
         positions = torch.arange(length, device=tokens.device)
-        return self.head(self.run(tokens, positions, causal_attention))
+        return self.head(self.run(tokens, positions, self.attend))
 
 
 def refuse_unsupported(arch: Architecture) -> None:
@@ -171,8 +222,8 @@ def refuse_unsupported(arch: Architecture) -> None:
     wrong = unsupported_traits(arch)
     if wrong:
         hint = (
-            "it builds dense decoders with rotary or learned positions and a swiglu, gelu or "
-            "relu MLP"
+            "it builds dense decoders with rotary or learned positions and a swiglu, geglu, gelu "
+            "or relu MLP"
         )
         raise ConfigError(f"nn.transformer cannot build {arch.name}: {', '.join(wrong)}", hint=hint)
 
@@ -188,9 +239,10 @@ def _initialize(model: Transformer, generator: torch.Generator) -> None:
     """Fill all parameters, in the order in which the model lists them."""
     spread = math.sqrt(2 / (5 * model.architecture.hidden_size))
     residual_spread = spread / math.sqrt(2 * model.architecture.num_layers)
+    gain = 0.0 if model.architecture.unit_offset_norm else 1.0
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
-            parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+            parameter.fill_(gain if "norm" in name and name.endswith("weight") else 0.0)
         else:
             # One generator and one order of draws: the seed then fixes every weight.
             is_residual = name.endswith(("out.weight", "down.weight"))

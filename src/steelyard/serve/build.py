@@ -42,7 +42,8 @@ def make_engine(
         BackendError: native kernels are asked for and cannot be had.
         DataError: the folder holds no model.
     """
-    decoder = checkpoint.load(model) if isinstance(model, Path) else model
+    longest = options.max_model_len or None
+    decoder = checkpoint.load(model, max_positions=longest) if isinstance(model, Path) else model
     weights = options.client_weights
     make_policy = (lambda: VTC(weights=weights)) if weights else None
     if options.cache != "full":

@@ -11,13 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from steelyard.catalog.architecture import Architecture
+from steelyard.nn.attention import attend_masked, attend_tail
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.scheduling.step import StepPlan
 
 __all__ = ["StepAttention", "decode_gathered"]
 
 
-def decode_gathered(query: Tensor, keys: Tensor, values: Tensor, contexts: Tensor) -> Tensor:
+def decode_gathered(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    contexts: Tensor,
+    *,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> Tensor:
     """Attend from one query per sequence to its context, gathered into a padded batch.
 
     Args:
@@ -25,14 +35,17 @@ def decode_gathered(query: Tensor, keys: Tensor, values: Tensor, contexts: Tenso
         keys: [S, KV, T, D], of which each sequence attends its first `contexts` tokens.
         values: [S, KV, T, D].
         contexts: int64 [S].
+        window: last tokens of a context that are attended; 0 for all.
+        softcap: cap of the scores; 0 for none.
 
     Returns:
         [S, H, D].
     """
-    mask = torch.arange(keys.shape[2], device=keys.device) < contexts[:, None]
-    return F.scaled_dot_product_attention(
-        query[:, :, None], keys, values, attn_mask=mask[:, None, None], enable_gqa=True
-    )[:, :, 0]
+    places = torch.arange(keys.shape[2], device=keys.device)
+    mask = places < contexts[:, None]
+    if window:
+        mask &= places >= contexts[:, None] - window
+    return attend_masked(query[:, :, None], keys, values, mask[:, None, None], softcap)[:, :, 0]
 
 
 class _Chunk:
@@ -63,19 +76,27 @@ class StepAttention:
     """
 
     def __init__(
-        self, plan: StepPlan, pool: KVPool, *, compiled: bool, helpers: Executor | None = None
+        self,
+        plan: StepPlan,
+        pool: KVPool,
+        arch: Architecture,
+        *,
+        compiled: bool,
+        helpers: Executor | None = None,
     ) -> None:
         """Turn the plan's index arrays into what each layer needs.
 
         Args:
             plan: the step.
             pool: keys and values.
+            arch: says which layers have windows, and the cap of scores.
             compiled: decode with the numba kernel (float32 on the CPU) instead of a gathered batch.
             helpers: threads that share the kernel's rows.
         """
         device = pool.kv.device
         size = pool.kv.shape[4]
         self.pool = pool
+        self.arch = arch
         self.helpers = helpers
         self.threads = torch.get_num_threads()
         self.compiled = compiled
@@ -112,36 +133,51 @@ class StepAttention:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if self.num_decodes:
             self._decode(layer, query[: self.num_decodes], out)
+        window, softcap = self.arch.window_of(layer), self.arch.attention_softcap
         for chunk in self.chunks:
-            if chunk.table is None:
-                # The whole context is in this step: no need to read it back from the pool.
-                k, v = (part[chunk.rows].transpose(0, 1) for part in (key, value))
-            else:
-                k, v = (
-                    part[:, : chunk.context]
-                    for part in self.pool.gather(layer, chunk.table, query.dtype)
-                )
             q = query[chunk.rows].transpose(0, 1)
-            grouped = q.shape[0] != k.shape[0]
-            attended = F.scaled_dot_product_attention(
-                q[None],
-                k[None],
-                v[None],
-                attn_mask=chunk.mask,
-                is_causal=chunk.mask is None,
-                enable_gqa=grouped,
-            )
-            out[chunk.rows] = attended[0].transpose(0, 1)
+            if softcap or 0 < window < chunk.context:
+                k, v = self._seen(layer, chunk, window, key, value)
+                found = attend_tail(q[None], k[None], v[None], window=window, softcap=softcap)
+            else:
+                k, v = self._seen(layer, chunk, 0, key, value)
+                grouped = q.shape[0] != k.shape[0]
+                found = F.scaled_dot_product_attention(
+                    q[None],
+                    k[None],
+                    v[None],
+                    attn_mask=chunk.mask,
+                    is_causal=chunk.mask is None,
+                    enable_gqa=grouped,
+                )
+            out[chunk.rows] = found[0].transpose(0, 1)
         return out
+
+    def _seen(
+        self, layer: int, chunk: _Chunk, window: int, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return keys and values [KV, S, D] of a chunk's context, of windows from their blocks."""
+        if chunk.table is None:
+            # The whole context is in this step: no need to read it back from the pool.
+            k, v = (part[chunk.rows].transpose(0, 1) for part in (key, value))
+            return k, v
+        size = self.pool.kv.shape[4]
+        length = chunk.rows.stop - chunk.rows.start
+        skipped = max(0, chunk.context - length - window + 1) // size if window else 0
+        k, v = self.pool.gather(layer, chunk.table[skipped:], key.dtype)
+        end = chunk.context - skipped * size
+        return k[:, :end], v[:, :end]
 
     def _decode(self, layer: int, query: Tensor, out: Tensor) -> None:
         """Fill the decoding rows of `out`."""
+        limits = {"window": self.arch.window_of(layer), "softcap": self.arch.attention_softcap}
         if not self.compiled:
-            keys, values = self.pool.gather(layer, self.device_tables, query.dtype)
-            out[: self.num_decodes] = decode_gathered(query, keys, values, self.device_contexts)
+            parts = self.pool.gather(layer, self.device_tables, query.dtype)
+            found = decode_gathered(query, *parts, self.device_contexts, **limits)
+            out[: self.num_decodes] = found
             return
         from steelyard.serve.running.kernels import paged_decode
 
         rows = out[: self.num_decodes].numpy()
         arrays = query.contiguous().numpy(), *self.pool.arrays(layer), self.tables, self.contexts
-        paged_decode(*arrays, rows, helpers=self.helpers, threads=self.threads)
+        paged_decode(*arrays, rows, **limits, helpers=self.helpers, threads=self.threads)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import ConfigError
-from steelyard.nn.layer import causal_attention
+from steelyard.nn.attention import Attend
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["embed"]
@@ -92,7 +92,7 @@ def _pool(model: Transformer, prompts: list[Sequence[int]], pooling: str) -> Ten
     positions = torch.cat([torch.arange(length).repeat(count) for length, count in groups]).to(
         device
     )
-    hidden = model.run(tokens, positions, _GroupedAttention(groups))
+    hidden = model.run(tokens, positions, _GroupedAttention(groups, model.attend))
     if pooling == "last":
         return hidden[lengths.to(device).cumsum(0) - 1]
     # Summed in float32: means over thousands of bfloat16 states would lose their last bits.
@@ -108,9 +108,10 @@ def _pool(model: Transformer, prompts: list[Sequence[int]], pooling: str) -> Ten
 class _GroupedAttention:
     """Causal attention over a flat batch, one call per group of sequences of equal length."""
 
-    def __init__(self, groups: list[tuple[int, int]]) -> None:
+    def __init__(self, groups: list[tuple[int, int]], attend: Attend) -> None:
         """Keep (length, count) of the groups, in the order of the batch."""
         self.groups = groups
+        self.attend = attend
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend in one layer; all are [T, heads, D]."""
@@ -119,9 +120,9 @@ class _GroupedAttention:
             query.split(sizes), key.split(sizes), value.split(sizes), self.groups, strict=True
         )
         attended = [
-            causal_attention(
-                layer, *(part.unflatten(0, (count, length)) for part in (q, k, v))
-            ).flatten(0, 1)
+            self.attend(layer, *(part.unflatten(0, (count, length)) for part in (q, k, v))).flatten(
+                0, 1
+            )
             for q, k, v, (length, count) in parts
         ]
         return torch.cat(attended)

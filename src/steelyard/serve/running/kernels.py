@@ -24,21 +24,25 @@ _SPLIT = 1024
 result never depends on others."""
 
 
-def split_pieces(contexts: np.ndarray, split: int = _SPLIT) -> tuple[np.ndarray, np.ndarray]:
+def split_pieces(
+    contexts: np.ndarray, split: int = _SPLIT, *, window: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """Cut contexts into pieces of at most `split` tokens.
 
     Args:
-        contexts: int64 [S] tokens each row attends, at least 1.
+        contexts: int64 [S] tokens of each row's context, at least 1.
         split: tokens of a piece.
+        window: last tokens of a context that a row attends; 0 for all.
 
     Returns:
         int64 [P, 3] (row, first token, end) of every piece in order of rows, and int64 [S + 1]
         where each row's pieces begin.
     """
-    counts = -(-contexts // split)
+    begins = np.maximum(contexts - window, 0) if window else np.zeros_like(contexts)
+    counts = -(-(contexts - begins) // split)
     starts = np.concatenate([[0], np.cumsum(counts)])
     rows = np.repeat(np.arange(len(contexts)), counts)
-    first = (np.arange(len(rows)) - starts[rows]) * split
+    first = begins[rows] + (np.arange(len(rows)) - starts[rows]) * split
     return np.stack([rows, first, np.minimum(first + split, contexts[rows])], axis=1), starts
 
 
@@ -50,6 +54,8 @@ def paged_decode(
     contexts: np.ndarray,
     out: np.ndarray,
     *,
+    window: int = 0,
+    softcap: float = 0.0,
     helpers: Executor | None = None,
     threads: int = 1,
 ) -> None:
@@ -60,28 +66,24 @@ def paged_decode(
         keys: uint32 (the bits of float32) or uint16 (of bfloat16) [num_blocks, KV, B, D].
         values: array of the same type and shape.
         tables: int64 [S, M] block ids.
-        contexts: int64 [S] tokens to attend, at least 1.
+        contexts: int64 [S] tokens of each context, at least 1.
         out: float32 [S, H, D], overwritten.
+        window: last tokens of a context that are attended; 0 for all.
+        softcap: c of scores c tanh(score / c); 0 for none.
         helpers: threads beside the caller's.
         threads: how many may work, the caller's included.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), equation 4; running softmax of Milakov and
         Gimelshein 2018 (arXiv 1805.02867).
     """
-    pieces, starts = split_pieces(contexts)
+    pieces, starts = split_pieces(contexts, window=window)
     parts = np.empty((len(pieces), query.shape[1], query.shape[2] + 2), dtype=np.float32)
-    small = helpers is None or int(contexts.sum()) * query.shape[1] < _SMALL
+    small = helpers is None or int((pieces[:, 2] - pieces[:, 1]).sum()) * query.shape[1] < _SMALL
     edges = [0, len(pieces)] if small else _edges(pieces, threads)
     runs = list(itertools.pairwise(edges))
-    rest = (
-        [
-            helpers.submit(_attend, query, keys, values, tables, pieces, parts, *run)
-            for run in runs[1:]
-        ]
-        if helpers
-        else []
-    )
-    _attend(query, keys, values, tables, pieces, parts, *runs[0])
+    arrays = query, keys, values, tables, pieces, parts, np.float32(softcap)
+    rest = [helpers.submit(_attend, *arrays, *run) for run in runs[1:]] if helpers else []
+    _attend(*arrays, *runs[0])
     for part in rest:
         part.result()
     _combine(parts, starts, out)
@@ -111,6 +113,7 @@ def _attend(
     tables: np.ndarray,
     pieces: np.ndarray,
     parts: np.ndarray,
+    softcap: np.float32,
     first_piece: int,
     end_piece: int,
 ) -> None:
@@ -123,6 +126,7 @@ def _attend(
         tables: int64 [S, M].
         pieces: int64 [P, 3] from `split_pieces`.
         parts: float32 [P, H, D + 2]; numerator, peak and denominator of each piece and head.
+        softcap: cap of the scores, 0 for none.
         first_piece: first piece to do.
         end_piece: piece after the last.
     """
@@ -143,11 +147,14 @@ def _attend(
         totals[:, width] = np.float32(-3.0e38)
         totals[:, width + 1] = np.float32(0.0)
         shares = np.empty((group, block_size), np.float32)
-        for first in range(pieces[piece, 1], pieces[piece, 2], block_size):
-            block = tables[row, first // block_size]
-            count = min(block_size, pieces[piece, 2] - first)
+        end = pieces[piece, 2]
+        for place in range(pieces[piece, 1] // block_size, (end - 1) // block_size + 1):
+            block = tables[row, place]
+            # A window may begin within a block.
+            skipped = max(pieces[piece, 1] - place * block_size, 0)
+            count = min(block_size, end - place * block_size) - skipped
             # Read once for all heads of the group: memory is what decoding waits for.
-            _read(keys[block, head], count, bits)
+            _read(keys[block, head, skipped:], count, bits)
             for member in range(group):
                 q = query[row, head * group + member]
                 highest = totals[member, width]
@@ -156,6 +163,8 @@ def _attend(
                     for column in range(width):
                         score += q[column] * state[token, column]
                     score *= scale
+                    if softcap > np.float32(0.0):
+                        score = softcap * np.tanh(score / softcap)
                     scores[token] = score
                     highest = max(highest, score)
                 shrink = np.exp(totals[member, width] - highest)
@@ -169,7 +178,7 @@ def _attend(
                     shares[member, token] = share
                     weight += share
                 totals[member, width + 1] = weight
-            _read(values[block, head], count, bits)
+            _read(values[block, head, skipped:], count, bits)
             for member in range(group):
                 total = totals[member, :width]
                 for token in range(count):

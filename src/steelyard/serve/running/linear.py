@@ -70,7 +70,7 @@ class _PackedTransformer(Transformer):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits [..., V] of hidden states [..., C]."""
-        return self.packed_head(hidden)
+        return self.finish(self.packed_head(hidden))
 
 
 def packed_model(model: Transformer) -> Transformer:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from steelyard.nn.layer import Attend
+from steelyard.nn.attention import Attend
+from steelyard.nn.traits import attention_traits
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.attention import StepAttention
 from steelyard.serve.running.gpu_attention import GPUStepAttention, gpu_kernel_fits
@@ -42,8 +43,10 @@ class ModelSteps:
         self._pool = pool
         self._compiled = compiled
         self._helpers = helpers
-        self._on_gpu = gpu_kernel_fits(pool)
-        self._group = model.architecture.num_heads // model.architecture.num_kv_heads
+        arch = self._arch = model.architecture
+        # The Triton kernel has neither windows nor caps.
+        self._on_gpu = gpu_kernel_fits(pool) and not attention_traits(arch, arch.max_positions)
+        self._group = arch.num_heads // arch.num_kv_heads
         weight = model.embedding.weight
         packs = compiled and can_pack(weight)
         self._model = packed_model(model) if packs else model
@@ -72,7 +75,9 @@ class ModelSteps:
         if self._on_gpu:
             attend: Attend = GPUStepAttention(plan, self._pool, self._group)
         else:
-            attend = StepAttention(plan, self._pool, compiled=self._compiled, helpers=self._helpers)
+            attend = StepAttention(
+                plan, self._pool, self._arch, compiled=self._compiled, helpers=self._helpers
+            )
         tokens, positions = (
             torch.from_numpy(item).to(device) for item in (token_ids, plan.positions)
         )

@@ -12,6 +12,7 @@ from steelyard.serve.running.linear import can_pack, packed_model
 from steelyard.serve.running.pool import lazy_zeros
 from steelyard.serve.sparse.attention import SlabAttention
 from steelyard.serve.sparse.controller import Controller
+from steelyard.serve.sparse.labels import refuse_limited_attention
 from steelyard.serve.sparse.policies import RetentionPolicy, Sinks, TopK
 from steelyard.serve.sparse.renumber import SinkKeys
 from steelyard.serve.sparse.slots import BLOCK_SIZE, SlotTable, slab_width
@@ -259,6 +260,7 @@ def _refuse(
             f"max_length {max_length} is beyond the {arch.max_positions} positions of {arch.name}",
             hint="lower max_length",
         )
+    refuse_limited_attention(model, max_length)
     if policy.signal == "controller" and controller is None:
         raise ConfigError(
             f"{type(policy).__name__} needs a controller",

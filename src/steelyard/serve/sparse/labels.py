@@ -5,10 +5,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steelyard.nn.layer import causal_attention
+from steelyard.errors import ConfigError
+from steelyard.nn.attention import causal_attention
+from steelyard.nn.traits import attention_traits
 from steelyard.nn.transformer import Transformer
 
-__all__ = ["Aggregation", "attention_rows", "top_labels"]
+__all__ = ["Aggregation", "attention_rows", "refuse_limited_attention", "top_labels"]
 
 Aggregation = Literal["mean", "max"]
 
@@ -27,7 +29,11 @@ def attention_rows(
 
     Returns:
         float32 [B, Q, T]; zero right of the diagonal; with "mean", rows sum to 1.
+
+    Raises:
+        ConfigError: the model's attention has windows or caps.
     """
+    refuse_limited_attention(model, tokens.shape[1])
     length = tokens.shape[1]
     total = torch.zeros(len(tokens), len(queries), length, device=tokens.device)
     hidden = torch.arange(length, device=tokens.device) > queries[:, None]
@@ -45,6 +51,27 @@ def attention_rows(
 
     model.run(tokens, torch.arange(length, device=tokens.device), attend)
     return total
+
+
+def refuse_limited_attention(model: Transformer, longest: int) -> None:
+    """Refuse a model whose attention is not a plain softmax over all tokens that are kept.
+
+    Args:
+        model: a decoder.
+        longest: tokens of the longest sequence.
+
+    Raises:
+        ConfigError: names its windows, caps, or rotations that differ by layer.
+    """
+    arch = model.architecture
+    traits = attention_traits(arch, longest)
+    if arch.no_rope_every or arch.local_rope_theta:
+        traits.append("rotations that differ by layer")
+    if traits:
+        raise ConfigError(
+            f"a cache that drops tokens does not know {' or '.join(traits)} of {arch.name}",
+            hint="take the full cache",
+        )
 
 
 def top_labels(

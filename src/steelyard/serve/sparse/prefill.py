@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import ConfigError
-from steelyard.nn.layer import causal_attention
+from steelyard.nn.attention import causal_attention
 from steelyard.serve.sparse.engine import SparseDecoder
 
 __all__ = ["fill"]

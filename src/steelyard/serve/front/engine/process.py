@@ -66,7 +66,7 @@ def _make(start: Start) -> LLM:
     if options.threads or options.cores:
         torch.set_num_threads(options.threads or len(options.cores))
     folder = Path(start.model)
-    model = checkpoint.load(folder)
+    model = checkpoint.load(folder, max_positions=options.max_model_len or None)
     codec = TextCodec.load(folder)
     grammars = _grammars(codec, model.architecture.vocab_size)
     return make_engine(model, options, end_tokens=codec.end_tokens, grammars=grammars)

@@ -1,0 +1,104 @@
+"""Rotary scaling in a Hugging Face `config.json`, read and written."""
+
+import math
+from typing import Any
+
+from steelyard.catalog.huggingface import rotary_kind
+from steelyard.catalog.huggingface_config import ConfigFields
+from steelyard.errors import ConfigError
+from steelyard.nn.rotary import RotaryScaling
+
+__all__ = ["read_scaling", "scaling_fields"]
+
+
+def read_scaling(config: dict[str, Any], where: str, width: int) -> RotaryScaling | None:
+    """Read the rotary scaling, in any of the forms in which configurations have it.
+
+    Args:
+        config: the parsed file.
+        where: the file, for messages.
+        width: columns of a head that are turned.
+
+    Returns:
+        The scaling, None without.
+
+    Raises:
+        ConfigError: the scaling is of an unknown type, or lacks a field.
+        CatalogError: it is no table.
+    """
+    rope = ConfigFields(config, where).rope()
+    kind = rotary_kind(rope)
+    fields = rope.values
+    try:
+        if kind == "default":
+            return None
+        if kind == "linear":
+            return RotaryScaling(factor=float(fields["factor"]))
+        if kind == "llama3":
+            low, high = float(fields["low_freq_factor"]), float(fields["high_freq_factor"])
+            original = int(fields["original_max_position_embeddings"])
+            return RotaryScaling(
+                factor=float(fields["factor"]), low=low, high=high, original_positions=original
+            )
+        # The first Phi-3 files call it "su".
+        if kind in ("longrope", "su"):
+            return _long_rope(fields, int(config["max_position_embeddings"]), width)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: rotary scaling {kind!r} lacks a usable {error}",
+            hint="give the model's complete config.json",
+        ) from error
+    raise ConfigError(
+        f"{where}: rotary scaling {kind!r} is not supported",
+        hint="supported: linear, llama3, longrope, or none",
+    )
+
+
+def _long_rope(fields: dict[str, Any], positions: int, width: int) -> RotaryScaling:
+    """Read the factors of Phi-3, one for each wavelength."""
+    original = int(fields["original_max_position_embeddings"])
+    short, long = (
+        tuple(float(factor) for factor in fields[name]) for name in ("short_factor", "long_factor")
+    )
+    if not len(short) == len(long) == width // 2:
+        raise ValueError(f"short_factor and long_factor of {width // 2} numbers each")
+    factor = float(fields.get("factor", positions / original))
+    magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return RotaryScaling(
+        factor=factor,
+        original_positions=original,
+        stretches=short,
+        long_stretches=long,
+        magnitude=float(fields.get("attention_factor", magnitude)),
+    )
+
+
+def scaling_fields(scaling: RotaryScaling) -> dict[str, Any]:
+    """Write a rotary scaling as `read_scaling` reads it.
+
+    Args:
+        scaling: of a model.
+
+    Returns:
+        The value of `rope_scaling`, and fields beside it.
+    """
+    if scaling.stretches:
+        fields = {
+            "rope_type": "longrope",
+            "factor": scaling.factor,
+            "attention_factor": scaling.magnitude,
+            "short_factor": list(scaling.stretches),
+            "long_factor": list(scaling.long_stretches),
+            "original_max_position_embeddings": scaling.original_positions,
+        }
+        beside = {"original_max_position_embeddings": scaling.original_positions}
+        return {"rope_scaling": fields} | beside
+    if math.isinf(scaling.high):
+        return {"rope_scaling": {"rope_type": "linear", "factor": scaling.factor}}
+    limits = {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+    fields = {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original_positions,
+    }
+    return {"rope_scaling": fields | limits}
