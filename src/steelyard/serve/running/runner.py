@@ -68,8 +68,8 @@ class TorchRunner(EngineRunner):
             kv_dtype: type of keys and values in the pool; the model's by default. `torch.bfloat16`
                 halves the bytes that decoding reads.
             native: use the C++ kernels, or with False the numba ones; by default where a compiler
-                is found and the kernels prove at least 1.2 times faster here. `STEELYARD_NATIVE=0`
-                in the environment stands for False.
+                is found and the processor is of a kind on which they proved faster.
+                `STEELYARD_NATIVE=0` in the environment stands for False.
 
         Raises:
             BackendError: `native` is asked for and cannot be had.
@@ -148,19 +148,22 @@ class TorchRunner(EngineRunner):
         if native is False or (native is None and switched_off()):
             return None, "switched off"
         # Imported late: an engine without native kernels has no use for them.
-        from steelyard.serve.running.native import layout, library, steps, trial
+        from steelyard.serve.running.native import draws, layout, library, steps, trial
 
         if not layout.fits(self.model):
             return None, "native kernels take widths in multiples of 8"
         threads = torch.get_num_threads()
         try:
             kernels = library.compiled_library()
-            # Who asks for native kernels by name gets them, whatever the race would say.
+            # Who asks for native kernels by name gets them, on whatever processor.
             note = "" if native else trial.refusal(kernels, threads)
             if note:
                 return None, note
+            sampling = draws.NativeSampling()
             rows = self.config.token_budget
-            return steps.NativeSteps(self.model, self.pool, kernels, rows=rows, threads=threads), ""
+            made = steps.NativeSteps(self.model, self.pool, kernels, rows=rows, threads=threads)
+            self.sampler.kernels = sampling
+            return made, ""
         except (BackendError, CapacityError) as error:
             return None, str(error)
 

@@ -2,11 +2,13 @@
 
 import ctypes
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from steelyard.native import NativeCode, load
+from steelyard.native import NativeCode, load, switched_off, typed
+from steelyard.serve.running.native.draws import DRAWS_CODE
 
-__all__ = ["Team", "compiled_library"]
+__all__ = ["Team", "compile_ahead", "compiled_library"]
 
 _FOLDER = Path(__file__).parent
 _CODE = NativeCode(
@@ -52,9 +54,17 @@ def compiled_library() -> ctypes.CDLL:
     Raises:
         BackendError: there is no compiler, it failed, or the library does not load.
     """
-    library = load(_CODE)
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes = arguments
-        function.restype = _PLACE if name == "steelyard_team" else None
-    return library
+    return typed(load(_CODE), _SIGNATURES, {"steelyard_team": _PLACE})
+
+
+def compile_ahead() -> None:
+    """Compile all kernels that are not there yet, side by side; a failure shows when they are used.
+
+    It knows no tensors, so it can run while PyTorch is being imported.
+    """
+    if switched_off():
+        return
+    with ThreadPoolExecutor(2, thread_name_prefix="compile") as threads:
+        done = [threads.submit(load, code) for code in (_CODE, DRAWS_CODE)]
+    for item in done:
+        item.exception()
