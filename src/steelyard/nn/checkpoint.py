@@ -14,6 +14,7 @@ from torch import Tensor
 from steelyard.catalog import Architecture, from_huggingface, to_huggingface
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.files import read_json, sha256_file, write_json
+from steelyard.nn.hashes import HASHES, check_hashes
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.rotary import RotaryScaling
@@ -21,7 +22,7 @@ from steelyard.nn.transformer import Transformer
 
 __all__ = ["load", "save"]
 
-WEIGHTS, INDEX, HASHES = "model.safetensors", "model.safetensors.index.json", "steelyard.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 """Endings of tensors that older files hold beside the weights and that follow from the
 configuration."""
@@ -33,6 +34,7 @@ def load(
     *,
     dtype: torch.dtype | None = torch.float32,
     device: torch.device | str = "cpu",
+    is_checked: bool = False,
 ) -> Transformer:
     """Load a model from a Hugging Face folder.
 
@@ -46,6 +48,7 @@ def load(
             `model.safetensors.index.json`.
         dtype: type of all parameters; None for the type that most of the stored bytes have.
         device: device of all parameters.
+        is_checked: whether the caller has compared the hashes already.
 
     Returns:
         The model, in evaluation mode.
@@ -64,7 +67,8 @@ def load(
         )
     config = read_json(directory / "config.json")
     arch, scaling = _architecture(config, directory)
-    _check_hashes(directory)
+    if not is_checked:
+        check_hashes(directory)
     weights = Weights(directory, WEIGHTS, INDEX)
     found = _named_as_stored(slots(arch, config["model_type"]), weights)
     _refuse_mismatch(found, weights, arch, directory)
@@ -210,21 +214,6 @@ def _scaling_fields(scaling: RotaryScaling) -> dict[str, Any]:
         "factor": scaling.factor,
         "original_max_position_embeddings": scaling.original_positions,
     } | limits
-
-
-def _check_hashes(directory: Path) -> None:
-    """Compare files with the hashes `save` left; folders from elsewhere have none."""
-    if not (directory / HASHES).exists():
-        return
-    for name, expected in read_json(directory / HASHES)["sha256"].items():
-        path = directory / name
-        if not path.exists():
-            raise DataError(f"{path} is missing", hint="save the model again")
-        if sha256_file(path) != expected:
-            raise DataError(
-                f"{path} is corrupted: its SHA-256 is not the one stored in {HASHES}",
-                hint="save the model again",
-            )
 
 
 def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:
