@@ -112,7 +112,9 @@ class TorchRunner(EngineRunner):
         The pool stays as it was.
         """
         saved = self.kv[:, :, :1].clone()  # the plans below write to slot 0
-        for num_decodes in (0, 1):
+        # A prompt's step and a decoding one run different code but for the native kernels, in which
+        # there is nothing to compile either.
+        for num_decodes in (0,) if self.kernel == "native" else (0, 1):
             self.execute(_one_token_plan(num_decodes))
         self.kv[:, :, :1] = saved
         self.sampler.warm_up(self.model.architecture.vocab_size)

@@ -4,31 +4,12 @@ Importing numba and loading its compiled functions takes most of a second, in wh
 starts answers nothing; compiling them anew takes five.
 """
 
-import ctypes
-from pathlib import Path
-
 import numpy as np
 
-from steelyard.native import NativeCode, load, typed
+from steelyard.serve.running.native.library import compiled_draws
 
-__all__ = ["DRAWS_CODE", "NativeSampling"]
+__all__ = ["NativeSampling"]
 
-DRAWS_CODE = NativeCode(name="draws", sources=(Path(__file__).parent / "draws.cpp",))
-"""The source, so that it can be compiled ahead of its use."""
-
-_SIZE = ctypes.c_int64
-_PLACE = ctypes.c_void_p
-_ROWS = (_PLACE, _SIZE, _PLACE, _SIZE, _PLACE)
-"""Logits and their width, peaks, and rows with their count."""
-
-_SIGNATURES = {
-    "steelyard_peaks": (_PLACE, _SIZE, _SIZE, _PLACE),
-    "steelyard_likeliest": (*_ROWS, _PLACE),
-    "steelyard_draw": (*_ROWS, *[_PLACE] * 7),
-    "steelyard_log_totals": (*_ROWS, _PLACE),
-    "steelyard_tops": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE, _PLACE),
-    "steelyard_forbid": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE),
-}
 _FLOAT, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _LONG, _UNSIGNED, _MASK = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.int32)
 _COLUMNS = (_LONG, _DOUBLE, _DOUBLE, _LONG, _DOUBLE, _UNSIGNED, _UNSIGNED, _LONG)
@@ -48,7 +29,7 @@ class NativeSampling:
         Raises:
             BackendError: there is no compiler, it failed, or the library does not load.
         """
-        self._library = typed(load(DRAWS_CODE), _SIGNATURES)
+        self._library = compiled_draws()
 
     def find_peaks(self, logits: np.ndarray, peaks: np.ndarray) -> None:
         """Write the largest logit of each row of float32 [R, V], NaN where a row has a NaN."""
