@@ -134,6 +134,8 @@ def _describe(llm: LLM, stages: dict[str, float]) -> Ready:
         max_num_seqs=config.max_num_seqs,
         embeds=True,
         stages=stages,
+        kernel=llm.runner.kernel,
+        kernel_note=llm.runner.kernel_note,
     )
 
 

@@ -103,6 +103,8 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
         max_num_seqs: most sequences that run at once.
         embeds: whether `Embed` is answered.
         stages: seconds of its start by stage, in order.
+        kernel: name of what runs a step.
+        kernel_note: why it is not a faster one; empty when there is none.
     """
 
     vocab_size: int
@@ -111,6 +113,8 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     max_num_seqs: int
     embeds: bool
     stages: dict[str, float] = {}
+    kernel: str = ""
+    kernel_note: str = ""
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

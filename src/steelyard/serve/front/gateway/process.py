@@ -144,6 +144,9 @@ class _Gateway:
             url = f"http://{f'[{host}]' if ':' in host else host}:{address.getsockname()[1]}"
             print(f"serving on {url}", flush=True)
             print(f"  open it in a browser to try the model, or: steelyard chat {url}", flush=True)
+            ready = self.dispatcher.ready
+            if ready is not None and ready.kernel_note:
+                print(f"  steps run by {ready.kernel}: {ready.kernel_note}", flush=True)
         stop = asyncio.ensure_future(ending.wait())
         await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         await self._drain()
