@@ -1,4 +1,4 @@
-"""One decoding step, in the native kernels and with numba's: what the table of processors rests on."""
+"""One decoding step natively and with numba: what the table of processors rests on."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,9 +43,7 @@ def native_speedup(rounds: int) -> Spread:
     model = build(_ARCHITECTURE).eval()
     plan = _plan()
     threads = torch.get_num_threads()
-    pool = KVPool(
-        _ARCHITECTURE, plan.block_tables.size, _BLOCK, torch.float32, torch.device("cpu")
-    )
+    pool = KVPool(_ARCHITECTURE, plan.block_tables.size, _BLOCK, torch.float32, torch.device("cpu"))
     pool.kv.normal_(generator=torch.Generator().manual_seed(0))
     with ThreadPoolExecutor(max(threads - 1, 1)) as helpers:
         numba = ModelSteps(model, pool, compiled=True, helpers=helpers if threads > 1 else None)

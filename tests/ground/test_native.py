@@ -186,7 +186,9 @@ def test_looking_for_a_library_starts_no_program(code, tmp_path):
         native.library_path(code, str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize(("difference", "is_refused"), [(0.5, True), (float("nan"), True), (0, False)])
+@pytest.mark.parametrize(
+    ("difference", "is_refused"), [(0.5, True), (float("nan"), True), (0, False)]
+)
 def test_the_verdict_wants_equal_results(monkeypatch, tmp_path, difference, is_refused):
     library = ctypes.CDLL(None)
     monkeypatch.setattr(library, "_name", str(tmp_path / "some.so"))

@@ -63,7 +63,9 @@ def test_native_functions_equal_those_of_numba(rivals, rows, size, spread, level
         np.testing.assert_array_equal(mine, other)
     np.testing.assert_allclose(ours[5], theirs[5], rtol=1e-6, atol=1e-6)
     for at in np.flatnonzero(ours[4] != theirs[4]):
-        assert_on_an_edge(logits[given[0][at]], [item[at] for item in given], ours[4][at], theirs[4][at])
+        assert_on_an_edge(
+            logits[given[0][at]], [item[at] for item in given], ours[4][at], theirs[4][at]
+        )
 
 
 def assert_on_an_edge(logits, given, mine, other):

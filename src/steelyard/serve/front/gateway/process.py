@@ -131,9 +131,7 @@ class _Gateway:
         )
         return _Server(config)
 
-    async def _serve(
-        self, server: _Server, address: socket.socket, ending: asyncio.Event
-    ) -> None:
+    async def _serve(self, server: _Server, address: socket.socket, ending: asyncio.Event) -> None:
         """Answer HTTP requests until the end, then finish those in flight."""
         serving = asyncio.ensure_future(server.serve(sockets=[address]))
         listens = asyncio.ensure_future(server.listens.wait())

@@ -40,9 +40,7 @@ class NativeSampling:
         self, logits: np.ndarray, peaks: np.ndarray, rows: np.ndarray, tokens: np.ndarray
     ) -> None:
         """Write the first token that has its row's largest logit, int64 [N]."""
-        self._library.steelyard_likeliest(
-            *_head(logits, peaks, rows), _at(tokens, _LONG)
-        )
+        self._library.steelyard_likeliest(*_head(logits, peaks, rows), _at(tokens, _LONG))
 
     def draw_tokens(self, logits: np.ndarray, peaks: np.ndarray, *columns: np.ndarray) -> None:
         """Draw a token per row.
@@ -60,9 +58,7 @@ class NativeSampling:
         self, logits: np.ndarray, peaks: np.ndarray, rows: np.ndarray, totals: np.ndarray
     ) -> None:
         """Write log(sum(exp(logits))) of rows, float64 [N]."""
-        self._library.steelyard_log_totals(
-            *_head(logits, peaks, rows), _at(totals, _DOUBLE)
-        )
+        self._library.steelyard_log_totals(*_head(logits, peaks, rows), _at(totals, _DOUBLE))
 
     def top_logits(
         self, logits: np.ndarray, rows: np.ndarray, tokens: np.ndarray, values: np.ndarray

@@ -62,7 +62,9 @@ def refusal(library: ctypes.CDLL, threads: int) -> str:
     """
     best = torch.backends.cpu.get_cpu_capability()
     if best not in _MEASURED:
-        return f"native kernels have not been measured on processors with {best}; --native runs them"
+        return (
+            f"native kernels have not been measured on processors with {best}; --native runs them"
+        )
     return verdict(library, str(threads), lambda: _difference(library, threads), _TOLERANCE)
 
 
