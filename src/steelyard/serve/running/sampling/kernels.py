@@ -1,5 +1,6 @@
 """What the sampler runs over rows of logits: the same functions in C++ or compiled with numba."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -23,8 +24,9 @@ class SamplingKernels(Protocol):
         """Write the first token that has its row's largest logit."""
         ...
 
-    def draw_tokens(self, logits: np.ndarray, peaks: np.ndarray, *columns: np.ndarray) -> None:
-        """Draw a token per row: columns are those of `draws.draw_tokens`, in its order."""
+    @property
+    def draw_tokens(self) -> Callable[..., None]:
+        """Draw a token per row, with the arguments of `draws.draw_tokens`."""
         ...
 
     def log_totals(
