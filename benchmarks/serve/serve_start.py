@@ -94,7 +94,7 @@ def run(quick: bool) -> list[Check]:
 
 def _rounds(quick: bool) -> int:
     """Count the rounds."""
-    return 3 if quick else 9
+    return 2 if quick else 9
 
 
 def _interleave(
