@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# pip compiles what it installs; an editable install leaves this package out. Where writing bytecode is switched off, each start
+# would otherwise compile all that it imports again.
+COMPILE := $(BIN)/python -m compileall -q src/steelyard
 ARGS ?=
 
 .PHONY: quickstart test lint format docs bench clean
@@ -12,13 +15,15 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install --quiet --no-compile -c constraints.txt -e .
+	$(PIP) install --quiet -c constraints.txt -e .
+	$(COMPILE)
 	@touch $@
 
 # cyclopts wants docstring_parser and pydoclint its fork, which has the same module name and more in it: the fork goes last.
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install --quiet --no-compile -c constraints.txt -e '.[dev]'
-	$(PIP) install --quiet --no-compile -c constraints.txt --force-reinstall --no-deps docstring_parser_fork
+	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet -c constraints.txt --force-reinstall --no-deps docstring_parser_fork
+	$(COMPILE)
 	@touch $@ $(VENV)/.installed
 
 quickstart: $(VENV)/.installed

@@ -2,7 +2,7 @@
 
 A library is compiled once per machine and kept in the user's cache folder, so that fresh clones
 and new environments share it. No compiler is needed: each kernel has another path with equal
-results, and the library is used only when it proves faster than that path on this machine.
+results, and the library is used only when it proves equal to that path on this machine.
 """
 
 import contextlib
@@ -12,8 +12,9 @@ import os
 import platform
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,15 @@ from steelyard.errors import BackendError, CapacityError, DataError
 from steelyard.files import atomic_path, read_json, sha256_file, write_bytes, write_json
 
 __all__ = [
-    "MIN_SPEEDUP",
     "NativeCode",
     "Verdict",
     "cache_dir",
     "library_path",
     "load",
-    "race",
     "switched_off",
+    "typed",
     "verdict",
 ]
-
-MIN_SPEEDUP = 1.2
-"""A native kernel runs only when it is this much faster: a smaller gain does not pay for a second
-path that has to be kept equal."""
 
 _FLAGS = (
     "-std=c++20",
@@ -52,7 +48,8 @@ _FLAGS = (
     "-fPIC",
 )
 _COMPILE_S = 120.0
-_ANSWER_S = 20.0
+_COMPILING: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+"""Held by the thread that compiles a library; another one that wants it waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,14 +71,12 @@ class NativeCode:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a race of a native kernel against the other path found.
+    """What a comparison of a native kernel with the other path found.
 
     Attributes:
-        speedup: seconds of the other path over those of the native one, the best of several turns.
         difference: largest absolute difference of their results.
     """
 
-    speedup: float
     difference: float
 
     def refusal(self, tolerance: float) -> str:
@@ -96,7 +91,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         # Written so that a difference of NaN refuses.
         if not self.difference < tolerance:
             return f"native results differ by {self.difference:.1e}"
-        return "" if self.speedup >= MIN_SPEEDUP else f"native is only {self.speedup:.2f}x as fast"
+        return ""
 
 
 def switched_off() -> bool:
@@ -119,22 +114,25 @@ def cache_dir() -> Path:
 def library_path(code: NativeCode, compiler: str) -> Path:
     """Return where the library of some code stands.
 
-    The name holds a hash of the sources, the flags, the compiler's version and the processor's
+    The name holds a hash of the sources, the flags, the compiler's file and the processor's
     instruction set: `-march=native` makes code that another processor may not run.
 
     Args:
         code: what is compiled.
-        compiler: path of a compiler.
+        compiler: path of a compiler; another size or time of change counts as another compiler, as
+            asking for its version would start it each time.
 
     Returns:
         A file in the cache folder; it may not exist yet.
 
     Raises:
-        BackendError: the compiler does not answer.
+        OSError: there is no such compiler.
     """
-    version = _run([compiler, "--version"], seconds=_ANSWER_S).partition("\n")[0]
+    program = Path(compiler).resolve()
+    found = program.stat()
+    named = f"{program} {found.st_size} {found.st_mtime_ns}"
     parts = [source.read_bytes() for source in code.sources]
-    parts += [text.encode() for text in (*code.flags, *code.versions, version, _processor())]
+    parts += [text.encode() for text in (*code.flags, *code.versions, named, _processor())]
     key = hashlib.sha256(bytes(1).join(parts)).hexdigest()[:20]
     return cache_dir() / "native" / f"{code.name}-{key}.so"
 
@@ -143,6 +141,7 @@ def load(code: NativeCode, compiler: str = "g++") -> ctypes.CDLL:
     """Load a library, compiling it if this machine has not done so yet.
 
     Processes that start at once may each compile it; every one places a whole file, the last wins.
+    Threads of one process wait for the one that compiles, so a thread may load ahead of the use.
 
     Args:
         code: what is compiled.
@@ -163,8 +162,9 @@ def load(code: NativeCode, compiler: str = "g++") -> ctypes.CDLL:
         )
     path = library_path(code, found)
     try:
-        if not _is_whole(path):
-            _compile(code, found, path)
+        with _COMPILING[path]:
+            if not _is_whole(path):
+                _compile(code, found, path)
         return ctypes.CDLL(str(path))
     except (CapacityError, DataError) as error:
         raise BackendError(
@@ -176,53 +176,49 @@ def load(code: NativeCode, compiler: str = "g++") -> ctypes.CDLL:
         ) from error
 
 
-def race(rival: Callable[[], Any], native: Callable[[], Any], *, turns: int = 7) -> Verdict:
-    """Run two ways to one result in turn and compare seconds and results.
-
-    The best time of each counts: what else the machine does only ever adds to it.
+def typed(
+    library: ctypes.CDLL,
+    arguments: Mapping[str, tuple[Any, ...]],
+    results: Mapping[str, Any] | None = None,
+) -> ctypes.CDLL:
+    """Say what the functions of a library take and return.
 
     Args:
-        rival: the other path; returns an array or tensor.
-        native: the native path; returns an array or tensor of the same shape.
-        turns: timed runs of each, after one that is not timed.
+        library: from `load`.
+        arguments: `ctypes` types of the arguments, by function.
+        results: type of the result of functions that have one.
 
     Returns:
-        The verdict.
+        The library.
     """
-    expected, found = rival(), native()
-    best = [float("inf")] * 2
-    for _ in range(turns):
-        for side, work in enumerate((rival, native)):
-            start = time.perf_counter()
-            work()
-            best[side] = min(best[side], time.perf_counter() - start)
-    return Verdict(
-        speedup=best[0] / best[1],
-        difference=float(abs(expected - found).max()),
-    )
+    for name, kinds in arguments.items():
+        function = getattr(library, name)
+        function.argtypes = kinds
+        function.restype = (results or {}).get(name)
+    return library
 
 
-def verdict(library: ctypes.CDLL, label: str, hold: Callable[[], Verdict]) -> Verdict:
-    """Return what an earlier race on this machine found, or hold one; a win is kept.
+def verdict(library: ctypes.CDLL, label: str, compare: Callable[[], float], limit: float) -> str:
+    """Say why a library is not used: what an earlier comparison found, or one that runs now.
 
     Args:
-        library: from `load`; the verdict is kept beside it, so a new library is judged anew.
+        library: from `load`; a verdict is kept beside it, so a new library is judged anew.
         label: what else the verdict depends on, such as the number of threads.
-        hold: holds the race.
+        compare: returns the largest absolute difference of the native results from the others.
+        limit: largest difference allowed.
 
     Returns:
-        The verdict.
+        The reason, empty when the library is used.
     """
     path = Path(library._name).with_suffix(f".{label}.json")
     with contextlib.suppress(DataError, msgspec.ValidationError):
-        return msgspec.convert(read_json(path), Verdict)
-    found = hold()
-    # A machine that is busy during the race makes the side with more threads look slow, and would
-    # stay on the slow path for good: a loss is judged again the next time.
-    if found.speedup >= MIN_SPEEDUP:
+        return msgspec.convert(read_json(path), Verdict).refusal(limit)
+    found = Verdict(difference=compare())
+    # Only what passed is kept: a failure may be that of a moment, such as too little memory.
+    if not found.refusal(limit):
         with contextlib.suppress(CapacityError, DataError):
             write_json(path, msgspec.to_builtins(found))
-    return found
+    return found.refusal(limit)
 
 
 def _compile(code: NativeCode, compiler: str, path: Path) -> None:

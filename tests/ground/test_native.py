@@ -4,14 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from steelyard import native
 from steelyard.errors import BackendError
-from steelyard.native import NativeCode, Verdict
+from steelyard.native import NativeCode
 
 COMPILER = shutil.which("g++") or ""
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="no g++")
@@ -160,46 +160,60 @@ def test_the_cache_and_the_switch_follow_the_environment(monkeypatch, tmp_path):
     assert native.switched_off()
 
 
+@needs_compiler
+def test_a_thread_waits_for_the_one_that_compiles(code, tmp_path):
+    count = tmp_path / "count"
+    compiler = make_compiler(tmp_path, f'echo x >> {count}\nsleep 0.2\nexec g++ "$@"')
+    answers = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(native.load(code, compiler).answer(1)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert answers == [42, 42, 42]
+    assert count.read_text() == "x\n"
+
+
+def test_looking_for_a_library_starts_no_program(code, tmp_path):
+    compiler = make_compiler(tmp_path, "exit 1")
+    (tmp_path / "compiler").write_text("#!/bin/sh\ntouch started\n")
+    native.library_path(code, compiler)
+    assert not (tmp_path / "started").exists()
+    with pytest.raises(OSError):
+        native.library_path(code, str(tmp_path / "nowhere"))
+
+
 @pytest.mark.parametrize(
-    ("speedup", "difference", "word"),
-    [(1.1, 0.0, "1.10x"), (3.0, 0.1, "differ"), (3.0, float("nan"), "differ"), (1.3, 1e-5, "")],
+    ("difference", "is_refused"), [(0.5, True), (float("nan"), True), (0, False)]
 )
-def test_the_verdict_wants_speed_and_equal_results(speedup, difference, word):
-    refusal = Verdict(speedup=speedup, difference=difference).refusal(1e-3)
-    assert word in refusal
-    assert bool(refusal) == bool(word)
+def test_the_verdict_wants_equal_results(monkeypatch, tmp_path, difference, is_refused):
+    library = ctypes.CDLL(None)
+    monkeypatch.setattr(library, "_name", str(tmp_path / "some.so"))
+    reason = native.verdict(library, "1", lambda: difference, 1e-3)
+    assert bool(reason) == is_refused == ("differ" in reason)
+    # What failed is compared again the next time, what passed is not.
+    assert native.verdict(library, "1", lambda: 0.0, 1e-3) == ""
+    assert native.verdict(library, "1", lambda: 0.5, 1e-3) == ""
 
 
-def test_a_verdict_is_reached_once_and_kept(monkeypatch, tmp_path):
+def test_a_verdict_that_cannot_be_read_or_kept_is_reached_anew(monkeypatch, tmp_path):
     calls = []
 
-    def hold():
+    def compare():
         calls.append(1)
-        found = native.race(lambda: np.ones(3), lambda: np.ones(3) + 0.5, turns=2)
-        return Verdict(speedup=2.0, difference=found.difference)
+        return 0.0
 
     library = ctypes.CDLL(None)
     monkeypatch.setattr(library, "_name", str(tmp_path / "some.so"))
-    first = native.verdict(library, "2", hold)
-    assert first.difference == 0.5
-    assert native.verdict(library, "2", hold) == first
-    assert len(calls) == 1
-    native.verdict(library, "1", hold)
-    (tmp_path / "some.2.json").write_text(json.dumps({"speedup": "fast"}))
-    native.verdict(library, "2", hold)
+    for label in ("2", "2", "1"):
+        assert native.verdict(library, label, compare, 1.0) == ""
+    assert len(calls) == 2
+    (tmp_path / "some.2.json").write_text(json.dumps({"difference": "small"}))
+    native.verdict(library, "2", compare, 1.0)
     assert len(calls) == 3
     monkeypatch.setattr(library, "_name", str(tmp_path / "some.2.json" / "below.so"))
-    assert native.verdict(library, "2", hold).difference == 0.5
-
-
-def test_a_lost_race_is_run_again_the_next_time(monkeypatch, tmp_path):
-    speedups = [0.9, 1.5, 0.8]
-    library = ctypes.CDLL(None)
-    monkeypatch.setattr(library, "_name", str(tmp_path / "some.so"))
-
-    def hold():
-        return Verdict(speedup=speedups.pop(0), difference=0.0)
-
-    # A busy machine can make a fast kernel lose; it must not stay unused for good.
-    found = [native.verdict(library, "2", hold).speedup for _ in range(3)]
-    assert found == [0.9, 1.5, 1.5]
+    assert native.verdict(library, "2", compare, 1.0) == ""
+    assert len(calls) == 4

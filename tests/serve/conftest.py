@@ -105,8 +105,8 @@ def listen():
 PROGRAM = """
 import sys
 from steelyard.cli.main import main
-from steelyard.serve.front.engine import supervisor
-supervisor._MODULE = sys.argv[1] or supervisor._MODULE
+from steelyard.serve.front.engine import spawn
+spawn.ENGINE_MODULE = sys.argv[1] or spawn.ENGINE_MODULE
 main(["serve", *sys.argv[2:], "--port", "0", "--threads", "1"])
 """
 

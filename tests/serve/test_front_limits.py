@@ -11,7 +11,7 @@ from steelyard.config import convert, to_plain
 from steelyard.errors import ConfigError, DataError
 from steelyard.frames import MessageCodec
 from steelyard.serve.front.api.errors import ApiError
-from steelyard.serve.front.engine import supervisor
+from steelyard.serve.front.engine import spawn, supervisor
 from steelyard.serve.front.engine.wire import (
     Abort,
     Add,
@@ -160,7 +160,7 @@ class Gateway:
 def test_an_engine_that_says_nothing_is_replaced(tmp_path, monkeypatch):
     (tmp_path / "mute_engine.py").write_text(MUTE)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr(supervisor, "_MODULE", "mute_engine")
+    monkeypatch.setattr(spawn, "ENGINE_MODULE", "mute_engine")
     monkeypatch.setattr(supervisor, "_STOP_TIMEOUT_S", 0.1)
 
     async def watch():

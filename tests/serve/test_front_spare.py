@@ -14,7 +14,7 @@ import torch
 from steelyard.errors import ConfigError
 from steelyard.nn import checkpoint
 from steelyard.serve.front.api.errors import ApiError
-from steelyard.serve.front.engine import supervisor
+from steelyard.serve.front.engine import spawn, supervisor
 from steelyard.serve.front.engine.wire import Add, Embed, Embedded, Ready, Start
 from steelyard.serve.front.gateway import dispatch
 from steelyard.serve.front.gateway.calls import Call
@@ -167,7 +167,7 @@ class User:
 
 
 def test_a_spare_that_dies_or_cannot_start_does_no_harm(place, monkeypatch, capsys):
-    monkeypatch.setattr(supervisor, "_MODULE", "one_token_engine")
+    monkeypatch.setattr(spawn, "ENGINE_MODULE", "one_token_engine")
     monkeypatch.setattr(supervisor, "_SPARE_DELAY_S", 0.01)
 
     async def check():

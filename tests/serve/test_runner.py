@@ -1,4 +1,6 @@
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -315,6 +317,54 @@ def test_without_a_compiler_the_numba_kernels_run_and_the_reason_is_kept(monkeyp
         TorchRunner(model, config, native=True)
     monkeypatch.setenv("STEELYARD_NATIVE", "0")
     assert TorchRunner(model, config).kernel_note == "switched off"
+
+
+@needs_compiler
+def test_native_kernels_need_a_known_processor_equal_results_and_a_cache(monkeypatch, tmp_path):
+    from steelyard.serve.running.native import trial
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model, config = (
+        make_model(LLAMA, num_layers=1),
+        SchedulerConfig(num_blocks=16, block_size=8, max_model_len=64),
+    )
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "SVE256")
+    assert "measured on processors with SVE256" in TorchRunner(model, config).kernel_note
+    assert TorchRunner(model, config, native=True).kernel == "native"
+    monkeypatch.setattr(trial, "_MEASURED", ("SVE256",))
+    difference = trial._difference(native_library.compiled_library(), 2)
+    assert 0 < difference < 1e-4
+    monkeypatch.setattr(trial, "_difference", lambda *_: 0.5)
+    assert "differ by 5.0e-01" in TorchRunner(model, config).kernel_note
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    runner = TorchRunner(model, config)
+    assert (runner.kernel, "cannot keep" in runner.kernel_note) == ("numba", True)
+
+
+@needs_compiler
+def test_a_native_engine_does_without_numba_and_a_package_without_either():
+    program = """
+import sys
+import steelyard.serve, steelyard.serve.front.launch
+assert not {"numpy", "torch", "uvicorn"} & set(sys.modules)
+import torch
+from steelyard.catalog.architecture import Architecture
+from steelyard.nn.transformer import build
+from steelyard.serve import SamplingParams, SchedulerConfig
+from steelyard.serve.engine import LLM
+from steelyard.serve.front.engine import loop
+shape = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8}
+arch = Architecture(
+    name="a", intermediate_size=24, vocab_size=40, max_positions=32, **shape
+)
+limits = SchedulerConfig(num_blocks=16, block_size=8, max_model_len=32)
+llm = LLM(build(arch).eval(), limits, native=True)
+asks = [SamplingParams(max_tokens=4), SamplingParams(max_tokens=4, temperature=1.0, logprobs=2)]
+assert len(llm.generate([[1], [2]], asks)) == 2
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_what_does_not_fit_is_refused():

@@ -14,6 +14,7 @@ from steelyard.catalog import Architecture, to_huggingface
 from steelyard.catalog.huggingface import read_architecture, text_values
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.files import read_json, sha256_file, write_json
+from steelyard.nn.hashes import HASHES, check_hashes
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.rotary import RotaryScaling
@@ -22,7 +23,7 @@ from steelyard.nn.transformer import Transformer
 
 __all__ = ["load", "save"]
 
-WEIGHTS, INDEX, HASHES = "model.safetensors", "model.safetensors.index.json", "steelyard.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 """Endings of tensors that older files hold beside the weights and that follow from the
 configuration."""
@@ -52,6 +53,7 @@ def load(
     dtype: torch.dtype | None = torch.float32,
     device: torch.device | str = "cpu",
     max_positions: int | None = None,
+    is_checked: bool = False,
 ) -> Transformer:
     """Load a model from a Hugging Face folder.
 
@@ -69,6 +71,7 @@ def load(
             differ with it (Phi-3 for 128K): beyond the length trained first the model takes its
             long factors, for short sequences too; otherwise, and by default, it takes the short
             ones and ends at that length.
+        is_checked: whether the caller has compared the hashes already.
 
     Returns:
         The model, in evaluation mode.
@@ -87,7 +90,8 @@ def load(
         )
     config = read_json(directory / "config.json")
     arch, scaling = _architecture(config, directory, max_positions)
-    _check_hashes(directory)
+    if not is_checked:
+        check_hashes(directory)
     weights = Weights(directory, WEIGHTS, INDEX)
     found = _named_as_stored(slots(arch, config["model_type"]), weights)
     is_multimodal = config["model_type"] == "gemma3"
@@ -187,21 +191,6 @@ def _architecture(
     if (max_positions or 0) <= original:
         arch = dataclasses.replace(arch, max_positions=original)
     return arch, scaling
-
-
-def _check_hashes(directory: Path) -> None:
-    """Compare files with the hashes `save` left; folders from elsewhere have none."""
-    if not (directory / HASHES).exists():
-        return
-    for name, expected in read_json(directory / HASHES)["sha256"].items():
-        path = directory / name
-        if not path.exists():
-            raise DataError(f"{path} is missing", hint="save the model again")
-        if sha256_file(path) != expected:
-            raise DataError(
-                f"{path} is corrupted: its SHA-256 is not the one stored in {HASHES}",
-                hint="save the model again",
-            )
 
 
 def _named_as_stored(found: list[Slot], weights: Weights) -> list[Slot]:

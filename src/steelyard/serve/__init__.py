@@ -1,38 +1,50 @@
 """Serving: paged KV cache, continuous batching, an OpenAI-compatible server.
 
-Importing this package loads no PyTorch: the policies here know no tensors, and `LLM`, the engine,
-is imported when it is first used. `serve.simulate` drives the same scheduler in virtual time;
-`serve.front.launch.serve` puts an engine behind HTTP.
+Importing this package loads nothing yet: what it offers is imported when it is first used. The
+policies know no tensors; `LLM`, the engine, brings PyTorch. `serve.simulate` drives the same
+scheduler in virtual time; `serve.front.launch.serve` puts an engine behind HTTP.
 """
 
-from typing import TYPE_CHECKING
-
-from steelyard.serve.kv.blocks import BlockPool, BlockTable
-from steelyard.serve.kv.prefix import PrefixIndex
-from steelyard.serve.scheduling.config import SchedulerConfig
-from steelyard.serve.scheduling.params import SamplingParams
-from steelyard.serve.scheduling.request import Request
-from steelyard.serve.scheduling.scheduler import Scheduler
-from steelyard.serve.scheduling.step import StepPlan
-from steelyard.serve.traces import (
-    TraceRequest,
-    load_trace,
-    make_request,
-    synthetic_rows,
-    with_prompts,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
-else:
+    from steelyard.serve.kv.blocks import BlockPool, BlockTable
+    from steelyard.serve.kv.prefix import PrefixIndex
+    from steelyard.serve.scheduling.config import SchedulerConfig
+    from steelyard.serve.scheduling.params import SamplingParams
+    from steelyard.serve.scheduling.request import Request
+    from steelyard.serve.scheduling.scheduler import Scheduler
+    from steelyard.serve.scheduling.step import StepPlan
+    from steelyard.serve.traces import (
+        TraceRequest,
+        load_trace,
+        make_request,
+        synthetic_rows,
+        with_prompts,
+    )
 
-    def __getattr__(name: str) -> type:
-        """Import the engine, and PyTorch with it, when it is first asked for."""
-        if name != "LLM":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from steelyard.serve.engine import LLM
+_PLACES = {
+    "engine": ("LLM",),
+    "kv.blocks": ("BlockPool", "BlockTable"),
+    "kv.prefix": ("PrefixIndex",),
+    "scheduling.config": ("SchedulerConfig",),
+    "scheduling.params": ("SamplingParams",),
+    "scheduling.request": ("Request",),
+    "scheduling.scheduler": ("Scheduler",),
+    "scheduling.step": ("StepPlan",),
+    "traces": ("TraceRequest", "load_trace", "make_request", "synthetic_rows", "with_prompts"),
+}
+"""Modules of this package, and what it offers of each."""
 
-        return LLM
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: a server that starts needs little of it in each process."""
+    for place, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{place}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [

@@ -38,8 +38,8 @@ class EngineOptions:
         group_blocks: Blocks a request first takes as one run with "block-group"; 0 chooses by the
             pool's size.
         kv_dtype: Number type of keys and values; "model" keeps that of the weights.
-        native: Run steps in C++ kernels, or never; left out, where they can be compiled and prove
-            faster.
+        native: Run steps in C++ kernels, or never; left out, where they can be compiled and proved
+            faster on processors of the kind.
         asynchronous: Plan each step while the one before runs; outputs are the same.
         cache: Which keys and values of a sequence are kept: all, or a bounded number chosen by a
             sliding window, attention sinks and a window, heavy hitters, the highest scores, or a

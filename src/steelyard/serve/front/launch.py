@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from steelyard.errors import BackendError, ConfigError
+from steelyard.serve.front.engine.spawn import SpawnedEngine
 from steelyard.serve.options import ServeOptions
 
 __all__ = ["ServeOptions", "serve"]
@@ -33,11 +34,17 @@ def serve(
             f"{folder} is not a model folder: it has no config.json",
             hint="name the folder a model was saved in",
         )
-    try:
-        from steelyard.serve.front.gateway.process import run_gateway
-    except ImportError as error:
-        raise BackendError(
-            f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'"
-        ) from error
     folder = folder.resolve()
-    run_gateway(folder, options, (options.name,) if options.name else names or (folder.name,))
+    # First of all: importing PyTorch there takes longer than all that follows here.
+    spawned = SpawnedEngine()
+    try:
+        try:
+            from steelyard.serve.front.gateway.process import run_gateway
+        except ImportError as error:
+            raise BackendError(
+                f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'"
+            ) from error
+        own = (options.name,) if options.name else names or (folder.name,)
+        run_gateway(folder, options, own, spawned)
+    finally:
+        spawned.kill()

@@ -41,6 +41,7 @@ class GatewayMetrics:
         predicted_tokens: prompt and expected output tokens in flight.
         restarts: times the engine was started again.
         spares: engines that are ready to take over.
+        start: seconds of the latest engine's start by stage.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,18 @@ class GatewayMetrics:
         self.spares = Gauge(
             "steelyard_spare_engines", "Engines ready to take over.", registry=registry
         )
+        self.start = Gauge(
+            "steelyard_start_seconds",
+            "Start of the latest engine by stage.",
+            ["stage"],
+            registry=registry,
+        )
         self._engine: dict[str, Gauge] = {}
+
+    def note_start(self, stages: dict[str, float]) -> None:
+        """Keep where the time of an engine's start went, seconds by stage."""
+        for name, seconds in stages.items():
+            self.start.labels(name).set(seconds)
 
     def count_step(self, step: Step) -> None:
         """Count a step's tokens."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from steelyard.errors import BackendError, ConfigError
-from steelyard.jit import njit
 from steelyard.serve.running.states import RequestStates
 from steelyard.serve.scheduling.request import Request
 
@@ -56,7 +55,7 @@ class Grammars:
 
     A compiled grammar is kept and copied for each request. Compiling and every step have limits of
     work, not of time, so that a grammar that is accepted once is always accepted. `check` may be
-    called from another thread than `constrain`.
+    called from another thread than `masks`.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_tokens: tuple[int, ...]) -> None:
@@ -122,32 +121,30 @@ class Grammars:
         """
         self._matcher(grammar)
 
-    def constrain(
-        self, logits: np.ndarray, rows: list[int], requests: list[Request], positions: list[int]
-    ) -> dict[int, str]:
-        """Set to minus infinity the logits of tokens that the grammars of rows do not allow next.
+    def masks(
+        self, requests: list[Request], positions: list[int]
+    ) -> tuple[np.ndarray, dict[int, str]]:
+        """Mark the tokens that the grammars of requests allow next.
 
         End tokens before a request's `min_tokens` are held back unless nothing else is allowed.
 
         Args:
-            logits: float32 [R, V], changed in place.
-            rows: [N] rows to constrain.
-            requests: [N] theirs.
+            requests: [N] with a grammar each.
             positions: [N] output tokens each has.
 
         Returns:
-            Why rows could not be constrained, by row: a limit was met.
+            int32 [N, ceil(V / 32)], bit t % 32 of word t // 32 set for each allowed token t; and
+            why requests could not follow theirs, by index: a limit was met.
         """
-        masks = np.zeros((len(rows), -(-self.vocab_size // 32)), dtype=np.int32)
+        masks = np.zeros((len(requests), -(-self.vocab_size // 32)), dtype=np.int32)
         errors = {}
-        for mask, row, request, position in zip(masks, rows, requests, positions, strict=True):
-            reason = self._states.get(request).fill(mask, position)
+        for at, (request, position) in enumerate(zip(requests, positions, strict=True)):
+            reason = self._states.get(request).fill(masks[at], position)
             if reason:
-                errors[row] = reason
+                errors[at] = reason
             elif position < request.params.min_tokens:
-                _hold_back(mask, self.end_tokens)
-        _forbid(logits, np.array(rows, dtype=np.int64), masks)
-        return errors
+                _hold_back(masks[at], self.end_tokens)
+        return masks, errors
 
     def _start(self, request: Request) -> GrammarState:
         """Return the state of a request at its start."""
@@ -311,16 +308,3 @@ def _hold_back(mask: np.ndarray, tokens: list[int]) -> None:
         held[token // 32] &= ~np.uint32(1 << token % 32).astype(np.int32)
     if held.any():
         mask[:] = held
-
-
-@njit()
-def _forbid(logits: np.ndarray, rows: np.ndarray, masks: np.ndarray) -> None:
-    """Set the logits whose bit is 0 to minus infinity."""
-    for at in range(len(rows)):
-        row = logits[rows[at]]
-        for word in range(masks.shape[1]):
-            bits = masks[at, word]
-            if bits != -1:  # most words of a loose grammar allow all 32 tokens
-                for token in range(word * 32, min(word * 32 + 32, len(row))):
-                    if not (bits >> (token & 31)) & 1:
-                        row[token] = -np.inf

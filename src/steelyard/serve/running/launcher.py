@@ -20,12 +20,14 @@ class EngineRunner(ABC):
 
     Attributes:
         kernel: name of what runs a step.
+        kernel_note: why it is not a faster one; empty when there is none.
         sampler: turns logits into tokens, and refuses requests it cannot sample for.
 
     Source: Zhu et al. 2024 (NanoFlow, arXiv 2408.12757), section 4.2 (asynchronous scheduling).
     """
 
     kernel: str
+    kernel_note: str = ""
 
     def __init__(self, sampler: Sampler) -> None:
         """Start without a thread; the first launch makes one."""

@@ -68,8 +68,8 @@ class TorchRunner(EngineRunner):
             kv_dtype: type of keys and values in the pool; the model's by default. `torch.bfloat16`
                 halves the bytes that decoding reads.
             native: use the C++ kernels, or with False the numba ones; by default where a compiler
-                is found and the kernels prove at least 1.2 times faster here. `STEELYARD_NATIVE=0`
-                in the environment stands for False.
+                is found and the processor is of a kind on which they proved faster.
+                `STEELYARD_NATIVE=0` in the environment stands for False.
 
         Raises:
             BackendError: `native` is asked for and cannot be had.
@@ -112,7 +112,9 @@ class TorchRunner(EngineRunner):
         The pool stays as it was.
         """
         saved = self.kv[:, :, :1].clone()  # the plans below write to slot 0
-        for num_decodes in (0, 1):
+        # A prompt's step and a decoding one run different code but for the native kernels, in which
+        # there is nothing to compile either.
+        for num_decodes in (0,) if self.kernel == "native" else (0, 1):
             self.execute(_one_token_plan(num_decodes))
         self.kv[:, :, :1] = saved
         self.sampler.warm_up(self.model.architecture.vocab_size)
@@ -148,7 +150,7 @@ class TorchRunner(EngineRunner):
         if native is False or (native is None and switched_off()):
             return None, "switched off"
         # Imported late: an engine without native kernels has no use for them.
-        from steelyard.serve.running.native import layout, library, steps, traits, trial
+        from steelyard.serve.running.native import draws, layout, library, steps, traits, trial
 
         missing = traits.missing_traits(self.model.architecture, self.config.max_model_len)
         if missing:
@@ -158,12 +160,15 @@ class TorchRunner(EngineRunner):
         threads = torch.get_num_threads()
         try:
             kernels = library.compiled_library()
-            # Who asks for native kernels by name gets them, whatever the race would say.
+            # Who asks for native kernels by name gets them, on whatever processor.
             note = "" if native else trial.refusal(kernels, threads)
             if note:
                 return None, note
+            sampling = draws.NativeSampling()
             rows = self.config.token_budget
-            return steps.NativeSteps(self.model, self.pool, kernels, rows=rows, threads=threads), ""
+            made = steps.NativeSteps(self.model, self.pool, kernels, rows=rows, threads=threads)
+            self.sampler.kernels = sampling
+            return made, ""
         except (BackendError, CapacityError) as error:
             return None, str(error)
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
-import sys
+import subprocess
+import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from steelyard.errors import BackendError, DataError
 from steelyard.frames import MessageCodec
+from steelyard.serve.front.engine.spawn import SpawnedEngine
 from steelyard.serve.front.engine.wire import Drain, Failed, Ready, Start, ToEngine, ToGateway
 
 __all__ = ["EngineChild"]
@@ -27,52 +30,54 @@ class EngineChild(asyncio.Protocol):
         heard_s: when it last said something, on the monotonic clock.
     """
 
-    def __init__(self, start: Start, module: str) -> None:
+    def __init__(self, start: Start) -> None:
         """Keep the parts; `begin` starts the process.
 
         Args:
             start: what engine to make.
-            module: program of the process.
         """
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = loop.create_future()
         self.taken: asyncio.Future[None] = loop.create_future()
         self.heard_s = time.monotonic()
         self._start = start
-        self._module = module
         self._codec = MessageCodec(ToGateway)
         self._first: asyncio.Future[ToGateway] = loop.create_future()
         self._receive: Callable[[ToGateway], None] | None = None
         self._failure = ""
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._exit: asyncio.Future[int] = loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._watcher: asyncio.Task[None] | None = None
 
     @property
     def process_id(self) -> int:
         """Number of the process, 0 when there is none."""
         process = self._process
-        return process.pid if process is not None and process.returncode is None else 0
+        return process.pid if process is not None and not self._exit.done() else 0
 
-    async def begin(self, path: Path) -> None:
-        """Start the process and wait until it is ready.
+    async def begin(self, spawned: SpawnedEngine | None = None) -> None:
+        """Wait until a process is ready.
 
         Args:
-            path: socket to make, in a folder only this user can enter.
+            spawned: a process that was started before; one is started now when left out.
 
         Raises:
             BackendError: it ended before it was ready, or cannot make the engine.
+            OSError: no process can be started.
         """
-        server = await asyncio.get_running_loop().create_unix_server(lambda: self, str(path))
+        spawned = spawned or SpawnedEngine()
+        self._process = spawned.process
+        self._start = msgspec.structs.replace(self._start, spawned_s=spawned.began_s)
+        self._watch(spawned.process)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: self, sock=spawned.listener
+        )
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", self._module, str(path)
-            )
-            self._watcher = asyncio.create_task(self._wait(self._process))
             # The process may end before it ever connects.
             await asyncio.wait({self._first, self.ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             server.close()
+            spawned.close()
         self._check_start()
 
     def take(self, receive: Callable[[ToGateway], None]) -> Ready:
@@ -101,7 +106,7 @@ class EngineChild(asyncio.Protocol):
             reason: why, in words for clients; its exit code when empty.
         """
         self._failure = self._failure or reason
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and not self._exit.done():
             with contextlib.suppress(ProcessLookupError):  # its end is not known here yet
                 self._process.kill()
 
@@ -114,12 +119,10 @@ class EngineChild(asyncio.Protocol):
         self.send(Drain())
         if self._process is not None:
             try:
-                await asyncio.wait_for(self._process.wait(), timeout_s)
+                await asyncio.wait_for(asyncio.shield(self._exit), timeout_s)
             except TimeoutError:
                 self.kill()
-                await self._process.wait()
-        if self._watcher is not None:
-            await self._watcher
+                await self._exit
         if self._transport is not None:
             self._transport.close()
 
@@ -156,9 +159,20 @@ class EngineChild(asyncio.Protocol):
         self._note_end(self._failure or "it closed its connection")
         self.kill()
 
-    async def _wait(self, process: asyncio.subprocess.Process) -> None:
-        """Learn of the end of the process."""
-        code = await process.wait()
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Learn of the end of the process, from a thread that sleeps until then."""
+        loop = asyncio.get_running_loop()
+
+        def wait() -> None:
+            code = process.wait()
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody asks any more
+                loop.call_soon_threadsafe(self._note_exit, code)
+
+        threading.Thread(target=wait, name="engine-exit", daemon=True).start()
+
+    def _note_exit(self, code: int) -> None:
+        """Keep the exit code."""
+        self._exit.set_result(code)
         self._note_end(self._failure or f"exit code {code}")
 
     def _note_end(self, reason: str) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import signal
 import socket
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard.config import convert
 from steelyard.errors import SteelyardError
 from steelyard.frames import Channel, MessageCodec
+from steelyard.nn.hashes import check_hashes
+from steelyard.serve.front.engine.stages import StartStages
 from steelyard.serve.front.engine.wire import Failed, Ready, Start, ToEngine
 from steelyard.serve.options import EngineOptions
+from steelyard.serve.running.native.library import compile_ahead
 
 if TYPE_CHECKING:
     from steelyard.serve.engine import LLM
@@ -36,40 +43,71 @@ def main(arguments: list[str]) -> int:
     # requests are answered; should it die, its closed socket ends this process in any case.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    # Nothing that a start makes is garbage, and looking for some takes a tenth of it.
+    gc.disable()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(arguments[0])
     channel = Channel(connection, MessageCodec(ToEngine))
     try:
-        start = channel.receive()
-        if start is None:
-            return 1
-        llm = _make(start)
-        channel.send(_describe(llm))
+        llm, stages = _make(channel)
+        channel.send(_describe(llm, stages.seconds))
         _run(llm, channel)
     except Exception as error:  # the gateway must learn the reason, whatever it is
         return _report(channel, error)
     return 0
 
 
-def _make(start: Start) -> LLM:
-    """Load the model and make its engine."""
-    options = convert(start.options, EngineOptions, where="engine options")
-    # Before torch is imported: its threads inherit the cores of the thread that starts them.
-    if options.cores:
-        os.sched_setaffinity(0, options.cores)
-    import torch
+def _make(channel: Channel) -> tuple[LLM, StartStages]:
+    """Load the model and make its engine, while timing the parts."""
+    stages = StartStages()
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
+        preparing = ahead.submit(_prepare, channel)
+        # Begun before it is known what engine to make, and half of all work until it is made.
+        import torch
 
+        stages.end("import torch")
+        start, options = preparing.result()
+    stages.end("hashes")
+    stages.began("interpreter", start.spawned_s)
+    _pin(options)
+    if options.threads or options.cores:
+        torch.set_num_threads(options.threads or len(options.cores))
     from steelyard.nn import checkpoint
     from steelyard.serve.build import make_engine
     from steelyard.serve.front.text import TextCodec
 
-    if options.threads or options.cores:
-        torch.set_num_threads(options.threads or len(options.cores))
+    stages.end("import steelyard")
     folder = Path(start.model)
-    model = checkpoint.load(folder, max_positions=options.max_model_len or None)
+    longest = options.max_model_len or None
+    model = checkpoint.load(folder, max_positions=longest, is_checked=True)
+    stages.end("weights")
     codec = TextCodec.load(folder)
     grammars = _grammars(codec, model.architecture.vocab_size)
-    return make_engine(model, options, end_tokens=codec.end_tokens, grammars=grammars)
+    stages.end("tokenizer")
+    llm = make_engine(model, options, end_tokens=codec.end_tokens, grammars=grammars)
+    stages.end("engine")
+    return llm, stages
+
+
+def _prepare(channel: Channel) -> tuple[Start, EngineOptions]:
+    """Learn what engine to make, and do of it what needs no PyTorch; runs beside its import."""
+    start = channel.receive()
+    if start is None:
+        os._exit(1)  # the gateway is gone, and this process may be in the midst of an import
+    options = convert(start.options, EngineOptions, where="engine options")
+    _pin(options)
+    if options.native is not False and options.cache == "full":
+        # Not waited for here: who loads a kernel waits for the one that compiles it.
+        threading.Thread(target=compile_ahead, name="compile", daemon=True).start()
+    check_hashes(Path(start.model))
+    return start, options
+
+
+def _pin(options: EngineOptions) -> None:
+    """Keep all threads of this process on its cores; those they start inherit them."""
+    for thread in Path("/proc/self/task").iterdir() if options.cores else ():
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread.name), options.cores)
 
 
 def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
@@ -87,7 +125,7 @@ def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
         return None
 
 
-def _describe(llm: LLM) -> Ready:
+def _describe(llm: LLM, stages: dict[str, float]) -> Ready:
     """Tell the gateway what the engine can hold."""
     config = llm.config
     return Ready(
@@ -96,16 +134,20 @@ def _describe(llm: LLM) -> Ready:
         slots=config.num_blocks * config.block_size,
         max_num_seqs=config.max_num_seqs,
         embeds=True,
+        stages=stages,
+        kernel=llm.runner.kernel,
+        kernel_note=llm.runner.kernel_note,
     )
 
 
 def _run(llm: LLM, channel: Channel) -> None:
     """Step until the gateway is gone."""
     from steelyard.serve.front.engine.loop import EngineLoop
-    from steelyard.serve.heap import freeze_heap
     from steelyard.serve.running.embed import embed
 
-    freeze_heap()
+    # Not collected first, which takes as long as several steps: there is next to no garbage yet.
+    gc.freeze()
+    gc.enable()
     EngineLoop(llm, channel, lambda prompts: embed(llm.model, prompts)).run()
     llm.close()
 

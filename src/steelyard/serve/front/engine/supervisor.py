@@ -3,19 +3,17 @@
 import asyncio
 import contextlib
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from steelyard.errors import BackendError
 from steelyard.serve.front.engine.child import EngineChild
+from steelyard.serve.front.engine.spawn import SpawnedEngine
 from steelyard.serve.front.engine.wire import GetStats, Ready, Start, ToEngine, ToGateway
 
 __all__ = ["EngineSupervisor"]
 
-_MODULE = "steelyard.serve.front.engine.process"
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 30.0
 _STEADY_S = 60.0
@@ -55,7 +53,7 @@ class EngineUser(Protocol):
 
 
 class EngineSupervisor:
-    """Owns the engine processes and their sockets, in a folder only this user can enter.
+    """Owns the engine processes.
 
     After a death the engine is started again at once, then with waits that double up to half a
     minute; a minute of steady work resets them. A spare is an engine like the other one, idle until
@@ -75,6 +73,7 @@ class EngineSupervisor:
         *,
         stall_timeout_s: float = 600.0,
         note_spare: Callable[[float], None] | None = None,
+        spawned: SpawnedEngine | None = None,
     ) -> None:
         """Keep the parts; `begin` starts.
 
@@ -85,6 +84,7 @@ class EngineSupervisor:
             stall_timeout_s: longest silence of an engine with work; above its longest step.
             note_spare: told 1 when a spare is ready and 0 when it no longer is; without it none is
                 kept.
+            spawned: process of the first engine, when it was started before.
         """
         self.num_restarts = 0
         self.failure = "starting"
@@ -92,8 +92,7 @@ class EngineSupervisor:
         self._dispatcher = dispatcher
         self._count_restart = count_restart
         self._note_spare = note_spare
-        self._folder = tempfile.TemporaryDirectory(prefix="steelyard-")
-        self._num_started = 0
+        self._spawned = spawned
         self._children: set[EngineChild] = set()
         self._active: EngineChild | None = None
         self._spare: asyncio.Task[EngineChild] | None = None
@@ -132,15 +131,14 @@ class EngineSupervisor:
         if self._spare is not None:
             # Its child was killed, so it ends with an error that nobody needs, or has ended.
             await asyncio.gather(self._spare, return_exceptions=True)
-        self._folder.cleanup()
 
     async def _launch(self) -> EngineChild:
         """Start a process and wait until it is ready."""
-        self._num_started += 1
-        child = EngineChild(self._start, _MODULE)
+        child = EngineChild(self._start)
         self._children.add(child)
         child.ended.add_done_callback(lambda _: self._children.discard(child))
-        await child.begin(Path(self._folder.name) / f"engine-{self._num_started}.sock")
+        spawned, self._spawned = self._spawned, None
+        await child.begin(spawned)
         return child
 
     def _adopt(self, child: EngineChild) -> None:

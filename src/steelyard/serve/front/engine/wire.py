@@ -37,10 +37,12 @@ class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
         model: folder of the model.
         options: fields of `EngineOptions` as plain values, whole: what the engine's process knows
             of the command line is in here and nowhere else.
+        spawned_s: when its process was started, on the machine's monotonic clock.
     """
 
     model: str
     options: dict[str, Any]
+    spawned_s: float = 0.0
 
 
 class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
@@ -100,6 +102,9 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
         slots: tokens the key/value pool holds.
         max_num_seqs: most sequences that run at once.
         embeds: whether `Embed` is answered.
+        stages: seconds of its start by stage, in order.
+        kernel: name of what runs a step.
+        kernel_note: why it is not a faster one; empty when there is none.
     """
 
     vocab_size: int
@@ -107,6 +112,9 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     slots: int
     max_num_seqs: int
     embeds: bool
+    stages: dict[str, float] = {}
+    kernel: str = ""
+    kernel_note: str = ""
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

@@ -142,6 +142,7 @@ class Dispatcher:
         """
         self._send = send
         self.ready = ready
+        self._metrics.note_start(ready.stages)
         self.is_up = True
         self._tell_waiters()
         for call in list(self._calls):

@@ -13,6 +13,7 @@ import uvicorn
 
 from steelyard.config import to_plain
 from steelyard.errors import ConfigError
+from steelyard.serve.front.engine.spawn import SpawnedEngine
 from steelyard.serve.front.engine.supervisor import EngineSupervisor
 from steelyard.serve.front.engine.wire import Start
 from steelyard.serve.front.gateway.answers import Answers
@@ -36,7 +37,18 @@ _KEEP_ALIVE_S = 30
 
 
 class _Server(uvicorn.Server):
-    """An HTTP server that leaves signals to us."""
+    """An HTTP server that leaves signals to us, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        """Take the configuration; it loads what it needs now and not when the engine is ready."""
+        super().__init__(config)
+        self.listens = asyncio.Event()
+        config.load()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self.listens.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -47,8 +59,14 @@ class _Server(uvicorn.Server):
 class _Gateway:
     """The parts of one gateway."""
 
-    def __init__(self, folder: Path, options: ServeOptions, names: tuple[str, ...]) -> None:
-        """Make them; nothing runs yet."""
+    def __init__(
+        self,
+        folder: Path,
+        options: ServeOptions,
+        names: tuple[str, ...],
+        spawned: SpawnedEngine | None,
+    ) -> None:
+        """Make them; nothing runs yet but perhaps the engine's process."""
         self.options = options
         self.metrics = GatewayMetrics()
         self.backlog = Backlog(options.max_requests, options.queue_tokens)
@@ -69,6 +87,7 @@ class _Gateway:
             self.metrics.restarts.inc,
             stall_timeout_s=options.stall_timeout_s,
             note_spare=self.metrics.spares.set if options.spare else None,
+            spawned=spawned,
         )
 
     async def run(self, address: socket.socket) -> None:
@@ -81,12 +100,13 @@ class _Gateway:
         try:
             begin = asyncio.ensure_future(self.supervisor.begin())
             stop = asyncio.ensure_future(ending.wait())
+            server = self._server()
             await asyncio.wait({begin, stop}, return_when=asyncio.FIRST_COMPLETED)
             stop.cancel()
             if begin.done():
                 begin.result()
                 self._bound_backlog()
-                await self._serve(address, ending)
+                await self._serve(server, address, ending)
             else:
                 begin.cancel()
         finally:
@@ -98,8 +118,8 @@ class _Gateway:
         if not self.backlog.max_tokens and ready is not None:
             self.backlog.max_tokens = _POOLS_IN_FLIGHT * ready.slots
 
-    async def _serve(self, address: socket.socket, ending: asyncio.Event) -> None:
-        """Answer HTTP requests until the end, then finish those in flight."""
+    def _server(self) -> _Server:
+        """Make the HTTP server."""
         config = uvicorn.Config(
             self.app,
             log_level="warning",
@@ -109,15 +129,22 @@ class _Gateway:
             timeout_keep_alive=_KEEP_ALIVE_S,
             http=timed(self.options.client_timeout_s),
         )
-        server = _Server(config)
+        return _Server(config)
+
+    async def _serve(self, server: _Server, address: socket.socket, ending: asyncio.Event) -> None:
+        """Answer HTTP requests until the end, then finish those in flight."""
         serving = asyncio.ensure_future(server.serve(sockets=[address]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(_POLL_S)
+        listens = asyncio.ensure_future(server.listens.wait())
+        await asyncio.wait({serving, listens}, return_when=asyncio.FIRST_COMPLETED)
+        listens.cancel()
         if not serving.done():
             host = self.options.host
             url = f"http://{f'[{host}]' if ':' in host else host}:{address.getsockname()[1]}"
             print(f"serving on {url}", flush=True)
             print(f"  open it in a browser to try the model, or: steelyard chat {url}", flush=True)
+            ready = self.dispatcher.ready
+            if ready is not None and ready.kernel_note:
+                print(f"  steps run by {ready.kernel}: {ready.kernel_note}", flush=True)
         stop = asyncio.ensure_future(ending.wait())
         await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
         await self._drain()
@@ -152,13 +179,20 @@ def _bind(options: ServeOptions) -> socket.socket:
     return address
 
 
-def run_gateway(folder: Path, options: ServeOptions, names: tuple[str, ...]) -> None:
+def run_gateway(
+    folder: Path,
+    options: ServeOptions,
+    names: tuple[str, ...],
+    spawned: SpawnedEngine | None = None,
+) -> None:
     """Serve a model until SIGTERM or SIGINT.
 
     Args:
         folder: folder of the model.
         options: address, limits, keys.
         names: what clients may call the model, its own name first.
+        spawned: process of the engine, when it was started before; the caller ends one that was
+            never taken.
 
     Raises:
         ConfigError: a key source or the tokenizer is wrong, or the address cannot be used.
@@ -166,7 +200,7 @@ def run_gateway(folder: Path, options: ServeOptions, names: tuple[str, ...]) -> 
     """
     if options.gateway_cores:
         os.sched_setaffinity(0, options.gateway_cores)
-    gateway = _Gateway(folder, options, names)
+    gateway = _Gateway(folder, options, names, spawned)
     with contextlib.closing(_bind(options)) as address:
         try:
             import uvloop  # pyright: ignore[reportMissingImports]

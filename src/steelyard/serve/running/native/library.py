@@ -2,11 +2,12 @@
 
 import ctypes
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from steelyard.native import NativeCode, load
+from steelyard.native import NativeCode, load, switched_off, typed
 
-__all__ = ["Team", "compiled_library"]
+__all__ = ["Team", "compile_ahead", "compiled_draws", "compiled_library"]
 
 _FOLDER = Path(__file__).parent
 _CODE = NativeCode(
@@ -16,6 +17,7 @@ _CODE = NativeCode(
         for name in ("step.cpp", "attention.h", "products.h", "threads.h", "vectors.h")
     ),
 )
+_DRAWS_CODE = NativeCode(name="draws", sources=(_FOLDER / "draws.cpp",))
 _SIZE = ctypes.c_int64
 _PLACE = ctypes.c_void_p
 _SIGNATURES = {
@@ -25,6 +27,16 @@ _SIGNATURES = {
     "steelyard_linear": (_PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _PLACE, _SIZE, _SIZE),
     "steelyard_decode": (*[_PLACE] * 4, _SIZE, _PLACE, _PLACE, *[_SIZE] * 6, _PLACE),
     "steelyard_run": (_PLACE, _PLACE, _PLACE),
+}
+_ROWS = (_PLACE, _SIZE, _PLACE, _SIZE, _PLACE)
+"""Logits and their width, peaks, and rows with their count."""
+_DRAWS_SIGNATURES = {
+    "steelyard_peaks": (_PLACE, _SIZE, _SIZE, _PLACE),
+    "steelyard_likeliest": (*_ROWS, _PLACE),
+    "steelyard_draw": (*_ROWS, *[_PLACE] * 7),
+    "steelyard_log_totals": (*_ROWS, _PLACE),
+    "steelyard_tops": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE, _PLACE),
+    "steelyard_forbid": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE),
 }
 
 
@@ -52,9 +64,29 @@ def compiled_library() -> ctypes.CDLL:
     Raises:
         BackendError: there is no compiler, it failed, or the library does not load.
     """
-    library = load(_CODE)
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes = arguments
-        function.restype = _PLACE if name == "steelyard_team" else None
-    return library
+    return typed(load(_CODE), _SIGNATURES, {"steelyard_team": _PLACE})
+
+
+def compiled_draws() -> ctypes.CDLL:
+    """Load the functions of sampling, compiling them if needed (about a second).
+
+    Returns:
+        The library, its functions typed.
+
+    Raises:
+        BackendError: there is no compiler, it failed, or the library does not load.
+    """
+    return typed(load(_DRAWS_CODE), _DRAWS_SIGNATURES)
+
+
+def compile_ahead() -> None:
+    """Compile all kernels that are not there yet, side by side; a failure shows when they are used.
+
+    It knows no tensors, so it can run while PyTorch is being imported.
+    """
+    if switched_off():
+        return
+    with ThreadPoolExecutor(2, thread_name_prefix="compile") as threads:
+        done = [threads.submit(load, code) for code in (_CODE, _DRAWS_CODE)]
+    for item in done:
+        item.exception()

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from steelyard.jit import njit
-from steelyard.serve.running.sampling.draws import weigh
+from steelyard.serve.running.sampling.kernels import SamplingKernels
 from steelyard.serve.running.sampling.threads import RowThreads
 from steelyard.serve.scheduling.params import SamplingParams
 
-__all__ = ["LogProbs", "asks_logprobs", "log_totals", "top_logits"]
+__all__ = ["LogProbs", "asks_logprobs"]
 
 
 class LogProbs:
@@ -23,6 +22,7 @@ class LogProbs:
         logits: np.ndarray,
         peaks: np.ndarray,
         params: list[SamplingParams],
+        kernels: SamplingKernels,
         threads: RowThreads,
         changed: list[int] | None = None,
     ) -> None:
@@ -32,10 +32,12 @@ class LogProbs:
             logits: float32 [R, V].
             peaks: float32 [R], largest logit of each row.
             params: [R].
+            kernels: functions over rows.
             threads: share the rows.
             changed: rows whose logits will be edited.
         """
         self._logits = logits
+        self._kernels = kernels
         self._threads = threads
         self._rows = np.array(
             [row for row, item in enumerate(params) if asks_logprobs(item)], dtype=np.int64
@@ -48,7 +50,8 @@ class LogProbs:
         )
         self._totals = np.empty(len(self._rows))
         if len(self._rows):
-            threads.run(log_totals, logits.shape[1], (logits, peaks), self._rows, self._totals)
+            work = (logits, peaks), self._rows, self._totals
+            threads.run(kernels.log_totals, logits.shape[1], *work)
         # Rows that will be edited are copied now: the log probabilities are those of raw logits.
         edited = set(changed or ())
         self._raw = {int(row): logits[row].copy() for row in self._rows if row in edited}
@@ -61,9 +64,8 @@ class LogProbs:
         tokens = np.empty((len(rows), self._width), dtype=np.int64)
         values = np.empty((len(rows), self._width), dtype=np.float32)
         if len(rows) and self._width:
-            self._threads.run(
-                top_logits, self._logits.shape[1], (self._logits,), rows, tokens, values
-            )
+            work = (self._logits,), rows, tokens, values
+            self._threads.run(self._kernels.top_logits, self._logits.shape[1], *work)
         return which, tokens, (values - self._totals[which, None]).astype(np.float32)
 
     def finish(self, tokens: np.ndarray) -> dict[str, np.ndarray]:
@@ -94,50 +96,3 @@ class LogProbs:
 def asks_logprobs(params: SamplingParams) -> bool:
     """Whether a request needs log probabilities: to report, to rank outputs, or to search."""
     return params.logprobs is not None or params.beam_width > 0 or params.best_of > params.n
-
-
-@njit()
-def log_totals(logits: np.ndarray, peaks: np.ndarray, rows: np.ndarray, totals: np.ndarray) -> None:
-    """Write log(sum(exp(logits))) of rows.
-
-    Args:
-        logits: float32 [R, V].
-        peaks: float32 [R], largest logit of each row.
-        rows: int64 [N] rows to add up.
-        totals: float64 [N], overwritten.
-    """
-    weights = np.empty(logits.shape[1], np.float32)
-    for at in range(len(rows)):
-        peak = peaks[rows[at]]
-        totals[at] = peak + np.log(weigh(logits[rows[at]], peak, 1.0, weights))
-
-
-@njit()
-def top_logits(
-    logits: np.ndarray, rows: np.ndarray, tokens: np.ndarray, values: np.ndarray
-) -> None:
-    """Write the K largest logits of rows, largest first, equal ones by rising token.
-
-    Where fewer than K are above minus infinity, the rest is token -1 and minus infinity.
-
-    Args:
-        logits: float32 [R, V].
-        rows: int64 [N] rows to look at.
-        tokens: int64 [N, K], overwritten.
-        values: float32 [N, K], overwritten.
-    """
-    width = tokens.shape[1]
-    for at in range(len(rows)):
-        ids, best = tokens[at], values[at]
-        ids[:] = -1
-        best[:] = -np.inf
-        row = logits[rows[at]]
-        for token in range(len(row)):
-            value = row[token]
-            # Sorting into a short list beats a heap: hardly any token gets past this comparison.
-            if value > best[width - 1]:
-                place = width - 1
-                while place > 0 and value > best[place - 1]:
-                    best[place], ids[place] = best[place - 1], ids[place - 1]
-                    place -= 1
-                best[place], ids[place] = value, token

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from steelyard.errors import BackendError, ConfigError
 from steelyard.serve.running.grammar import Grammars
-from steelyard.serve.running.sampling.draws import draw_tokens, find_peaks, likeliest
+from steelyard.serve.running.sampling.kernels import SamplingKernels, numba_kernels
 from steelyard.serve.running.sampling.logprobs import LogProbs, asks_logprobs
 from steelyard.serve.running.sampling.penalties import (
     TokenHistory,
@@ -52,6 +52,19 @@ class Sampler:
         self.grammars = grammars
         self._histories = RequestStates(TokenHistory)
         self._threads = RowThreads()
+        self._kernels: SamplingKernels | None = None
+
+    @property
+    def kernels(self) -> SamplingKernels:
+        """Functions over rows; those of numba unless others were set."""
+        if self._kernels is None:
+            self._kernels = numba_kernels()
+        return self._kernels
+
+    @kernels.setter
+    def kernels(self, kernels: SamplingKernels) -> None:
+        """Use other functions from the next step on."""
+        self._kernels = kernels
 
     def check(self, params: SamplingParams, vocab_size: int) -> None:
         """Refuse parameters that this model cannot honor.
@@ -86,12 +99,12 @@ class Sampler:
         """
         logits = np.zeros((1, vocab_size), dtype=np.float32)
         peaks = np.zeros(1, dtype=np.float32)
-        find_peaks(logits, peaks)
+        self.kernels.find_peaks(logits, peaks)
         for params in (
             SamplingParams(),
             SamplingParams(temperature=1.0, top_k=1, top_p=0.5, min_p=0.1, logprobs=1),
         ):
-            report = LogProbs(logits, peaks, [params], self._threads)
+            report = LogProbs(logits, peaks, [params], self.kernels, self._threads)
             report.finish(self._choose(logits, peaks, [params], np.zeros(1, dtype=np.int64)))
 
     def sample(self, logits: Tensor, plan: StepPlan) -> StepOutput:
@@ -114,12 +127,12 @@ class Sampler:
             return _take_likeliest(logits, plan)
         values = logits.float().contiguous().numpy(force=True)
         peaks = np.empty(len(values), dtype=np.float32)
-        self._threads.run(find_peaks, values.shape[1], (), values, peaks)
+        self._threads.run(self.kernels.find_peaks, values.shape[1], (), values, peaks)
         _refuse_broken(peaks, plan)
         params = [request.params for request in plan.sampled]
         positions = plan.output_positions
         changed = [row for row, item in enumerate(params) if _is_changed(item, positions[row])]
-        report = LogProbs(values, peaks, params, self._threads, changed)
+        report = LogProbs(values, peaks, params, self.kernels, self._threads, changed)
         errors = self._edit(values, changed, plan) if changed else {}
         peaks[changed] = values[changed].max(-1) if changed else 0.0
         # Nothing may be left, as where every token ends an output that must not end yet.
@@ -166,9 +179,11 @@ class Sampler:
                 "a request has a grammar but the engine has no tokenizer",
                 hint="check requests with Sampler.check",
             )
-        return self.grammars.constrain(
-            values, rows, [requests[row] for row in rows], [positions[row] for row in rows]
+        masks, errors = self.grammars.masks(
+            [requests[row] for row in rows], [positions[row] for row in rows]
         )
+        self.kernels.forbid(values, np.array(rows, dtype=np.int64), masks)
+        return {rows[at]: reason for at, reason in errors.items()}
 
     def _choose(
         self,
@@ -184,13 +199,14 @@ class Sampler:
         cold, hot = np.flatnonzero(~drawn), np.flatnonzero(drawn)
         if len(cold):
             found = np.empty(len(cold), dtype=np.int64)
-            self._threads.run(likeliest, size, (values, peaks), cold, found)
+            self._threads.run(self.kernels.likeliest, size, (values, peaks), cold, found)
             tokens[cold] = found
         if len(hot):
             chosen = [params[row] for row in hot]
             found = np.empty(len(hot), dtype=np.int64)
             columns = _columns(chosen, size, positions[hot])
-            self._threads.run(draw_tokens, size, (values, peaks), hot, *columns, found)
+            work = (values, peaks), hot, *columns, found
+            self._threads.run(self.kernels.draw_tokens, size, *work)
             tokens[hot] = found
         return tokens
 
@@ -214,10 +230,10 @@ def _columns(
 ) -> tuple[np.ndarray, ...]:
     """Return the parameters of the rows to draw in the order in which `draw_tokens` takes them."""
     return (
-        np.array([item.temperature for item in params]),
-        np.array([item.min_p for item in params]),
+        np.array([item.temperature for item in params], dtype=np.float64),
+        np.array([item.min_p for item in params], dtype=np.float64),
         np.array([item.top_k or size for item in params], dtype=np.int64),
-        np.array([item.top_p for item in params]),
+        np.array([item.top_p for item in params], dtype=np.float64),
         np.array([item.seed for item in params], dtype=np.uint64),
         positions.astype(np.uint64),
     )

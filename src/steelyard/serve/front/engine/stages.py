@@ -1,0 +1,34 @@
+"""Where the time of an engine's start goes."""
+
+import time
+
+__all__ = ["StartStages"]
+
+
+class StartStages:
+    """Seconds of each stage of a start, in order.
+
+    Attributes:
+        seconds: by name of the stage.
+    """
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self.seconds: dict[str, float] = {}
+        self._begun_s = self._last_s = time.perf_counter()
+
+    def end(self, name: str) -> None:
+        """End a stage that began when the one before ended."""
+        now_s = time.perf_counter()
+        self.seconds[name] = now_s - self._last_s
+        self._last_s = now_s
+
+    def began(self, name: str, began_s: float) -> None:
+        """Put a stage before all others.
+
+        Args:
+            name: of the stage.
+            began_s: when it began, on the machine's monotonic clock; it ended when this object was
+                made.
+        """
+        self.seconds = {name: max(self._begun_s - began_s, 0.0), **self.seconds}
