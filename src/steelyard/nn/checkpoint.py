@@ -14,6 +14,7 @@ from torch import Tensor
 from steelyard.catalog import Architecture, from_huggingface, to_huggingface
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.files import read_json, sha256_file, write_json
+from steelyard.nn.gguf.model import load_gguf
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.rotary import RotaryScaling
@@ -34,7 +35,7 @@ def load(
     dtype: torch.dtype | None = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Transformer:
-    """Load a model from a Hugging Face folder.
+    """Load a model from a Hugging Face folder or a GGUF file.
 
     The files are mapped into memory. On the CPU, parameters of the stored type are views of the map
     wherever their parts follow each other in a file; the others are copied, and the pages behind
@@ -43,7 +44,7 @@ def load(
 
     Args:
         directory: folder that holds `config.json` and `model.safetensors`, or the shards named in
-            `model.safetensors.index.json`.
+            `model.safetensors.index.json`; or a GGUF file, see `nn.gguf.model.load_gguf`.
         dtype: type of all parameters; None for the type that most of the stored bytes have.
         device: device of all parameters.
 
@@ -57,6 +58,8 @@ def load(
         CatalogError: `config.json` cannot be read as an architecture.
     """
     directory = Path(directory)
+    if directory.is_file():
+        return load_gguf(directory, dtype=dtype, device=device)
     if not directory.is_dir():
         raise DataError(
             f"no such folder: {directory}",
