@@ -228,9 +228,7 @@ def _read(path: Path, content: mmap.mmap) -> GgufHeader:
     num_tensors = cursor.count("tensors", _MOST_TENSORS, 8 + 4 + 8 + 4 + 8)
     num_fields = cursor.count("fields", _MOST_FIELDS, 8 + 4 + 1)
     fields = _unique(num_fields, "key", _MOST_KEY_BYTES, cursor, lambda: _value(cursor))
-    records = _unique(
-        num_tensors, "tensor name", _MOST_NAME_BYTES, cursor, lambda: _tensor(cursor)
-    )
+    records = _unique(num_tensors, "tensor name", _MOST_NAME_BYTES, cursor, lambda: _tensor(cursor))
     alignment = _alignment(fields)
     return GgufHeader(path, fields, _placed(records, cursor.at, alignment, len(content)))
 

@@ -20,6 +20,8 @@ __all__ = ["Vocabulary", "read_vocabulary"]
 _PREFIX = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 """Types of tokens."""
+_MOST_LETTERS = 1024
+"""Bounds the ways to cut a token in two."""
 _SPACE = "▁"
 _ENDS = ("eos", "eot", "eom")
 _END_TEXTS = (
@@ -100,6 +102,8 @@ class _Fields:
             for index, token in enumerate(header.get(f"{_PREFIX}tokens", list))
         ]
         self._ids = {token: index for index, token in enumerate(self._tokens)}
+        if max(map(len, self._tokens), default=0) > _MOST_LETTERS:
+            raise self._refuse(f"a token has more than {_MOST_LETTERS} letters")
         if len(self._ids) != len(self._tokens):
             twice = next(t for i, t in enumerate(self._tokens) if self._ids[t] != i)
             raise self._refuse(f"token {twice!r} comes twice")
@@ -116,9 +120,7 @@ class _Fields:
         tokenizer = Tokenizer(model)
         if splitter.composes:
             tokenizer.normalizer = normalizers.NFC()
-        cuts = [
-            pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splitter.patterns
-        ]
+        cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in splitter.patterns]
         last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, last])
         tokenizer.decoder = decoders.ByteLevel()
@@ -215,9 +217,12 @@ class _Fields:
             for cut in range(1, len(token)):
                 left, right = ids.get(token[:cut]), ids.get(token[cut:])
                 if left is not None and right is not None:
-                    found.append((-float(scores[index]), index, left, right))
+                    # Among equals the longest left part comes first, as there.
+                    found.append(
+                        (-float(scores[index]), -cut, cut - len(token), index, left, right)
+                    )
         found.sort()
-        return [(self._tokens[left], self._tokens[right]) for _, _, left, right in found]
+        return [(self._tokens[left], self._tokens[right]) for *_, left, right in found]
 
     def _numbers(self, name: str, default: np.ndarray | None) -> np.ndarray:
         """Return one number per token; negative infinity or NaN is no score."""

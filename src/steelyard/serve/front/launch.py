@@ -17,21 +17,24 @@ def serve(
     again when it dies.
 
     Args:
-        model: folder with `config.json`, safetensors and, for text, `tokenizer.json`.
+        model: folder with `config.json`, safetensors and, for text, `tokenizer.json`; or a GGUF
+            file.
         options: address, limits, keys and engine.
-        names: what clients may call the model, its own name first; the folder's name when empty.
-            `options.name` stands for all of them.
+        names: what clients may call the model, its own name first; the folder's or file's when
+            empty. `options.name` stands for all of them.
 
     Raises:
         ConfigError: an option or the model's folder is wrong.
         BackendError: the server's packages are missing, or the engine cannot be made.
     """
+    from steelyard.nn.gguf.header import is_gguf
+
     options = options or ServeOptions()
     folder = Path(model)
-    if not (folder / "config.json").is_file():
+    if not ((folder / "config.json").is_file() or is_gguf(folder)):
         raise ConfigError(
             f"{folder} is not a model folder: it has no config.json",
-            hint="name the folder a model was saved in",
+            hint="name the folder a model was saved in, or a .gguf file",
         )
     try:
         from steelyard.serve.front.gateway.process import run_gateway
@@ -39,5 +42,5 @@ def serve(
         raise BackendError(
             f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'"
         ) from error
-    folder = folder.resolve()
-    run_gateway(folder, options, (options.name,) if options.name else names or (folder.name,))
+    own = folder.stem if folder.is_file() else folder.resolve().name
+    run_gateway(folder.resolve(), options, (options.name,) if options.name else names or (own,))
