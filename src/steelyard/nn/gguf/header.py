@@ -91,7 +91,7 @@ class GgufHeader:
         Raises:
             DataError: the field is missing, or of another type.
         """
-        value = self.fields.get(key, default)
+        value: Any = self.fields.get(key, default)
         if value is None:
             raise DataError(
                 f"{self.path}: field {key!r} is missing", hint="convert or fetch the model again"
