@@ -41,6 +41,7 @@ _NUMBERS = {
 }
 """Types of plain numbers in fields, by their number in the file."""
 
+_LENGTH = struct.Struct("<Q")
 T = TypeVar("T")
 
 
@@ -197,7 +198,7 @@ class _Cursor:
 
     def text(self, what: str, most_bytes: int = _MOST_HEADER_BYTES) -> str:
         """Return a text of at most so many bytes."""
-        size = self.number("<Q", what)
+        size = self.number(_LENGTH.format, what)
         if size > most_bytes:
             raise _BadHeaderError(f"{what} of {size} bytes, where at most {most_bytes} can be")
         start = self.take(size, what)
@@ -205,6 +206,25 @@ class _Cursor:
             return self._content[start : start + size].decode()
         except UnicodeDecodeError as error:
             raise _BadHeaderError(f"{what} at byte {start} is not UTF-8") from error
+
+    def texts(self) -> list[str]:
+        """Return a count and so many texts; vocabularies have hundreds of thousands."""
+        count = self.count("texts", _MOST_HEADER_BYTES, _LENGTH.size)
+        content, limit, at, found = self._content, self._limit, self.at, []
+        for _ in range(count):
+            start = at + _LENGTH.size
+            stop = start + _LENGTH.unpack_from(content, at)[0] if start <= limit else limit + 1
+            if stop > limit:
+                break
+            try:
+                found.append(content[start:stop].decode())
+            except UnicodeDecodeError:
+                break
+            at = stop
+        self.at = at
+        # The text where the loop ended early is read once more, to say what is wrong with it.
+        found += [self.text("a text") for _ in range(count - len(found))]
+        return found
 
     def numbers(self, code: str, count: int, what: str) -> np.ndarray:
         """Return an array of numbers."""
@@ -260,8 +280,7 @@ def _value(cursor: _Cursor) -> Any:
         raise _BadHeaderError(f"unknown type {kind} of a field")
     kind = cursor.number("<I", "a type")
     if kind == _STRING:
-        count = cursor.count("texts", _MOST_HEADER_BYTES, 8)
-        return [cursor.text("a text") for _ in range(count)]
+        return cursor.texts()
     # Arrays of arrays are allowed by the format, but nothing writes them.
     if kind not in _NUMBERS:
         raise _BadHeaderError(f"unknown type {kind} of an array's items")

@@ -1,6 +1,8 @@
 """Loads the model of a GGUF file."""
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +54,9 @@ def load_gguf(
     _refuse_mismatch(header, found)
     kept = dtype or _main_dtype(header)
     file = _mapped(header)
-    scaling = read_scaling(header, _divisors(header, file, arch.head_dim))
-    model = Transformer(arch, scaling)
     heads = (arch.num_heads, arch.num_kv_heads)
-    with torch.no_grad():
+    with torch.no_grad(), _one_thread():
+        model = Transformer(arch, read_scaling(header, _divisors(header, file, arch.head_dim)))
         model.load_state_dict(
             {slot.name: _parameter(slot, header, file, kept, heads) for slot in found}, assign=True
         )
@@ -75,6 +76,21 @@ def read_rows(raw: Tensor, kind: TensorKind) -> Tensor:
     if kind.name in DTYPES:
         return raw.contiguous().view(DTYPES[kind.name])
     return unpack(raw, kind).dequantize()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let PyTorch work with one thread for a while.
+
+    The steps of unpacking last microseconds: several threads would spend more time waiting for each
+    other, seconds of it on a busy machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _mapped(header: GgufHeader) -> MappedFile:
