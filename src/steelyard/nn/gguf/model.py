@@ -1,8 +1,6 @@
 """Loads the model of a GGUF file."""
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from steelyard.nn.gguf.scaling import FACTORS, read_scaling
 from steelyard.nn.mapped import DTYPES, Entry, MappedFile
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.transformer import Transformer
+from steelyard.parallel import torch_threads
 
 __all__ = ["load_gguf", "read_rows"]
 
@@ -55,7 +54,9 @@ def load_gguf(
     kept = dtype or _main_dtype(header)
     file = _mapped(header)
     heads = (arch.num_heads, arch.num_kv_heads)
-    with torch.no_grad(), _one_thread():
+    # The steps of unpacking last microseconds: several threads would spend more time waiting for each
+    # other, seconds of it on a busy machine.
+    with torch.no_grad(), torch_threads(1):
         model = Transformer(arch, read_scaling(header, _divisors(header, file, arch.head_dim)))
         model.load_state_dict(
             {slot.name: _parameter(slot, header, file, kept, heads) for slot in found}, assign=True
@@ -76,21 +77,6 @@ def read_rows(raw: Tensor, kind: TensorKind) -> Tensor:
     if kind.name in DTYPES:
         return raw.contiguous().view(DTYPES[kind.name])
     return unpack(raw, kind).dequantize()
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let PyTorch work with one thread for a while.
-
-    The steps of unpacking last microseconds: several threads would spend more time waiting for each
-    other, seconds of it on a busy machine.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _mapped(header: GgufHeader) -> MappedFile:
