@@ -1,4 +1,4 @@
-"""Writes GGUF files, quantises them and computes logits with llama.cpp, in its own interpreter.
+"""Writes GGUF files, quantizes them and computes logits with llama.cpp, in its own interpreter.
 
 Usage: python _gguf_program.py FOLDER. Reads `model.json` and `weights.npz` there, leaves a file per
 type and `answers.npz`. It imports nothing of this project.
@@ -60,7 +60,7 @@ def quantize(folder, kind):
 
 
 def main():
-    """Write, quantise, compute."""
+    """Write, quantize, compute."""
     folder = pathlib.Path(sys.argv[1])
     asked = json.loads((folder / "model.json").read_text())
     write(folder, asked)

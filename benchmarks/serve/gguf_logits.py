@@ -1,6 +1,6 @@
 """GGUF files of every type that is read: our logits against llama.cpp's on the same file.
 
-A random Llama is written as F32 and quantised by llama.cpp to each type. Both sides compute the
+A random Llama is written as F32 and quantized by llama.cpp to each type. Both sides compute the
 logits of one prompt. llama.cpp multiplies with activations that it rounds to float16, bfloat16 or 8
 bits, depending on the type of the weights; ours are float32. Two differences are shown, both as a
 share of what the type's rounding of the weights does to the logits: as they are, and with our

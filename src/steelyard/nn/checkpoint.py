@@ -17,6 +17,7 @@ from steelyard.files import read_json, sha256_file, write_json
 from steelyard.nn.gguf.model import load_gguf
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
+from steelyard.nn.quantized.folder import replace_packed
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.transformer import Transformer
 
@@ -39,7 +40,8 @@ def load(
 
     The files are mapped into memory. On the CPU, parameters of the stored type are views of the map
     wherever their parts follow each other in a file; the others are copied, and the pages behind
-    them let go, so that memory holds the weights once. Writing to a parameter changes memory, never
+    them let go, so that memory holds the weights once. Weights that GPTQ, AWQ or compressed-tensors
+    stored in 4 or 8 bits are unpacked into `dtype`. Writing to a parameter changes memory, never
     the file. A folder that `save` wrote carries hashes, which are checked.
 
     Args:
@@ -69,6 +71,8 @@ def load(
     arch, scaling = _architecture(config, directory)
     _check_hashes(directory)
     weights = Weights(directory, WEIGHTS, INDEX)
+    if config.get("quantization_config"):
+        replace_packed(weights, config["quantization_config"], directory)
     found = _named_as_stored(slots(arch, config["model_type"]), weights)
     _refuse_mismatch(found, weights, arch, directory)
     kept = dtype or _main_dtype(found, weights)
@@ -137,11 +141,6 @@ def _architecture(config: Any, directory: Path) -> tuple[Architecture, RotarySca
         raise ConfigError(
             f"{where}: model_type {kind!r} cannot be loaded",
             hint=f"models that can: {', '.join(MODEL_TYPES)}",
-        )
-    if config.get("quantization_config"):
-        raise ConfigError(
-            f"{where}: quantized weights cannot be loaded",
-            hint="take the model's folder with bfloat16 or float32 weights",
         )
     if config.get("activation_function") == "gelu":
         raise ConfigError(

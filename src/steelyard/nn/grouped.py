@@ -12,7 +12,7 @@ __all__ = ["GroupedCodes"]
 class GroupedCodes:
     """Rows of a matrix as codes; a weight is `code * scale - minimum` of its group.
 
-    The groups of a row are equally long and follow each other. It is what products on quantised
+    The groups of a row are equally long and follow each other. It is what products on quantized
     weights read, and what `dequantize` turns into numbers.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Blocks of GGUF's quantised types as codes, scales and minimums."""
+"""Blocks of GGUF's quantized types as codes, scales and minimums."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def unpack(raw: Tensor, kind: TensorKind) -> GroupedCodes:
 
     Args:
         raw: uint8 [rows, bytes], whole blocks of a row one after another.
-        kind: a quantised type.
+        kind: a quantized type.
 
     Returns:
         The rows; groups hold 32 weights, 16 for Q6_K.

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class GgufHeader:
                 f"{self.path}: field {key!r} is {_shown(value)}, not of type {kind.__name__}",
                 hint="convert or fetch the model again",
             )
-        return value
+        return cast(T, value)
 
 
 def is_gguf(path: Path) -> bool:

@@ -35,7 +35,7 @@ def load_gguf(
     Args:
         path: path of the file.
         dtype: type of all parameters; None for the plain type that most of the stored bytes have,
-            bfloat16 where most are quantised.
+            bfloat16 where most are quantized.
         device: device of all parameters.
 
     Returns:
@@ -54,8 +54,8 @@ def load_gguf(
     kept = dtype or _main_dtype(header)
     file = _mapped(header)
     heads = (arch.num_heads, arch.num_kv_heads)
-    # The steps of unpacking last microseconds: several threads would spend more time waiting for each
-    # other, seconds of it on a busy machine.
+    # The steps of unpacking last microseconds: several threads would spend more time waiting for
+    # each other, seconds of it on a busy machine.
     with torch.no_grad(), torch_threads(1):
         model = Transformer(arch, read_scaling(header, _divisors(header, file, arch.head_dim)))
         model.load_state_dict(
@@ -130,7 +130,7 @@ def _refuse_mismatch(header: GgufHeader, found: list[Slot]) -> None:
 
 
 def _main_dtype(header: GgufHeader) -> torch.dtype:
-    """Return the plain type of most stored bytes, bfloat16 for quantised ones."""
+    """Return the plain type of most stored bytes, bfloat16 for quantized ones."""
     sizes: Counter[str] = Counter()
     for tensor in header.tensors.values():
         sizes[tensor.kind.name] += tensor.stop - tensor.start
