@@ -87,7 +87,7 @@ def main():
                 ids = model.tokenize(text.encode(), add_bos=False, special=True)
                 answers[f"text {index}"] = np.array(ids)
         model.close()
-    np.savez(folder / "answers.npz", **answers)
+    np.savez(folder / "answers.npz", allow_pickle=False, **answers)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def _ask(folder: Path, model: Transformer, tokenizer: dict[str, Any], prompt: li
         "threads": torch.get_num_threads(),
     }
     (folder / "model.json").write_text(json.dumps(asked))
-    np.savez(folder / "weights.npz", **_stored(model))
+    np.savez(folder / "weights.npz", allow_pickle=False, **_stored(model))
 
 
 def _stored(model: Transformer) -> dict[str, np.ndarray]:
@@ -204,11 +204,14 @@ def _round_activations(model: Transformer, kind: str) -> None:
     def rounded(_module: object, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (_rounded(inputs[0], kind), *inputs[1:])
 
+    def after_norm(_module: object, _inputs: object, hidden: Tensor) -> Tensor:
+        return _rounded(hidden, kind)
+
     for module in model.layers.modules():
         if isinstance(module, torch.nn.Linear):
             module.register_forward_pre_hook(rounded)
     # The head is a product without a module of its own; the last norm is all it reads.
-    model.norm.register_forward_hook(lambda _module, _inputs, hidden: _rounded(hidden, kind))
+    model.norm.register_forward_hook(after_norm)
 
 
 def _rounded(values: Tensor, kind: str) -> Tensor:
