@@ -23,8 +23,6 @@ from steelyard.nn.gguf.scaling import recovered
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.transformer import build
 
-torch.set_num_threads(1)
-
 TOKENS = torch.arange(60).view(3, 20)
 TYPES = [Kind(number) for number in KINDS]
 BLOCKS = [kind for kind in TYPES if KINDS[kind].block_size > 1]
@@ -188,7 +186,7 @@ def test_other_families_and_other_files_are_refused_in_words(tmp_path):
 
 
 MEMORY = """
-import resource, sys, torch
+import sys, torch
 from pathlib import Path
 from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build

@@ -14,7 +14,7 @@ from steelyard.nn.gguf.header import is_gguf, read_header
 from steelyard.nn.gguf.vocabulary import read_vocabulary
 
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
-HUGE = (2**64 - 1, 2**63 - 1, 2**40, 2**31)
+HUGE = (2**64 - 1, 2**40, 2**31)
 
 
 def text(value):
@@ -94,7 +94,7 @@ def test_a_good_header_is_read(tmp_path):
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path):
-    for size in range(len(GOOD)):
+    for size in [*range(HEADER_BYTES + 1), HEADER_BYTES + 100, len(GOOD) - 1]:
         with pytest.raises(DataError):
             read_header(write(tmp_path, GOOD[:size]))
 

@@ -16,6 +16,7 @@ from steelyard.nn.quantized.awq import read_awq
 from steelyard.nn.quantized.compressed import read_compressed
 from steelyard.nn.quantized.gptq import read_gptq
 from steelyard.nn.quantized.words import BITS, Read
+from steelyard.parallel import torch_threads
 
 __all__ = ["PackedModules", "replace_packed"]
 
@@ -123,7 +124,9 @@ class PackedModules:
 
     def read(self, name: str) -> Tensor:
         """Return one weight, float32 [outputs, inputs]."""
-        return self.codes(name).dequantize()
+        # The steps are short: several threads would wait for each other.
+        with torch_threads(1):
+            return self.codes(name).dequantize()
 
     def codes(self, name: str) -> GroupedCodes:
         """Return the codes of one weight, for products that read them as they are.
