@@ -29,21 +29,36 @@ FILE_TYPES = {
 
 
 def write(folder, asked):
-    """Write the F32 file with the fields, the vocabulary and the weights given."""
+    """Write the F32 file with the fields and the weights given."""
     writer = gguf.GGUFWriter(folder / "F32.gguf", "llama")
+    writer.add_tokenizer_model("none")
+    writer.add_uint32("llama.vocab_size", len(asked["tokens"]))
     for name, value in asked["fields"].items():
         if isinstance(value, int):
             writer.add_uint32(f"llama.{name}", value)
         else:
             writer.add_float32(f"llama.{name}", value)
+    for name, weights in np.load(folder / "weights.npz").items():
+        writer.add_tensor(name, weights)
+    close(writer)
+
+
+def write_vocabulary(path, asked, pre):
+    """Write a file with nothing but a vocabulary, cut by one of the pre-tokenizers."""
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(asked["pre"])
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(asked["tokens"])
     writer.add_token_types([gguf.TokenType.NORMAL] * (len(asked["tokens"]) - 1) + [3])
     writer.add_token_merges(asked["merges"])
+    # Some pre-tokenizers begin prompts with a token, which has to be named.
+    writer.add_bos_token_id(len(asked["tokens"]) - 1)
     writer.add_eos_token_id(len(asked["tokens"]) - 1)
-    for name, weights in np.load(folder / "weights.npz").items():
-        writer.add_tensor(name, weights)
+    close(writer)
+
+
+def close(writer):
+    """Write what was added."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -82,10 +97,14 @@ def main():
         )
         model.eval(asked["prompt"])
         answers[kind] = np.array(model.scores[: len(asked["prompt"])])
-        if kind == "F32":
-            for index, text in enumerate(asked["texts"]):
-                ids = model.tokenize(text.encode(), add_bos=False, special=True)
-                answers[f"text {index}"] = np.array(ids)
+        model.close()
+    for pre in asked["pres"]:
+        path = folder / f"vocabulary-{pre}.gguf"
+        write_vocabulary(path, asked, pre)
+        model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+        for index, text in enumerate(asked["texts"]):
+            ids = model.tokenize(text.encode(), add_bos=False, special=True)
+            answers[f"{pre} {index}"] = np.array(ids)
         model.close()
     np.savez(folder / "answers.npz", allow_pickle=False, **answers)
 

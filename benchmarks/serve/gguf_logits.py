@@ -4,8 +4,8 @@ A random Llama is written as F32 and quantized by llama.cpp to each type. Both s
 logits of one prompt. llama.cpp multiplies with activations that it rounds to float16, bfloat16 or 8
 bits, depending on the type of the weights; ours are float32. Two differences are shown, both as a
 share of what the type's rounding of the weights does to the logits: as they are, and with our
-activations rounded as llama.cpp's are, which leaves the order of additions alone. The vocabulary of
-the file, a byte-level BPE, cuts texts on both sides.
+activations rounded as llama.cpp's are, which leaves the order of additions alone. A byte-level
+vocabulary cuts texts on both sides, with each pre-tokenizer that is read.
 """
 
 import json
@@ -25,17 +25,21 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.data.tokenizer import train_tokenizer
 from steelyard.errors import BackendError
 from steelyard.nn import checkpoint
+from steelyard.nn.gguf.splitting import SPLITTERS
 from steelyard.nn.gguf.vocabulary import read_vocabulary
 from steelyard.nn.transformer import Transformer, build
 
 PAPER: list[str] = []
 
 _TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+_PRES = [name for name in SPLITTERS if name]
 _PROGRAM = Path(__file__).parent / "_gguf_program.py"
 _TEXTS = [
     "The quick brown fox doesn't jump over 12345 lazy dogs; it's 3.14!",
     "  Zwölf Boxkämpfer jagen Viktor\n\n\tquer über den großen Sylter Deich.",
     "def main(args):\n    return {'a': 1}  # comment\r\n",
+    "it's I'LL HELLO WorldWide camelCase x\ty 1234567 a1b2 $5.00 ^~|+<=> ...!!! \n\n \r\n  end   ",
+    "ÀÉÎ ǅ ʰ मानक हिन्दी ไทย 한국어 мир ½ ² ٣٤ \u00a0nbsp\u3000wide /a//b ¿Qué? “quoted” — dash…",
     "机器学习 模型 日本語のテキスト 😀🎉 été <|endoftext|> and on",
 ]
 _EXACT = 1e-4
@@ -109,7 +113,7 @@ def _ask(folder: Path, model: Transformer, tokenizer: dict[str, Any], prompt: li
     }
     asked = {
         "fields": fields,
-        "pre": "gpt-2",
+        "pres": _PRES,
         "tokens": tokens[1:] + tokens[:1],
         "merges": [" ".join(pair) for pair in tokenizer["model"]["merges"]],
         "types": _TYPES,
@@ -230,13 +234,14 @@ def _rounded(values: Tensor, kind: str) -> Tensor:
 
 def _vocabulary(folder: Path, answers: dict[str, np.ndarray]) -> Check:
     """Compare the token ids of texts."""
-    tokenizer = read_vocabulary(folder / "F32.gguf").tokenizer
-    assert tokenizer is not None
-    same = [
-        tokenizer.encode(text, add_special_tokens=False).ids == answers[f"text {index}"].tolist()
-        for index, text in enumerate(_TEXTS)
-    ]
-    print(f"texts cut alike: {sum(same)} of {len(same)}")
+    same = []
+    for pre in _PRES:
+        tokenizer = read_vocabulary(folder / f"vocabulary-{pre}.gguf").tokenizer
+        assert tokenizer is not None
+        for index, text in enumerate(_TEXTS):
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            same.append(ids == answers[f"{pre} {index}"].tolist())
+    print(f"{len(_PRES)} pre-tokenizers: texts cut alike {sum(same)} of {len(same)}")
     return Check("3 texts cut as llama.cpp does", float(np.mean(same)), 1.0, "higher")
 
 
