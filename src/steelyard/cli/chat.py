@@ -28,14 +28,15 @@ def chat(
 
     Example: steelyard chat http://127.0.0.1:8000 --prompt 'Once upon a time'
 
-    A model's folder is served here for as long as the chat lasts. When the conversation outgrows
-    the model's context, its oldest turns are left out, which is said.
+    A model's folder or GGUF file is served here for as long as the chat lasts. When the
+    conversation outgrows the model's context, its oldest turns are left out, which is said.
 
     Inside, /help lists the commands, Ctrl-C stops an answer and Ctrl-D ends. With text on standard
     input, or --prompt, one question is asked and its answer printed as it comes.
 
     Args:
-        target: Address of a server, a model's or quickstart's folder, or a run's name or id.
+        target: Address of a server, a model's or quickstart's folder, a GGUF file, or a run's name
+            or id.
         prompt: Ask this and end; text on standard input follows it.
         system: Instructions to the model before the conversation.
         model: Name of the model; the server's first when left out.

@@ -18,7 +18,7 @@ class FoundModel:
     """A model on disk.
 
     Attributes:
-        folder: folder with config.json.
+        folder: folder with config.json, or a GGUF file.
         names: what it is called: its own name first, then the id of the run that made it.
     """
 
@@ -30,8 +30,8 @@ def find_model(text: str, *, or_address: bool = False) -> FoundModel:
     """Find a model by what the user typed.
 
     Args:
-        text: a folder with config.json; the folder that `steelyard quickstart` or `steelyard train`
-            wrote; or a run's name, its id, or a unique beginning of the id.
+        text: a folder with config.json; a GGUF file; the folder that `steelyard quickstart` or
+            `steelyard train` wrote; or a run's name, its id, or a unique beginning of the id.
         or_address: whether the text could have been a server's address; for the error alone.
 
     Returns:
@@ -41,14 +41,18 @@ def find_model(text: str, *, or_address: bool = False) -> FoundModel:
         ConfigError: the folder holds no model, or the run made none.
         StoreError: neither a folder nor a run has this name, or several runs have.
     """
+    from steelyard.nn.gguf.header import is_gguf
+
     folder = Path(text).expanduser()
     if folder.is_dir():
         return _in_folder(folder, text)
+    if is_gguf(folder):
+        return FoundModel(folder, (folder.stem,))
     if folder.exists() or "/" in text:
         raise ConfigError(
             f"{text} is no model folder: "
-            + ("it is a file" if folder.exists() else "there is no such folder"),
-            hint="name the folder a model was saved in, or a run's id",
+            + ("it is a file, and not GGUF" if folder.exists() else "there is no such folder"),
+            hint="name the folder a model was saved in, a .gguf file, or a run's id",
         )
     kinds = "neither an address, a model folder" if or_address else "neither a model folder"
     record = _run(text, f"{text!r} is {kinds} nor a run")
@@ -63,7 +67,7 @@ def find_model(text: str, *, or_address: bool = False) -> FoundModel:
 
 
 def model_folder(text: str) -> Path:
-    """Find the folder of a model; see `find_model`."""
+    """Find the folder of a model, or its GGUF file; see `find_model`."""
     return find_model(text).folder
 
 

@@ -47,7 +47,7 @@ def serve(model: str, *, options: _ServeFlags | None = None) -> None:
     The address also has a page to try the model on, and a reference of the API at /docs.
 
     Args:
-        model: Folder of a model or of a quickstart, or a run's name or id.
+        model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
         options: Address, limits, keys, and the kind of engine.
     """
     from steelyard.serve.front import launch
@@ -78,7 +78,7 @@ def replay(
     time.
 
     Args:
-        model: Folder of a model or of a quickstart, or a run's name or id.
+        model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
         trace: CSV or JSON lines, plain or .gz, in any format that `steelyard serve bench` reads.
         engine: Kind of engine.
         scale: Factor on the trace's lengths, such as 1/8.
@@ -127,7 +127,7 @@ def profile(
     Example: steelyard serve profile quickstart-out --out step-table.json
 
     Args:
-        model: Folder of a model or of a quickstart, or a run's name or id.
+        model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
         out: JSON file to make or replace.
         engine: Kind of engine.
         seconds: Time to spend on timing.

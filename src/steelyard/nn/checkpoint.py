@@ -14,9 +14,11 @@ from steelyard.catalog import Architecture, to_huggingface
 from steelyard.catalog.huggingface import read_architecture, text_values
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.files import read_json, sha256_file, write_json
+from steelyard.nn.gguf.model import load_gguf
 from steelyard.nn.hashes import HASHES, check_hashes
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
+from steelyard.nn.quantized.folder import replace_packed
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.rotary_config import read_scaling, scaling_fields
 from steelyard.nn.transformer import Transformer
@@ -55,16 +57,17 @@ def load(
     max_positions: int | None = None,
     is_checked: bool = False,
 ) -> Transformer:
-    """Load a model from a Hugging Face folder.
+    """Load a model from a Hugging Face folder or a GGUF file.
 
     The files are mapped into memory. On the CPU, parameters of the stored type are views of the map
     wherever their parts follow each other in a file; the others are copied, and the pages behind
-    them let go, so that memory holds the weights once. Writing to a parameter changes memory, never
+    them let go, so that memory holds the weights once. Weights that GPTQ, AWQ or compressed-tensors
+    stored in 4 or 8 bits are unpacked into `dtype`. Writing to a parameter changes memory, never
     the file. A folder that `save` wrote carries hashes, which are checked.
 
     Args:
         directory: folder that holds `config.json` and `model.safetensors`, or the shards named in
-            `model.safetensors.index.json`.
+            `model.safetensors.index.json`; or a GGUF file, see `nn.gguf.model.load_gguf`.
         dtype: type of all parameters; None for the type that most of the stored bytes have.
         device: device of all parameters.
         max_positions: longest sequence that will be run. It matters only where rotary factors
@@ -83,6 +86,8 @@ def load(
         CatalogError: `config.json` cannot be read as an architecture.
     """
     directory = Path(directory)
+    if directory.is_file():
+        return load_gguf(directory, dtype=dtype, device=device)
     if not directory.is_dir():
         raise DataError(
             f"no such folder: {directory}",
@@ -93,6 +98,8 @@ def load(
     if not is_checked:
         check_hashes(directory)
     weights = Weights(directory, WEIGHTS, INDEX)
+    if config.get("quantization_config"):
+        replace_packed(weights, config["quantization_config"], directory)
     found = _named_as_stored(slots(arch, config["model_type"]), weights)
     is_multimodal = config["model_type"] == "gemma3"
     _refuse_mismatch(found, weights, arch, directory, is_multimodal=is_multimodal)
@@ -164,11 +171,6 @@ def _architecture(
         raise ConfigError(
             f"{where}: model_type {kind!r} cannot be loaded",
             hint=f"models that can: {', '.join(MODEL_TYPES)}",
-        )
-    if config.get("quantization_config"):
-        raise ConfigError(
-            f"{where}: quantized weights cannot be loaded",
-            hint="take the model's folder with bfloat16 or float32 weights",
         )
     if config.get("activation_function") == "gelu":
         raise ConfigError(

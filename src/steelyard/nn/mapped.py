@@ -60,7 +60,7 @@ class Entry:
 
 
 class MappedFile:
-    """One safetensors file.
+    """One safetensors file, or one of another format whose header was read elsewhere.
 
     The map is private: writing to a tensor changes memory, never the file. Replacing the file by
     renaming leaves the map as it was; cutting it short while it is mapped would end the process, as
@@ -73,11 +73,13 @@ class MappedFile:
     Source: format description of safetensors (huggingface.co/docs/safetensors).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, entries: dict[str, Entry] | None = None) -> None:
         """Check the header and map the file.
 
         Args:
             path: path of the file.
+            entries: where tensors stand in a file of another format, whose header was checked;
+                read from the header when left out.
 
         Raises:
             DataError: it is missing, no regular file, truncated, or its header is malformed or
@@ -90,7 +92,11 @@ class MappedFile:
                     f"{path} is not a regular file", hint="give a folder with plain files"
                 )
             with path.open("rb") as stream:
-                self.entries = _header(path, stream.read(8), stream, path.stat().st_size)
+                self.entries = (
+                    _header(path, stream.read(8), stream, path.stat().st_size)
+                    if entries is None
+                    else entries
+                )
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         except FileNotFoundError as error:
             raise DataError(f"{path} is missing", hint="fetch or save the model again") from error
@@ -133,6 +139,13 @@ class MappedFile:
         entry = self.entries[name]
         raw = bytearray(self._map[entry.start : entry.stop])
         return torch.frombuffer(raw, dtype=DTYPES[entry.dtype]).view(entry.shape)
+
+    def raw(self, name: str) -> Tensor:
+        """Return the bytes of one tensor as they stand in the file, uint8 [bytes], a view."""
+        entry = self.entries[name]
+        return torch.frombuffer(
+            self._map, dtype=torch.uint8, count=entry.stop - entry.start, offset=entry.start
+        )
 
     def release(self, name: str) -> None:
         """Let go of the memory behind a tensor that was copied; a later read fetches it again."""

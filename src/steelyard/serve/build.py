@@ -28,7 +28,7 @@ def make_engine(
     """Make an engine: the one way from options to `LLM`, of the server and of every command.
 
     Args:
-        model: decoder, or the folder of one.
+        model: decoder, or the folder or GGUF file of one.
         options: kind of engine; threads and cores are the process's affair and not looked at.
         end_tokens: token ids that end any output unless its request ignores them.
         grammars: follows grammars; without it requests with a grammar are refused.

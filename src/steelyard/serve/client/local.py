@@ -26,7 +26,7 @@ def server_for(target: str, name: str = "") -> Iterator[str]:
     The target itself, or of one that serves the model in that folder meanwhile.
 
     Args:
-        target: an address, or a folder with config.json.
+        target: an address, a folder with config.json, or a GGUF file.
         name: what the model in the folder is called; the folder's name when empty.
 
     Yields:
@@ -36,14 +36,16 @@ def server_for(target: str, name: str = "") -> Iterator[str]:
         ConfigError: a folder without a model.
         BackendError: the server did not start.
     """
+    from steelyard.nn.gguf.header import is_gguf
+
     folder = Path(target).expanduser()
-    if not folder.is_dir():
+    if not folder.exists():
         yield target
         return
-    if not (folder / "config.json").is_file():
+    if not ((folder / "config.json").is_file() or is_gguf(folder)):
         raise ConfigError(
             f"{target} is no model folder: it has no config.json",
-            hint="name the folder a model was saved in, or an address",
+            hint="name the folder a model was saved in, a .gguf file, or an address",
         )
     with local_server(folder, *(("--name", name) if name else ())) as url:
         yield url

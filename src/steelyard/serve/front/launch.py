@@ -18,10 +18,11 @@ def serve(
     again when it dies.
 
     Args:
-        model: folder with `config.json`, safetensors and, for text, `tokenizer.json`.
+        model: folder with `config.json`, safetensors and, for text, `tokenizer.json`; or a GGUF
+            file.
         options: address, limits, keys and engine.
-        names: what clients may call the model, its own name first; the folder's name when empty.
-            `options.name` stands for all of them.
+        names: what clients may call the model, its own name first; the folder's or file's when
+            empty. `options.name` stands for all of them.
 
     Raises:
         ConfigError: an option or the model's folder is wrong.
@@ -29,11 +30,8 @@ def serve(
     """
     options = options or ServeOptions()
     folder = Path(model)
-    if not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"{folder} is not a model folder: it has no config.json",
-            hint="name the folder a model was saved in",
-        )
+    _refuse_other(folder)
+    own = folder.stem if folder.is_file() else folder.resolve().name
     folder = folder.resolve()
     # First of all: importing PyTorch there takes longer than all that follows here.
     spawned = SpawnedEngine()
@@ -44,7 +42,21 @@ def serve(
             raise BackendError(
                 f"serving over HTTP needs {error.name}", hint="pip install 'steelyard[serve]'"
             ) from error
-        own = (options.name,) if options.name else names or (folder.name,)
-        run_gateway(folder, options, own, spawned)
+        names = (options.name,) if options.name else names or (own,)
+        run_gateway(folder, options, names, spawned)
     finally:
         spawned.kill()
+
+
+def _refuse_other(folder: Path) -> None:
+    """Refuse what is neither a model's folder nor a GGUF file."""
+    if (folder / "config.json").is_file():
+        return
+    # Imported late: it needs numpy, for which the engine's process would have to wait.
+    from steelyard.nn.gguf.header import is_gguf
+
+    if not is_gguf(folder):
+        raise ConfigError(
+            f"{folder} is not a model folder: it has no config.json",
+            hint="name the folder a model was saved in, or a .gguf file",
+        )

@@ -34,6 +34,7 @@ class TextCodec:
         *,
         chat_template: str = "",
         end_tokens: tuple[int, ...] = (),
+        named_tokens: dict[str, str] | None = None,
     ) -> None:
         """Keep the parts.
 
@@ -42,10 +43,12 @@ class TextCodec:
             chat_template: Jinja source as in `tokenizer_config.json`; plain "role: content" lines
                 when empty.
             end_tokens: ids that end an output.
+            named_tokens: text of the tokens that the template calls `bos_token` and `eos_token`.
         """
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.end_tokens = end_tokens
+        self._named_tokens = named_tokens or {}
         self._template: Any = None
         self._is_byte_level = tokenizer is not None and "ByteLevel" in repr(tokenizer.decoder)
 
@@ -54,14 +57,18 @@ class TextCodec:
         """Read the tokenizer, chat template and end tokens of a model, as far as they are there.
 
         Args:
-            directory: folder that holds `tokenizer.json`, `tokenizer_config.json`, `config.json`.
+            directory: folder that holds `tokenizer.json`, `tokenizer_config.json`, `config.json`;
+                or a GGUF file, whose own fields are read.
 
         Returns:
             The codec.
 
         Raises:
             DataError: a file is there but cannot be read.
+            ConfigError: the vocabulary of a GGUF file is of a kind that is not supported.
         """
+        if directory.is_file():
+            return cls._of_gguf(directory)
         path = directory / "tokenizer.json"
         tokenizer = None
         if path.exists():
@@ -93,6 +100,20 @@ class TextCodec:
             tokenizer,
             chat_template=template if isinstance(template, str) else "",
             end_tokens=tuple(sorted(ids)),
+            named_tokens=_named_tokens(settings),
+        )
+
+    @classmethod
+    def _of_gguf(cls, path: Path) -> TextCodec:
+        """Make the codec of a GGUF file."""
+        from steelyard.nn.gguf.vocabulary import read_vocabulary
+
+        found = read_vocabulary(path)
+        return cls(
+            found.tokenizer,
+            chat_template=found.chat_template,
+            end_tokens=found.end_tokens,
+            named_tokens=found.named,
         )
 
     def encode(self, text: str) -> list[int]:
@@ -147,7 +168,7 @@ class TextCodec:
 
         try:
             text = self._compiled().render(
-                messages=messages, tools=tools, add_generation_prompt=True
+                messages=messages, tools=tools, add_generation_prompt=True, **self._named_tokens
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise ConfigError(
@@ -203,6 +224,17 @@ class TextCodec:
     def piece(self, token: int) -> str:
         """Return the text one token stands for; bytes that are no whole character are replaced."""
         return self.piece_bytes(token).decode(errors="replace")
+
+
+def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """Return the tokens that chat templates write by name, of `tokenizer_config.json`."""
+    found = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = settings.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

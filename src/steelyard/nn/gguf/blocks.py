@@ -1,0 +1,128 @@
+"""Blocks of GGUF's quantized types as codes, scales and minimums."""
+
+import torch
+from torch import Tensor
+
+from steelyard.nn.gguf.kinds import TensorKind
+from steelyard.nn.grouped import GroupedCodes
+
+__all__ = ["unpack"]
+
+
+def unpack(raw: Tensor, kind: TensorKind) -> GroupedCodes:
+    """Split rows of blocks into codes, scales and minimums; nothing is rounded.
+
+    Args:
+        raw: uint8 [rows, bytes], whole blocks of a row one after another.
+        kind: a quantized type.
+
+    Returns:
+        The rows; groups hold 32 weights, 16 for Q6_K.
+
+    Source: `dequantize_row_*` of ggml (github.com/ggml-org/ggml, src/ggml-quants.c).
+    """
+    blocks = raw.reshape(-1, kind.block_bytes)
+    codes, scales, minimums = _UNPACKERS[kind.name](blocks)
+    rows = raw.shape[0]
+    return GroupedCodes(
+        codes.reshape(rows, -1),
+        scales.reshape(rows, -1),
+        None if minimums is None else minimums.reshape(rows, -1),
+    )
+
+
+Parts = tuple[Tensor, Tensor, Tensor | None]
+
+
+def _halves(blocks: Tensor, start: int) -> Tensor:
+    """Return the float16 that stands at a byte of each block, as float32 [blocks, 1]."""
+    return blocks[:, start : start + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """Return low nibbles and, after them, high nibbles of each run: [..., n] to [..., 2, n]."""
+    return torch.stack((packed & 0x0F, packed >> 4), dim=-2)
+
+
+def _bits(packed: Tensor) -> Tensor:
+    """Return the bits of bytes, lowest first: [blocks, bytes] to [blocks, bytes, 8]."""
+    return (packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)) & 1
+
+
+def _signed(codes: Tensor, offset: int) -> Tensor:
+    """Return codes without their offset, int8."""
+    return codes.view(torch.int8) - offset
+
+
+def _q4_0(blocks: Tensor) -> Parts:
+    """Scale, 16 bytes of nibbles."""
+    return _signed(_nibbles(blocks[:, 2:18]), 8), _halves(blocks, 0), None
+
+
+def _q4_1(blocks: Tensor) -> Parts:
+    """Scale, the value of code 0, 16 bytes of nibbles."""
+    codes = _nibbles(blocks[:, 4:20]).view(torch.int8)
+    return codes, _halves(blocks, 0), -_halves(blocks, 2)
+
+
+def _q5_0(blocks: Tensor) -> Parts:
+    """Scale, 4 bytes of fifth bits, 16 bytes of nibbles."""
+    high = _bits(blocks[:, 2:6]).reshape(-1, 2, 16) << 4
+    return _signed(_nibbles(blocks[:, 6:22]) | high, 16), _halves(blocks, 0), None
+
+
+def _q5_1(blocks: Tensor) -> Parts:
+    """Scale, the value of code 0, 4 bytes of fifth bits, 16 bytes of nibbles."""
+    high = _bits(blocks[:, 4:8]).reshape(-1, 2, 16) << 4
+    codes = (_nibbles(blocks[:, 8:24]) | high).view(torch.int8)
+    return codes, _halves(blocks, 0), -_halves(blocks, 2)
+
+
+def _q8_0(blocks: Tensor) -> Parts:
+    """Scale, 32 signed bytes."""
+    return blocks[:, 2:34].view(torch.int8), _halves(blocks, 0), None
+
+
+def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scales and minimums of the eight groups, float32 [blocks, 8].
+
+    Two float16 scale them: twelve bytes hold eight pairs of six bits.
+    """
+    first, second, last = blocks[:, 4:16].split(4, dim=1)
+    scales = torch.cat((first & 0x3F, (last & 0x0F) | ((first >> 2) & 0x30)), dim=1)
+    minimums = torch.cat((second & 0x3F, (last >> 4) | ((second >> 2) & 0x30)), dim=1)
+    return _halves(blocks, 0) * scales.float(), _halves(blocks, 2) * minimums.float()
+
+
+def _q4_k(blocks: Tensor) -> Parts:
+    """Scales of 8 groups, 128 bytes of nibbles in four runs of two groups each."""
+    codes = _nibbles(blocks[:, 16:144].reshape(-1, 4, 32)).view(torch.int8)
+    return codes, *_k_scales(blocks)
+
+
+def _q5_k(blocks: Tensor) -> Parts:
+    """Scales of 8 groups, 32 bytes whose bit g is the fifth of group g, nibbles as in Q4_K."""
+    high = _bits(blocks[:, 16:48]).transpose(1, 2).reshape(-1, 4, 2, 32) << 4
+    codes = _nibbles(blocks[:, 48:176].reshape(-1, 4, 32)) | high
+    return codes.view(torch.int8), *_k_scales(blocks)
+
+
+def _q6_k(blocks: Tensor) -> Parts:
+    """Nibbles in two runs of 64 bytes, upper pairs of bits in two of 32, 16 scales, their scale."""
+    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(4, 1)
+    high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3
+    scales = blocks[:, 192:208].view(torch.int8).float() * _halves(blocks, 208)
+    return _signed(low | (high << 4), 32), scales, None
+
+
+_UNPACKERS = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}
