@@ -98,7 +98,7 @@ def main():
         model.eval(asked["prompt"])
         answers[kind] = np.array(model.scores[: len(asked["prompt"])])
         model.close()
-    for pre in asked["pres"]:
+    for pre in asked["splitters"]:
         path = folder / f"vocabulary-{pre}.gguf"
         write_vocabulary(path, asked, pre)
         model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)

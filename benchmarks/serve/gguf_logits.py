@@ -4,8 +4,8 @@ A random Llama is written as F32 and quantized by llama.cpp to each type. Both s
 logits of one prompt. llama.cpp multiplies with activations that it rounds to float16, bfloat16 or 8
 bits, depending on the type of the weights; ours are float32. Two differences are shown, both as a
 share of what the type's rounding of the weights does to the logits: as they are, and with our
-activations rounded as llama.cpp's are, which leaves the order of additions alone. A byte-level
-vocabulary cuts texts on both sides, with each pre-tokenizer that is read.
+activations rounded alike, which explains a part (other orders of addition round to other codes).
+A byte-level vocabulary cuts texts on both sides, with each pre-tokenizer that is read.
 """
 
 import json
@@ -113,7 +113,7 @@ def _ask(folder: Path, model: Transformer, tokenizer: dict[str, Any], prompt: li
     }
     asked = {
         "fields": fields,
-        "pres": _PRES,
+        "splitters": _PRES,
         "tokens": tokens[1:] + tokens[:1],
         "merges": [" ".join(pair) for pair in tokenizer["model"]["merges"]],
         "types": _TYPES,
