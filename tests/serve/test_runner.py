@@ -8,8 +8,6 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.errors import BackendError, ConfigError
 from steelyard.nn.transformer import build
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
-from steelyard.serve.running.linear import PackedLinear, can_pack
-from steelyard.serve.running.native import library as native_library
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
@@ -164,44 +162,6 @@ def test_native_rows_do_not_depend_on_what_else_runs():
         assert (row - chunked[key]).abs().max() < 1e-4 * row.std()
 
 
-@needs_compiler
-def test_native_products_of_a_row_are_the_same_bits_in_any_batch():
-    import ctypes
-
-    from steelyard.serve.running.native.layout import LinearMap, padded
-
-    library = native_library.compiled_library()
-    generator = torch.Generator().manual_seed(0)
-    for outputs, inputs in ((16, 8), (40, 264), (129, 600)):
-        weight, bias = (
-            torch.randn(outputs, inputs, generator=generator),
-            torch.randn(padded(outputs), generator=generator),
-        )
-        packed = torch.empty(padded(outputs) * inputs)
-        library.steelyard_pack(weight.data_ptr(), outputs, inputs, packed.data_ptr())
-        linear = LinearMap(packed.data_ptr(), bias.data_ptr(), outputs, inputs)
-        x = torch.randn(200, inputs, generator=generator)
-        results = []
-        for rows in (1, 2, 3, 4, 5, 6, 7, 200):
-            out = torch.empty(rows, padded(outputs))
-            team = native_library.Team(library, 1 + rows % 2)
-            library.steelyard_linear(
-                team.address,
-                x.data_ptr(),
-                inputs,
-                rows,
-                ctypes.addressof(linear),
-                out.data_ptr(),
-                padded(outputs),
-                0,
-            )
-            results.append(out[:, :outputs])
-        expected = torch.nn.functional.linear(x, weight, bias[:outputs])
-        assert (results[-1] - expected).abs().max() < 1e-3
-        for found in results:
-            assert torch.equal(found, results[-1][: len(found)])
-
-
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_copied_blocks_and_shared_rows(kernels):
     model = make_model(LLAMA, num_layers=2)
@@ -326,13 +286,3 @@ def test_what_does_not_fit_is_refused():
         TorchRunner(model, config, kv_dtype=torch.float16)
     odd = make_model(LLAMA, num_layers=1, intermediate_size=70)
     assert "multiples of 8" in TorchRunner(odd, config).kernel_note
-
-
-def test_packed_linear_equals_linear():
-    weight, bias, x = torch.randn(24, 40), torch.randn(24), torch.randn(3, 5, 40)
-    assert can_pack(weight)
-    assert not can_pack(weight.to(torch.bfloat16))
-    torch.testing.assert_close(
-        PackedLinear(weight, bias)(x), torch.nn.functional.linear(x, weight, bias)
-    )
-    torch.testing.assert_close(PackedLinear(weight)(x), torch.nn.functional.linear(x, weight))
