@@ -1,3 +1,4 @@
+import copy
 import shutil
 
 import numpy as np
@@ -8,9 +9,14 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.errors import BackendError, ConfigError
 from steelyard.nn.transformer import build
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
+from steelyard.serve.engine import LLM
+from steelyard.serve.running.linear import can_pack
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.running.weights import INT4_GROUP, head_type
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
+
+from tests.serve.test_products import rows_as_read, weight_as_kept
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 KERNELS = [
@@ -109,6 +115,89 @@ def assert_equals_forward(model, requests, rows, tolerance):
             row = expected[len(request.prompt) - 1 + position]
             worst = max(worst, float((rows[request.id, position] - row).abs().max() / row.std()))
     assert worst < tolerance
+
+
+class Rounded(torch.nn.Module):
+    """A linear layer by the reference codecs: weights, and rows as the type reads them."""
+
+    def __init__(self, weight, bias, kind):
+        super().__init__()
+        group = {"group": INT4_GROUP} if kind == "int4" else {}
+        self.kept, self.bias, self.kind = weight_as_kept(weight.detach(), kind, **group), bias, kind
+
+    def forward(self, rows):
+        read = rows_as_read(rows.flatten(0, -2), self.kind).view(rows.shape)
+        return torch.nn.functional.linear(read, self.kept, self.bias)
+
+
+def reference(model, kind):
+    """The slow obvious version of a model with weights of a type."""
+    twin = copy.deepcopy(model).float()
+    for layer in twin.layers:
+        for name in ("qkv", "out", "up", "down"):
+            part = getattr(layer, name)
+            setattr(layer, name, Rounded(part.weight, part.bias, kind))
+    head = twin.embedding.weight if twin.output is None else twin.output.weight
+    vars(twin)["head"] = Rounded(head, None, head_type(kind))  # in front of the method
+    return twin
+
+
+@pytest.mark.parametrize("kernels", [item for item in KERNELS if item.id != "torch"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_narrow_weights_equal_the_reference_codecs(name, kind, kernels):
+    if not can_pack(kind):
+        pytest.skip("this PyTorch has no such products here")
+    for stored in (torch.float32, torch.bfloat16):
+        model = make_model(TRAITS[name], scale=1.0).to(stored)
+        # The rotary tables stay in float32 when a model is loaded.
+        model.rotary_cosines, model.rotary_sines = (
+            table.float() for table in (model.rotary_cosines, model.rotary_sines)
+        )
+        runner, requests, rows = serve(
+            model,
+            make_prompts(),
+            5,
+            token_budget=23,
+            kv_dtype=torch.float32,
+            weights=kind,
+            **kernels,
+        )
+        assert runner.weights == kind
+        # A number near the middle of two codes may go to either; PyTorch's products of bytes do
+        # not round rows to bytes, but results to bfloat16.
+        tolerance = 0.02 if runner.kernel == "native" else 0.15
+        assert_equals_forward(reference(model, kind), requests, rows, tolerance)
+
+
+@pytest.mark.parametrize("kernels", [item for item in KERNELS if item.id != "torch"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+def test_preemption_and_prefix_hits_change_no_token_of_narrow_weights(kind, kernels):
+    if not can_pack(kind):
+        pytest.skip("this PyTorch has no such products here")
+    model = make_model(LLAMA)
+    prompts = make_prompts((20, 21, 22, 23, 24))
+    outputs = []
+    for blocks, caching, swaps in ((96, False, 0), (14, False, 0), (14, False, 40), (96, True, 0)):
+        config = SchedulerConfig(
+            num_blocks=blocks,
+            block_size=8,
+            max_model_len=96,
+            max_num_seqs=5,
+            prefix_caching=caching,
+            preemption="swap" if swaps else "recompute",
+            host_blocks=swaps,
+        )
+        llm = LLM(model, config, weights=kind, **kernels)
+        for _ in range(1 + caching):
+            done = llm.generate(prompts, SamplingParams(max_tokens=30))
+        assert (llm.stats().preemptions > 0) == (blocks < 96)
+        assert (done[0].num_cached > 0) == caching
+        outputs.append([item.tokens for item in done])
+        llm.close()
+    # Without native kernels PyTorch's products depend on the batch's size in the last places.
+    if kernels["native"]:
+        assert all(found == outputs[0] for found in outputs[1:])
 
 
 def make_prompts(sizes=(1, 3, 17, 40, 8, 70), seed=0):

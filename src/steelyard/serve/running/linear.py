@@ -18,6 +18,8 @@ _ROWS = 64
 """Rows the layout of oneDNN is chosen for; a decoding batch."""
 _FEW = 16
 """Rows up to which PyTorch's products of bytes and nibbles are faster than widening the weights."""
+_OUTPUTS = 64
+"""Columns that they take at once."""
 
 Product = Callable[[Tensor], Tensor]
 
@@ -57,8 +59,7 @@ class PackedLinear(nn.Module):
         Args:
             weight: float32 or bfloat16 [N, K] on the CPU; K a multiple of 8.
             bias: [N], or None.
-            kind: type of the product, one that `can_pack`; with "int4" weights that the operator
-                does not take (N no multiple of 16, K none of the group) are kept in bytes.
+            kind: type of the product, one that `can_pack`.
         """
         super().__init__()
         # Kept out of the module's own parameters: they are never trained, moved or saved.
@@ -74,10 +75,7 @@ def _product(weight: Tensor, bias: Tensor | None, kind: ComputedIn) -> tuple[Pro
     """Return a product with a weight, and the bytes that it holds."""
     if kind in ("fp32", "bf16"):
         return _onednn(weight, bias, torch.float32 if kind == "fp32" else torch.bfloat16)
-    outputs, inputs = weight.shape
-    if kind == "int8" or outputs % 16 or inputs % INT4_GROUP:
-        return _bytes(weight, bias)
-    return _nibbles(weight, bias)
+    return (_bytes if kind == "int8" else _nibbles)(weight, bias)
 
 
 def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Product, int]:
@@ -94,18 +92,18 @@ def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Pr
 
 def _bytes(weight: Tensor, bias: Tensor | None) -> tuple[Product, int]:
     """Keep a weight in bytes."""
-    record = quantize_int8(weight)
+    record = quantize_int8(_filled_up(weight))
     codes, scales = record.codes.contiguous(), record.scales.to(torch.bfloat16)
 
     def few(rows: Tensor) -> Tensor:
         return torch.ops.aten._weight_int8pack_mm(rows, codes, scales)
 
-    return _narrow(few, record.dequantize, bias), record.num_bytes
+    return _narrow(few, record.dequantize, len(weight), bias), record.num_bytes
 
 
 def _nibbles(weight: Tensor, bias: Tensor | None) -> tuple[Product, int]:
     """Keep a weight in nibbles."""
-    record = quantize_int4(weight, group=INT4_GROUP)
+    record = quantize_int4(_filled_up(weight), group=INT4_GROUP)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(record.codes().int(), 1)
     # Scale and what is added to a group: (code - 8) * scale + 0.
     scales = record.scales.to(torch.bfloat16).T.contiguous()
@@ -114,16 +112,26 @@ def _nibbles(weight: Tensor, bias: Tensor | None) -> tuple[Product, int]:
     def few(rows: Tensor) -> Tensor:
         return torch.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, INT4_GROUP, pairs)
 
-    return _narrow(few, record.dequantize, bias), record.num_bytes + pairs.nbytes
+    product = _narrow(few, record.dequantize, len(weight), bias)
+    return product, record.num_bytes + pairs.nbytes
 
 
-def _narrow(few: Product, widened: Callable[[], Tensor], bias: Tensor | None) -> Product:
+def _filled_up(weight: Tensor) -> Tensor:
+    """Widen a weight with zeros to what the operators take; with other sizes they read beyond."""
+    outputs, inputs = weight.shape
+    return F.pad(weight, (0, -inputs % INT4_GROUP, 0, -outputs % _OUTPUTS))
+
+
+def _narrow(
+    few: Product, widened: Callable[[], Tensor], outputs: int, bias: Tensor | None
+) -> Product:
     """Run few rows in an operator for bfloat16 rows, and many over widened weights."""
 
     def product(rows: Tensor) -> Tensor:
         flat = rows.flatten(0, -2).to(torch.bfloat16)
+        flat = F.pad(flat, (0, -flat.shape[1] % INT4_GROUP))
         found = few(flat) if len(flat) <= _FEW else F.linear(flat, widened().to(torch.bfloat16))
-        whole = found.float().unflatten(0, rows.shape[:-1])
+        whole = found[:, :outputs].float().unflatten(0, rows.shape[:-1])
         return whole if bias is None else whole + bias
 
     return product

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.linear import PackedLinear, can_pack, require_packing
+from steelyard.serve.running.pages import let_go
 from steelyard.serve.running.weights import ComputedIn, head_type
 
 __all__ = ["packed_model"]
@@ -64,10 +65,9 @@ def packed_model(model: Transformer, weights: ComputedIn = "fp32") -> tuple[Tran
         if table is not None:
             twin._modules[name] = _WideEmbedding(table)
     twin.norm = _widened(model.norm)
-    twin.packed_head = PackedLinear(
-        model.embedding.weight if model.output is None else model.output.weight,
-        kind=head_type(weights),
-    )
+    head = model.embedding.weight if model.output is None else model.output.weight
+    twin.packed_head = PackedLinear(head, kind=head_type(weights))
+    let_go(head)
     return twin, sum(item.num_bytes for item in twin.modules() if isinstance(item, PackedLinear))
 
 
@@ -77,6 +77,7 @@ def _packed_layer(layer: nn.Module, weights: ComputedIn) -> DecoderLayer:
     for name, part in layer.named_children():
         if isinstance(part, nn.Linear):
             twin._modules[name] = PackedLinear(part.weight, part.bias, weights)
+            let_go(part.weight)
         else:
             twin._modules[name] = _widened(part)
     return twin

@@ -59,14 +59,13 @@ def _make(start: Start) -> LLM:
         os.sched_setaffinity(0, options.cores)
     import torch
 
-    from steelyard.nn import checkpoint
-    from steelyard.serve.build import make_engine
+    from steelyard.serve.build import load_model, make_engine
     from steelyard.serve.front.text import TextCodec
 
     if options.threads or options.cores:
         torch.set_num_threads(options.threads or len(options.cores))
     folder = Path(start.model)
-    model = checkpoint.load(folder)
+    model = load_model(folder, options)
     codec = TextCodec.load(folder)
     grammars = _grammars(codec, model.architecture.vocab_size)
     return make_engine(model, options, end_tokens=codec.end_tokens, grammars=grammars)
@@ -96,6 +95,8 @@ def _describe(llm: LLM) -> Ready:
         slots=config.num_blocks * config.block_size,
         max_num_seqs=config.max_num_seqs,
         embeds=True,
+        kernel=llm.runner.kernel,
+        weights=llm.runner.weights or "",
     )
 
 

@@ -100,6 +100,8 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
         slots: tokens the key/value pool holds.
         max_num_seqs: most sequences that run at once.
         embeds: whether `Embed` is answered.
+        kernel: what runs the engine's steps.
+        weights: number type in which its linear layers are computed.
     """
 
     vocab_size: int
@@ -107,6 +109,8 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     slots: int
     max_num_seqs: int
     embeds: bool
+    kernel: str = ""
+    weights: str = ""
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.packing import LinearMap, PackedWeight
-from steelyard.serve.running.native.pages import let_go
+from steelyard.serve.running.pages import let_go
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn, head_type
 
