@@ -55,7 +55,8 @@ def packed_model(model: Transformer, weights: ComputedIn = "fp32") -> tuple[Tran
         BackendError: this PyTorch has no products of the type.
     """
     if weights == "fp32" and not can_pack("fp32"):
-        return model.float(), 0
+        is_wide = model.embedding.weight.dtype.itemsize == 4
+        return model if is_wide else copy.deepcopy(model).float(), 0
     require_packing(weights)
     twin = cast(_PackedTransformer, _shallow(model))
     twin.__class__ = _PackedTransformer
