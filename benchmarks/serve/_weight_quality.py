@@ -45,8 +45,8 @@ def quality_checks(quick: bool) -> list[Check]:
     Returns:
         Relative increase of the perplexity of bytes over fp32, by type.
     """
-    steps = 60 if quick else 400
-    recipe = Recipe(phases=((steps, 16, _LENGTH, 64, 200),), max_positions=2 * _LENGTH)
+    steps, count = (40, 6) if quick else (200, 16)
+    recipe = Recipe(phases=((steps, count, _LENGTH, 64, 200),), max_positions=2 * _LENGTH)
     model = trained(recipe, every=steps)
     text = real_text()[0]
     held_out = np.frombuffer(text[int(len(text) * 0.95) :], dtype=np.uint8).astype(np.int64)

@@ -8,7 +8,12 @@ from torch import Tensor, nn
 
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.transformer import Transformer
-from steelyard.serve.running.native.packing import LinearMap, PackedWeight
+from steelyard.serve.running.native.packing import (
+    Arena,
+    LinearMap,
+    PackedWeight,
+    arena_bytes,
+)
 from steelyard.serve.running.pages import let_go
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn, head_type
@@ -107,11 +112,13 @@ class ModelLayout:
 
         Raises:
             ConfigError: a weight cannot be rounded to the type.
+            CapacityError: there is no memory for the packed weights.
         """
         arch = model.architecture
         self.packed_bytes = 0
         self._library = library
         self._weights: ComputedIn = weights
+        self._arena = Arena(_arena_size(model, library, weights))
         self._kept: list[Tensor | PackedWeight] = []  # the structures hold addresses only
         self._layers = (_Layer * arch.num_layers)(
             *[self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
@@ -159,7 +166,7 @@ class ModelLayout:
 
     def _linear(self, weight: Tensor, bias: Tensor | None, kind: ComputedIn) -> LinearMap:
         """Pack a weight [N, K]."""
-        packed = PackedWeight(self._library, weight, bias, kind)
+        packed = PackedWeight(self._library, weight, bias, kind, arena=self._arena)
         let_go(weight)
         self.packed_bytes += packed.num_bytes
         self._kept.append(packed)
@@ -175,3 +182,12 @@ class ModelLayout:
     def address(self) -> int:
         """Where the model stands."""
         return ctypes.addressof(pointer(self.value).contents)
+
+
+def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -> int:
+    """Return the bytes that all packed weights of a model take."""
+    shapes = [
+        getattr(layer, name).weight.shape for layer in model.layers for name in _LINEARS
+    ]
+    head = arena_bytes(library, *model.embedding.weight.shape, head_type(weights))
+    return head + sum(arena_bytes(library, *shape, weights) for shape in shapes)
