@@ -1,3 +1,4 @@
+import copy
 import shutil
 import subprocess
 import sys
@@ -5,15 +6,17 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.serve.test_products import rows_as_read, weight_as_kept
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import BackendError, ConfigError
 from steelyard.nn.transformer import build
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
-from steelyard.serve.running.linear import PackedLinear, can_pack
-from steelyard.serve.running.native import library as native_library
+from steelyard.serve.engine import LLM
+from steelyard.serve.running.linear import can_pack
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.running.weights import INT4_GROUP, head_type
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -115,6 +118,89 @@ def assert_equals_forward(model, requests, rows, tolerance):
     assert worst < tolerance
 
 
+class Rounded(torch.nn.Module):
+    """A linear layer by the reference codecs: weights, and rows as the type reads them."""
+
+    def __init__(self, weight, bias, kind):
+        super().__init__()
+        group = {"group": INT4_GROUP} if kind == "int4" else {}
+        self.kept, self.bias, self.kind = weight_as_kept(weight.detach(), kind, **group), bias, kind
+
+    def forward(self, rows):
+        read = rows_as_read(rows.flatten(0, -2), self.kind).view(rows.shape)
+        return torch.nn.functional.linear(read, self.kept, self.bias)
+
+
+def reference(model, kind):
+    """The slow obvious version of a model with weights of a type."""
+    twin = copy.deepcopy(model).float()
+    for layer in twin.layers:
+        for name in ("qkv", "out", "up", "down"):
+            part = getattr(layer, name)
+            setattr(layer, name, Rounded(part.weight, part.bias, kind))
+    head = twin.embedding.weight if twin.output is None else twin.output.weight
+    vars(twin)["head"] = Rounded(head, None, head_type(kind))  # in front of the method
+    return twin
+
+
+@pytest.mark.parametrize("kernels", [item for item in KERNELS if item.id != "torch"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_narrow_weights_equal_the_reference_codecs(name, kind, kernels):
+    if not can_pack(kind):
+        pytest.skip("this PyTorch has no such products here")
+    for stored in (torch.float32, torch.bfloat16):
+        model = make_model(TRAITS[name], scale=1.0).to(stored)
+        # The rotary tables stay in float32 when a model is loaded.
+        model.rotary_cosines, model.rotary_sines = (
+            table.float() for table in (model.rotary_cosines, model.rotary_sines)
+        )
+        runner, requests, rows = serve(
+            model,
+            make_prompts(),
+            5,
+            token_budget=23,
+            kv_dtype=torch.float32,
+            weights=kind,
+            **kernels,
+        )
+        assert runner.weights == kind
+        # A number near the middle of two codes may go to either; PyTorch's products of bytes do
+        # not round rows to bytes, but results to bfloat16.
+        tolerance = 0.02 if runner.kernel == "native" else 0.15
+        assert_equals_forward(reference(model, kind), requests, rows, tolerance)
+
+
+@pytest.mark.parametrize("kernels", [item for item in KERNELS if item.id != "torch"])
+@pytest.mark.parametrize("kind", ["bf16", "int8", "int4"])
+def test_preemption_and_prefix_hits_change_no_token_of_narrow_weights(kind, kernels):
+    if not can_pack(kind):
+        pytest.skip("this PyTorch has no such products here")
+    model = make_model(LLAMA)
+    prompts = make_prompts((20, 21, 22, 23, 24))
+    outputs = []
+    for blocks, caching, swaps in ((96, False, 0), (14, False, 0), (14, False, 40), (96, True, 0)):
+        config = SchedulerConfig(
+            num_blocks=blocks,
+            block_size=8,
+            max_model_len=96,
+            max_num_seqs=5,
+            prefix_caching=caching,
+            preemption="swap" if swaps else "recompute",
+            host_blocks=swaps,
+        )
+        llm = LLM(model, config, weights=kind, **kernels)
+        for _ in range(1 + caching):
+            done = llm.generate(prompts, SamplingParams(max_tokens=30))
+        assert (llm.stats().preemptions > 0) == (blocks < 96)
+        assert (done[0].num_cached > 0) == caching
+        outputs.append([item.tokens for item in done])
+        llm.close()
+    # Without native kernels PyTorch's products depend on the batch's size in the last places.
+    if kernels["native"]:
+        assert all(found == outputs[0] for found in outputs[1:])
+
+
 def make_prompts(sizes=(1, 3, 17, 40, 8, 70), seed=0):
     generator = np.random.default_rng(seed)
     return [generator.integers(0, 101, size).tolist() for size in sizes]
@@ -164,44 +250,6 @@ def test_native_rows_do_not_depend_on_what_else_runs():
     assert set(together) == set(chunked)
     for key, row in together.items():
         assert (row - chunked[key]).abs().max() < 1e-4 * row.std()
-
-
-@needs_compiler
-def test_native_products_of_a_row_are_the_same_bits_in_any_batch():
-    import ctypes
-
-    from steelyard.serve.running.native.layout import LinearMap, padded
-
-    library = native_library.compiled_library()
-    generator = torch.Generator().manual_seed(0)
-    for outputs, inputs in ((16, 8), (40, 264), (129, 600)):
-        weight, bias = (
-            torch.randn(outputs, inputs, generator=generator),
-            torch.randn(padded(outputs), generator=generator),
-        )
-        packed = torch.empty(padded(outputs) * inputs)
-        library.steelyard_pack(weight.data_ptr(), outputs, inputs, packed.data_ptr())
-        linear = LinearMap(packed.data_ptr(), bias.data_ptr(), outputs, inputs)
-        x = torch.randn(200, inputs, generator=generator)
-        results = []
-        for rows in (1, 2, 3, 4, 5, 6, 7, 200):
-            out = torch.empty(rows, padded(outputs))
-            team = native_library.Team(library, 1 + rows % 2)
-            library.steelyard_linear(
-                team.address,
-                x.data_ptr(),
-                inputs,
-                rows,
-                ctypes.addressof(linear),
-                out.data_ptr(),
-                padded(outputs),
-                0,
-            )
-            results.append(out[:, :outputs])
-        expected = torch.nn.functional.linear(x, weight, bias[:outputs])
-        assert (results[-1] - expected).abs().max() < 1e-3
-        for found in results:
-            assert torch.equal(found, results[-1][: len(found)])
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -321,7 +369,8 @@ def test_without_a_compiler_the_numba_kernels_run_and_the_reason_is_kept(monkeyp
 
 @needs_compiler
 def test_native_kernels_need_a_known_processor_equal_results_and_a_cache(monkeypatch, tmp_path):
-    from steelyard.serve.running.native import trial
+    from steelyard.serve.running.native import library as native_library
+from steelyard.serve.running.native import trial
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, config = (
@@ -376,13 +425,3 @@ def test_what_does_not_fit_is_refused():
         TorchRunner(model, config, kv_dtype=torch.float16)
     odd = make_model(LLAMA, num_layers=1, intermediate_size=70)
     assert "multiples of 8" in TorchRunner(odd, config).kernel_note
-
-
-def test_packed_linear_equals_linear():
-    weight, bias, x = torch.randn(24, 40), torch.randn(24), torch.randn(3, 5, 40)
-    assert can_pack(weight)
-    assert not can_pack(weight.to(torch.bfloat16))
-    torch.testing.assert_close(
-        PackedLinear(weight, bias)(x), torch.nn.functional.linear(x, weight, bias)
-    )
-    torch.testing.assert_close(PackedLinear(weight)(x), torch.nn.functional.linear(x, weight))

@@ -72,10 +72,9 @@ def resident_serving_memory(
 ) -> MemoryBreakdown:
     """Forecast the most memory that a process of the engine comes to hold.
 
-    Its pool has room for exactly the sequences and is filled. In float32 the kernels read a packed
-    copy of every matrix; the weights themselves stay mapped from their file, and count, although
-    the system may take such pages back. In bfloat16 the model's own forward runs: its temporaries
-    are those of one layer.
+    Its pool has room for exactly the sequences and is filled. The kernels read a packed copy of
+    every matrix; once packed, what was mapped of a matrix is let go, so that of the stored weights
+    the table of embeddings and the vectors stay.
 
     Args:
         arch: dense decoder.
@@ -93,17 +92,12 @@ def resident_serving_memory(
     angles = 4.0 * arch.max_positions * turned if arch.position == "rope" else 0.0
     slots = sequences * -(-context // BLOCK_TOKENS) * BLOCK_TOKENS
     rows = min(sequences * context, STEP_TOKENS)
-    # One row is sampled per sequence; logits of a narrow type are widened beside themselves.
-    logits = sequences * arch.vocab_size * (4.0 if dtype == "fp32" else size + 4.0)
+    logits = sequences * arch.vocab_size * 4.0  # one row is sampled per sequence
     parts = {
-        "weights": size * sum(parameter_count(arch)) + angles,
-        "packed": size * matrix_elements(arch) if dtype == "fp32" else 0.0,
+        "weights": size * _kept_elements(arch) + angles,
+        "packed": size * matrix_elements(arch),
         "kv_cache": slots * kv_bytes_per_token(arch, size),
-        "activations": (
-            _buffers(arch, rows)
-            if dtype == "fp32"
-            else _temporaries(arch, rows, sequences, context, size)
-        ),
+        "activations": _buffers(arch, rows),
         "workspace": logits,
         "process": process_bytes,
     }
@@ -117,19 +111,7 @@ def _buffers(arch: Architecture, rows: int) -> float:
     return 4.0 * rows * (2 * arch.hidden_size + 2 * query + 2 * key + inner)
 
 
-def _temporaries(arch: Architecture, rows: int, sequences: int, context: int, size: float) -> float:
-    """Return the most bytes that the forward of one layer needs at once.
-
-    Beside the residual stream that is the MLP, a prompt chunk's attention, or a batch of decoding
-    rows. Attention reads the pool through a gathered copy that is laid out anew, so keys and values
-    of the contexts exist twice for a moment.
-    """
-    query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
-    stream = 3 * size * rows * arch.hidden_size
-    mlp = size * rows * (4 if arch.is_gated else 2) * arch.intermediate_size
-    # Queries and keys are turned out of place: the product, the exchanged halves, the result.
-    projected = size * rows * (2 * query + 2 * key + 3 * (query + key))
-    gathered = 2 * 2 * size * key * context
-    # The mask is boolean, and once more in the type of the scores.
-    chunk = projected + gathered + rows * context * (1 + size)
-    return stream + max(mlp, chunk, sequences * gathered)
+def _kept_elements(arch: Architecture) -> float:
+    """Count what no kernel has a packed copy of; a tied table is packed once more for the head."""
+    tied = arch.vocab_size * arch.hidden_size if arch.tied_embeddings else 0
+    return sum(parameter_count(arch)) - matrix_elements(arch) + tied

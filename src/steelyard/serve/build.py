@@ -15,7 +15,7 @@ from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import VTC
 from steelyard.serve.sparse.serving import bounded_engine
 
-__all__ = ["engine_config", "make_engine"]
+__all__ = ["engine_config", "load_model", "make_engine"]
 
 
 def make_engine(
@@ -42,8 +42,7 @@ def make_engine(
         BackendError: native kernels are asked for and cannot be had.
         DataError: the folder holds no model.
     """
-    longest = options.max_model_len or None
-    decoder = checkpoint.load(model, max_positions=longest) if isinstance(model, Path) else model
+    decoder = load_model(model, options) if isinstance(model, Path) else model
     weights = options.client_weights
     make_policy = (lambda: VTC(weights=weights)) if weights else None
     if options.cache != "full":
@@ -58,8 +57,42 @@ def make_engine(
         sampler=Sampler(grammars),
         kv_dtype=None if options.kv_dtype == "model" else getattr(torch, options.kv_dtype),
         native=options.native,
+        weights=options.weights,
         swap_folder=options.swap_folder,
         make_policy=make_policy,
+    )
+
+
+def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False) -> Transformer:
+    """Load a model in the type that an engine of it needs.
+
+    Args:
+        folder: folder of a model.
+        options: kind of engine; "auto" weights stay in bfloat16 where the folder stores it and the
+            processor multiplies it: elsewhere prompts would take longer than in float32.
+        is_checked: whether the caller has compared the hashes of the folder already.
+
+    Returns:
+        The model: as stored, in float32 or bfloat16, else converted to float32. What is stored is
+        mapped from the file, so that an engine can let go of what it packs.
+
+    Raises:
+        DataError: the folder holds no model.
+        ConfigError: the model has a trait that cannot be built.
+    """
+    plain = options.weights == "fp32" or options.cache != "full"
+    if options.weights == "auto" and not torch.cpu._is_avx512_bf16_supported():
+        plain = True
+    model = checkpoint.load(
+        folder,
+        dtype=torch.float32 if plain else None,
+        max_positions=options.max_model_len or None,
+        is_checked=is_checked,
+    )
+    return (
+        model
+        if model.embedding.weight.dtype in (torch.float32, torch.bfloat16)
+        else (model.float())
     )
 
 

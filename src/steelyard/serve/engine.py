@@ -103,6 +103,7 @@ class LLM:
         sampler: Sampler | None = None,
         kv_dtype: torch.dtype | None = None,
         native: bool | None = None,
+        weights: str = "auto",
         swap_folder: Path | None = None,
         make_policy: Callable[[], OrderPolicy] | None = None,
         runner: EngineRunner | None = None,
@@ -114,12 +115,15 @@ class LLM:
             config: limits; derived from the model by default.
             end_tokens: token ids that end any output unless its request ignores them.
             clock: time as requests see it; the machine's by default.
-            compiled: packed weights and compiled kernels; by default for float32 on the CPU.
+            compiled: packed weights and compiled kernels; by default for float32 and bfloat16 on
+                the CPU.
             asynchronous: plan each step while the one before runs; outputs are the same.
             sampler: chooses tokens; one without grammars by default.
             kv_dtype: type of keys and values; the model's by default.
             native: run steps in C++ kernels, or not; by default where they can be compiled and
                 prove faster.
+            weights: type in which the linear layers are computed, "fp32", "bf16", "int8" or "int4";
+                "auto" takes that of the model.
             swap_folder: folder of the file that keeps swapped blocks; they stay in memory by
                 default.
             make_policy: makes the order of requests; that of the config by default.
@@ -137,7 +141,13 @@ class LLM:
         self._make_policy = make_policy
         limits = config or default_config(model)
         self.runner: EngineRunner = runner or TorchRunner(
-            model, limits, compiled=compiled, sampler=sampler, kv_dtype=kv_dtype, native=native
+            model,
+            limits,
+            compiled=compiled,
+            sampler=sampler,
+            kv_dtype=kv_dtype,
+            native=native,
+            weights=weights,
         )
         self.runner.warm_up()
         self._names = 0

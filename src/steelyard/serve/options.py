@@ -6,9 +6,10 @@ from typing import Literal, get_args
 
 from steelyard.errors import ConfigError, require
 
-__all__ = ["EngineOptions", "ServeOptions"]
+__all__ = ["EngineOptions", "ServeOptions", "WeightsName"]
 
 PolicyName = Literal["fcfs", "priority", "vtc", "dlpm", "sjf"]
+WeightsName = Literal["auto", "fp32", "bf16", "int8", "int4"]
 CacheName = Literal["full", "window", "sinks", "h2o", "topk", "adaptive"]
 
 
@@ -38,6 +39,10 @@ class EngineOptions:
         group_blocks: Blocks a request first takes as one run with "block-group"; 0 chooses by the
             pool's size.
         kv_dtype: Number type of keys and values; "model" keeps that of the weights.
+        weights: Number type in which the layers are computed. "auto" takes what the folder stores:
+            bf16 where it is and the processor multiplies it, else fp32. "int8" has a scale per
+            output and rounds activations to bytes, token by token; "int4" has a scale per 32
+            weights.
         native: Run steps in C++ kernels, or never; left out, where they can be compiled and proved
             faster on processors of the kind.
         asynchronous: Plan each step while the one before runs; outputs are the same.
@@ -65,6 +70,7 @@ class EngineOptions:
     allocator: Literal["paged", "block-group"] = "paged"
     group_blocks: int = 0
     kv_dtype: Literal["model", "float32", "bfloat16"] = "model"
+    weights: WeightsName = "auto"
     native: bool | None = None
     asynchronous: bool = False
     cache: CacheName = "full"
@@ -89,6 +95,7 @@ class EngineOptions:
             update_every=(self.update_every >= 0, "at least 0"),
             host_tier_bytes=(self.host_tier_bytes >= 0, "at least 0"),
             group_blocks=(self.group_blocks >= 0, "at least 0"),
+            weights=(self.weights in get_args(WeightsName), ", ".join(get_args(WeightsName))),
             cache=(self.cache in get_args(CacheName), ", ".join(get_args(CacheName))),
             cache_tokens=(self.cache_tokens >= 0, "at least 0"),
             threads=(self.threads >= 0, "at least 0"),
@@ -114,6 +121,7 @@ class EngineOptions:
             ("--allocator block-group", self.allocator != "paged", not bounded, "--cache full"),
             ("--kv-dtype", self.kv_dtype != "model", not bounded, "--cache full"),
             ("--native", self.native, not bounded, "--cache full"),
+            ("--weights", self.weights not in ("auto", "fp32"), not bounded, "--cache full"),
             ("--cache-controller", self.cache_controller, adaptive, "--cache adaptive"),
             ("--cache adaptive", adaptive, self.cache_controller, "--cache-controller"),
         )

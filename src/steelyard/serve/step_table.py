@@ -251,10 +251,12 @@ class StepTable:
 
 def _kinds(llm: LLM) -> dict[str, str]:
     """Name the types and the kernel of an engine."""
-    weights, cache = (
+    stored, cache = (
         str(item.dtype).removeprefix("torch.")
         for item in (next(llm.model.parameters()), llm.runner.kv)
     )
+    # Tables of before there were types name float32 as PyTorch does.
+    weights = stored if llm.runner.weights in (None, "fp32") else llm.runner.weights
     return {"dtype": weights, "kv_dtype": cache, "kernel": llm.runner.kernel}
 
 

@@ -21,6 +21,7 @@ class EngineRunner(ABC):
     Attributes:
         kernel: name of what runs a step.
         kernel_note: why it is not a faster one; empty when there is none.
+        weights: number type in which linear layers are computed; None for the model's own.
         sampler: turns logits into tokens, and refuses requests it cannot sample for.
 
     Source: Zhu et al. 2024 (NanoFlow, arXiv 2408.12757), section 4.2 (asynchronous scheduling).
@@ -28,6 +29,7 @@ class EngineRunner(ABC):
 
     kernel: str
     kernel_note: str = ""
+    weights: str | None = None
 
     def __init__(self, sampler: Sampler) -> None:
         """Start without a thread; the first launch makes one."""

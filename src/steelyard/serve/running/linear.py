@@ -1,109 +1,153 @@
-"""Linear layers for few rows: a copy of the weights laid out as oneDNN's kernels read them."""
+"""Linear layers through PyTorch's own packed products: the path without a compiler."""
 
-import copy
-from typing import cast
+from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from steelyard.nn.layer import DecoderLayer
-from steelyard.nn.transformer import Transformer
+from steelyard.errors import BackendError
+from steelyard.nn.numerics.int4 import quantize_int4
+from steelyard.nn.numerics.int8 import quantize_int8
+from steelyard.serve.running.weights import INT4_GROUP, ComputedIn
 
-__all__ = ["PackedLinear", "can_pack", "packed_model"]
+__all__ = ["PackedLinear", "can_pack"]
 
 _ROWS = 64
-"""Rows the layout is chosen for; a decoding batch."""
+"""Rows the layout of oneDNN is chosen for; a decoding batch."""
+_FEW = 16
+"""Rows up to which PyTorch's products of bytes and nibbles are faster than widening the weights."""
+_OUTPUTS = 64
+"""Columns that they take at once."""
+
+Product = Callable[[Tensor], Tensor]
 
 
-def can_pack(weight: Tensor) -> bool:
-    """Whether this PyTorch packs such a weight: float32 on a CPU, with oneDNN."""
-    if (
-        weight.device.type != "cpu"
-        or weight.dtype != torch.float32
-        or not torch.backends.mkldnn.is_available()
-    ):
+@cache
+def can_pack(kind: ComputedIn) -> bool:
+    """Whether this PyTorch has products of a type; a small one is tried.
+
+    Args:
+        kind: type of the weights.
+
+    Returns:
+        True where it ran.
+    """
+    if kind in ("fp32", "bf16") and not torch.backends.mkldnn.is_available():
         return False
     try:
-        torch.ops.mkldnn._linear_pointwise(
-            torch.zeros(1, 16), _pack(torch.zeros(16, 16)), None, "none", [], ""
-        )
+        _product(torch.zeros(64, 64), None, kind)[0](torch.zeros(1, 64))
     except (AttributeError, RuntimeError):
         return False
     return True
 
 
-def _pack(weight: Tensor) -> Tensor:
-    """Lay a weight out; the operators are PyTorch's own and may go, hence the trial above."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
-
-
 class PackedLinear(nn.Module):
-    """A linear map over packed weights.
+    """A linear map over packed weights, of float32 rows.
 
-    On two cores 1.5 to 3 times faster than `F.linear` for 8 to 64 rows, and equal beyond 512.
+    In float32, on two cores 1.5 to 3 times faster than `F.linear` for 8 to 64 rows, and equal
+    beyond 512. With "bf16" rows are rounded too, with "int8" and "int4" likewise.
 
     Attributes:
-        packed: the copy, as many bytes as the weight.
-        bias: [N], or None.
+        num_bytes: bytes of the copy.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, kind: ComputedIn = "fp32"):
         """Copy a weight.
 
         Args:
-            weight: float32 [N, K] for which `can_pack` holds.
+            weight: float32 or bfloat16 [N, K] on the CPU; K a multiple of 8.
             bias: [N], or None.
+            kind: type of the product, one that `can_pack`.
         """
         super().__init__()
-        self.packed = _pack(weight.detach())
-        self.bias = None if bias is None else bias.detach()
+        # Kept out of the module's own parameters: they are never trained, moved or saved.
+        wide = None if bias is None else bias.detach().float()
+        self._product, self.num_bytes = _product(weight.detach(), wide, kind)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return [..., N] of rows [..., K]."""
-        return torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
+        """Return [..., N] of rows [..., K], float32."""
+        return self._product(rows.float())
 
 
-class _PackedTransformer(Transformer):
-    """A transformer whose head is packed too."""
-
-    packed_head: PackedLinear
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Return logits [..., V] of hidden states [..., C]."""
-        return self.finish(self.packed_head(hidden))
+def _product(weight: Tensor, bias: Tensor | None, kind: ComputedIn) -> tuple[Product, int]:
+    """Return a product with a weight, and the bytes that it holds."""
+    if kind in ("fp32", "bf16"):
+        return _onednn(weight, bias, torch.float32 if kind == "fp32" else torch.bfloat16)
+    return (_bytes if kind == "int8" else _nibbles)(weight, bias)
 
 
-def packed_model(model: Transformer) -> Transformer:
-    """Return a model that shares everything with another but its linear layers, which are packed.
+def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Product, int]:
+    """Lay a weight out for oneDNN; the operators are PyTorch's own and may go."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), _ROWS)
+    narrow = None if bias is None else bias.to(dtype)
 
-    Later changes of weights do not reach it.
+    def product(rows: Tensor) -> Tensor:
+        found = torch.ops.mkldnn._linear_pointwise(rows.to(dtype), packed, narrow, "none", [], "")
+        return found.float()
+
+    return product, weight.numel() * dtype.itemsize
+
+
+def _bytes(weight: Tensor, bias: Tensor | None) -> tuple[Product, int]:
+    """Keep a weight in bytes."""
+    record = quantize_int8(_filled_up(weight))
+    codes, scales = record.codes.contiguous(), record.scales.to(torch.bfloat16)
+
+    def few(rows: Tensor) -> Tensor:
+        return torch.ops.aten._weight_int8pack_mm(rows, codes, scales)
+
+    return _narrow(few, record.dequantize, len(weight), bias), record.num_bytes
+
+
+def _nibbles(weight: Tensor, bias: Tensor | None) -> tuple[Product, int]:
+    """Keep a weight in nibbles."""
+    record = quantize_int4(_filled_up(weight), group=INT4_GROUP)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(record.codes().int(), 1)
+    # Scale and what is added to a group: (code - 8) * scale + 0.
+    scales = record.scales.to(torch.bfloat16).T.contiguous()
+    pairs = torch.stack((scales, torch.zeros_like(scales)), dim=-1)
+
+    def few(rows: Tensor) -> Tensor:
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, INT4_GROUP, pairs)
+
+    product = _narrow(few, record.dequantize, len(weight), bias)
+    return product, record.num_bytes + pairs.nbytes
+
+
+def _filled_up(weight: Tensor) -> Tensor:
+    """Widen a weight with zeros to what the operators take; with other sizes they read beyond."""
+    outputs, inputs = weight.shape
+    return F.pad(weight, (0, -inputs % INT4_GROUP, 0, -outputs % _OUTPUTS))
+
+
+def _narrow(
+    few: Product, widened: Callable[[], Tensor], outputs: int, bias: Tensor | None
+) -> Product:
+    """Run few rows in an operator for bfloat16 rows, and many over widened weights."""
+
+    def product(rows: Tensor) -> Tensor:
+        flat = rows.flatten(0, -2).to(torch.bfloat16)
+        flat = F.pad(flat, (0, -flat.shape[1] % INT4_GROUP))
+        found = few(flat) if len(flat) <= _FEW else F.linear(flat, widened().to(torch.bfloat16))
+        whole = found[:, :outputs].float().unflatten(0, rows.shape[:-1])
+        return whole if bias is None else whole + bias
+
+    return product
+
+
+def require_packing(kind: ComputedIn) -> None:
+    """Refuse a type that this PyTorch has no products of.
 
     Args:
-        model: float32 on a CPU, `can_pack`.
+        kind: type of the weights.
 
-    Returns:
-        For inference only; its copy takes as many bytes as the linear layers and the head.
+    Raises:
+        BackendError: there is none.
     """
-    twin = cast(_PackedTransformer, _shallow(model))
-    twin.__class__ = _PackedTransformer
-    twin.layers = nn.ModuleList(_packed_layer(cast(DecoderLayer, layer)) for layer in model.layers)
-    twin.packed_head = PackedLinear(
-        model.embedding.weight if model.output is None else model.output.weight
-    )
-    return twin
-
-
-def _packed_layer(layer: DecoderLayer) -> nn.Module:
-    """Pack a layer's linear maps; norms are shared."""
-    twin = _shallow(layer)
-    for name, part in layer.named_children():
-        if isinstance(part, nn.Linear):
-            setattr(twin, name, PackedLinear(part.weight, part.bias))
-    return twin
-
-
-def _shallow(module: nn.Module) -> nn.Module:
-    """Copy a module so that replacing a part leaves the original alone."""
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    return twin
+    if not can_pack(kind):
+        raise BackendError(
+            f"this PyTorch has no products with {kind} weights on this processor",
+            hint="install g++ for the native kernels, or serve with --weights fp32",
+        )

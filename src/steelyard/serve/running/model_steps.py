@@ -14,8 +14,9 @@ from steelyard.nn.traits import attention_traits
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.attention import StepAttention
 from steelyard.serve.running.gpu_attention import GPUStepAttention, gpu_kernel_fits
-from steelyard.serve.running.linear import can_pack, packed_model
+from steelyard.serve.running.packed_model import packed_model
 from steelyard.serve.running.pool import KVPool
+from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
 
 __all__ = ["ModelSteps"]
@@ -29,16 +30,26 @@ class ModelSteps:
     """
 
     def __init__(
-        self, model: Transformer, pool: KVPool, *, compiled: bool, helpers: Executor | None = None
+        self,
+        model: Transformer,
+        pool: KVPool,
+        *,
+        compiled: bool,
+        helpers: Executor | None = None,
+        weights: ComputedIn = "fp32",
     ) -> None:
         """Pack the weights if `compiled`.
 
         Args:
             model: in evaluation mode.
             pool: keys and values.
-            compiled: use packed linear layers and the numba kernel (float32 on the CPU); later
-                changes of weights are not seen.
+            compiled: use packed linear layers and the numba kernel (on the CPU); later changes of
+                weights are not seen.
             helpers: threads that share the numba kernel's rows.
+            weights: type of the packed products.
+
+        Raises:
+            BackendError: this PyTorch has no products of the type.
         """
         self._pool = pool
         self._compiled = compiled
@@ -47,19 +58,9 @@ class ModelSteps:
         # The Triton kernel has neither windows nor caps.
         self._on_gpu = gpu_kernel_fits(pool) and not attention_traits(arch, arch.max_positions)
         self._group = arch.num_heads // arch.num_kv_heads
-        weight = model.embedding.weight
-        packs = compiled and can_pack(weight)
-        self._model = packed_model(model) if packs else model
-        linear = sum(
-            item.numel()
-            for name, item in model.named_parameters()
-            if item.ndim > 1 and "embedding" not in name
-        )
-        self.packed_bytes = (
-            (linear + (weight.numel() if model.output is None else 0)) * weight.element_size()
-            if packs
-            else 0
-        )
+        self._model, self.packed_bytes = model, 0
+        if compiled:
+            self._model, self.packed_bytes = packed_model(model, weights)
 
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
         """Run a step.

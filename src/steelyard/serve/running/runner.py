@@ -14,11 +14,14 @@ from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.running.weights import chosen_weights
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["TorchRunner"]
+
+_OWN_FORWARD = {torch.float32: ("fp32",), torch.bfloat16: ("bf16",)}
 
 
 class _Steps(Protocol):
@@ -44,6 +47,8 @@ class TorchRunner(EngineRunner):
         kernel: what runs a step: "native" (C++ compiled on this machine), "numba", or "torch" (the
             model's own forward).
         kernel_note: why it is not "native"; empty when it is.
+        weights: type in which the linear layers are computed; None for the model's own forward in
+            a type of its own.
     """
 
     def __init__(
@@ -55,13 +60,15 @@ class TorchRunner(EngineRunner):
         sampler: Sampler | None = None,
         kv_dtype: torch.dtype | None = None,
         native: bool | None = None,
+        weights: str = "auto",
     ) -> None:
         """Allocate the pool on the model's device.
 
         Args:
             model: a decoder.
             config: pool and batch limits.
-            compiled: use packed weights and compiled kernels; by default for float32 on the CPU.
+            compiled: use packed weights and compiled kernels; by default for float32 and bfloat16
+                on the CPU.
                 Packing copies the weights once, so later changes of the model's weights do not
                 reach the runner.
             sampler: chooses tokens; one without grammars by default.
@@ -70,6 +77,8 @@ class TorchRunner(EngineRunner):
             native: use the C++ kernels, or with False the numba ones; by default where a compiler
                 is found and the processor is of a kind on which they proved faster.
                 `STEELYARD_NATIVE=0` in the environment stands for False.
+            weights: type in which the linear layers are computed: "fp32", "bf16", "int8" or
+                "int4"; "auto" takes that of the model.
 
         Raises:
             BackendError: `native` is asked for and cannot be had.
@@ -79,7 +88,8 @@ class TorchRunner(EngineRunner):
         """
         super().__init__(sampler or Sampler())
         weight = next(model.parameters())
-        self.compiled = _refuse(model, config, compiled, kv_dtype)
+        self.weights = chosen_weights(model, weights)
+        self.compiled = _refuse(model, config, compiled, kv_dtype, self.weights)
         self.model = model.eval()
         self.config = config
         self.pool = KVPool(
@@ -140,12 +150,18 @@ class TorchRunner(EngineRunner):
         helpers = None
         if self.compiled and threads > 1:
             helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="decode")
-        steps = ModelSteps(self.model, self.pool, compiled=self.compiled, helpers=helpers)
+        steps = ModelSteps(
+            self.model,
+            self.pool,
+            compiled=self.compiled,
+            helpers=helpers,
+            weights=self.weights or "fp32",
+        )
         return ("numba" if self.compiled else "torch"), note, steps
 
     def _native_steps(self, native: bool | None) -> tuple[_Steps | None, str]:
         """Return the native kernels, or None and the reason."""
-        if not self.compiled:
+        if not self.compiled or self.weights is None:
             return None, "not compiled: the model's own forward runs"
         if native is False or (native is None and switched_off()):
             return None, "switched off"
@@ -165,8 +181,14 @@ class TorchRunner(EngineRunner):
             if note:
                 return None, note
             sampling = draws.NativeSampling()
-            rows = self.config.token_budget
-            made = steps.NativeSteps(self.model, self.pool, kernels, rows=rows, threads=threads)
+            made = steps.NativeSteps(
+                self.model,
+                self.pool,
+                kernels,
+                rows=self.config.token_budget,
+                threads=threads,
+                weights=self.weights,
+            )
             self.sampler.kernels = sampling
             return made, ""
         except (BackendError, CapacityError) as error:
@@ -174,7 +196,11 @@ class TorchRunner(EngineRunner):
 
 
 def _refuse(
-    model: Transformer, config: SchedulerConfig, compiled: bool | None, kv_dtype: torch.dtype | None
+    model: Transformer,
+    config: SchedulerConfig,
+    compiled: bool | None,
+    kv_dtype: torch.dtype | None,
+    weights: str | None,
 ) -> bool:
     """Refuse what does not fit together, and return whether compiled kernels run."""
     arch = model.architecture
@@ -185,18 +211,23 @@ def _refuse(
             f"positions of {arch.name}"
         )
         raise ConfigError(message, hint="lower max_model_len")
-    fits = weight.device.type == "cpu" and weight.dtype == torch.float32
-    if compiled and not fits:
+    if compiled and weights is None:
         raise ConfigError(
-            f"the compiled kernel takes float32 on the CPU, not {weight.dtype} on {weight.device}",
+            f"the compiled kernel takes float32 or bfloat16 on the CPU, not {weight.dtype} on "
+            f"{weight.device}",
             hint="compiled=False",
+        )
+    if compiled is False and weights not in (None, *_OWN_FORWARD.get(weight.dtype, ())):
+        raise ConfigError(
+            f"the model's own forward computes in {weight.dtype}, not in {weights}",
+            hint="leave compiled out",
         )
     if kv_dtype not in (None, torch.float32, torch.bfloat16, weight.dtype):
         raise ConfigError(
             f"kv_dtype is {kv_dtype}, but must be float32, bfloat16 or the model's {weight.dtype}",
             hint="leave it out",
         )
-    return fits if compiled is None else compiled
+    return weights is not None if compiled is None else compiled
 
 
 def _one_token_plan(num_decodes: int) -> StepPlan:

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.nn.transformer import Transformer
-from steelyard.serve.running.linear import can_pack, packed_model
+from steelyard.serve.running.packed_model import packed_model
 from steelyard.serve.running.pool import lazy_zeros
+from steelyard.serve.running.weights import chosen_weights
 from steelyard.serve.sparse.attention import SlabAttention
 from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.labels import refuse_limited_attention
@@ -89,7 +90,8 @@ class SparseDecoder:
         _refuse(model, policy, max_length, controller)
         arch = model.architecture
         self.model = model.eval()
-        self._packed = packed_model(model) if can_pack(next(model.parameters())) else model
+        is_plain = chosen_weights(model, "auto") == "fp32"
+        self._packed = packed_model(model, "fp32")[0] if is_plain else model
         self.chunk = _chunk_of(policy, chunk)
         self.table = SlotTable(policy, num_requests, max_length, chunk=self.chunk)
         self.tokens = np.zeros((num_requests, max_length), dtype=np.int64)

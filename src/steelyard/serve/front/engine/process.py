@@ -72,14 +72,12 @@ def _make(channel: Channel) -> tuple[LLM, StartStages]:
     _pin(options)
     if options.threads or options.cores:
         torch.set_num_threads(options.threads or len(options.cores))
-    from steelyard.nn import checkpoint
-    from steelyard.serve.build import make_engine
+    from steelyard.serve.build import load_model, make_engine
     from steelyard.serve.front.text import TextCodec
 
     stages.end("import steelyard")
     folder = Path(start.model)
-    longest = options.max_model_len or None
-    model = checkpoint.load(folder, max_positions=longest, is_checked=True)
+    model = load_model(folder, options, is_checked=True)
     stages.end("weights")
     codec = TextCodec.load(folder)
     grammars = _grammars(codec, model.architecture.vocab_size)
@@ -137,6 +135,7 @@ def _describe(llm: LLM, stages: dict[str, float]) -> Ready:
         stages=stages,
         kernel=llm.runner.kernel,
         kernel_note=llm.runner.kernel_note,
+        weights=llm.runner.weights or "",
     )
 
 

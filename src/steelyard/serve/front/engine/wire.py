@@ -105,6 +105,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
         stages: seconds of its start by stage, in order.
         kernel: name of what runs a step.
         kernel_note: why it is not a faster one; empty when there is none.
+        weights: number type in which its linear layers are computed.
     """
 
     vocab_size: int
@@ -115,6 +116,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     stages: dict[str, float] = {}
     kernel: str = ""
     kernel_note: str = ""
+    weights: str = ""
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

@@ -164,11 +164,17 @@ class GatewayApp:
         elif path == "/docs":
             await exchange.send_json(200, docs_page(), headers=page_headers(), kind=HTML)
         elif path == "/version":
-            await exchange.send_json(200, msgspec.json.encode({"version": __version__}))
+            await exchange.send_json(200, self._version())
         elif path == "/openapi.json":
             await exchange.send_json(200, schema())
         else:
             await exchange.send_json(200, self._models(path.removeprefix("/v1/models").lstrip("/")))
+
+    def _version(self) -> bytes:
+        """Return the version, and how the engine computes while there is one."""
+        ready = self._dispatcher.ready
+        engine = {"kernel": ready.kernel, "weights": ready.weights} if ready else {}
+        return msgspec.json.encode({"version": __version__} | engine)
 
     def _models(self, name: str) -> bytes:
         """Return the list of models, or one of them."""

@@ -141,6 +141,7 @@ class _Gateway:
             host = self.options.host
             url = f"http://{f'[{host}]' if ':' in host else host}:{address.getsockname()[1]}"
             print(f"serving on {url}", flush=True)
+            print(self._manner(), flush=True)
             print(f"  open it in a browser to try the model, or: steelyard chat {url}", flush=True)
             ready = self.dispatcher.ready
             if ready is not None and ready.kernel_note:
@@ -150,6 +151,15 @@ class _Gateway:
         await self._drain()
         server.should_exit = True
         await serving
+
+    def _manner(self) -> str:
+        """Say how the engine computes."""
+        ready = self.dispatcher.ready
+        if ready is None:
+            return "  the engine is being replaced"
+        return f"  in {ready.kernel} kernels" + (
+            f", with {ready.weights} weights" if ready.weights else ""
+        )
 
     async def _drain(self) -> None:
         """Take nothing new and wait for what is in flight, as long as the options say."""

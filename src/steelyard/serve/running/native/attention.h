@@ -4,6 +4,7 @@
 // Contexts are cut at fixed places, so a row's result depends on that row alone.
 #pragma once
 
+#include "norms.h"
 #include "products.h"
 
 // Tokens of a piece of a decoding context: few long contexts still occupy all threads. A constant,

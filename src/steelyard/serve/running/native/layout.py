@@ -8,39 +8,32 @@ from torch import Tensor, nn
 
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.transformer import Transformer
+from steelyard.serve.running.native.packing import (
+    Arena,
+    LinearMap,
+    PackedWeight,
+    arena_bytes,
+)
+from steelyard.serve.running.pages import let_go
 from steelyard.serve.running.pool import KVPool
+from steelyard.serve.running.weights import ComputedIn, head_type
 
-__all__ = ["PANEL", "LinearMap", "ModelLayout", "StepLayout", "fits", "padded"]
-
-PANEL = 16
-"""Columns of a packed panel, as in products.h; rows of buffers are padded to it."""
-
-
-def padded(width: int) -> int:
-    """Round up to whole panels."""
-    return -(-width // PANEL) * PANEL
+__all__ = ["ModelLayout", "StepLayout", "fits"]
 
 
 def fits(model: Transformer) -> bool:
-    """Whether the kernels take a model: float32 on a CPU, widths in multiples of 8."""
+    """Whether the kernels take a model's widths: multiples of 8, at most 65,536.
+
+    Sums of products of bytes stay within 32 bits up to there.
+    """
     arch = model.architecture
-    weight = model.embedding.weight
-    widths = (arch.hidden_size, arch.head_dim, arch.intermediate_size)
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.float32
-        and all(width % 8 == 0 for width in widths)
-    )
-
-
-class LinearMap(Structure):
-    """`Linear` of products.h."""
-
-    _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("inputs", c_int64))
+    attention = arch.num_heads * arch.head_dim
+    widths = (arch.hidden_size, arch.head_dim, arch.intermediate_size, attention)
+    return all(width % 8 == 0 and width <= 1 << 16 for width in widths)
 
 
 class _Norm(Structure):
-    """`Norm` of products.h."""
+    """`Norm` of norms.h."""
 
     _fields_ = (("gain", c_void_p), ("bias", c_void_p))
 
@@ -73,7 +66,10 @@ class _Model(Structure):
     """`Model` of step.cpp."""
 
     _fields_ = (
-        *((name, c_int64) for name in (*_MODEL_SIZES, "gated", "rectified", "narrow")),
+        *(
+            (name, c_int64)
+            for name in (*_MODEL_SIZES, "gated", "rectified", "narrow", "narrow_table")
+        ),
         ("epsilon", c_float),
         ("head_epsilon", c_float),
         ("layers", POINTER(_Layer)),
@@ -85,7 +81,7 @@ class _Model(Structure):
 
 _STEP_SIZES = ("rows", "decodes", "sequences", "table_row", "picked")
 _STEP_INDICES = ("tokens", "positions", "slots", "starts", "contexts", "tables", "picks")
-_STEP_BUFFERS = ("hidden", "normed", "qkv", "attended", "up", "logits")
+_STEP_BUFFERS = ("hidden", "normed", "qkv", "attended", "up", "logits", "tiles")
 
 
 class StepLayout(Structure):
@@ -105,18 +101,28 @@ class ModelLayout:
         packed_bytes: bytes of the packed copies.
     """
 
-    def __init__(self, model: Transformer, pool: KVPool, library: ctypes.CDLL) -> None:
+    def __init__(
+        self, model: Transformer, pool: KVPool, library: ctypes.CDLL, weights: ComputedIn
+    ) -> None:
         """Pack the weights; later changes of them do not reach the copies.
 
         Args:
-            model: one that `fits`.
+            model: one that `fits`, in float32 or bfloat16 on the CPU; pages of a mapped file that
+                were packed are let go.
             pool: keys and values, float32 or bfloat16.
             library: the kernels.
+            weights: type of the products.
+
+        Raises:
+            ConfigError: a weight cannot be rounded to the type.
+            CapacityError: there is no memory for the packed weights.
         """
         arch = model.architecture
         self.packed_bytes = 0
         self._library = library
-        self._kept: list[Tensor] = []  # the structures hold addresses only
+        self._weights: ComputedIn = weights
+        self._arena = Arena(_arena_size(model, library, weights))
+        self._kept: list[Tensor | PackedWeight] = []  # the structures hold addresses only
         self._layers = (_Layer * arch.num_layers)(
             *[self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
         )
@@ -130,15 +136,18 @@ class ModelLayout:
             arch.vocab_size,
         )
         counts = *sizes, pool.kv.shape[4], pool.kv.shape[2], arch.position_offset
-        forms = arch.mlp == "swiglu", arch.mlp == "relu", pool.kv.dtype == torch.bfloat16
+        table = model.embedding.weight
+        narrow = pool.kv.dtype == torch.bfloat16, table.dtype == torch.bfloat16
+        forms = arch.mlp == "swiglu", arch.mlp == "relu", *narrow
         epsilon = arch.norm_eps
         learned = None if model.position_embedding is None else model.position_embedding.weight
         tables = (None, None) if learned is not None else (model.rotary_cosines, model.rotary_sines)
         # Tied embeddings are packed once more for the head, which reads them by columns.
         head = self._linear(
-            (model.embedding if model.output is None else model.output).weight, None
+            table if model.output is None else model.output.weight, None, head_type(weights)
         )
-        places = (self._keep(item) for item in (model.embedding.weight, learned, *tables, pool.kv))
+        learned, *tables = (None if item is None else item.float() for item in (learned, *tables))
+        places = (self._keep(item) for item in (table, learned, *tables, pool.kv))
         self.value = _Model(
             *counts, *forms, epsilon, epsilon, self._layers, self._norm(model.norm), head, *places
         )
@@ -147,36 +156,41 @@ class ModelLayout:
         """Return the address of a tensor and keep it alive."""
         if tensor is None:
             return None
-        self._kept.append(tensor.detach().contiguous())
-        return self._kept[-1].data_ptr()
+        kept = tensor.detach().contiguous()
+        self._kept.append(kept)
+        return kept.data_ptr()
 
     def _norm(self, norm: nn.Module | None) -> _Norm:
-        """Point to a norm's parameters."""
+        """Point to a norm's parameters, in float32."""
         if norm is None:
             return _Norm(None, None)
-        return _Norm(self._keep(norm.weight), self._keep(getattr(norm, "bias", None)))  # pyright: ignore[reportArgumentType]
+        found = (getattr(norm, name, None) for name in ("weight", "bias"))
+        return _Norm(*[self._keep(None if item is None else item.float()) for item in found])
 
-    def _linear(self, weight: Tensor, bias: Tensor | None) -> LinearMap:
-        """Pack a weight [N, K] and pad its bias."""
-        outputs, inputs = weight.shape
-        source = weight.detach().contiguous()
-        packed = torch.empty(padded(outputs) * inputs)
-        self._library.steelyard_pack(source.data_ptr(), outputs, inputs, packed.data_ptr())
-        self.packed_bytes += packed.nbytes
-        wide = (
-            None
-            if bias is None
-            else nn.functional.pad(bias.detach(), (0, padded(outputs) - outputs))
-        )
-        return LinearMap(self._keep(packed), self._keep(wide), outputs, inputs)
+    def _linear(self, weight: Tensor, bias: Tensor | None, kind: ComputedIn) -> LinearMap:
+        """Pack a weight [N, K]."""
+        packed = PackedWeight(self._library, weight, bias, kind, arena=self._arena)
+        let_go(weight)
+        self.packed_bytes += packed.num_bytes
+        self._kept.append(packed)
+        return packed.map
 
     def _layer(self, layer: DecoderLayer) -> _Layer:
         """Describe a layer."""
         norms = [self._norm(getattr(layer, name)) for name in _NORMS]
         maps = [getattr(layer, name) for name in _LINEARS]
-        return _Layer(*norms, *[self._linear(item.weight, item.bias) for item in maps])
+        return _Layer(
+            *norms, *[self._linear(item.weight, item.bias, self._weights) for item in maps]
+        )
 
     @property
     def address(self) -> int:
         """Where the model stands."""
         return ctypes.addressof(pointer(self.value).contents)
+
+
+def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -> int:
+    """Return the bytes that all packed weights of a model take."""
+    shapes = [getattr(layer, name).weight.shape for layer in model.layers for name in _LINEARS]
+    head = arena_bytes(library, *model.embedding.weight.shape, head_type(weights))
+    return head + sum(arena_bytes(library, *shape, weights) for shape in shapes)

@@ -7,24 +7,37 @@ from pathlib import Path
 
 from steelyard.native import NativeCode, load, switched_off, typed
 
-__all__ = ["Team", "compile_ahead", "compiled_draws", "compiled_library"]
+__all__ = ["Team", "capped_products", "compile_ahead", "compiled_draws", "compiled_library"]
 
 _FOLDER = Path(__file__).parent
-_CODE = NativeCode(
-    name="kernels",
-    sources=tuple(
-        _FOLDER / name
-        for name in ("step.cpp", "attention.h", "products.h", "threads.h", "vectors.h")
-    ),
+_HEADERS = tuple(
+    _FOLDER / f"{name}.h"
+    for name in (
+        "attention",
+        "calls",
+        "lanes",
+        "linear",
+        "norms",
+        "panels",
+        "products",
+        "rows",
+        "threads",
+        "tiles",
+        "vectors",
+    )
 )
+_CODE = NativeCode(name="kernels", sources=(_FOLDER / "step.cpp", *_HEADERS))
 _DRAWS_CODE = NativeCode(name="draws", sources=(_FOLDER / "draws.cpp",))
 _SIZE = ctypes.c_int64
 _PLACE = ctypes.c_void_p
 _SIGNATURES = {
     "steelyard_team": (_SIZE,),
     "steelyard_disband": (_PLACE,),
-    "steelyard_pack": (_PLACE, _SIZE, _SIZE, _PLACE),
-    "steelyard_linear": (_PLACE, _PLACE, _SIZE, _SIZE, _PLACE, _PLACE, _SIZE, _SIZE),
+    "steelyard_level": (),
+    "steelyard_pack": (_SIZE, _PLACE, _SIZE, _SIZE, _PLACE),
+    "steelyard_packed_bytes": (_SIZE, _SIZE, _SIZE),
+    "steelyard_tile_words": (_SIZE, _SIZE),
+    "steelyard_linear": (*[_PLACE] * 2, *[_SIZE] * 2, *[_PLACE] * 2, *[_SIZE] * 2, _PLACE),
     "steelyard_decode": (*[_PLACE] * 4, _SIZE, _PLACE, _PLACE, *[_SIZE] * 6, _PLACE),
     "steelyard_run": (_PLACE, _PLACE, _PLACE),
 }
@@ -37,6 +50,13 @@ _DRAWS_SIGNATURES = {
     "steelyard_log_totals": (*_ROWS, _PLACE),
     "steelyard_tops": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE, _PLACE),
     "steelyard_forbid": (_PLACE, _SIZE, _SIZE, _PLACE, _SIZE, _PLACE),
+}
+_STEP_CALLS = ("steelyard_decode", "steelyard_run")
+_RESULTS = {
+    "steelyard_team": _PLACE,
+    "steelyard_level": _SIZE,
+    "steelyard_packed_bytes": _SIZE,
+    "steelyard_tile_words": _SIZE,
 }
 
 
@@ -64,7 +84,7 @@ def compiled_library() -> ctypes.CDLL:
     Raises:
         BackendError: there is no compiler, it failed, or the library does not load.
     """
-    return typed(load(_CODE), _SIGNATURES, {"steelyard_team": _PLACE})
+    return typed(load(_CODE), _SIGNATURES, _RESULTS)
 
 
 def compiled_draws() -> ctypes.CDLL:
@@ -90,3 +110,24 @@ def compile_ahead() -> None:
         done = [threads.submit(load, code) for code in (_CODE, _DRAWS_CODE)]
     for item in done:
         item.exception()
+
+
+def capped_products(level: int) -> ctypes.CDLL:
+    """Load the products alone, held to what a narrower processor has; for tests of that code.
+
+    Args:
+        level: STEELYARD_CAP of lanes.h: 3 all, 2 no bfloat16 products, 1 AVX2, 0 none by name.
+
+    Returns:
+        The library, as `compiled_library`, but without steps and attention.
+
+    Raises:
+        BackendError: there is no compiler, it failed, or the library does not load.
+    """
+    code = NativeCode(
+        name=f"products-{level}",
+        sources=(_FOLDER / "calls.cpp", *_HEADERS),
+        flags=(*_CODE.flags, f"-DSTEELYARD_CAP={level}"),
+    )
+    kept = {name: _SIGNATURES[name] for name in _SIGNATURES if name not in _STEP_CALLS}
+    return typed(load(code), kept, _RESULTS)

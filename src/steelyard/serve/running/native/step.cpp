@@ -1,5 +1,6 @@
-// One step of a decoder on the CPU in float32, and what the runner calls.
+// One step of a decoder on the CPU, and what the runner calls.
 #include "attention.h"
+#include "calls.h"
 
 struct Layer {
     Norm attention_norm, query_norm, key_norm, mlp_norm;  // null gains where there is none
@@ -9,13 +10,14 @@ struct Layer {
 struct Model {
     int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocab, block_size, num_blocks,
         position_offset;
-    int64_t gated, rectified, narrow;  // narrow: keys and values in bfloat16
+    int64_t gated, rectified, narrow, narrow_table;  // keys and values, and embeddings, in bfloat16
     float epsilon, head_epsilon;
     const Layer* layers;
     Norm norm;
     Linear head;
     // positions, or cosines and sines, are null
-    const float *embedding, *positions, *cosines, *sines;
+    const void* embedding;
+    const float *positions, *cosines, *sines;
     void* kv;
 };
 
@@ -23,6 +25,7 @@ struct Step {
     int64_t rows, decodes, sequences, table_row, picked;
     const int64_t *tokens, *positions, *slots, *starts, *contexts, *tables, *picks;
     float *hidden, *normed, *qkv, *attended, *up, *logits;  // rows padded to whole panels
+    int32_t* tiles;  // `tile_words` of the rows and the widest input
 };
 
 // Where a layer's keys (0) or values (1) begin.
@@ -107,7 +110,7 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
     const long qkv = padded((m.heads + 2 * m.kv_heads) * width);
     const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated ? 2 : 1));
     normalize_rows(team, s.hidden, s.rows, layer.attention_norm, m.hidden, m.epsilon, s.normed);
-    product(team, s.normed, hidden, s.rows, layer.qkv, s.qkv, qkv, false);
+    product(team, s.normed, hidden, s.rows, layer.qkv, s.qkv, qkv, false, s.tiles);
     team.loop(s.rows, 8, [&](long row) { place<T>(m, layer, index, s, row, s.qkv + row * qkv); });
     long rows = s.rows;
     const bool last = index + 1 == m.num_layers;
@@ -118,11 +121,22 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
     // After the last attention rows no longer depend on each other: those without a token are
     // dropped.
     if (last) keep(team, m, s), rows = s.picked;
-    product(team, s.attended, attended, rows, layer.out, s.hidden, hidden, true);
+    product(team, s.attended, attended, rows, layer.out, s.hidden, hidden, true, s.tiles);
     normalize_rows(team, s.hidden, rows, layer.mlp_norm, m.hidden, m.epsilon, s.normed);
-    product(team, s.normed, hidden, rows, layer.up, s.up, up, false);
+    product(team, s.normed, hidden, rows, layer.up, s.up, up, false, s.tiles);
     activate(team, m, rows, s.up, up);
-    product(team, s.up, up, rows, layer.down, s.hidden, hidden, true);
+    product(team, s.up, up, rows, layer.down, s.hidden, hidden, true, s.tiles);
+}
+
+// Puts a row's token, and its position where positions are learned, into the residual stream.
+template <class T>
+INLINE void embed(const Model& m, const T* table, const Step& s, long row) {
+    const T* token = table + s.tokens[row] * m.hidden;
+    float* out = s.hidden + row * padded(m.hidden);
+    for (long i = 0; i < m.hidden; i += 8) store(out + i, load(token + i));
+    if (!m.positions) return;
+    const float* place = m.positions + (s.positions[row] + m.position_offset) * m.hidden;
+    for (long i = 0; i < m.hidden; i += 8) store(out + i, load(out + i) + load(place + i));
 }
 
 template <class T>
@@ -135,18 +149,15 @@ static void run_model(Team& team, const Model& m, const Step& s) {
     float* parts = memory.data();
     team.run([&] {
         team.loop(s.rows, 8, [&](long row) {
-            const float* table = m.positions
-                ? m.positions + (s.positions[row] + m.position_offset) * m.hidden
-                : nullptr;
-            for (long i = 0; i < m.hidden; i++)
-                s.hidden[row * hidden + i] = m.embedding[s.tokens[row] * m.hidden + i]
-                    + (table ? table[i] : 0.0f);
+            if (m.narrow_table) embed(m, (const bf16*)m.embedding, s, row);
+            else embed(m, (const float*)m.embedding, s, row);
         });
         for (long index = 0; index < m.num_layers; index++)
             run_layer<T>(team, m, index, s, work, parts);
         if (s.picked) {
             normalize_rows(team, s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
-            product(team, s.normed, hidden, s.picked, m.head, s.logits, padded(m.vocab), false);
+            product(team, s.normed, hidden, s.picked, m.head, s.logits, padded(m.vocab), false,
+                s.tiles);
         }
     });
 }
@@ -166,36 +177,6 @@ static void decode_pool(Team& team, const float* query, const T* keys, const T* 
 }
 
 extern "C" {
-
-// Floats that `steelyard_pack` writes.
-int64_t steelyard_packed_size(int64_t outputs, int64_t inputs) { return padded(outputs) * inputs; }
-
-// Lays a weight [outputs, inputs] out as the products read it: by depth, by panel, by inner index,
-// 16 columns side by side.
-void steelyard_pack(const float* weight, int64_t outputs, int64_t inputs, float* packed) {
-    const long panels = padded(outputs) / PANEL;
-    for (long panel = 0; panel < panels; panel++)
-        for (long p = 0; p < inputs; p++) {
-            const long start = p / DEPTH * DEPTH, depth = std::min(DEPTH, (long)inputs - start);
-            float* to = packed + start * panels * PANEL + panel * depth * PANEL
-                + (p - start) * PANEL;
-            for (long i = 0; i < PANEL; i++)
-                to[i] = panel * PANEL + i < outputs
-                    ? weight[(panel * PANEL + i) * inputs + p]
-                    : 0.0f;
-        }
-}
-
-// Threads that the calls below share; one call at a time.
-void* steelyard_team(int64_t threads) { return new Team((int)threads); }
-void steelyard_disband(void* team) { delete (Team*)team; }
-
-void steelyard_linear(void* team, const float* x, int64_t x_row, int64_t rows, const Linear* map,
-    float* out, int64_t out_row, int64_t add) {
-    ((Team*)team)->run([&] {
-        product(*(Team*)team, x, x_row, rows, *map, out, out_row, add != 0);
-    });
-}
 
 void steelyard_decode(void* team, const float* query, const void* keys, const void* values,
     int64_t narrow, const int64_t* tables, const int64_t* contexts, int64_t rows, int64_t heads,

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from steelyard.nn.transformer import Transformer
-from steelyard.serve.running.native.layout import ModelLayout, StepLayout, padded
+from steelyard.serve.running.native.layout import ModelLayout, StepLayout
 from steelyard.serve.running.native.library import Team
+from steelyard.serve.running.native.packing import padded
 from steelyard.serve.running.pool import KVPool
+from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
 
 __all__ = ["NativeSteps"]
@@ -26,7 +28,14 @@ class NativeSteps:
     """
 
     def __init__(
-        self, model: Transformer, pool: KVPool, library: ctypes.CDLL, *, rows: int, threads: int
+        self,
+        model: Transformer,
+        pool: KVPool,
+        library: ctypes.CDLL,
+        *,
+        rows: int,
+        threads: int,
+        weights: ComputedIn = "fp32",
     ) -> None:
         """Pack the weights and make buffers.
 
@@ -36,10 +45,14 @@ class NativeSteps:
             library: the kernels.
             rows: tokens of the largest step expected.
             threads: number of threads that share a step.
+            weights: type of the products.
+
+        Raises:
+            ConfigError: a weight cannot be rounded to the type.
         """
         arch = model.architecture
         self._library = library
-        self._layout = ModelLayout(model, pool, library)
+        self._layout = ModelLayout(model, pool, library, weights)
         self.packed_bytes = self._layout.packed_bytes
         self._vocab = arch.vocab_size
         self._team = Team(library, threads)
@@ -52,11 +65,15 @@ class NativeSteps:
             heads,
             inner,
         )
+        self._widest = max(arch.hidden_size, heads, arch.intermediate_size)
         self._buffers = self._rows_of(rows)
         self._logits = torch.empty(1, padded(arch.vocab_size))
 
     def _rows_of(self, rows: int) -> list[Tensor]:
         """Make buffers for a number of rows."""
+        self._tiles = torch.empty(
+            self._library.steelyard_tile_words(rows, self._widest), dtype=torch.int32
+        )
         return [torch.empty(rows, padded(width)) for width in self._widths]
 
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
@@ -93,7 +110,7 @@ class NativeSteps:
             plan.block_tables.shape[1],
             len(picks),
         )
-        buffers = [item.data_ptr() for item in (*self._buffers, self._logits)]
+        buffers = [item.data_ptr() for item in (*self._buffers, self._logits, self._tiles)]
         step = StepLayout(*sizes, *[item.ctypes.data for item in kept], *buffers)
         self._library.steelyard_run(
             self._team.address, self._layout.address, ctypes.addressof(step)

@@ -1,0 +1,2 @@
+// The products alone, as they are compiled for narrower processors.
+#include "calls.h"

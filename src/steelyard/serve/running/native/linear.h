@@ -1,0 +1,76 @@
+// A packed weight matrix: what it holds, and how its bytes lie.
+//
+// A line of 64 bytes has 16 columns side by side, each with as many weights that follow each other
+// along the inner axis as fill 32 bits: 1 float32, 2 bfloat16, 4 bytes or 8 nibbles. The lines of a
+// panel follow each other, and so do panels; kinds whose sums are kept in float32 are cut into
+// pieces of DEPTH lines first, so that a piece of the activations stays in the first-level cache.
+#pragma once
+
+#include "panels.h"
+
+enum Kind : int64_t { FP32, BF16, INT8, INT4 };
+
+struct Linear {
+    const void* packed;
+    const void* scales;    // INT8: float [columns]; INT4: binary16 [panel][group][16]
+    const uint8_t* zeros;  // INT4: codes that stand for 0, as the scales; null where all are 8
+    const float* bias;     // padded to whole panels, or null
+    int64_t outputs, inputs, kind, group;  // group: inner length of an INT4 scale
+};
+
+constexpr long DEPTH = 256;
+constexpr long LINE = 64;  // bytes
+
+// Weights of one column in a line.
+INLINE long weights_per_line(int64_t kind) { return kind == INT4 ? 8 : 1L << kind; }
+
+// Lines of one panel.
+INLINE long lines_of(int64_t kind, long inputs) {
+    const long each = weights_per_line(kind);
+    return (inputs + each - 1) / each;
+}
+
+// Lines of a piece.
+INLINE long piece_of(int64_t kind, long lines) { return kind <= BF16 ? DEPTH : lines; }
+
+INLINE long groups_of(long inputs, long group) { return (inputs + group - 1) / group; }
+
+INLINE long panels_of(long outputs) { return padded(outputs) / PANEL; }
+
+// Where line `line` of a panel stands.
+INLINE long line_offset(int64_t kind, long lines, long panels, long panel, long line) {
+    const long piece = piece_of(kind, lines), start = line / piece * piece;
+    const long depth = std::min(piece, lines - start);
+    return (start * panels + panel * depth + line - start) * LINE;
+}
+
+// Moves eight nibbles that follow each other: the first four to the lower halves of the bytes, the
+// others to the upper ones.
+INLINE uint32_t nibbles_apart(uint32_t word) {
+    uint32_t moved = 0;
+    for (int i = 0; i < 8; i++) moved |= (word >> 4 * i & 15) << (i % 4 * 8 + i / 4 * 4);
+    return moved;
+}
+
+// Lays weights [outputs, inputs] out. They are float32, bfloat16, signed bytes, or nibbles of 4
+// bits, the lower one first; places beyond them become zero.
+static void pack(int64_t kind, const void* weights, long outputs, long inputs, uint8_t* packed) {
+    const long panels = panels_of(outputs), lines = lines_of(kind, inputs);
+    const long bytes = kind == INT4 ? inputs / 2 : inputs * (4 >> kind);
+    for (long panel = 0; panel < panels; panel++)
+        for (long line = 0; line < lines; line++) {
+            uint8_t* to = packed + line_offset(kind, lines, panels, panel, line);
+            for (long i = 0; i < PANEL; i++) {
+                const long column = panel * PANEL + i, from = line * 4;
+                uint32_t word = 0;
+                if (column < outputs)
+                    memcpy(&word, (const uint8_t*)weights + column * bytes + from,
+                        std::min(4L, bytes - from));
+                // Signed bytes become unsigned, as the products take them.
+                if (kind == INT8) word ^= 0x80808080;
+                // Nibbles of the first four weights in the lower halves, of the others above.
+                if (kind == INT4) word = nibbles_apart(word);
+                memcpy(to + i * 4, &word, 4);
+            }
+        }
+}

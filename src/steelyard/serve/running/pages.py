@@ -1,0 +1,48 @@
+"""Memory that is no longer read: pages of files that were mapped and copied."""
+
+import ctypes
+from pathlib import Path
+
+from torch import Tensor
+
+__all__ = ["let_go"]
+
+_MADV_PAGEOUT = 21
+"""Linux 5.4: take the pages now. What was written stays; what the file still has is read again."""
+
+
+def let_go(tensor: Tensor) -> None:
+    """Take the pages behind a mapped file's tensor out of memory; reading it brings them back.
+
+    Nothing happens to other tensors, nor on systems that do not know the advice.
+
+    Args:
+        tensor: one on the CPU; contiguous.
+    """
+    start, size = tensor.data_ptr(), tensor.nbytes
+    if not _is_mapped_file(start):
+        return
+    page = 4096
+    first = -(-start // page) * page
+    if (start + size) // page * page <= first:
+        return
+    library = ctypes.CDLL(None)
+    library.madvise(
+        ctypes.c_void_p(first),
+        ctypes.c_size_t((start + size) // page * page - first),
+        ctypes.c_int(_MADV_PAGEOUT),
+    )
+
+
+def _is_mapped_file(address: int) -> bool:
+    """Whether an address lies in a map of a file: other memory would go to the swap device."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        span, _, _, _, inode, *_ = line.split(maxsplit=5)
+        first, _, last = span.partition("-")
+        if int(first, 16) <= address < int(last, 16):
+            return inode != "0"
+    return False

@@ -1,0 +1,47 @@
+"""Which number type the linear layers of a served model are computed in."""
+
+from typing import Literal, cast
+
+import torch
+
+from steelyard.errors import ConfigError
+from steelyard.nn.transformer import Transformer
+
+__all__ = ["INT4_GROUP", "ComputedIn", "chosen_weights", "head_type"]
+
+ComputedIn = Literal["fp32", "bf16", "int8", "int4"]
+"""Names of `cost.WEIGHT_TYPES` that the engine computes in."""
+INT4_GROUP = 32
+"""Weights that share a scale, as `cost.WEIGHT_TYPES` counts them."""
+_STORED: dict[torch.dtype, ComputedIn] = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+
+
+def chosen_weights(model: Transformer, asked: str) -> ComputedIn | None:
+    """Return the type in which the linear layers of a model are computed.
+
+    Args:
+        model: a decoder, its weights as they were loaded.
+        asked: a type, or "auto" for the one that the model has.
+
+    Returns:
+        The type; None where only the model's own forward can run it: not on a CPU, or neither
+        float32 nor bfloat16.
+
+    Raises:
+        ConfigError: a type is asked for that cannot be made of this model.
+    """
+    weight = model.embedding.weight
+    stored = _STORED.get(weight.dtype) if weight.device.type == "cpu" else None
+    if asked == "auto":
+        return stored
+    if stored is None:
+        raise ConfigError(
+            f"weights are to be {asked}, but the model has {weight.dtype} on {weight.device}",
+            hint="leave the type out, or load the model in float32 or bfloat16 on the CPU",
+        )
+    return cast(ComputedIn, asked)
+
+
+def head_type(weights: ComputedIn) -> ComputedIn:
+    """Return the type of the output head: eight bits where the layers have four."""
+    return "int8" if weights == "int4" else weights
