@@ -1,9 +1,8 @@
 """Our packed products beside PyTorch's, shape by shape."""
 
+import ctypes
 from collections.abc import Callable
 from typing import cast
-
-import ctypes
 
 import torch
 from benchmarks.common import Check, alternate, median_spread

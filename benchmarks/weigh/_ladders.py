@@ -1,9 +1,10 @@
-"""Train ladders as a quickstart does, over seeds and three kinds of text, and store their points.
+"""Train ladders as a quickstart does, over seeds and several kinds of text, and store their points.
 
 `python -m benchmarks.weigh._ladders --out FOLDER` trains what `ladder_points.csv` lacks;
 `fresh_points.csv` holds ladders of texts and seeds that nothing was chosen on, `short_points.csv`
-such of a design whose runs are 2.5 times shorter. It may be killed at any time: the next call goes on at the last checkpoint. A ladder's rows are written together, when
-its last run is done, so that the table never holds half a ladder.
+such ladders of runs 2.5 times shorter. It may be killed at any time: the next call goes on at the
+last checkpoint. A ladder's rows are written together, when its last run is done, so that the table
+never holds half a ladder.
 """
 
 import csv

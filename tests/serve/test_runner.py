@@ -14,6 +14,7 @@ from steelyard.nn.transformer import build
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
 from steelyard.serve.engine import LLM
 from steelyard.serve.running.linear import can_pack
+from steelyard.serve.running.native import library as native_library
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.running.weights import INT4_GROUP, head_type
@@ -369,8 +370,7 @@ def test_without_a_compiler_the_numba_kernels_run_and_the_reason_is_kept(monkeyp
 
 @needs_compiler
 def test_native_kernels_need_a_known_processor_equal_results_and_a_cache(monkeypatch, tmp_path):
-    from steelyard.serve.running.native import library as native_library
-from steelyard.serve.running.native import trial
+    from steelyard.serve.running.native import trial
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, config = (
