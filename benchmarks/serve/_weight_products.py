@@ -1,9 +1,8 @@
 """Our packed products beside PyTorch's, shape by shape."""
 
+import ctypes
 from collections.abc import Callable
 from typing import cast
-
-import ctypes
 
 import torch
 from benchmarks.common import Check, alternate, median_spread
@@ -57,7 +56,9 @@ def _race(
     x = torch.randn(rows, inputs)
     rivals = {
         "PyTorch": _theirs([PackedLinear(weight, None, kind) for _ in range(count)], x),
-        "ours": _ours(library, [PackedWeight(library, weight, None, kind) for _ in range(count)], x),
+        "ours": _ours(
+            library, [PackedWeight(library, weight, None, kind) for _ in range(count)], x
+        ),
     }
     seconds = alternate(rivals, rounds=rounds)
     gain = median_spread(seconds["PyTorch"]).median / median_spread(seconds["ours"]).median

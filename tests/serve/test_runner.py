@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from tests.serve.test_products import rows_as_read, weight_as_kept
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import BackendError, ConfigError
@@ -15,8 +16,6 @@ from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.running.weights import INT4_GROUP, head_type
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
-
-from tests.serve.test_products import rows_as_read, weight_as_kept
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 KERNELS = [

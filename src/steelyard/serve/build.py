@@ -83,8 +83,10 @@ def load_model(folder: Path, options: EngineOptions) -> Transformer:
     if options.weights == "auto" and not torch.cpu._is_avx512_bf16_supported():
         plain = True
     model = checkpoint.load(folder, dtype=torch.float32 if plain else None)
-    return model if model.embedding.weight.dtype in (torch.float32, torch.bfloat16) else (
-        model.float()
+    return (
+        model
+        if model.embedding.weight.dtype in (torch.float32, torch.bfloat16)
+        else (model.float())
     )
 
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from steelyard.errors import ConfigError
 from steelyard.nn.numerics.groups import (
     join_groups,
-    num_groups,
     refuse_unquantizable,
     split_groups,
 )

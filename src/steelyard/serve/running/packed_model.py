@@ -86,8 +86,10 @@ def _packed_layer(layer: nn.Module, weights: ComputedIn) -> DecoderLayer:
 
 def _widened(part: nn.Module) -> nn.Module:
     """Return a small part in float32: itself, or a copy."""
-    return part if all(item.dtype.itemsize == 4 for item in part.parameters()) else (
-        copy.deepcopy(part).float()
+    return (
+        part
+        if all(item.dtype.itemsize == 4 for item in part.parameters())
+        else (copy.deepcopy(part).float())
     )
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from steelyard.errors import CapacityError, ConfigError
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.packed_model import packed_model
-from steelyard.serve.running.weights import chosen_weights
 from steelyard.serve.running.pool import lazy_zeros
+from steelyard.serve.running.weights import chosen_weights
 from steelyard.serve.sparse.attention import SlabAttention
 from steelyard.serve.sparse.controller import Controller
 from steelyard.serve.sparse.policies import RetentionPolicy, Sinks, TopK

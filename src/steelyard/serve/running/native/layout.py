@@ -66,7 +66,10 @@ class _Model(Structure):
     """`Model` of step.cpp."""
 
     _fields_ = (
-        *((name, c_int64) for name in (*_MODEL_SIZES, "gated", "rectified", "narrow", "narrow_table")),
+        *(
+            (name, c_int64)
+            for name in (*_MODEL_SIZES, "gated", "rectified", "narrow", "narrow_table")
+        ),
         ("epsilon", c_float),
         ("head_epsilon", c_float),
         ("layers", POINTER(_Layer)),
@@ -176,7 +179,9 @@ class ModelLayout:
         """Describe a layer."""
         norms = [self._norm(getattr(layer, name)) for name in _NORMS]
         maps = [getattr(layer, name) for name in _LINEARS]
-        return _Layer(*norms, *[self._linear(item.weight, item.bias, self._weights) for item in maps])
+        return _Layer(
+            *norms, *[self._linear(item.weight, item.bias, self._weights) for item in maps]
+        )
 
     @property
     def address(self) -> int:
@@ -186,8 +191,6 @@ class ModelLayout:
 
 def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -> int:
     """Return the bytes that all packed weights of a model take."""
-    shapes = [
-        getattr(layer, name).weight.shape for layer in model.layers for name in _LINEARS
-    ]
+    shapes = [getattr(layer, name).weight.shape for layer in model.layers for name in _LINEARS]
     head = arena_bytes(library, *model.embedding.weight.shape, head_type(weights))
     return head + sum(arena_bytes(library, *shape, weights) for shape in shapes)

@@ -128,9 +128,7 @@ class PackedWeight:
         arena = arena or Arena(arena_bytes(library, outputs, inputs, kind))
         size = library.steelyard_packed_bytes(_KINDS[kind], outputs, inputs)
         packed = arena.take(size)
-        library.steelyard_pack(
-            _KINDS[kind], codes.data_ptr(), outputs, inputs, packed.data_ptr()
-        )
+        library.steelyard_pack(_KINDS[kind], codes.data_ptr(), outputs, inputs, packed.data_ptr())
         wide = None if bias is None else F.pad(bias.detach().float(), (0, -outputs % PANEL))
         beside = [None if item is None else arena.keep(item) for item in (scales, zeros)]
         self.num_bytes = size + sum(item.nbytes for item in beside if item is not None)
