@@ -75,7 +75,7 @@ def _measured_bounds(turns: int) -> _Bounds:
     rates = {}
     for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.int8)):
         left, right = (torch.ones(1024, 1024).to(dtype) for _ in range(2))
-        multiply = torch._int_mm if kind == "int8" else torch.mm
+        multiply = torch.ops.aten._int_mm if kind == "int8" else torch.mm
         seconds = _best(lambda left=left, right=right, run=multiply: run(left, right), turns)
         rates[kind] = 2 * 1024**3 / seconds
     return _Bounds(stream, rates | {"int4": rates["int8"]})
@@ -149,7 +149,7 @@ class _Shape:
 
     def _prompt_seconds(self, turns: int) -> dict[str, float]:
         """Time a prompt to its first token."""
-        best = dict.fromkeys(_KINDS, float("inf"))
+        best: dict[str, float] = dict.fromkeys(_KINDS, float("inf"))
         draw = np.random.default_rng(0)
         for _ in range(turns):
             prompt = draw.integers(0, 8192, _PROMPT).tolist()  # new, so that no prefix is found
@@ -169,7 +169,7 @@ class _Shape:
             for size in draw.integers(16, 32 if quick else 128, count)
         ]
         total = sum(item.max_tokens for item in asked)
-        best = dict.fromkeys(_KINDS, 0.0)
+        best: dict[str, float] = dict.fromkeys(_KINDS, 0.0)
         for _ in range(1 if quick else 3):
             for kind in _KINDS:
                 self.engines[kind].reset()

@@ -58,8 +58,8 @@ def quantize_int8(values: Tensor) -> Int8Rows:
     Raises:
         ConfigError: the shape, the type or a number cannot be taken.
 
-    Source: Dettmers et al. 2022 (arXiv 2208.07339), equations 1 to 3 (vector-wise absolute
-        maximum).
+    Source: Dettmers et al. 2022 (arXiv 2208.07339), section 2 (absolute maximum by
+        vector).
     """
     wide = refuse_unquantizable(values, "values of int8 rows")
     largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(len(wide))

@@ -1,7 +1,7 @@
 """NF4: sixteen levels at the quantiles of the normal distribution, scaled by block."""
 
-import itertools
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ LEVELS = (
     1.0,
 )
 """The levels. Source: Dettmers et al. 2023 (arXiv 2305.14314), appendix E."""
-_WIDEST_GAP = max(high - low for low, high in itertools.pairwise(LEVELS))
+_WIDEST_GAP = max(high - low for low, high in pairwise(LEVELS))
 
 
 @dataclass(frozen=True, slots=True)

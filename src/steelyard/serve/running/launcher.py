@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from steelyard.serve.running.sampling import Sampler
+from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["EngineRunner"]
@@ -29,7 +30,7 @@ class EngineRunner(ABC):
 
     kernel: str
     kernel_note: str = ""
-    weights: str | None = None
+    weights: ComputedIn | None = None
 
     def __init__(self, sampler: Sampler) -> None:
         """Start without a thread; the first launch makes one."""

@@ -14,7 +14,7 @@ from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.sampling import Sampler
-from steelyard.serve.running.weights import chosen_weights
+from steelyard.serve.running.weights import ComputedIn, chosen_weights
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
@@ -88,7 +88,7 @@ class TorchRunner(EngineRunner):
         """
         super().__init__(sampler or Sampler())
         weight = next(model.parameters())
-        self.weights = chosen_weights(model, weights)
+        self.weights: ComputedIn | None = chosen_weights(model, weights)
         self.compiled = _refuse(model, config, compiled, kv_dtype, self.weights)
         self.model = model.eval()
         self.config = config

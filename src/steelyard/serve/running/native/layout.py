@@ -191,6 +191,9 @@ class ModelLayout:
 
 def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -> int:
     """Return the bytes that all packed weights of a model take."""
-    shapes = [getattr(layer, name).weight.shape for layer in model.layers for name in _LINEARS]
-    head = arena_bytes(library, *model.embedding.weight.shape, head_type(weights))
-    return head + sum(arena_bytes(library, *shape, weights) for shape in shapes)
+    maps = [getattr(layer, name).weight for layer in model.layers for name in _LINEARS]
+    kinds = [*[weights] * len(maps), head_type(weights)]
+    return sum(
+        arena_bytes(library, item.shape[0], item.shape[1], kind)
+        for item, kind in zip((*maps, model.embedding.weight), kinds, strict=True)
+    )

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from steelyard.errors import CapacityError
+from steelyard.nn.numerics.bf16 import to_bf16
 from steelyard.nn.numerics.int4 import quantize_int4
 from steelyard.nn.numerics.int8 import quantize_int8
 from steelyard.serve.running.pool import lazy_zeros
@@ -19,6 +20,7 @@ PANEL = 16
 """Columns of a packed panel, as in lanes.h; rows of buffers are padded to it."""
 _KINDS: dict[ComputedIn, int] = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 _LINE_BYTES = 64
+_ROWS = 1024
 
 
 def padded(width: int) -> int:
@@ -146,13 +148,22 @@ def _codes(
     if kind == "fp32":
         return weight.float().contiguous(), None, None
     if kind == "bf16":
-        return weight.to(torch.bfloat16).contiguous(), None, None
+        return to_bf16(weight).contiguous(), None, None
+    # A few rows at a time: the codecs hold several float32 copies of what they are given.
+    parts = weight.split(_ROWS)
     if kind == "int8":
-        rows = quantize_int8(weight)
-        return rows.codes.contiguous(), F.pad(rows.scales, (0, -len(weight) % PANEL)), None
-    record = quantize_int4(weight, group=group, zero_points=zero_points)
-    zeros = None if record.zeros is None else _by_panel(record.zeros)
-    return record.packed.contiguous(), _by_panel(record.scales), zeros
+        rows = [quantize_int8(part) for part in parts]
+        scales = torch.cat([item.scales for item in rows])
+        return (
+            torch.cat([item.codes for item in rows]),
+            F.pad(scales, (0, -len(weight) % PANEL)),
+            None,
+        )
+    records = [quantize_int4(part, group=group, zero_points=zero_points) for part in parts]
+    found = [item.zeros for item in records if item.zeros is not None]
+    zeros = _by_panel(torch.cat(found)) if found else None
+    scales = _by_panel(torch.cat([item.scales for item in records]))
+    return torch.cat([item.packed for item in records]), scales, zeros
 
 
 def _by_panel(values: Tensor) -> Tensor:
