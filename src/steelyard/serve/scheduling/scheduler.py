@@ -66,6 +66,7 @@ class Scheduler(Queues):
         self._flights: deque[Flight] = deque()
         self._arrivals = 0
         self._rounds = 0
+        self._has_advanced = True
         self._is_fcfs = isinstance(self.policy, FCFS)
 
     @property
@@ -308,12 +309,18 @@ class Scheduler(Queues):
     def _reorder(self, now_s: float) -> None:
         """Preempt running requests so that those that come first in a new order can run."""
         self.policy.update(now_s)
+        # An order that changes sooner than a swap lands, or than dropped tokens are computed again,
+        # would take blocks back before they were of use: requests would trade places for ever. One
+        # new token in between bounds the trades by the tokens that all requests have.
+        if not self._has_advanced:
+            return
         order = self._ranked((*self.running, *self.swapped, *self.waiting), now_s)
         for request in self.left_over(order):
             self.preempt(request)
+            self._has_advanced = False
 
     def _charge(self, plan: StepPlan, chunks: list[Chunk]) -> None:
-        """Tell the policy of service.
+        """Tell the policy of service, and note whether any token is computed for the first time.
 
         Prompt tokens that are computed again are not charged again: that a request was preempted is
         the scheduler's choice, and its client must not fall back for it.
@@ -322,13 +329,16 @@ class Scheduler(Queues):
             plan: about to run.
             chunks: sequences of the plan and their tokens.
         """
-        if self._is_fcfs:
-            return
+        self._has_advanced |= bool(plan.sampled)
         for request, length in chunks[plan.num_decodes :]:
             stop = min(request.num_computed, len(request.prompt))
             fresh = max(stop - max(request.num_charged, request.num_computed - length), 0)
             request.num_charged = max(request.num_charged, stop)
+            self._has_advanced |= fresh > 0
             self.policy.served(request.root, fresh, 0)
+        # The order of arrival charges nobody, so its largest loop would do nothing.
+        if self._is_fcfs:
+            return
         for request in plan.sampled:
             self.policy.served(request.root, 0, 1)
 
