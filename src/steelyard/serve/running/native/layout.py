@@ -192,8 +192,7 @@ class ModelLayout:
 def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -> int:
     """Return the bytes that all packed weights of a model take."""
     maps = [getattr(layer, name).weight for layer in model.layers for name in _LINEARS]
-    kinds: list[ComputedIn] = [*[weights] * len(maps), head_type(weights)]
-    return sum(
-        arena_bytes(library, item.shape[0], item.shape[1], kind)
-        for item, kind in zip((*maps, model.embedding.weight), kinds, strict=True)
+    table = model.embedding.weight
+    return arena_bytes(library, table.shape[0], table.shape[1], head_type(weights)) + sum(
+        arena_bytes(library, item.shape[0], item.shape[1], weights) for item in maps
     )
