@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-__all__ = ["let_go"]
+__all__ = ["let_go", "trim"]
 
 _MADV_PAGEOUT = 21
 """Linux 5.4: take the pages now. What was written stays; what the file still has is read again."""
@@ -32,6 +32,13 @@ def let_go(tensor: Tensor) -> None:
         ctypes.c_size_t((start + size) // page * page - first),
         ctypes.c_int(_MADV_PAGEOUT),
     )
+
+
+def trim() -> None:
+    """Give memory that was freed back to the system, where the C library keeps it (glibc)."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(ctypes.c_size_t(0))
 
 
 def _is_mapped_file(address: int) -> bool:

@@ -14,7 +14,7 @@ from steelyard.serve.running.native.packing import (
     PackedWeight,
     arena_bytes,
 )
-from steelyard.serve.running.pages import let_go
+from steelyard.serve.running.pages import let_go, trim
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn, head_type
 
@@ -151,6 +151,7 @@ class ModelLayout:
         self.value = _Model(
             *counts, *forms, epsilon, epsilon, self._layers, self._norm(model.norm), head, *places
         )
+        trim()  # what packing needed beside the weights
 
     def _keep(self, tensor: Tensor | None) -> int | None:
         """Return the address of a tensor and keep it alive."""
@@ -192,7 +193,6 @@ class ModelLayout:
 def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -> int:
     """Return the bytes that all packed weights of a model take."""
     maps = [getattr(layer, name).weight for layer in model.layers for name in _LINEARS]
-    table = model.embedding.weight
-    return arena_bytes(library, table.shape[0], table.shape[1], head_type(weights)) + sum(
-        arena_bytes(library, item.shape[0], item.shape[1], weights) for item in maps
-    )
+    vocab, width = model.embedding.weight.shape
+    head = arena_bytes(library, vocab, width, head_type(weights))
+    return head + sum(arena_bytes(library, item.shape[0], item.shape[1], weights) for item in maps)

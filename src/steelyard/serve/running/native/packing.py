@@ -147,10 +147,12 @@ def _codes(
     """Return a weight as `steelyard_pack` takes it, with scales and zero points laid out."""
     if kind == "fp32":
         return weight.float().contiguous(), None, None
-    if kind == "bf16":
-        return to_bf16(weight).contiguous(), None, None
     # A few rows at a time: the codecs hold several float32 copies of what they are given.
     parts = weight.split(_ROWS)
+    if kind == "bf16":
+        is_rounded = weight.dtype == torch.bfloat16
+        rounded = weight if is_rounded else torch.cat([to_bf16(part) for part in parts])
+        return rounded.contiguous(), None, None
     if kind == "int8":
         rows = [quantize_int8(part) for part in parts]
         scales = torch.cat([item.scales for item in rows])
