@@ -118,7 +118,7 @@ def _plain(check: Check) -> dict[str, Any]:
     """Turn a check into the fields of the JSON line."""
     return {
         "name": check.name,
-        "value": check.value,
+        "value": float(check.value),  # some are numbers of numpy, which JSON does not know
         "bar": check.bar,
         "better": check.better,
         "ok": check.ok,
