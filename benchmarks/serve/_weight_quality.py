@@ -45,13 +45,13 @@ def quality_checks(quick: bool) -> list[Check]:
     Returns:
         Relative increase of the perplexity of bytes over fp32, by type.
     """
-    steps, count = (40, 6) if quick else (200, 16)
+    steps, count = (20, 4) if quick else (200, 16)
     recipe = Recipe(phases=((steps, count, _LENGTH, 64, 200),), max_positions=2 * _LENGTH)
     model = trained(recipe, every=steps)
     text = real_text()[0]
     held_out = np.frombuffer(text[int(len(text) * 0.95) :], dtype=np.uint8).astype(np.int64)
     rows = held_out[: len(held_out) // _LENGTH * _LENGTH].reshape(-1, _LENGTH)
-    rows = rows[: 40 if quick else 400]
+    rows = rows[: 20 if quick else 400]
     base = _loss(model, rows, "fp32")
     print(f"quality: {rows.size} held-out bytes, fp32 loss {base:.4f} nats")
     found = []
