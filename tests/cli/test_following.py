@@ -114,3 +114,15 @@ def test_pipes_and_json_get_the_answer_alone(folder, monkeypatch):
     for words in ("catalog list sites", "plan which --model 1B --tokens 1B", "runs list"):
         assert "next:" not in run(words.split(), io.StringIO())[1]
         json.loads(run([*words.split(), "--json"], Terminal())[1])
+
+
+def test_help_is_coloured_by_the_terminal_of_its_own_call(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    pages = []
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr("sys.stdout", stream)
+        with pytest.raises(SystemExit):
+            main(["serve", "--help"])
+        pages.append(stream.getvalue())
+    assert "\x1b[" in pages[0] and "\x1b[" not in pages[1]

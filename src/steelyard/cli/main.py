@@ -18,6 +18,7 @@ from steelyard.errors import ConfigError, SteelyardError
 
 if TYPE_CHECKING:
     import cyclopts
+    from rich.console import Console
 
 __all__ = ["COMMANDS", "main"]
 
@@ -85,6 +86,7 @@ def _run(words: list[str]) -> int:
         return int(
             app(
                 words,
+                console=_help_console(words),
                 exit_on_error=False,
                 print_error=False,
                 result_action="return_int_as_exit_code_else_zero",
@@ -95,6 +97,16 @@ def _run(words: list[str]) -> int:
         raise ConfigError(
             " ".join(str(error).split()), hint=f"`steelyard {verb} --help` lists the options"
         ) from error
+
+
+def _help_console(words: list[str]) -> "Console | None":
+    """Make the console that help is printed on; other answers have none of it."""
+    if not {"--help", "-h"} & {*words}:
+        return None
+    # One that the application kept would colour later calls by where the first was printed.
+    from rich.console import Console
+
+    return Console()
 
 
 def _app(names: Iterable[str]) -> "cyclopts.App":
