@@ -18,6 +18,7 @@ __all__ = ["product_checks"]
 
 _MEMORY_BYTES = 96 * 2**20
 """Copies of a weight that are multiplied in turn: more than the caches hold, as in a model."""
+_REST_S = 0.05
 
 
 def product_checks(quick: bool) -> list[Check]:
@@ -60,7 +61,8 @@ def _race(
             library, [PackedWeight(library, weight, None, kind) for _ in range(count)], x
         ),
     }
-    seconds = alternate(rivals, rounds=rounds)
+    # Without the rest, threads of the rival before would still spin on our cores, and theirs on ours.
+    seconds = alternate(rivals, rounds=rounds, rest_s=_REST_S)
     gain = median_spread(seconds["PyTorch"]).median / median_spread(seconds["ours"]).median
     label = f"{kind} {outputs}x{inputs}, {rows} rows"
     print(
