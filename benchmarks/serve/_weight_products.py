@@ -61,7 +61,7 @@ def _race(
             library, [PackedWeight(library, weight, None, kind) for _ in range(count)], x
         ),
     }
-    # Without the rest, threads of the rival before would still spin on our cores, and theirs on ours.
+    # Without the rest, waiting threads of the rival before would still spin on the cores.
     seconds = alternate(rivals, rounds=rounds, rest_s=_REST_S)
     gain = median_spread(seconds["PyTorch"]).median / median_spread(seconds["ours"]).median
     label = f"{kind} {outputs}x{inputs}, {rows} rows"
