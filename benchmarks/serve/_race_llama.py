@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Engine:
-    """A context with one cache of keys and values for all sequences."""
+    """A context with a cache of its own for each sequence."""
 
     def __init__(self, options):
         self.budget, self.name = options["token_budget"], f"llama.cpp ({llama_cpp.__version__})"
@@ -22,7 +22,7 @@ class Engine:
         wanted.n_batch = wanted.n_ubatch = self.budget
         wanted.n_seq_max = options["max_num_seqs"]
         wanted.n_threads = wanted.n_threads_batch = options["threads"]
-        wanted.kv_unified = True
+        wanted.kv_unified = False
         self.context = llama_cpp.llama_init_from_model(self.model, wanted)
         if not self.context:
             raise SystemExit("llama.cpp made no context")
