@@ -116,7 +116,8 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
     const bool last = index + 1 == m.num_layers;
     if (last && s.picked == 0) return;  // keys and values are stored, and nobody reads the rest
     const Paged<T> paged = {side<T>(m, index, 0), side<T>(m, index, 1), m.kv_heads,
-        m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row};
+        m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row,
+        1.0f / std::sqrt((float)width)};
     attend(team, paged, work, {s.starts, s.contexts}, s.qkv, qkv, s.attended, attended, parts);
     // After the last attention rows no longer depend on each other: those without a token are
     // dropped.
@@ -168,7 +169,7 @@ static void decode_pool(Team& team, const float* query, const T* keys, const T* 
     long width, long block_size, long table_row, float* out) {
     const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts);
     const Paged<T> paged = {keys, values, kv_heads, heads / kv_heads, width, block_size, tables,
-        table_row};
+        table_row, 1.0f / std::sqrt((float)width)};
     std::vector<float> parts(work.num_parts * heads * (width + 2));
     const long row = heads * width;
     team.run([&] {
