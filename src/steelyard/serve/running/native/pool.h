@@ -9,6 +9,17 @@ struct int8 {
     int8_t code;
 };
 
+// Types of keys and values, as `Model` and callers name them.
+constexpr int64_t KV_FP32 = 0, KV_BF16 = 1, KV_INT8 = 2;
+
+// Calls body(pointer to the type's numbers).
+template <class Body>
+INLINE void with_type(int64_t kind, const void* numbers, const Body& body) {
+    if (kind == KV_BF16) body((const bf16*)numbers);
+    else if (kind == KV_INT8) body((const int8*)numbers);
+    else body((const float*)numbers);
+}
+
 INLINE f8 load(const int8* p) {
     typedef int8_t b8 __attribute__((vector_size(8), aligned(1), may_alias));
     return __builtin_convertvector(*(const b8*)p, f8);
@@ -16,6 +27,12 @@ INLINE f8 load(const int8* p) {
 
 template <class T>
 constexpr bool is_coded = sizeof(T) == 1;
+
+// Numbers of a head's block, with its scales.
+template <class T>
+INLINE long head_numbers(long block_size, long width) {
+    return block_size * (width + (is_coded<T> ? (long)sizeof(float) : 0));
+}
 
 // What attention reads: one layer's keys and values, who reads which blocks, and how.
 template <class T>
@@ -28,10 +45,8 @@ struct Paged {
     float softcap = 0;    // c of scores c tanh(score / c); 0 for none
     long window = 0;      // last tokens of a context that a row attends; 0 for all
 
-    // Numbers between the blocks of two heads.
-    long block_numbers() const {
-        return block_size * (width + (is_coded<T> ? (long)sizeof(float) : 0));
-    }
+    // Numbers of a head's block.
+    long block_numbers() const { return head_numbers<T>(block_size, width); }
     // Where a token's numbers begin.
     long place(const int64_t* table, long head, long token) const {
         return block(table, head, token) + token % block_size * width;
