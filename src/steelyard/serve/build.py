@@ -10,6 +10,7 @@ from steelyard.nn.transformer import Transformer
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.options import EngineOptions
 from steelyard.serve.running.grammar import Grammars
+from steelyard.serve.running.pool import slot_bytes
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import VTC
@@ -55,7 +56,7 @@ def make_engine(
         end_tokens=end_tokens,
         asynchronous=options.asynchronous,
         sampler=Sampler(grammars),
-        kv_dtype=None if options.kv_dtype == "model" else getattr(torch, options.kv_dtype),
+        kv_dtype=_kv_dtype(options),
         native=options.native,
         weights=options.weights,
         swap_folder=options.swap_folder,
@@ -107,19 +108,18 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
     Raises:
         CapacityError: the pool or the host tier cannot hold one sequence of the model length.
     """
-    weight = next(model.parameters()).dtype
-    kept = weight if options.kv_dtype == "model" else getattr(torch, options.kv_dtype)
-    # `default_config` counts bytes in the type of the weights: a narrower type of keys and values
-    # is as good as a larger pool, and a block moves in less time.
-    share = kept.itemsize / weight.itemsize
     config = default_config(
         model,
-        pool_bytes=int(options.pool_bytes / share),
+        pool_bytes=options.pool_bytes,
         max_model_len=options.max_model_len,
         token_budget=options.token_budget,
+        kv_dtype=_kv_dtype(options),
     )
     swaps = options.preemption != "recompute"
-    tier = options.host_tier_bytes / options.pool_bytes if options.host_tier_bytes else 1.0
+    kept = _kv_dtype(options) or next(model.parameters()).dtype
+    block_bytes = config.block_size * slot_bytes(model.architecture, kept)
+    given = options.host_tier_bytes
+    tier = given // block_bytes if given else config.num_blocks
     return replace(
         config,
         max_num_seqs=min(options.max_num_seqs, options.token_budget),
@@ -127,9 +127,13 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
         update_every=options.update_every,
         prefix_caching=options.prefix_caching,
         preemption=options.preemption,
-        host_blocks=int(config.num_blocks * tier) if swaps else 0,
+        host_blocks=tier if swaps else 0,
         keep_turns=options.keep_turns,
         allocator=options.allocator,
         group_blocks=options.group_blocks,
-        swap_s_per_block=config.swap_s_per_block * share,
     )
+
+
+def _kv_dtype(options: EngineOptions) -> torch.dtype | None:
+    """Return the type of keys and values, None for that of the weights."""
+    return None if options.kv_dtype == "model" else getattr(torch, options.kv_dtype)

@@ -11,9 +11,11 @@ from steelyard.nn.transformer import Transformer
 from steelyard.serve.driver import Clock, Driver, WallClock
 from steelyard.serve.heap import frozen_heap
 from steelyard.serve.kv.transfer import Tiers
+from steelyard.serve.pool_size import chosen_pool_bytes
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
 from steelyard.serve.running.launcher import EngineRunner
+from steelyard.serve.running.pool import slot_bytes
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
@@ -36,18 +38,20 @@ _PREFILL_FLOPS_PER_S = 50e9
 def default_config(
     model: Transformer,
     *,
-    pool_bytes: int = 256 * 2**20,
+    pool_bytes: int = 0,
     max_model_len: int = 0,
     token_budget: int = 512,
+    kv_dtype: torch.dtype | None = None,
 ) -> SchedulerConfig:
     """Derive an engine's limits from a model and the memory of its pool.
 
     Args:
         model: a decoder.
-        pool_bytes: bytes of the key/value pool.
+        pool_bytes: bytes of the key/value pool; 0 for `pool_size.chosen_pool_bytes`.
         max_model_len: longest sequence; the model's positions, or what the pool holds if that is
             less, by default.
         token_budget: most tokens a step runs.
+        kv_dtype: type of keys and values; that of the weights by default.
 
     Returns:
         A configuration with blocks of 16 tokens; what "auto" preemption compares is derived from
@@ -57,16 +61,16 @@ def default_config(
         CapacityError: the pool cannot hold `max_model_len`.
     """
     arch = model.architecture
-    weight = next(model.parameters())
-    slot_bytes = 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * weight.element_size()
-    num_blocks = pool_bytes // (slot_bytes * 16)
+    kept = kv_dtype or next(model.parameters()).dtype
+    block_bytes = slot_bytes(arch, kept) * 16
+    num_blocks = (pool_bytes or chosen_pool_bytes(model, kept, max_model_len)) // block_bytes
     longest = max_model_len or min(arch.max_positions, num_blocks * 16)
     return SchedulerConfig(
         num_blocks=num_blocks,
         max_model_len=max(longest, 2),
         token_budget=token_budget,
         max_num_seqs=min(64, token_budget),
-        swap_s_per_block=slot_bytes * 16 / _COPY_BYTES_PER_S,
+        swap_s_per_block=block_bytes / _COPY_BYTES_PER_S,
         prefill_s_per_token=2
         * sum(item.numel() for item in model.parameters())
         / _PREFILL_FLOPS_PER_S,
@@ -139,7 +143,7 @@ class LLM:
         self.end_tokens = end_tokens
         self.clock: Clock = clock or WallClock()
         self._make_policy = make_policy
-        limits = config or default_config(model)
+        limits = config or default_config(model, kv_dtype=kv_dtype)
         self.runner: EngineRunner = runner or TorchRunner(
             model,
             limits,

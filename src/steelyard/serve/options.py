@@ -20,7 +20,9 @@ class EngineOptions:
     It is plain data and knows no tensors: `serve.build.make_engine` makes the engine.
 
     Args:
-        pool_bytes: Memory for keys and values.
+        pool_bytes: Memory for keys and values. 0 takes that of 32 sequences of 1,024 tokens (or of
+            the longest, where that is less), at most half of what is free beside the weights, and
+            256 MiB for a bounded cache.
         max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
         token_budget: Most tokens per step.
         max_num_seqs: Most sequences that run at once, at most the token budget.
@@ -38,7 +40,8 @@ class EngineOptions:
         allocator: Whether blocks are handed out one by one, or in runs that move in one copy.
         group_blocks: Blocks a request first takes as one run with "block-group"; 0 chooses by the
             pool's size.
-        kv_dtype: Number type of keys and values; "model" keeps that of the weights.
+        kv_dtype: Number type of keys and values; "model" keeps that of the weights. "int8" has a
+            scale per head and token.
         weights: Number type in which the layers are computed. "auto" takes what the folder stores:
             bf16 where it is and the processor multiplies it, else fp32. "int8" has a scale per
             output and rounds activations to bytes, token by token; "int4" has a scale per 32
@@ -55,7 +58,7 @@ class EngineOptions:
         cores: Processor cores of the engine's process, all when left out.
     """
 
-    pool_bytes: int = 256 * 2**20
+    pool_bytes: int = 0
     max_model_len: int = 0
     token_budget: int = 512
     max_num_seqs: int = 64
@@ -69,7 +72,7 @@ class EngineOptions:
     keep_turns: bool = False
     allocator: Literal["paged", "block-group"] = "paged"
     group_blocks: int = 0
-    kv_dtype: Literal["model", "float32", "bfloat16"] = "model"
+    kv_dtype: Literal["model", "float32", "bfloat16", "int8"] = "model"
     weights: WeightsName = "auto"
     native: bool | None = None
     asynchronous: bool = False
@@ -87,7 +90,7 @@ class EngineOptions:
         """
         require(
             self,
-            pool_bytes=(self.pool_bytes >= 1, "at least 1"),
+            pool_bytes=(self.pool_bytes >= 0, "at least 0"),
             max_model_len=(self.max_model_len >= 0, "at least 0"),
             token_budget=(self.token_budget >= 1, "at least 1"),
             max_num_seqs=(self.max_num_seqs >= 1, "at least 1"),

@@ -136,6 +136,8 @@ def _describe(llm: LLM, stages: dict[str, float]) -> Ready:
         kernel=llm.runner.kernel,
         kernel_note=llm.runner.kernel_note,
         weights=llm.runner.weights or "",
+        pool_bytes=llm.runner.kv.nbytes,
+        kv_dtype=str(llm.runner.kv.dtype).removeprefix("torch."),
     )
 
 

@@ -18,7 +18,10 @@ from steelyard.serve.running.pages import let_go, trim
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn, head_type
 
-__all__ = ["ModelLayout", "StepLayout", "fits"]
+__all__ = ["KV_KINDS", "ModelLayout", "StepLayout", "fits"]
+
+KV_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+"""Numbers of pool.h by type of keys and values."""
 
 
 def fits(model: Transformer) -> bool:
@@ -68,7 +71,7 @@ class _Model(Structure):
     _fields_ = (
         *(
             (name, c_int64)
-            for name in (*_MODEL_SIZES, "gated", "rectified", "narrow", "narrow_table")
+            for name in (*_MODEL_SIZES, "gated", "rectified", "kv_kind", "narrow_table")
         ),
         ("epsilon", c_float),
         ("head_epsilon", c_float),
@@ -109,7 +112,7 @@ class ModelLayout:
         Args:
             model: one that `fits`, in float32 or bfloat16 on the CPU; pages of a mapped file that
                 were packed are let go.
-            pool: keys and values, float32 or bfloat16.
+            pool: keys and values, float32, bfloat16 or int8.
             library: the kernels.
             weights: type of the products.
 
@@ -137,8 +140,8 @@ class ModelLayout:
         )
         counts = *sizes, pool.kv.shape[4], pool.kv.shape[2], arch.position_offset
         table = model.embedding.weight
-        narrow = pool.kv.dtype == torch.bfloat16, table.dtype == torch.bfloat16
-        forms = arch.mlp == "swiglu", arch.mlp == "relu", *narrow
+        kinds = KV_KINDS[pool.kv.dtype], table.dtype == torch.bfloat16
+        forms = arch.mlp == "swiglu", arch.mlp == "relu", *kinds
         epsilon = arch.norm_eps
         learned = None if model.position_embedding is None else model.position_embedding.weight
         tables = (None, None) if learned is not None else (model.rotary_cosines, model.rotary_sines)

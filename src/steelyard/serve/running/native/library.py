@@ -15,11 +15,14 @@ _HEADERS = tuple(
     for name in (
         "attention",
         "calls",
+        "decode",
         "lanes",
         "linear",
         "norms",
         "panels",
+        "pool",
         "products",
+        "registers",
         "rows",
         "threads",
         "tiles",
@@ -38,7 +41,13 @@ _SIGNATURES = {
     "steelyard_packed_bytes": (_SIZE, _SIZE, _SIZE),
     "steelyard_tile_words": (_SIZE, _SIZE),
     "steelyard_linear": (*[_PLACE] * 2, *[_SIZE] * 2, *[_PLACE] * 2, *[_SIZE] * 2, _PLACE),
-    "steelyard_decode": (*[_PLACE] * 4, _SIZE, _PLACE, _PLACE, *[_SIZE] * 6, _PLACE),
+    "steelyard_decode": (
+        *[_PLACE] * 4,
+        *(_SIZE, _PLACE, _PLACE),
+        *[_SIZE] * 7,
+        ctypes.c_float,
+        _PLACE,
+    ),
     "steelyard_run": (_PLACE, _PLACE, _PLACE),
 }
 _ROWS = (_PLACE, _SIZE, _PLACE, _SIZE, _PLACE)

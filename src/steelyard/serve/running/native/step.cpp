@@ -10,7 +10,7 @@ struct Layer {
 struct Model {
     int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocab, block_size, num_blocks,
         position_offset;
-    int64_t gated, rectified, narrow, narrow_table;  // keys and values, and embeddings, in bfloat16
+    int64_t gated, rectified, kv_kind, narrow_table;  // embeddings in bfloat16
     float epsilon, head_epsilon;
     const Layer* layers;
     Norm norm;
@@ -31,7 +31,8 @@ struct Step {
 // Where a layer's keys (0) or values (1) begin.
 template <class T>
 INLINE T* side(const Model& m, long layer, long which) {
-    return (T*)m.kv + (layer * 2 + which) * m.num_blocks * m.kv_heads * m.block_size * m.head_dim;
+    return (T*)m.kv + (layer * 2 + which) * m.num_blocks * m.kv_heads
+        * head_numbers<T>(m.block_size, m.head_dim);
 }
 
 INLINE void rotate(float* head, const float* cosines, const float* sines, long half) {
@@ -60,8 +61,8 @@ static void place(const Model& m, const Layer& layer, long index, const Step& s,
         for (long head = 0; head < m.kv_heads; head++) {
             const float* from = qkv + (m.heads + which * m.kv_heads + head) * width;
             T* to = side<T>(m, index, which)
-                + ((block * m.kv_heads + head) * m.block_size + offset) * width;
-            for (long i = 0; i < width; i++) put(to + i, from[i]);
+                + (block * m.kv_heads + head) * head_numbers<T>(m.block_size, width);
+            put_token(to, m.block_size, width, offset, from);
         }
 }
 
@@ -116,7 +117,8 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
     const bool last = index + 1 == m.num_layers;
     if (last && s.picked == 0) return;  // keys and values are stored, and nobody reads the rest
     const Paged<T> paged = {side<T>(m, index, 0), side<T>(m, index, 1), m.kv_heads,
-        m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row};
+        m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row,
+        1.0f / std::sqrt((float)width)};
     attend(team, paged, work, {s.starts, s.contexts}, s.qkv, qkv, s.attended, attended, parts);
     // After the last attention rows no longer depend on each other: those without a token are
     // dropped.
@@ -165,10 +167,10 @@ static void run_model(Team& team, const Model& m, const Step& s) {
 template <class T>
 static void decode_pool(Team& team, const float* query, const T* keys, const T* values,
     const int64_t* tables, const int64_t* contexts, long rows, long heads, long kv_heads,
-    long width, long block_size, long table_row, float* out) {
-    const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts);
+    long width, long block_size, long table_row, long window, float softcap, float* out) {
+    const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts, window);
     const Paged<T> paged = {keys, values, kv_heads, heads / kv_heads, width, block_size, tables,
-        table_row};
+        table_row, 1.0f / std::sqrt((float)width), softcap, window};
     std::vector<float> parts(work.num_parts * heads * (width + 2));
     const long row = heads * width;
     team.run([&] {
@@ -179,18 +181,18 @@ static void decode_pool(Team& team, const float* query, const T* keys, const T* 
 extern "C" {
 
 void steelyard_decode(void* team, const float* query, const void* keys, const void* values,
-    int64_t narrow, const int64_t* tables, const int64_t* contexts, int64_t rows, int64_t heads,
-    int64_t kv_heads, int64_t width, int64_t block_size, int64_t table_row, float* out) {
-    const auto decode = [&](auto k, auto v) {
-        decode_pool(*(Team*)team, query, k, v, tables, contexts, rows, heads, kv_heads, width,
-            block_size, table_row, out);
-    };
-    if (narrow) decode((const bf16*)keys, (const bf16*)values);
-    else decode((const float*)keys, (const float*)values);
+    int64_t kind, const int64_t* tables, const int64_t* contexts, int64_t rows, int64_t heads,
+    int64_t kv_heads, int64_t width, int64_t block_size, int64_t table_row, int64_t window,
+    float softcap, float* out) {
+    with_type(kind, keys, [&](auto k) {
+        decode_pool(*(Team*)team, query, k, (decltype(k))values, tables, contexts, rows, heads,
+            kv_heads, width, block_size, table_row, window, softcap, out);
+    });
 }
 
 void steelyard_run(void* team, const Model* model, const Step* step) {
-    if (model->narrow) run_model<bf16>(*(Team*)team, *model, *step);
-    else run_model<float>(*(Team*)team, *model, *step);
+    with_type(model->kv_kind, model->kv, [&]<class T>(const T*) {
+        run_model<T>(*(Team*)team, *model, *step);
+    });
 }
 }
