@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -14,6 +15,7 @@ from steelyard.serve.kv.transfer import Tiers
 from steelyard.serve.pool_size import chosen_pool_bytes
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
+from steelyard.serve.running.draft_model import make_drafter
 from steelyard.serve.running.launcher import EngineRunner
 from steelyard.serve.running.pool import slot_bytes
 from steelyard.serve.running.runner import TorchRunner
@@ -23,6 +25,8 @@ from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler
+from steelyard.serve.scheduling.speculation.drafter import Drafter
+from steelyard.serve.scheduling.speculation.speculator import Speculator
 from steelyard.serve.traces import TraceRequest, make_request
 
 __all__ = ["LLM", "default_config"]
@@ -111,6 +115,7 @@ class LLM:
         swap_folder: Path | None = None,
         make_policy: Callable[[], OrderPolicy] | None = None,
         runner: EngineRunner | None = None,
+        speculate: Transformer | Literal["off", "ngram"] = "off",
     ) -> None:
         """Allocate the pool and compile the kernels.
 
@@ -133,10 +138,14 @@ class LLM:
             make_policy: makes the order of requests; that of the config by default.
             runner: executes the plans; one made of the model, the limits and the options above by
                 default.
+            speculate: what guesses tokens, to be checked several at a time as long as it pays:
+                "ngram" for what followed the same tokens before, or a small model of the same
+                vocabulary; outputs are the same.
 
         Raises:
             BackendError: native kernels are asked for and cannot be had.
-            ConfigError: the limits do not fit the model.
+            ConfigError: the limits do not fit the model, the model that guesses has another
+                vocabulary, or an asynchronous engine is to guess.
             CapacityError: the pool is too small, or there is no memory for it.
         """
         self.model = model
@@ -154,6 +163,9 @@ class LLM:
             weights=weights,
         )
         self.runner.warm_up()
+        self._drafter = make_drafter(
+            speculate, model.architecture, limits, asynchronous=asynchronous
+        )
         self._names = 0
         tiers = self._make_tiers(limits, swap_folder)
         self.driver = Driver(
@@ -164,12 +176,13 @@ class LLM:
             asynchronous=asynchronous,
         )
 
-    def _make_scheduler(self, config: SchedulerConfig) -> Scheduler:
+    def _make_scheduler(self, config: SchedulerConfig, *, guesses: bool = True) -> Scheduler:
         """Make a scheduler without requests."""
         return Scheduler(
             config,
             model_key=self.model.architecture.name,
             policy=self._make_policy() if self._make_policy else None,
+            speculator=Speculator(self._drafter) if self._drafter and guesses else None,
         )
 
     def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> Tiers:
@@ -190,11 +203,15 @@ class LLM:
         """The limits."""
         return self.scheduler.config
 
-    def reset(self) -> None:
-        """Forget all requests, cached prefixes and counters; the pool tensor stays."""
+    def reset(self, *, guesses: bool = True) -> None:
+        """Forget all requests, cached prefixes and counters; the pool tensor stays.
+
+        Args:
+            guesses: whether tokens are guessed from now on, in an engine that can.
+        """
         self.driver.settle()
         old = self.driver
-        fresh = self._make_scheduler(self.config)
+        fresh = self._make_scheduler(self.config, guesses=guesses)
         self.driver = Driver(
             fresh, self.runner, self.clock, tiers=old.tiers, asynchronous=old.asynchronous
         )
@@ -293,6 +310,7 @@ class LLM:
     def stats(self) -> EngineStats:
         """Return the counters."""
         policy = self.scheduler
+        guesser = policy.speculator
         return EngineStats(
             steps=self.driver.num_steps,
             running=len(policy.running),
@@ -305,6 +323,8 @@ class LLM:
             swaps=policy.num_swaps,
             cached_prompt_tokens=policy.num_cached_tokens,
             admitted_prompt_tokens=policy.num_prompt_tokens,
+            drafted_tokens=guesser.num_drafted if guesser else 0,
+            accepted_tokens=guesser.num_accepted if guesser else 0,
         )
 
     def generate(
@@ -349,7 +369,8 @@ class LLM:
     ) -> ReplayResult:
         """Run a trace at the times it says, output lengths forced, and time every request and step.
 
-        The engine must be idle; cached prefixes of earlier work are forgotten first.
+        The engine must be idle; cached prefixes of earlier work are forgotten first. Tokens are not
+        guessed: those of a trace's prompts are made up, so what guesses gain on them says nothing.
 
         Args:
             trace: requests by arrival.
@@ -362,7 +383,7 @@ class LLM:
             TraceError: the trace is empty.
             ConfigError: a request could never finish.
         """
-        self.reset()
+        self.reset(guesses=False)
         requests = [make_request(item, row) for row, item in enumerate(trace)]
         for request in requests:
             self.check(request)

@@ -208,7 +208,7 @@ def _run_case(
     llm: LLM, case: _Case, generator: np.random.Generator
 ) -> tuple[list[np.ndarray], list[float]]:
     """Run one case to its end; return features and seconds of each timed step."""
-    llm.reset()
+    llm.reset(guesses=False)
     features: list[np.ndarray] = []
     seconds: list[float] = []
     waiting = list(case.requests)

@@ -1,0 +1,162 @@
+"""How many guessed tokens are worth checking."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.speculation.step_costs import StepCosts
+from steelyard.serve.scheduling.states import RequestStates
+
+__all__ = ["AdaptiveDrafting", "DraftControl"]
+
+_MARGIN = 1.03
+"""Gain below which tokens are not checked: it might be noise of the times it was derived from."""
+_RETRY_STEPS = 64
+"""Steps without a checked token after which one is checked again."""
+_PRIOR_WEIGHT = 2.0
+"""Checked tokens for which the acceptance of all requests counts in that of one."""
+_KEPT_OF_ONE = 0.9
+_KEPT_OF_ALL = 0.98
+"""Share of what was counted that each check leaves: some 10 and 50 checks count."""
+
+
+class DraftControl(Protocol):
+    """Decides how many tokens are checked, from what came of those before."""
+
+    def may_pay(self, num_sequences: int, longest: int) -> bool:
+        """Whether a step of so many sequences might gain by drafts."""
+        ...
+
+    def choose(
+        self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
+    ) -> list[int]:
+        """Return how many tokens to check of each request."""
+        ...
+
+    def checked(self, request: Request, accepted: int, rejected: int) -> None:
+        """Learn how many tokens of a request were accepted, and whether one was not."""
+        ...
+
+    def timed(self, rows: int, seconds: float) -> None:
+        """Learn what a step took that ran only decoding sequences."""
+        ...
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Tokens checked and accepted, older ones for less."""
+
+    accepted: float = 0.0
+    checked: float = 0.0
+
+    def add(self, accepted: int, checked: int, kept: float) -> None:
+        """Count a check."""
+        self.accepted = kept * self.accepted + accepted
+        self.checked = kept * self.checked + checked
+
+
+class AdaptiveDrafting:
+    """Checks as many tokens as give the most tokens per second by what was measured.
+
+    With an acceptance a, the j-th guess of a sequence is reached and right with probability a**j. A
+    step that checks the n likeliest guesses of all sequences yields their probabilities in further
+    tokens and takes what steps of so many rows took lately: the n of the highest rate is chosen, or
+    none when it gains too little. Then one guess is still checked now and then, so that both
+    measurements stay alive.
+
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), equation 1 and section 3.3, with the measured
+        time of a step for its constant cost; the batch as a whole as in Liu et al. 2024 (arXiv
+        2406.14066), section 4.
+    """
+
+    def __init__(self) -> None:
+        """Assume that six of ten guesses are right, for a short while."""
+        self._costs = StepCosts()
+        self._all = _Tally(accepted=2.4, checked=4.0)
+        self._tallies: RequestStates[_Tally] = RequestStates(lambda _: _Tally())
+        self._steps_off = 0
+        self._retries = 0
+
+    def acceptance(self, request: Request) -> float:
+        """Return the probability that a guess for a request is right when all before it are."""
+        own = self._tallies.get(request)
+        overall = self._all.accepted / self._all.checked
+        return (own.accepted + _PRIOR_WEIGHT * overall) / (own.checked + _PRIOR_WEIGHT)
+
+    def may_pay(self, num_sequences: int, longest: int) -> bool:
+        """Whether a step of so many sequences would gain if hardly any guess were wrong."""
+        if self._steps_off >= _RETRY_STEPS:
+            return True
+        # Half as many guesses as there might be: where even these gain nothing, looking for them is
+        # not worth its time.
+        most = max(longest // 2, 1) * num_sequences
+        seconds = self._costs.predict(num_sequences, most + 1)
+        rates = (num_sequences + 0.9 * np.arange(most + 1)) / seconds
+        if rates.max() >= _MARGIN * rates[0]:
+            return True
+        self._steps_off += 1
+        return False
+
+    def choose(
+        self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
+    ) -> list[int]:
+        """Choose the guesses to check.
+
+        Args:
+            requests: sequences that have, or can get, guesses.
+            lengths: most guesses of each.
+            num_sequences: sequences of the step, those without guesses among them.
+            round_s: seconds that one more guess for each sequence takes.
+
+        Returns:
+            Guesses of each request, at most its length.
+        """
+        if not any(lengths):
+            return list(lengths)
+        owners = np.repeat(np.arange(len(requests)), lengths)
+        depths = np.concatenate([np.arange(1, length + 1) for length in lengths])
+        rates = np.array([self.acceptance(request) for request in requests])
+        values = np.minimum(rates[owners], 0.999) ** depths
+        order = np.argsort(-values, kind="stable")
+        seconds = self._costs.predict(num_sequences, len(order) + 1)
+        seconds[1:] += round_s * np.maximum.accumulate(depths[order])
+        gains = (num_sequences + np.concatenate([[0.0], np.cumsum(values[order])])) / seconds
+        best = int(gains.argmax())
+        if gains[best] >= _MARGIN * gains[0]:
+            self._steps_off = 0
+            return np.bincount(owners[order[:best]], minlength=len(requests)).tolist()
+        return self._retry(lengths)
+
+    def _retry(self, lengths: Sequence[int]) -> list[int]:
+        """Check nothing, or after a while one guess of one request, another one each time."""
+        chosen = [0] * len(lengths)
+        self._steps_off += 1
+        if self._steps_off > _RETRY_STEPS:
+            self._steps_off = 0
+            able = [at for at, length in enumerate(lengths) if length]
+            chosen[able[self._retries % len(able)]] = 1
+            self._retries += 1
+        return chosen
+
+    def checked(self, request: Request, accepted: int, rejected: int) -> None:
+        """Learn from a check.
+
+        Args:
+            request: whose guesses they were.
+            accepted: leading guesses that were right.
+            rejected: 1 when the next one was wrong, 0 when there was none.
+        """
+        self._tallies.get(request).add(accepted, accepted + rejected, _KEPT_OF_ONE)
+        self._all.add(accepted, accepted + rejected, _KEPT_OF_ALL)
+
+    def timed(self, rows: int, seconds: float) -> None:
+        """Learn what a step took that ran only decoding sequences.
+
+        Args:
+            rows: tokens it ran.
+            seconds: what it took, without the time spent on guessing.
+        """
+        self._costs.note(rows, seconds)
