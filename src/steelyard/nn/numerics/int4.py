@@ -9,6 +9,7 @@ from steelyard.errors import ConfigError
 from steelyard.nn.numerics.groups import (
     join_groups,
     refuse_unquantizable,
+    rounded_up,
     split_groups,
 )
 
@@ -18,7 +19,6 @@ GROUPS = (32, 64, 128)
 """Weights that may share a scale."""
 MIDDLE = 8
 """Code of 0 without zero points."""
-_LARGEST_SCALE = 65504.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ def quantize_int4(weights: Tensor, *, group: int = 32, zero_points: bool = False
     groups = split_groups(wide, group)
     if not zero_points:
         # Codes 1 to 15 lie evenly around 0.
-        return round_int4(wide, _rounded_up(groups.abs().amax(-1) / 7), None, group=group)
+        return round_int4(wide, rounded_up(groups.abs().amax(-1) / 7, torch.float16), None, group=group)
     low = groups.amin(-1).clamp(max=0.0)
-    scales = _rounded_up((groups.amax(-1).clamp(min=0.0) - low) / 15)
+    scales = rounded_up((groups.amax(-1).clamp(min=0.0) - low) / 15, torch.float16)
     zeros = divided(-low, scales.float()).round().clamp(0, 15)
     return round_int4(wide, scales, zeros.to(torch.uint8), group=group)
 
@@ -157,18 +157,6 @@ def bytes_per_weight(group: int, zero_points: bool) -> float:
         Bytes.
     """
     return 0.5 + (2 + zero_points) / group
-
-
-def _rounded_up(scales: Tensor) -> Tensor:
-    """Return the smallest float16 that are not below some numbers of at least 0."""
-    if float(scales.max() if scales.numel() else 0.0) > _LARGEST_SCALE:
-        raise ConfigError(
-            "weights are beyond what float16 scales can hold",
-            hint="keep them in bf16, or divide them",
-        )
-    near = scales.half()
-    above = torch.nextafter(near, torch.full_like(near, float("inf")))
-    return torch.where(near.float() < scales, above, near)
 
 
 def divided(values: Tensor, scales: Tensor) -> Tensor:
