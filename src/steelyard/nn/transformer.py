@@ -130,17 +130,33 @@ class Transformer(nn.Module):
         Returns:
             Hidden states after the last norm, [..., C] or [N, ..., C].
         """
+        hidden, rotations = self.enter(tokens, positions)
+        for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
+            hidden = layer(hidden, rotation, attend)
+        return self.norm(self.layers[-1](hidden, rotations[-1], attend, wanted))
+
+    def enter(
+        self, tokens: Tensor, positions: Tensor, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor] | None]]:
+        """Compute what the first layer reads.
+
+        Args:
+            tokens: int64 [...].
+            positions: int64 of the same shape, or one that broadcasts to it.
+            dtype: type of the residual stream; that of the weights by default.
+
+        Returns:
+            The residual stream [..., C], and the rotation of each layer, None where queries and
+            keys are not turned.
+        """
         arch = self.architecture
-        hidden = self.embedding(tokens)
+        hidden = self.embedding(tokens).to(dtype)
         if arch.embedding_scale != 1.0:
             # Rounded to the type of the weights first, as the models that have it do.
             hidden = hidden * hidden.new_tensor(arch.embedding_scale)
         if self.position_embedding is not None:
-            hidden = hidden + self.position_embedding(positions + arch.position_offset)
-        rotations = self._rotations(positions, hidden.dtype)
-        for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
-            hidden = layer(hidden, rotation, attend)
-        return self.norm(self.layers[-1](hidden, rotations[-1], attend, wanted))
+            hidden = hidden + self.position_embedding(positions + arch.position_offset).to(dtype)
+        return hidden, self._rotations(positions, hidden.dtype)
 
     def _rotations(
         self, positions: Tensor, dtype: torch.dtype

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from steelyard.errors import ConfigError
 
-__all__ = ["join_groups", "num_groups", "refuse_unquantizable", "split_groups"]
+__all__ = ["join_groups", "num_groups", "refuse_unquantizable", "rounded_up", "split_groups"]
 
 
 def num_groups(width: int, group: int) -> int:
@@ -74,3 +74,26 @@ def refuse_unquantizable(values: Tensor, what: str) -> Tensor:
             f"{what} hold infinite numbers or NaN", hint="quantize the model as it was trained"
         )
     return wide
+
+
+def rounded_up(scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the smallest numbers of a type that are not below some numbers of at least 0.
+
+    Args:
+        scales: float32.
+        dtype: float32, float16 or bfloat16.
+
+    Returns:
+        Numbers of that type.
+
+    Raises:
+        ConfigError: a number is beyond the type's largest.
+    """
+    if float(scales.max() if scales.numel() else 0.0) > torch.finfo(dtype).max:
+        raise ConfigError(
+            f"weights are beyond what scales of {str(dtype).removeprefix('torch.')} can hold",
+            hint="keep them in bf16, or divide them",
+        )
+    near = scales.to(dtype)
+    above = torch.nextafter(near, torch.full_like(near, float("inf")))
+    return torch.where(near.float() < scales, above, near)

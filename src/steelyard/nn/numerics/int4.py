@@ -9,16 +9,16 @@ from steelyard.errors import ConfigError
 from steelyard.nn.numerics.groups import (
     join_groups,
     refuse_unquantizable,
+    rounded_up,
     split_groups,
 )
 
-__all__ = ["GROUPS", "Int4Groups", "pack_nibbles", "quantize_int4", "unpack_nibbles"]
+__all__ = ["GROUPS", "Int4Groups", "pack_nibbles", "quantize_int4", "round_int4", "unpack_nibbles"]
 
 GROUPS = (32, 64, 128)
 """Weights that may share a scale."""
-_MIDDLE = 8
-"""Code of 0 without zero points; codes 1 to 15 lie around it."""
-_LARGEST_SCALE = 65504.0
+MIDDLE = 8
+"""Code of 0 without zero points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Int4Groups:
 
     Attributes:
         packed: uint8 [N, ceil(K / 2)], the first code of each pair in the lower nibble.
-        scales: float16 [N, G].
+        scales: float16 or bfloat16 [N, G]; a negative one turns its group's levels around, so that
+            the largest weight may take the code 0, which lies farther from the middle than 15.
         zeros: uint8 [N, G], the codes that stand for 0; None where all are 8.
         group: weights that share a scale.
         width: K.
@@ -52,15 +53,16 @@ class Int4Groups:
     def dequantize(self) -> Tensor:
         """Return float32 [N, K]: codes less zero points, times scales."""
         codes = split_groups(self.codes().float(), self.group)
-        zeros = _MIDDLE if self.zeros is None else self.zeros[..., None].float()
+        zeros = MIDDLE if self.zeros is None else self.zeros[..., None].float()
         return join_groups((codes - zeros) * self.scales[..., None].float(), self.width)
 
     def error_bound(self) -> Tensor:
         """Return float32 [N, K]: no weight was farther from what `dequantize` gives.
 
-        Half a step, and float32's rounding of at most 15 steps.
+        Half a step, and float32's rounding of at most 15 steps. It holds for what `quantize_int4`
+        made: other scales may cut weights off.
         """
-        steps = self.scales.float()[..., None].expand(-1, -1, self.group)
+        steps = self.scales.float().abs()[..., None].expand(-1, -1, self.group)
         return join_groups(steps * (0.5 + 64 * 2.0**-23), self.width)
 
 
@@ -91,22 +93,35 @@ def quantize_int4(weights: Tensor, *, group: int = 32, zero_points: bool = False
     if width % 2:
         raise ConfigError(f"rows have {width} weights", hint="give rows of an even width")
     groups = split_groups(wide, group)
-    if zero_points:
-        # Both ends reach to 0, so that a weight of 0 stays 0.
-        low = groups.amin(-1).clamp(max=0.0)
-        scales = _rounded_up((groups.amax(-1).clamp(min=0.0) - low) / 15)
-        zeros = _divided(-low, scales).round().clamp(0, 15)
-    else:
-        scales = _rounded_up(groups.abs().amax(-1) / 7)
-        zeros = torch.full_like(scales, _MIDDLE, dtype=torch.float32)
-    codes = (_divided(groups, scales[..., None]) + zeros[..., None]).round().clamp(0, 15)
-    return Int4Groups(
-        pack_nibbles(join_groups(codes, width).to(torch.uint8)),
-        scales,
-        zeros.to(torch.uint8) if zero_points else None,
-        group,
-        width,
-    )
+    if not zero_points:
+        # Codes 1 to 15 lie evenly around 0.
+        return round_int4(
+            wide, rounded_up(groups.abs().amax(-1) / 7, torch.float16), None, group=group
+        )
+    # Both ends reach to 0, so that a weight of 0 stays 0.
+    low = groups.amin(-1).clamp(max=0.0)
+    scales = rounded_up((groups.amax(-1).clamp(min=0.0) - low) / 15, torch.float16)
+    zeros = divided(-low, scales.float()).round().clamp(0, 15)
+    return round_int4(wide, scales, zeros.to(torch.uint8), group=group)
+
+
+def round_int4(weights: Tensor, scales: Tensor, zeros: Tensor | None, *, group: int) -> Int4Groups:
+    """Round weights to the nearest level of scales that are given; what lies beyond is cut off.
+
+    Args:
+        weights: float32 [N, K], K even.
+        scales: float16 or bfloat16 [N, G], of either sign; 0 for a group of zeros.
+        zeros: uint8 [N, G] below 16, or None where all are 8.
+        group: weights that share a scale.
+
+    Returns:
+        The record.
+    """
+    middle = MIDDLE if zeros is None else zeros[..., None].float()
+    shares = divided(split_groups(weights, group), scales.float()[..., None])
+    codes = (shares + middle).round().clamp(0, 15)
+    packed = pack_nibbles(join_groups(codes, weights.shape[1]).to(torch.uint8))
+    return Int4Groups(packed, scales, zeros, group, weights.shape[1])
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:
@@ -134,20 +149,14 @@ def unpack_nibbles(packed: Tensor, width: int) -> Tensor:
     return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)[:, :width]
 
 
-def _rounded_up(scales: Tensor) -> Tensor:
-    """Return the smallest float16 that are not below some numbers of at least 0."""
-    if float(scales.max() if scales.numel() else 0.0) > _LARGEST_SCALE:
-        raise ConfigError(
-            "weights are beyond what float16 scales can hold",
-            hint="keep them in bf16, or divide them",
-        )
-    near = scales.half()
-    # A scale rounded down would cut off the code of the largest weight.
-    above = torch.nextafter(near, torch.full_like(near, float("inf")))
-    return torch.where(near.float() < scales, above, near)
+def divided(values: Tensor, scales: Tensor) -> Tensor:
+    """Divide by scales, 0 where a scale is 0: all values of such a group are.
 
+    Args:
+        values: float32.
+        scales: float32 that broadcast to them, of either sign.
 
-def _divided(values: Tensor, scales: Tensor) -> Tensor:
-    """Divide by float16 scales, 0 where a scale is 0: all values of such a group are."""
-    wide = scales.float()
-    return torch.where(wide > 0, values / wide.clamp(min=2.0**-24), 0.0)
+    Returns:
+        The quotients.
+    """
+    return torch.where(scales != 0, values / torch.where(scales != 0, scales, 1.0), 0.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from steelyard.nn.numerics.groups import refuse_unquantizable
+from steelyard.nn.numerics.groups import refuse_unquantizable, rounded_up
 
 __all__ = ["Int8Rows", "quantize_int8"]
 
@@ -44,12 +44,14 @@ class Int8Rows:
         return self.scales[:, None] * (0.5 + 3 * LEVELS * 2.0**-23) + LEVELS * 2.0**-149
 
 
-def quantize_int8(values: Tensor) -> Int8Rows:
+def quantize_int8(values: Tensor, *, scale_dtype: torch.dtype = torch.float32) -> Int8Rows:
     """Round each row to 255 steps that are symmetric around 0.
 
     Args:
         values: floating point [N, K], finite; weights of an output channel, or activations of a
             token, per row.
+        scale_dtype: type that the scales fit into; narrower ones are rounded up, so that no code is
+            cut off.
 
     Returns:
         Codes and scales; rows of multiples of a 127th of their largest number come back exactly, to
@@ -63,9 +65,14 @@ def quantize_int8(values: Tensor) -> Int8Rows:
     """
     wide = refuse_unquantizable(values, "values of int8 rows")
     largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(len(wide))
-    # A tensor over a tensor: a number over one becomes a reciprocal, which rounds twice.
-    inverse = torch.where(largest > 0, torch.full_like(largest, LEVELS) / largest, 0.0)
+    if scale_dtype == torch.float32:
+        # A tensor over a tensor: a number over one becomes a reciprocal, which rounds twice.
+        scales, above = largest / LEVELS, torch.full_like(largest, LEVELS) / largest
+    else:
+        scales = rounded_up(largest / LEVELS, scale_dtype).float()
+        above = 1 / scales
+    inverse = torch.where(largest > 0, above, 0.0)
     # The inverse of the smallest numbers is infinite.
     inverse = inverse.clamp(max=torch.finfo(torch.float32).max)
     codes = (wide * inverse[:, None]).round().clamp(-LEVELS, LEVELS)
-    return Int8Rows(codes.to(torch.int8), largest / LEVELS)
+    return Int8Rows(codes.to(torch.int8), scales)
