@@ -23,6 +23,7 @@ _HEADERS = tuple(
         "rows",
         "threads",
         "tiles",
+        "timing",
         "vectors",
     )
 )

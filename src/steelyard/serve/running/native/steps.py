@@ -14,7 +14,22 @@ from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
 
-__all__ = ["NativeSteps"]
+__all__ = ["PARTS", "NativeSteps"]
+
+PARTS = (
+    "embedding",
+    "norms",
+    "qkv",
+    "rope",
+    "attention",
+    "out",
+    "up",
+    "activation",
+    "down",
+    "head",
+)
+"""Parts of a step that are timed on demand, as timing.h has them; "rope" writes keys and values to
+the pool as well."""
 
 
 class NativeSteps:
@@ -25,6 +40,7 @@ class NativeSteps:
 
     Attributes:
         packed_bytes: bytes of the packed weights.
+        part_seconds: float64 [PARTS] to which each step adds what its parts took; None by default.
     """
 
     def __init__(
@@ -51,6 +67,7 @@ class NativeSteps:
             ConfigError: a weight cannot be rounded to the type.
         """
         arch = model.architecture
+        self.part_seconds: np.ndarray | None = None
         self._library = library
         self._layout = ModelLayout(model, pool, library, weights)
         self.packed_bytes = self._layout.packed_bytes
@@ -112,6 +129,8 @@ class NativeSteps:
         )
         buffers = [item.data_ptr() for item in (*self._buffers, self._logits, self._tiles)]
         step = StepLayout(*sizes, *[item.ctypes.data for item in kept], *buffers)
+        if self.part_seconds is not None:
+            step.seconds = self.part_seconds.ctypes.data
         self._library.steelyard_run(
             self._team.address, self._layout.address, ctypes.addressof(step)
         )
