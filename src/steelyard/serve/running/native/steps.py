@@ -1,6 +1,7 @@
 """Runs steps in the native kernels: one call per step, into buffers that are kept."""
 
 import ctypes
+import time
 
 import numpy as np
 import torch
@@ -27,9 +28,10 @@ PARTS = (
     "activation",
     "down",
     "head",
+    "call",
 )
 """Parts of a step that are timed on demand, as timing.h has them; "rope" writes keys and values to
-the pool as well."""
+the pool as well, and "call" is all of them with what Python adds."""
 
 
 class NativeSteps:
@@ -103,6 +105,7 @@ class NativeSteps:
         Returns:
             Logits [R, V] of the sampled rows, valid until the next step; None when there are none.
         """
+        begin = time.perf_counter()
         # The kernels move picked rows to the front in place, so each is picked once, in order.
         picks, places = np.unique(plan.sample_rows, return_inverse=True)
         if len(token_ids) > len(self._buffers[0]):
@@ -134,6 +137,8 @@ class NativeSteps:
         self._library.steelyard_run(
             self._team.address, self._layout.address, ctypes.addressof(step)
         )
+        if self.part_seconds is not None:
+            self.part_seconds[-1] += time.perf_counter() - begin
         if not len(picks):
             return None
         found = self._logits[: len(picks), : self._vocab]
