@@ -13,6 +13,8 @@ from steelyard.cost.operators import OperatorTable
 __all__ = [
     "WEIGHT_TYPES",
     "WeightType",
+    "engine_bytes_per_weight",
+    "kv_element_bytes",
     "product_dtypes",
     "stored_bytes",
     "stored_serving_memory",
@@ -88,6 +90,33 @@ WEIGHT_TYPES: dict[str, WeightType] = {
     )
 }
 """Weight types by name, the widest first."""
+
+
+def engine_bytes_per_weight(name: str, inputs: float) -> float:
+    """Return the bytes of a weight in the engine's kernels, with its share of the scales.
+
+    Args:
+        name: "fp32", "bf16", "int8" (a float32 scale per output) or "int4" (a 16-bit scale per 32
+            weights).
+        inputs: inner length of the matrix.
+
+    Returns:
+        Bytes.
+    """
+    return WEIGHT_TYPES[name].bytes_per_weight + (4.0 / inputs if name == "int8" else 0.0)
+
+
+def kv_element_bytes(name: str, head_dim: int) -> float:
+    """Return the bytes of an element of keys and values, with its share of the scales.
+
+    Args:
+        name: "fp32", "bf16" or "int8" (a float32 scale per head and token).
+        head_dim: elements of a head.
+
+    Returns:
+        Bytes.
+    """
+    return {"fp32": 4.0, "bf16": 2.0, "int8": 1.0 + 4.0 / head_dim}[name]
 
 
 def product_dtypes(kind: WeightType, peaks: Mapping[str, float]) -> list[str]:

@@ -1,9 +1,13 @@
 """Runs steps of a chosen shape in an engine and times their parts."""
 
+import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +19,7 @@ from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
-__all__ = ["StepParts", "pass_over", "time_chunks", "time_decoding"]
+__all__ = ["StepParts", "own_core", "pass_over", "time_chunks", "time_decoding"]
 
 
 class _TimedRunner:
@@ -142,6 +146,35 @@ def _metered(llm: LLM) -> Iterator[Callable[[], StepParts]]:
     finally:
         native.part_seconds = None
         llm.reset()
+
+
+@contextmanager
+def own_core() -> Iterator[None]:
+    """Keep this thread on a core of its own while something is timed.
+
+    Threads of a team meet every few microseconds. Where the system lets two of them share a core,
+    as it may while others keep the rest busy, a step takes several times as long until it moves
+    one of them away.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    own = threading.get_native_id()
+    if len(cores) < 2:
+        yield
+        return
+    threads = [int(item.name) for item in Path("/proc/self/task").iterdir()]
+    try:
+        for thread in threads:
+            _allow(thread, cores[:1] if thread == own else cores[1:])
+        yield
+    finally:
+        for thread in threads:
+            _allow(thread, cores)
+
+
+def _allow(thread: int, cores: list[int]) -> None:
+    """Let a thread run on some cores; one that has ended does not mind."""
+    with contextlib.suppress(ProcessLookupError):
+        os.sched_setaffinity(thread, cores)
 
 
 def _native(llm: LLM) -> NativeSteps:
