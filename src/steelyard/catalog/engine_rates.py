@@ -1,9 +1,12 @@
 """What the engine's own kernels reach on this machine, by number type: a part of a calibration."""
 
+import bisect
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["EngineRates", "LinearTime", "PartRate", "ProductTime"]
 
@@ -62,7 +65,8 @@ class PartRate:
     cold: LinearTime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+# Without slots: what is derived of the products is kept beside them.
+@dataclass(frozen=True, kw_only=True)
 class EngineRates:
     """Measured rates of the native kernels and of what surrounds them in a step.
 
@@ -118,21 +122,33 @@ class EngineRates:
         Raises:
             KeyError: the type was not measured.
         """
-        points = [item for item in self.products if item.weights == weights]
-        if not points:
-            raise KeyError(weights)
-        counts = sorted({item.rows for item in points})
-        beyond = max(rows / counts[-1], 1.0)
+        grid = self._grids[weights]
+        counts = [count for count, _ in grid]
+        size = math.log(max(set_bytes, 1.0))
+        # The two measured counts on either side of `rows`; the outermost stand for all beyond.
+        above = min(max(bisect.bisect_left(counts, rows), 1), len(counts) - 1)
+        around = [above - 1, above] if len(counts) > 1 else [0]
         times = []
-        for count in counts:
-            found = sorted(
-                (item.set_bytes, n * k * item.s_per_weight + k * item.s_per_input + item.call_s)
-                for item in points
-                if item.rows == count
-            )
-            sizes, each = np.log(np.array(found)).T
-            times.append(np.interp(np.log(max(set_bytes, 1.0)), sizes, each))
-        return beyond * float(np.exp(np.interp(np.log(rows), np.log(counts), times)))
+        for _, (sizes, each, inputs, call) in (grid[index] for index in around):
+            times.append(np.interp(size, sizes, np.log(n * k * each + k * inputs + call)))
+        logs = [math.log(counts[index]) for index in around]
+        beyond = max(rows / counts[-1], 1.0)
+        return beyond * math.exp(np.interp(math.log(rows), logs, times))
+
+    @cached_property
+    def _grids(self) -> "dict[str, list[tuple[int, NDArray[np.float64]]]]":
+        """Products by type and rows: logarithms of their sets, rising, and their three times."""
+        grids: dict[str, list[tuple[int, NDArray[np.float64]]]] = {}
+        for kind in self.types:
+            mine = [item for item in self.products if item.weights == kind]
+            for count in sorted({item.rows for item in mine}):
+                found = sorted(
+                    (math.log(item.set_bytes), item.s_per_weight, item.s_per_input, item.call_s)
+                    for item in mine
+                    if item.rows == count
+                )
+                grids.setdefault(kind, []).append((count, np.array(found).T))
+        return grids
 
     def read_bytes_per_s(self, set_bytes: float, bytes_per_weight: dict[str, float]) -> float:
         """Return the best rate at which products of one row read a set of this size.
@@ -151,7 +167,16 @@ class EngineRates:
         )
 
     def flops_per_s(self, weights: str) -> float:
-        """Return the best rate of products of a type over all rows and sets."""
-        return max(
-            2 * item.rows / item.s_per_weight for item in self.products if item.weights == weights
-        )
+        """Return the best rate of products of a type, over all counts of rows in full caches."""
+        return self._peaks[weights]
+
+    @cached_property
+    def _peaks(self) -> dict[str, float]:
+        """Best rates of products by type."""
+        side = 1024.0
+        return {
+            kind: max(
+                2 * rows * side**2 / self.product_s(kind, rows, side, side, 1.0) for rows, _ in grid
+            )
+            for kind, grid in self._grids.items()
+        }

@@ -1,6 +1,8 @@
 """Time of a step of this package's own engine on a CPU, part by part, from measured rates."""
 
+import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -155,7 +157,8 @@ def _attended(arch: Architecture, tokens: float, pairs: float) -> float:
     return tokens * sum(reach)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+# Without slots: the shapes of the products are kept beside the fields.
+@dataclass(frozen=True, kw_only=True)
 class EngineStepTime:
     """Times of steps of one model in one type of weights, as `ServeStepTime` predicts them.
 
@@ -184,6 +187,10 @@ class EngineStepTime:
         times = [sum(part.seconds for part in self.parts(row)) for row in flat]
         return np.array(times).reshape(rows.shape[:-1])
 
+    def disturbed(self, relative: float) -> "EngineStepTime":
+        """Return the same model with the error that other work left in its rates."""
+        return replace(self, relative_spread=math.hypot(TYPICAL_RELATIVE, relative))
+
     def scaled(self, factor: float) -> "EngineStepTime":
         """Return the same model with every step `factor` times as long."""
         return replace(self, factor=self.factor * factor)
@@ -211,7 +218,7 @@ class EngineStepTime:
             for name in ("embedding", "norms", "rope", "activation", "sampling", "python")
         }
         parts["attention"] = self._attention(works["decode"], works["prefill"], coldness, read)
-        for name, (count, n, k) in self._matrices().items():
+        for name, (count, n, k) in self._matrices.items():
             # The last layer drops, after its attention, the rows of which no token is sampled.
             last = step["sequences"] if name in ("out", "up", "down", "head") else tokens
             rows = [tokens] * (count - 1) + [last]
@@ -223,7 +230,7 @@ class EngineStepTime:
         """Bytes of all packed weights, which a step reads once."""
         return sum(
             count * n * k * engine_bytes_per_weight(self._type(name), k)
-            for name, (count, n, k) in self._matrices().items()
+            for name, (count, n, k) in self._matrices.items()
         )
 
     def read_bytes_per_s(self, kv_bytes: float = 0.0) -> float:
@@ -239,6 +246,7 @@ class EngineStepTime:
         """Return the type of a matrix: the head keeps eight bits where the layers have four."""
         return "int8" if name == "head" and self.weights == "int4" else self.weights
 
+    @cached_property
     def _matrices(self) -> dict[str, tuple[int, float, float]]:
         """Return how often each product runs in a step, its outputs and its inputs."""
         table = operators(self.arch, phase="decode", tokens=1, context=1, dtype_bytes=4.0)
