@@ -19,7 +19,13 @@ from steelyard.serve.engine import LLM
 from steelyard.serve.product_rates import product_times
 from steelyard.serve.running.native.library import compiled_library
 from steelyard.serve.scheduling.config import SchedulerConfig
-from steelyard.serve.step_parts import StepParts, own_core, time_chunks, time_decoding
+from steelyard.serve.step_parts import (
+    StepParts,
+    own_core,
+    time_chunks,
+    time_decoding,
+    typical_step,
+)
 
 __all__ = ["measure_engine"]
 
@@ -156,7 +162,7 @@ def _run(arch: Architecture, subject: _Subject, kv_dtype: torch.dtype) -> Iterat
     llm = LLM(build(arch), config, kv_dtype=kv_dtype, weights=subject.weights)
     with own_core():
         for batch, context in subject.shapes:
-            yield _typical(time_decoding(llm, batch=batch, context=context, steps=_STEPS))
+            yield typical_step(time_decoding(llm, batch=batch, context=context, steps=_STEPS))
         yield from time_chunks(llm, context=3 * _CHUNK)
 
 
@@ -173,10 +179,3 @@ def _architecture(subject: _Subject) -> Architecture:
         vocab_size=subject.vocab,
         max_positions=4096,
     )
-
-
-def _typical(steps: list[StepParts]) -> StepParts:
-    """Take the median of each part over equal steps."""
-    names = steps[0].seconds
-    middle = {name: float(np.median([step.seconds[name] for step in steps])) for name in names}
-    return StepParts(seconds=middle, features=steps[len(steps) // 2].features)

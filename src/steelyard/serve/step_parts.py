@@ -19,7 +19,7 @@ from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
-__all__ = ["StepParts", "own_core", "pass_over", "time_chunks", "time_decoding"]
+__all__ = ["StepParts", "own_core", "pass_over", "time_chunks", "time_decoding", "typical_step"]
 
 
 class _TimedRunner:
@@ -78,7 +78,16 @@ def time_decoding(llm: LLM, *, batch: int, context: int, steps: int) -> list[Ste
         ConfigError: the engine is busy, or the shape is beyond its limits.
         BackendError: the engine does not run in native kernels.
     """
-    ahead = 2 * -(-batch * context // llm.config.token_budget)
+    config = llm.config
+    ahead = 2 * -(-batch * context // config.token_budget)
+    blocks = batch * -(-(context + ahead + steps + 1) // config.block_size)
+    if not 0 < batch <= config.max_num_seqs or context < 2 or blocks > config.num_blocks:
+        raise ConfigError(
+            f"{batch} sequences of {context} tokens do not run at once: the engine runs at most "
+            f"{config.max_num_seqs}, and its pool holds "
+            f"{config.num_blocks * config.block_size} tokens",
+            hint="take fewer or shorter ones, or give --pool or --max-num-seqs",
+        )
     with _metered(llm) as step:
         _send(llm, batch, context - 1, steps + ahead + 2)
         while (plan := pass_over(llm)) and plan.num_decodes < batch:
@@ -108,6 +117,13 @@ def time_chunks(llm: LLM, *, context: int) -> list[StepParts]:
         while left > 3 * budget and (plan := pass_over(llm)):
             left -= plan.num_tokens
         return [step() for _ in range(-(-left // budget))]
+
+
+def typical_step(steps: list[StepParts]) -> StepParts:
+    """Return the step of which each part takes its median over equal steps, at least one."""
+    names = steps[0].seconds
+    middle = {name: float(np.median([step.seconds[name] for step in steps])) for name in names}
+    return StepParts(seconds=middle, features=steps[len(steps) // 2].features)
 
 
 def pass_over(llm: LLM) -> StepPlan | None:

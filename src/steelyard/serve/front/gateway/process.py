@@ -144,6 +144,8 @@ class _Gateway:
             print(self._manner(), flush=True)
             print(f"  open it in a browser to try the model, or: steelyard chat {url}", flush=True)
             ready = self.dispatcher.ready
+            if ready is not None and ready.weights_note:
+                print(f"  {ready.weights_note}", flush=True)
             if ready is not None and ready.kernel_note:
                 print(f"  steps run by {ready.kernel}: {ready.kernel_note}", flush=True)
         stop = asyncio.ensure_future(ending.wait())
