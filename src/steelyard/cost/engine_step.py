@@ -11,6 +11,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.engine_rates import EngineRates, PartRate
 from steelyard.cost.operators import operators
 from steelyard.cost.step_time import FEATURES, step_features
+from steelyard.cost.windows import windowed
 from steelyard.cost.weights import engine_bytes_per_weight, kv_element_bytes
 
 __all__ = ["EngineStepTime", "PartTime", "PartWork", "decode_features", "part_works"]
@@ -118,8 +119,8 @@ def part_works(arch: Architecture, features: ArrayLike, kv: str = "fp32") -> dic
         return PartWork(calls=calls, units=count, num_bytes=2 * _ACTIVATION_BYTES * count)
 
     each = 2 * kv_heads * kv_element_bytes(kv, arch.head_dim)
-    decoded = _attended(arch, step["decode_tokens"], step["decode_kv"])
-    pairs = _attended(arch, step["prefill_tokens"], step["prefill_kv"])
+    decoded = layers * windowed(arch, step["decode_tokens"], step["decode_kv"])
+    pairs = layers * windowed(arch, step["prefill_tokens"], step["prefill_kv"])
     return {
         "embedding": elements(1, tokens * arch.hidden_size),
         "norms": elements(2 * layers + 1, (2 * layers * tokens + sampled) * arch.hidden_size),
@@ -148,13 +149,6 @@ def part_works(arch: Architecture, features: ArrayLike, kv: str = "fp32") -> dic
         ),
         "python": PartWork(calls=1, rows=sampled),
     }
-
-
-def _attended(arch: Architecture, tokens: float, pairs: float) -> float:
-    """Sum over layers the pairs of token and attended token, windows counted off."""
-    mean = pairs / tokens if tokens else 0.0
-    reach = [min(mean, arch.window_of(layer) or mean) for layer in range(arch.num_layers)]
-    return tokens * sum(reach)
 
 
 # Without slots: the shapes of the products are kept beside the fields.

@@ -12,6 +12,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.config import convert
 from steelyard.cost.operators import operators
 from steelyard.cost.roofline import Machine, roofline_time_s
+from steelyard.cost.windows import windowed
 from steelyard.errors import FitError
 from steelyard.files import read_json, write_json
 
@@ -225,6 +226,7 @@ def _features(sequences: int, context: int, prompt: int) -> Array:
 def _mixed_step_s(arch: Architecture, machine: Machine, row: Array, dtype_bytes: float) -> float:
     """Time a step: its tokens share the products, attention adds up, the head runs per sequence."""
     _, sequences, prompt, pairs, decoding, keys, _ = row.tolist()
+    pairs, keys = windowed(arch, prompt, pairs), windowed(arch, decoding, keys)
     tokens = prompt + decoding
     attention_rate = machine.peak_flops_per_s * machine.efficiencies.attention
     shape: dict[str, Any] = {
