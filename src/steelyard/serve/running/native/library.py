@@ -25,6 +25,7 @@ _HEADERS = tuple(
         "rows",
         "threads",
         "tiles",
+        "timing",
         "vectors",
     )
 )

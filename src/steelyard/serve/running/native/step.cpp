@@ -1,6 +1,7 @@
 // One step of a decoder on the CPU, and what the runner calls.
 #include "attention.h"
 #include "products.h"
+#include "timing.h"
 
 struct Layer {
     Norm attention_norm, query_norm, key_norm, mlp_norm;  // null gains where there is none
@@ -26,6 +27,7 @@ struct Step {
     const int64_t *tokens, *positions, *slots, *starts, *contexts, *tables, *picks;
     float *hidden, *normed, *qkv, *attended, *up, *logits;  // rows padded to whole panels
     int32_t* tiles;  // `tile_words` of the rows and the widest input
+    double* seconds;  // by part, added to; null where nobody asks
 };
 
 // Where a layer's keys (0) or values (1) begin.
@@ -105,14 +107,17 @@ static void keep(Team& team, const Model& m, const Step& s) {
 
 template <class T>
 static void run_layer(Team& team, const Model& m, long index, const Step& s, const Work& work,
-    float* parts) {
+    float* parts, Laps& laps) {
     const Layer& layer = m.layers[index];
     const long width = m.head_dim, hidden = padded(m.hidden);
     const long qkv = padded((m.heads + 2 * m.kv_heads) * width);
     const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated ? 2 : 1));
     normalize_rows(team, s.hidden, s.rows, layer.attention_norm, m.hidden, m.epsilon, s.normed);
+    laps.end(NORMS);
     product(team, s.normed, hidden, s.rows, layer.qkv, s.qkv, qkv, false, s.tiles);
+    laps.end(QKV);
     team.loop(s.rows, 8, [&](long row) { place<T>(m, layer, index, s, row, s.qkv + row * qkv); });
+    laps.end(PLACE);
     long rows = s.rows;
     const bool last = index + 1 == m.num_layers;
     if (last && s.picked == 0) return;  // keys and values are stored, and nobody reads the rest
@@ -123,11 +128,17 @@ static void run_layer(Team& team, const Model& m, long index, const Step& s, con
     // After the last attention rows no longer depend on each other: those without a token are
     // dropped.
     if (last) keep(team, m, s), rows = s.picked;
+    laps.end(ATTENTION);
     product(team, s.attended, attended, rows, layer.out, s.hidden, hidden, true, s.tiles);
+    laps.end(OUT);
     normalize_rows(team, s.hidden, rows, layer.mlp_norm, m.hidden, m.epsilon, s.normed);
+    laps.end(NORMS);
     product(team, s.normed, hidden, rows, layer.up, s.up, up, false, s.tiles);
+    laps.end(UP);
     activate(team, m, rows, s.up, up);
+    laps.end(ACTIVATION);
     product(team, s.up, up, rows, layer.down, s.hidden, hidden, true, s.tiles);
+    laps.end(DOWN);
 }
 
 // Puts a row's token, and its position where positions are learned, into the residual stream.
@@ -149,17 +160,22 @@ static void run_model(Team& team, const Model& m, const Step& s) {
     const long floats = work.num_parts * m.heads * (m.head_dim + 2);
     if ((long)memory.size() < floats) memory.resize(floats);
     float* parts = memory.data();
+    const std::thread::id caller = std::this_thread::get_id();
     team.run([&] {
+        Laps laps(std::this_thread::get_id() == caller ? s.seconds : nullptr);
         team.loop(s.rows, 8, [&](long row) {
             if (m.narrow_table) embed(m, (const bf16*)m.embedding, s, row);
             else embed(m, (const float*)m.embedding, s, row);
         });
+        laps.end(EMBEDDING);
         for (long index = 0; index < m.num_layers; index++)
-            run_layer<T>(team, m, index, s, work, parts);
+            run_layer<T>(team, m, index, s, work, parts, laps);
         if (s.picked) {
             normalize_rows(team, s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
+            laps.end(NORMS);
             product(team, s.normed, hidden, s.picked, m.head, s.logits, padded(m.vocab), false,
                 s.tiles);
+            laps.end(HEAD);
         }
     });
 }

@@ -1,6 +1,7 @@
 """Runs steps in the native kernels: one call per step, into buffers that are kept."""
 
 import ctypes
+import time
 
 import numpy as np
 import torch
@@ -14,7 +15,23 @@ from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
 
-__all__ = ["NativeSteps"]
+__all__ = ["PARTS", "NativeSteps"]
+
+PARTS = (
+    "embedding",
+    "norms",
+    "qkv",
+    "rope",
+    "attention",
+    "out",
+    "up",
+    "activation",
+    "down",
+    "head",
+    "call",
+)
+"""Parts of a step that are timed on demand, as timing.h has them; "rope" writes keys and values to
+the pool as well, and "call" is all of them with what Python adds."""
 
 
 class NativeSteps:
@@ -25,6 +42,7 @@ class NativeSteps:
 
     Attributes:
         packed_bytes: bytes of the packed weights.
+        part_seconds: float64 [PARTS] to which each step adds what its parts took; None by default.
     """
 
     def __init__(
@@ -51,6 +69,7 @@ class NativeSteps:
             ConfigError: a weight cannot be rounded to the type.
         """
         arch = model.architecture
+        self.part_seconds: np.ndarray | None = None
         self._library = library
         self._layout = ModelLayout(model, pool, library, weights)
         self.packed_bytes = self._layout.packed_bytes
@@ -86,6 +105,7 @@ class NativeSteps:
         Returns:
             Logits [R, V] of the sampled rows, valid until the next step; None when there are none.
         """
+        begin = time.perf_counter()
         # The kernels move picked rows to the front in place, so each is picked once, in order.
         picks, places = np.unique(plan.sample_rows, return_inverse=True)
         if len(token_ids) > len(self._buffers[0]):
@@ -112,9 +132,13 @@ class NativeSteps:
         )
         buffers = [item.data_ptr() for item in (*self._buffers, self._logits, self._tiles)]
         step = StepLayout(*sizes, *[item.ctypes.data for item in kept], *buffers)
+        if self.part_seconds is not None:
+            step.seconds = self.part_seconds.ctypes.data
         self._library.steelyard_run(
             self._team.address, self._layout.address, ctypes.addressof(step)
         )
+        if self.part_seconds is not None:
+            self.part_seconds[-1] += time.perf_counter() - begin
         if not len(picks):
             return None
         found = self._logits[: len(picks), : self._vocab]

@@ -31,7 +31,11 @@ class DraftControl(Protocol):
         ...
 
     def choose(
-        self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
+        self,
+        requests: Sequence[Request],
+        lengths: Sequence[int],
+        num_sequences: int,
+        round_s: float,
     ) -> list[int]:
         """Return how many tokens to check of each request."""
         ...
@@ -101,7 +105,11 @@ class AdaptiveDrafting:
         return False
 
     def choose(
-        self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
+        self,
+        requests: Sequence[Request],
+        lengths: Sequence[int],
+        num_sequences: int,
+        round_s: float,
     ) -> list[int]:
         """Choose the guesses to check.
 
