@@ -20,8 +20,6 @@
 #define STEELYARD_BF16 1
 #endif
 
-constexpr long PANEL = 16;  // columns of a packed panel
-
 INLINE float as_float(int32_t bits) {
     float x;
     memcpy(&x, &bits, 4);

@@ -14,7 +14,6 @@ _HEADERS = tuple(
     _FOLDER / f"{name}.h"
     for name in (
         "attention",
-        "calls",
         "decode",
         "lanes",
         "linear",
@@ -29,7 +28,11 @@ _HEADERS = tuple(
         "vectors",
     )
 )
-_CODE = NativeCode(name="kernels", sources=(_FOLDER / "step.cpp", *_HEADERS))
+_PRODUCTS = tuple(
+    _FOLDER / f"{name}.cpp" for name in ("integer_tiles", "float_tiles", "products", "threads")
+)
+# What takes longest comes first, so that compilers that run side by side end together.
+_CODE = NativeCode(name="kernels", sources=(_FOLDER / "step.cpp", *_PRODUCTS, *_HEADERS))
 _DRAWS_CODE = NativeCode(name="draws", sources=(_FOLDER / "draws.cpp",))
 _SIZE = ctypes.c_int64
 _PLACE = ctypes.c_void_p
@@ -135,7 +138,7 @@ def capped_products(level: int) -> ctypes.CDLL:
     """
     code = NativeCode(
         name=f"products-{level}",
-        sources=(_FOLDER / "calls.cpp", *_HEADERS),
+        sources=(*_PRODUCTS, *_HEADERS),
         flags=(*_CODE.flags, f"-DSTEELYARD_CAP={level}"),
     )
     kept = {name: _SIGNATURES[name] for name in _SIGNATURES if name not in _STEP_CALLS}

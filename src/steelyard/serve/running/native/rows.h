@@ -4,6 +4,7 @@
 // sums of their codes [groups][R] (int32).
 #pragma once
 
+#include "lanes.h"
 #include "linear.h"
 
 // Rows that one pass over a panel takes: their totals fill the registers that are left beside the

@@ -1,6 +1,6 @@
 // One step of a decoder on the CPU, and what the runner calls.
 #include "attention.h"
-#include "calls.h"
+#include "products.h"
 
 struct Layer {
     Norm attention_norm, query_norm, key_norm, mlp_norm;  // null gains where there is none

@@ -1,4 +1,4 @@
-// A tile of rows times one panel, for each kind of weights.
+// A tile of rows times one panel: what all kinds of weights share.
 //
 // A column's sum runs along the inner axis in one order, whatever the number of rows.
 #pragma once
@@ -17,6 +17,11 @@ struct Span {
     bool fresh;            // whether sums start from 0, not from what stands in `out`
     const float* bias;     // of the panel, or null
     long panel;
+};
+
+template <int R>
+struct Height {
+    static constexpr int value = R;
 };
 
 // Bytes ahead of the weights in use that are fetched. At few rows the processor runs ahead by
@@ -49,86 +54,27 @@ INLINE void finish_scaled(const Span& s, const Floats (&total)[R], const float* 
     finish<R>(s, out);
 }
 
-template <int64_t KIND, int R>
-static void float_tile(const Linear&, const Span& s) {
-    Floats total[R];
-    begin<R>(s, total);
-    for (long line = 0; line < s.depth; line++) {
-        const Words weights = load_words(s.lines + line * LINE);
-        fetch<R>(s.lines + line * LINE);
-        UNROLL for (int r = 0; r < R; r++)
-            if constexpr (KIND == FP32) add_floats(total[r], weights, s.tile[line * R + r]);
-            else add_pairs(total[r], weights, s.tile[line * R + r]);
-    }
-    finish<R>(s, total);
-}
+// Multiply a tile of `tile_height(s.rows)` rows.
+void multiply_floats(const Linear& map, const Span& s);
+void multiply_pairs(const Linear& map, const Span& s);
+void multiply_bytes(const Linear& map, const Span& s);
+void multiply_nibbles(const Linear& map, const Span& s);
 
-template <int R>
-static void byte_tile(const Linear& map, const Span& s) {
-    Words total[R] = {};
-    for (long line = 0; line < s.depth; line++) {
-        const Words weights = load_words(s.lines + line * LINE);
-        fetch<R>(s.lines + line * LINE);
-        UNROLL for (int r = 0; r < R; r++) add_bytes(total[r], weights, s.tile[line * R + r]);
-    }
-    const float* scales = (const float*)(s.tile + s.depth * R);
-    const int32_t* sums = s.tile + (s.depth + 1) * R;
-    const Floats scale = load_floats((const float*)map.scales + s.panel * PANEL);
-    Floats scaled[R];
-    UNROLL for (int r = 0; r < R; r++)
-        scaled[r] = to_floats(less(total[r], BYTE_OFFSET * sums[r])) * scale;
-    finish_scaled<R>(s, scaled, scales);
-}
-
-template <int R>
-static void nibble_tile(const Linear& map, const Span& s) {
-    const long words = words_of(INT4, map.inputs), groups = groups_of(map.inputs, map.group);
-    const int32_t* sums = s.tile + (words + 1) * R;
-    const long wide = map.group / 8;
-    Floats total[R] = {};
-    for (long g = 0; g < groups; g++) {
-        Words dot[R] = {};
-        for (long line = g * wide; line < std::min(s.depth, (g + 1) * wide); line++) {
-            const Words both = load_words(s.lines + line * LINE);
-            fetch<R>(s.lines + line * LINE);
-            const Words low = low_nibbles(both), high = high_nibbles(both);
-            const int32_t* x = s.tile + 2 * line * R;
-            UNROLL for (int r = 0; r < R; r++) add_nibbles(dot[r], low, x[r]);
-            UNROLL for (int r = 0; r < R; r++) add_nibbles(dot[r], high, x[R + r]);
-        }
-        const long place = (s.panel * groups + g) * PANEL;
-        const Floats scale = halves_to_floats((const uint16_t*)map.scales + place);
-        const Floats zero = map.zeros ? bytes_to_floats(map.zeros + place) : spread_floats(8.0f);
-        UNROLL for (int r = 0; r < R; r++)
-            total[r] += scale * (to_floats(dot[r]) - (float)sums[g * R + r] * zero);
-    }
-    finish_scaled<R>(s, total, (const float*)(s.tile + words * R));
-}
-
-template <int R>
-static void tile_of(const Linear& map, const Span& s) {
-    switch (map.kind) {
-        case FP32: return float_tile<FP32, R>(map, s);
-        case BF16: return float_tile<BF16, R>(map, s);
-        case INT8: return byte_tile<R>(map, s);
-        case INT4: return nibble_tile<R>(map, s);
-    }
-}
-
-// Multiplies a tile of `tile_height(s.rows)` rows.
-static void multiply_tile(const Linear& map, const Span& s) {
-    switch (tile_height(s.rows)) {
-        case 1: return tile_of<1>(map, s);
-        case 2: return tile_of<2>(map, s);
-        case 3: return tile_of<3>(map, s);
-        case 4: return tile_of<4>(map, s);
-        case 6: return tile_of<6>(map, s);
+// Calls the code of a height.
+template <class Call>
+INLINE void at_height(long rows, const Call& call) {
+    switch (tile_height(rows)) {
+        case 1: return call(Height<1>());
+        case 2: return call(Height<2>());
+        case 3: return call(Height<3>());
+        case 4: return call(Height<4>());
+        case 6: return call(Height<6>());
 #if defined(STEELYARD_WIDE)
-        case 8: return tile_of<8>(map, s);
-        case 12: return tile_of<12>(map, s);
-        case 16: return tile_of<16>(map, s);
-        case 20: return tile_of<20>(map, s);
-        case 24: return tile_of<24>(map, s);
+        case 8: return call(Height<8>());
+        case 12: return call(Height<12>());
+        case 16: return call(Height<16>());
+        case 20: return call(Height<20>());
+        case 24: return call(Height<24>());
 #endif
     }
 }
