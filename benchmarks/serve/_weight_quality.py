@@ -1,4 +1,4 @@
-"""Perplexity that a trained model loses when its weights are computed in fewer bits."""
+"""Perplexity that a trained model loses with fewer bits in its weights, or keys and values."""
 
 import math
 
@@ -20,6 +20,7 @@ __all__ = ["quality_checks"]
 
 _LENGTH = 256
 _BARS = {"bf16": 0.001, "int8": 0.001, "int4": 0.015}
+_KV_TYPES = {"bf16": torch.bfloat16, "int8": torch.int8}
 
 
 class _Keeper(Sampler):
@@ -43,7 +44,8 @@ def quality_checks(quick: bool) -> list[Check]:
         quick: a model of fewer updates, and less text.
 
     Returns:
-        Relative increase of the perplexity of bytes over fp32, by type.
+        Relative increase of the perplexity of bytes over fp32, by type of the weights, and by type
+        of keys and values.
     """
     steps, count = (20, 4) if quick else (200, 16)
     recipe = Recipe(phases=((steps, count, _LENGTH, 64, 200),), max_positions=2 * _LENGTH)
@@ -60,16 +62,23 @@ def quality_checks(quick: bool) -> list[Check]:
         lost = math.expm1(loss - base)
         print(f"quality: {kind} perplexity {lost:+.3%}")
         found.append(Check(f"3 perplexity lost with {kind} weights", lost, bar, "lower"))
+    for name, dtype in _KV_TYPES.items():
+        lost = math.expm1(_loss(model, rows, "fp32", dtype) - base)
+        print(f"quality: {name} keys and values: perplexity {lost:+.4%}")
+        label = f"3 perplexity lost with {name} keys and values"
+        found.append(Check(label, lost, 0.001, "lower"))
     return found
 
 
-def _loss(model: Transformer, rows: np.ndarray, kind: str) -> float:
+def _loss(
+    model: Transformer, rows: np.ndarray, kind: str, kv_dtype: torch.dtype | None = None
+) -> float:
     """Return nats per byte of rows of text, each in one step of the engine."""
     config = SchedulerConfig(
         num_blocks=_LENGTH // 16, max_model_len=_LENGTH, token_budget=_LENGTH, max_num_seqs=1
     )
     keeper = _Keeper()
-    runner = TorchRunner(model, config, sampler=keeper, weights=kind)
+    runner = TorchRunner(model, config, sampler=keeper, weights=kind, kv_dtype=kv_dtype)
     total = 0.0
     for row in rows:
         runner.execute(_prompt(row))

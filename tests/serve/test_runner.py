@@ -242,6 +242,14 @@ def test_bfloat16_keys_and_values_stay_close_and_take_half_the_bytes(kernels):
     assert runner.pool_bytes == 2 * 2 * 96 * 8 * 2 * 8 * 2
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_int8_keys_and_values_stay_close_and_take_a_byte_and_a_scale(kernels):
+    model = make_model(LLAMA, num_layers=2, scale=3.0)
+    runner, requests, rows = serve(model, make_prompts(), 4, kv_dtype=torch.int8, **kernels)
+    assert_equals_forward(model, requests, rows, 0.2)
+    assert runner.pool_bytes == 2 * 2 * 96 * 8 * 2 * (8 + 4)
+
+
 @needs_compiler
 def test_native_rows_do_not_depend_on_what_else_runs():
     model = make_model(LLAMA)

@@ -175,11 +175,8 @@ class TorchRunner(EngineRunner):
         if native is False or (native is None and switched_off()):
             return None, "switched off"
         # Imported late: an engine without native kernels has no use for them.
-        from steelyard.serve.running.native import draws, layout, library, steps, traits, trial
+        from steelyard.serve.running.native import draws, layout, library, steps, trial
 
-        missing = traits.missing_traits(self.model.architecture, self.config.max_model_len)
-        if missing:
-            return None, f"native kernels do not have {', '.join(missing)}"
         if not layout.fits(self.model):
             return None, "native kernels take widths in multiples of 8"
         threads = torch.get_num_threads()

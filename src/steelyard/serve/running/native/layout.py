@@ -6,7 +6,8 @@ from ctypes import POINTER, Structure, c_float, c_int64, c_void_p, pointer
 import torch
 from torch import Tensor, nn
 
-from steelyard.nn.layer import DecoderLayer
+from steelyard.catalog.architecture import Architecture
+from steelyard.nn.layer import DecoderLayer, UnitOffsetNorm
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.packing import (
     Arena,
@@ -41,14 +42,27 @@ class _Norm(Structure):
     _fields_ = (("gain", c_void_p), ("bias", c_void_p))
 
 
-_NORMS = ("attention_norm", "query_norm", "key_norm", "mlp_norm")
+_NORMS = (
+    "attention_norm",
+    "query_norm",
+    "key_norm",
+    "attention_post_norm",
+    "mlp_norm",
+    "mlp_post_norm",
+)
 _LINEARS = ("qkv", "out", "up", "down")
 
 
 class _Layer(Structure):
     """`Layer` of step.cpp."""
 
-    _fields_ = (*((name, _Norm) for name in _NORMS), *((name, LinearMap) for name in _LINEARS))
+    _fields_ = (
+        *((name, _Norm) for name in _NORMS),
+        *((name, LinearMap) for name in _LINEARS),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("window", c_int64),
+    )
 
 
 _MODEL_SIZES = (
@@ -62,23 +76,34 @@ _MODEL_SIZES = (
     "block_size",
     "num_blocks",
     "position_offset",
+    "turned",
+    "across_heads",
+    "form",
+    "kv_kind",
+    "narrow_table",
 )
+_MODEL_FACTORS = (
+    "epsilon",
+    "query_scale",
+    "softcap",
+    "embedding_scale",
+    "residual_scale",
+    "logit_divisor",
+    "logit_softcap",
+)
+_FORMS = {"gelu": 0, "relu": 1, "swiglu": 2, "geglu": 3}
 
 
 class _Model(Structure):
     """`Model` of step.cpp."""
 
     _fields_ = (
-        *(
-            (name, c_int64)
-            for name in (*_MODEL_SIZES, "gated", "rectified", "kv_kind", "narrow_table")
-        ),
-        ("epsilon", c_float),
-        ("head_epsilon", c_float),
+        *((name, c_int64) for name in _MODEL_SIZES),
+        *((name, c_float) for name in _MODEL_FACTORS),
         ("layers", POINTER(_Layer)),
         ("norm", _Norm),
         ("head", LinearMap),
-        *((name, c_void_p) for name in ("embedding", "positions", "cosines", "sines", "kv")),
+        *((name, c_void_p) for name in ("embedding", "positions", "kv")),
     )
 
 
@@ -126,8 +151,9 @@ class ModelLayout:
         self._weights: ComputedIn = weights
         self._arena = Arena(_arena_size(model, library, weights))
         self._kept: list[Tensor | PackedWeight] = []  # the structures hold addresses only
+        self._rotations = self._rotary_tables(model)
         self._layers = (_Layer * arch.num_layers)(
-            *[self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
+            *[self._layer(layer, arch) for layer in model.layers if isinstance(layer, DecoderLayer)]
         )
         sizes = (
             arch.num_layers,
@@ -137,22 +163,31 @@ class ModelLayout:
             arch.head_dim,
             arch.intermediate_size,
             arch.vocab_size,
+            pool.kv.shape[4],
+            pool.kv.shape[2],
+            arch.position_offset,
+            arch.rotary_dim or arch.head_dim,
+            arch.qk_norm_across_heads,
         )
-        counts = *sizes, pool.kv.shape[4], pool.kv.shape[2], arch.position_offset
         table = model.embedding.weight
-        kinds = KV_KINDS[pool.kv.dtype], table.dtype == torch.bfloat16
-        forms = arch.mlp == "swiglu", arch.mlp == "relu", *kinds
-        epsilon = arch.norm_eps
+        kinds = _FORMS[arch.mlp], KV_KINDS[pool.kv.dtype], table.dtype == torch.bfloat16
+        factors = (
+            arch.norm_eps,
+            arch.attention_scale or arch.head_dim**-0.5,
+            arch.attention_softcap,
+            arch.embedding_scale,
+            arch.residual_scale,
+            arch.logit_divisor,
+            arch.logit_softcap,
+        )
         learned = None if model.position_embedding is None else model.position_embedding.weight
-        tables = (None, None) if learned is not None else (model.rotary_cosines, model.rotary_sines)
         # Tied embeddings are packed once more for the head, which reads them by columns.
         head = self._linear(
             table if model.output is None else model.output.weight, None, head_type(weights)
         )
-        learned, *tables = (None if item is None else item.float() for item in (learned, *tables))
-        places = (self._keep(item) for item in (table, learned, *tables, pool.kv))
+        places = (self._keep(item) for item in (table, _wide(learned), pool.kv))
         self.value = _Model(
-            *counts, *forms, epsilon, epsilon, self._layers, self._norm(model.norm), head, *places
+            *sizes, *kinds, *factors, self._layers, self._norm(model.norm), head, *places
         )
         trim()  # what packing needed beside the weights
 
@@ -168,8 +203,21 @@ class ModelLayout:
         """Point to a norm's parameters, in float32."""
         if norm is None:
             return _Norm(None, None)
-        found = (getattr(norm, name, None) for name in ("weight", "bias"))
-        return _Norm(*[self._keep(None if item is None else item.float()) for item in found])
+        gain, bias = (_wide(getattr(norm, name, None)) for name in ("weight", "bias"))
+        if isinstance(norm, UnitOffsetNorm) and gain is not None:
+            gain = gain + 1.0
+        return _Norm(self._keep(gain), self._keep(bias))
+
+    def _rotary_tables(self, model: Transformer) -> dict[bool, tuple[int | None, int | None]]:
+        """Keep cosines and sines by whether a layer has a window."""
+        if model.architecture.position != "rope":
+            return {False: (None, None), True: (None, None)}
+        far = model.rotary_cosines, model.rotary_sines
+        near = (model.local_cosines, model.local_sines) if model.local_cosines is not None else far
+        return {
+            is_near: (self._keep(_wide(pair[0])), self._keep(_wide(pair[1])))
+            for is_near, pair in ((False, far), (True, near))
+        }
 
     def _linear(self, weight: Tensor, bias: Tensor | None, kind: ComputedIn) -> LinearMap:
         """Pack a weight [N, K]."""
@@ -179,13 +227,14 @@ class ModelLayout:
         self._kept.append(packed)
         return packed.map
 
-    def _layer(self, layer: DecoderLayer) -> _Layer:
+    def _layer(self, layer: DecoderLayer, arch: Architecture) -> _Layer:
         """Describe a layer."""
+        window = arch.window_of(layer.index)
+        turn = self._rotations[window > 0] if arch.is_turned(layer.index) else (None, None)
         norms = [self._norm(getattr(layer, name)) for name in _NORMS]
         maps = [getattr(layer, name) for name in _LINEARS]
-        return _Layer(
-            *norms, *[self._linear(item.weight, item.bias, self._weights) for item in maps]
-        )
+        packed = [self._linear(item.weight, item.bias, self._weights) for item in maps]
+        return _Layer(*norms, *packed, *turn, window)
 
     @property
     def address(self) -> int:
@@ -199,3 +248,8 @@ def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -
     vocab, width = model.embedding.weight.shape
     head = arena_bytes(library, vocab, width, head_type(weights))
     return head + sum(arena_bytes(library, item.shape[0], item.shape[1], weights) for item in maps)
+
+
+def _wide(tensor: Tensor | None) -> Tensor | None:
+    """Return numbers in float32."""
+    return None if tensor is None else tensor.float()

@@ -14,7 +14,6 @@ _HEADERS = tuple(
     _FOLDER / f"{name}.h"
     for name in (
         "attention",
-        "decode",
         "lanes",
         "linear",
         "norms",
@@ -33,7 +32,10 @@ _PRODUCTS = tuple(
     _FOLDER / f"{name}.cpp" for name in ("integer_tiles", "float_tiles", "products", "threads")
 )
 # What takes longest comes first, so that compilers that run side by side end together.
-_CODE = NativeCode(name="kernels", sources=(_FOLDER / "step.cpp", *_PRODUCTS, *_HEADERS))
+_ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "attention"))
+_CODE = NativeCode(
+    name="kernels", sources=(*_ATTENTION, _FOLDER / "step.cpp", *_PRODUCTS, *_HEADERS)
+)
 _DRAWS_CODE = NativeCode(name="draws", sources=(_FOLDER / "draws.cpp",))
 _SIZE = ctypes.c_int64
 _PLACE = ctypes.c_void_p

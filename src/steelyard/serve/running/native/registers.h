@@ -17,6 +17,9 @@ template <class R>
 INLINE void hold(R&) {}
 #endif
 
+// Stands for minus infinity: the difference of two is 0 and not NaN.
+constexpr float LOWEST = -1e30f;
+
 // tanh to a few units in the last place, from an exponential that takes any number.
 template <class L>
 INLINE typename L::Row tangent(typename L::Row x) {
@@ -89,3 +92,14 @@ struct Sixteen {
     }
 };
 #endif
+
+// Multiplies numbers by others, and caps them.
+template <class L>
+INLINE void settle(float* x, long end, const float* scales, float softcap) {
+    for (long t = 0; t < end; t += L::LANES) {
+        typename L::Row row = L::template read<0>(x + t);
+        if (scales) row = row * L::template read<0>(scales + t);
+        if (softcap > 0) row = softcap * tangent<L>(row / softcap);
+        store(x + t, row);
+    }
+}

@@ -76,7 +76,7 @@ class NativeSteps:
         self._vocab = arch.vocab_size
         self._team = Team(library, threads)
         heads = arch.num_heads * arch.head_dim
-        inner = arch.intermediate_size * (2 if arch.mlp == "swiglu" else 1)
+        inner = arch.intermediate_size * (2 if arch.is_gated else 1)
         self._widths = (
             arch.hidden_size,
             arch.hidden_size,

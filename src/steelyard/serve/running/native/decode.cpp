@@ -1,21 +1,8 @@
 // Attention of one query per sequence to its paged context, with a running softmax.
-//
-// Contexts are cut at fixed places, so a row's result depends on that row alone.
-#pragma once
-
+#include "attention.h"
 #include "registers.h"
 
-// Tokens of a piece of a context: few long contexts still occupy all threads. A constant, so that
-// a row's sums run in one order whatever else is in the batch.
-constexpr long SPLIT = 256;
 constexpr long STRETCH = 32;  // tokens that pass through the softmax at once
-// Stands for minus infinity: the difference of two is 0 and not NaN.
-constexpr float LOWEST = -1e30f;
-
-// A piece of a decoding row's context, or a tile of a prompt's rows for one key head.
-struct Unit {
-    int64_t sequence, head, first, end, part;
-};
 
 // Consecutive tokens of one block, and as many that come later, which are fetched meanwhile.
 template <class T>
@@ -120,17 +107,6 @@ struct Scales {
     float softcap;
 };
 
-// Multiplies numbers by others, and caps them.
-template <class L>
-INLINE void settle(float* x, long end, const float* scales, float softcap) {
-    for (long t = 0; t < end; t += L::LANES) {
-        typename L::Row row = L::template read<0>(x + t);
-        if (scales) row = row * L::template read<0>(scales + t);
-        if (softcap > 0) row = softcap * tangent<L>(row / softcap);
-        store(x + t, row);
-    }
-}
-
 // Takes the scores of a query into its running softmax: they become shares.
 template <class L, bool CODED>
 APART void soften_stretch(float* scores, long count, const Scales& scales, float* total,
@@ -208,14 +184,15 @@ static void attend_stretch(const Stretch<T>& s, long members, const float* query
 template <class T>
 static void find_runs(const Paged<T>& p, const int64_t* table, long head, long first, long last,
     Stretch<T>& s) {
-    const bool moves_on = head + 1 == p.kv_heads;
+    const View& v = p.view;
+    const bool moves_on = head + 1 == v.kv_heads;
     // Blocks lie scattered, so the processor cannot guess what comes next: it is told.
     const long later = moves_on ? STRETCH : 0, other = moves_on ? 0 : head + 1;
     s.num_runs = 0;
     for (long t = 0, count; t < s.count; t += count, s.num_runs++) {
         const long token = first + t, after = std::min(token + later, last);
         const long here = p.place(table, head, token), next = p.place(table, other, after);
-        count = std::min(p.block_size - token % p.block_size, s.count - t);
+        count = std::min(v.block_size - token % v.block_size, s.count - t);
         s.keys[s.num_runs] = {p.keys + here, p.keys + next, count};
         s.values[s.num_runs] = {p.values + here, p.values + next, count};
         if constexpr (is_coded<T>) {
@@ -232,18 +209,19 @@ static void find_runs(const Paged<T>& p, const int64_t* table, long head, long f
 // peaks [group], denominators [group].
 template <class L, class T>
 static void attend_piece(const Paged<T>& p, const Unit& unit, const float* query, float* parts) {
-    const long width = p.width, group = p.group, size = group * (width + 2);
-    for (long head = 0; head < p.kv_heads; head++) {
+    const View& v = p.view;
+    const long width = v.width, group = v.group, size = group * (width + 2);
+    for (long head = 0; head < v.kv_heads; head++) {
         float* peak = parts + head * size + group * width;
         std::fill(parts + head * size, peak, 0.0f);
         std::fill(peak, peak + group, LOWEST);
         std::fill(peak + group, peak + 2 * group, 0.0f);
     }
-    const int64_t* table = p.tables + unit.sequence * p.table_row;
+    const int64_t* table = v.tables + unit.sequence * v.table_row;
     Stretch<T> s = {};
-    s.scales.softcap = p.softcap;
+    s.scales.softcap = v.softcap;
     for (long first = unit.first; first < unit.end; first += STRETCH)
-        for (long head = 0; head < p.kv_heads; head++) {  // heads of a block lie side by side
+        for (long head = 0; head < v.kv_heads; head++) {  // heads of a block lie side by side
             s.count = std::min(STRETCH, unit.end - first);
             find_runs(p, table, head, first, unit.end - 1, s);
             float* total = parts + head * size;
@@ -268,19 +246,23 @@ static void part_pairs(float* x, long count, bool back) {
 
 // One piece of a row with whichever registers its width fills.
 template <class T>
-static void attend_unit(const Paged<T>& p, const Unit& unit, const float* queries, float* query,
-    float* parts) {
-    const long heads = p.kv_heads * p.group, size = p.group * (p.width + 2);
-    for (long i = 0; i < heads * p.width; i++) query[i] = queries[i] * p.scale;
+static void attend_typed(const Paged<T>& p, const Unit& unit, float* query, float* parts) {
+    const View& v = p.view;
 #if defined(STEELYARD_WIDE)
-    if (p.width % (Sixteen::PARTS * Sixteen::LANES) == 0) {
+    if (v.width % (Sixteen::PARTS * Sixteen::LANES) == 0) {
         const bool parted = sizeof(T) == sizeof(bf16);
-        if (parted) part_pairs(query, heads * p.width, false);
+        if (parted) part_pairs(query, v.kv_heads * v.group * v.width, false);
         attend_piece<Sixteen>(p, unit, query, parts);
-        for (long head = 0; parted && head < p.kv_heads; head++)
-            part_pairs(parts + head * size, p.group * p.width, true);
+        for (long head = 0; parted && head < v.kv_heads; head++)
+            part_pairs(parts + head * v.group * (v.width + 2), v.group * v.width, true);
         return;
     }
 #endif
     attend_piece<Eight>(p, unit, query, parts);
+}
+
+void attend_unit(const View& v, const Unit& unit, const float* queries, float* query,
+    float* parts) {
+    for (long i = 0; i < v.kv_heads * v.group * v.width; i++) query[i] = queries[i] * v.scale;
+    with_type(v.kind, [&]<class T>(T) { attend_typed(Paged<T>(v), unit, query, parts); });
 }
