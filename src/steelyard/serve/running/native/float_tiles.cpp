@@ -4,25 +4,28 @@
 namespace {
 
 template <int64_t KIND, int R>
-void float_tile(const Linear&, const Span& s) {
-    Floats total[R];
-    begin<R>(s, total);
-    for (long line = 0; line < s.depth; line++) {
-        const Words weights = load_words(s.lines + line * LINE);
-        fetch<R>(s.lines + line * LINE);
+void float_tile(const Span& s) {
+    Floats total[PANELS][R];
+    UNROLL for (int p = 0; p < PANELS; p++) begin<R>(s, s.panels[p], total[p]);
+    each_line<R, 1>(s.tile, 0, s.depth, [&](long line, const int32_t* words) {
+        Words weights[PANELS];
+        UNROLL for (int p = 0; p < PANELS; p++)
+            weights[p] = load_words(s.panels[p].lines + line * LINE);
+        fetch(s, line);
         UNROLL for (int r = 0; r < R; r++)
-            if constexpr (KIND == FP32) add_floats(total[r], weights, s.tile[line * R + r]);
-            else add_pairs(total[r], weights, s.tile[line * R + r]);
-    }
-    finish<R>(s, total);
+            UNROLL for (int p = 0; p < PANELS; p++)
+                if constexpr (KIND == FP32) add_floats(total[p][r], weights[p], words[r * CHUNK]);
+                else add_pairs(total[p][r], weights[p], words[r * CHUNK]);
+    });
+    UNROLL for (int p = 0; p < PANELS; p++) finish<R>(s, s.panels[p], total[p]);
 }
 
 }  // namespace
 
-void multiply_floats(const Linear& map, const Span& s) {
-    at_height(s.rows, [&](auto height) { float_tile<FP32, decltype(height)::value>(map, s); });
+void multiply_floats(const Linear&, const Span& s) {
+    at_height(s.rows, [&](auto height) { float_tile<FP32, decltype(height)::value>(s); });
 }
 
-void multiply_pairs(const Linear& map, const Span& s) {
-    at_height(s.rows, [&](auto height) { float_tile<BF16, decltype(height)::value>(map, s); });
+void multiply_pairs(const Linear&, const Span& s) {
+    at_height(s.rows, [&](auto height) { float_tile<BF16, decltype(height)::value>(s); });
 }

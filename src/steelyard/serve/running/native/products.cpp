@@ -11,18 +11,19 @@ namespace {
 
 const int32_t* fill_tiles(Team& team, const float* x, long x_row, long rows,
     const Linear& map, int32_t* shared) {
-    const long step = MOST_ROWS * row_words(map);
+    const long most = most_rows(map.kind), step = most * row_words(map);
+    const auto encode = [&](int32_t* tiles, long row) {
+        const long first = row / most * most;
+        const long height = tile_height(std::min(rows - first, most));
+        encode_row(map, x + row * x_row, tiles + row / most * step, height, row - first);
+    };
     if (rows <= ALONE) {
         static thread_local std::vector<int32_t> own;
         if ((long)own.size() < step) own.resize(step);
-        fill_tile(map, x, x_row, rows, own.data());
+        for (long row = 0; row < rows; row++) encode(own.data(), row);
         return own.data();
     }
-    team.loop((rows + MOST_ROWS - 1) / MOST_ROWS, 1, [&](long tile) {
-        const long first = tile * MOST_ROWS;
-        fill_tile(map, x + first * x_row, x_row, std::min(rows - first, MOST_ROWS),
-            shared + tile * step);
-    });
+    team.loop(rows, 2, [&](long row) { encode(shared, row); });
     return shared;
 }
 
@@ -35,33 +36,63 @@ void multiply_tile(const Linear& map, const Span& s) {
     }
 }
 
+// What a product works on.
+struct Job {
+    const Linear& map;
+    const int32_t* tiles;
+    long rows;
+    float* out;
+    long out_row;
+    bool add;
+    long panels = panels_of(map.outputs), lines = lines_of(map.kind, map.inputs);
+    long piece = piece_of(map.kind, lines), most = most_rows(map.kind);
+
+    // Where the weights of a panel's piece stand.
+    const uint8_t* place(long panel, long line) const {
+        return (const uint8_t*)map.packed + line_offset(map.kind, lines, panels, panel, line);
+    }
+};
+
+// Multiplies rows [top, end) with one piece of the panels that a pass takes, and fetches meanwhile
+// what comes next.
+void multiply_piece(const Job& job, long panel, long line, long top, long end,
+    const uint8_t* ahead) {
+    const long step = job.most * row_words(job.map), depth = std::min(job.piece, job.lines - line);
+    const long passes = (end - top + job.most - 1) / job.most, pace = PANELS * LINE / passes;
+    Span s = {};
+    s.depth = depth, s.out_row = job.out_row, s.fresh = !job.add && line == 0, s.pace = pace;
+    for (long row = top; row < end; row += job.most, ahead += depth * pace) {
+        s.rows = std::min(end - row, job.most), s.ahead = ahead;
+        s.tile = job.tiles + row / job.most * step + line * tile_height(s.rows);
+        for (long p = 0; p < PANELS; p++) {
+            const long index = std::min(panel + p, job.panels - 1);
+            s.panels[p] = {job.place(index, line), job.out + row * job.out_row + index * PANEL,
+                line == 0 && job.map.bias ? job.map.bias + index * PANEL : nullptr, index};
+        }
+        multiply_tile(job.map, s);
+    }
+}
+
 }  // namespace
 
-long tile_words(long rows, long inputs) { return (rows + MOST_ROWS) * (inputs + 2); }
+long tile_words(long rows, long inputs) { return (rows + MOST_ROWS) * (inputs + 2 * CHUNK); }
 
 void product(Team& team, const float* x, long x_row, long rows, const Linear& map,
     float* out, long out_row, bool add, int32_t* shared) {
-    const long panels = panels_of(map.outputs), groups = (panels + GROUP - 1) / GROUP;
-    const long blocks = (rows + HEIGHT - 1) / HEIGHT, lines = lines_of(map.kind, map.inputs);
-    const long piece = piece_of(map.kind, lines), step = MOST_ROWS * row_words(map);
-    const int32_t* tiles = fill_tiles(team, x, x_row, rows, map, shared);
-    const auto multiply = [&](long panel, long line, long top, long end) {
-        const uint8_t* weights = (const uint8_t*)map.packed
-            + line_offset(map.kind, lines, panels, panel, line);
-        for (long row = top; row < end; row += MOST_ROWS) {
-            const long height = std::min(end - row, MOST_ROWS);
-            multiply_tile(map, {tiles + row / MOST_ROWS * step + line * tile_height(height),
-                weights, std::min(piece, lines - line), out + row * out_row + panel * PANEL,
-                out_row, height, !add && line == 0,
-                line == 0 && map.bias ? map.bias + panel * PANEL : nullptr, panel});
-        }
-    };
-    team.loop(blocks * groups, 1, [&](long work) {
+    const Job job = {map, fill_tiles(team, x, x_row, rows, map, shared), rows, out, out_row, add};
+    const long groups = (job.panels + GROUP - 1) / GROUP;
+    const long count = (rows + HEIGHT - 1) / HEIGHT * groups;
+    team.loop_ahead(count, [&](long work, long next) {
         const long top = work / groups * HEIGHT, end = std::min(rows, top + HEIGHT);
-        const long first = work % groups * GROUP;
-        for (long line = 0; line < lines; line += piece)
-            for (long panel = first; panel < std::min(panels, first + GROUP); panel++)
-                multiply(panel, line, top, end);
+        const long first = work % groups * GROUP, last = std::min(job.panels, first + GROUP);
+        for (long line = 0; line < job.lines; line += job.piece)
+            for (long panel = first; panel < last; panel += PANELS) {
+                const bool ends = panel + PANELS >= last;
+                const bool over = ends && line + job.piece >= job.lines;
+                const uint8_t* ahead = over ? job.place((next < count ? next : work) % groups * GROUP, 0)
+                    : (ends ? job.place(first, line + job.piece) : job.place(panel + PANELS, line));
+                multiply_piece(job, panel, line, top, end, ahead);
+            }
     });
 }
 

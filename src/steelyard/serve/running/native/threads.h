@@ -23,6 +23,18 @@ class Team {
         barrier();
     }
 
+    // As `loop`, one at a time; the body is also told the number that its thread takes next, `count`
+    // if there is none.
+    template <class Body>
+    void loop_ahead(long count, const Body& body) {
+        for (long index = claim(1); index < count;) {
+            const long next = std::min(claim(1), count);
+            body(index, next);
+            index = next;
+        }
+        barrier();
+    }
+
     int size() const;
 
    private:
