@@ -15,22 +15,23 @@ __all__ = ["EngineRates", "LinearTime", "PartRate", "ProductTime"]
 class ProductTime:
     """Time of a product of some rows with packed weights [n, k], many of them in turn.
 
-    It takes n k `s_per_weight` + k `s_per_input` + `call_s`.
+    It takes n k `s_per_weight` + `call_s`.
 
     Attributes:
         weights: "fp32", "bf16", "int8" or "int4".
         rows: rows of activations.
+        inputs: k.
         set_bytes: bytes of all weights that are walked in turn; the caches hold small sets.
         s_per_weight: seconds per weight.
-        s_per_input: seconds per input: rows are copied, and quantized for narrow types.
-        call_s: seconds of a call: threads meet.
+        call_s: seconds of a call: threads meet, and rows are copied, and quantized for narrow
+            types.
     """
 
     weights: str
     rows: int
+    inputs: int
     set_bytes: float
     s_per_weight: float
-    s_per_input: float = 0.0
     call_s: float = 0.0
 
 
@@ -105,8 +106,8 @@ class EngineRates:
     def product_s(self, weights: str, rows: float, n: float, k: float, set_bytes: float) -> float:
         """Interpolate the time of a product.
 
-        Logarithms of times are interpolated over those of rows and set, so that the answer lies
-        between measured ones; beyond the most rows time is in proportion to rows.
+        Logarithms of times are interpolated over those of rows, inputs and set, so that the answer
+        lies between measured ones; beyond the most rows time is in proportion to rows.
 
         Args:
             weights: a measured type.
@@ -123,31 +124,36 @@ class EngineRates:
             KeyError: the type was not measured.
         """
         grid = self._grids[weights]
-        counts = [count for count, _ in grid]
+        counts = sorted(grid)
         size = math.log(max(set_bytes, 1.0))
         # The two measured counts on either side of `rows`; the outermost stand for all beyond.
         above = min(max(bisect.bisect_left(counts, rows), 1), len(counts) - 1)
-        around = [above - 1, above] if len(counts) > 1 else [0]
+        around = counts[above - 1 : above + 1] if len(counts) > 1 else counts
         times = []
-        for _, (sizes, each, inputs, call) in (grid[index] for index in around):
-            times.append(np.interp(size, sizes, np.log(n * k * each + k * inputs + call)))
-        logs = [math.log(counts[index]) for index in around]
+        for count in around:
+            depths = grid[count]
+            each = [
+                np.interp(size, sizes, np.log(n * k * weight + call * (k / inputs)))
+                for inputs, (sizes, weight, call) in depths.items()
+            ]
+            times.append(np.interp(math.log(k), np.log(list(depths)), each))
         beyond = max(rows / counts[-1], 1.0)
-        return beyond * math.exp(np.interp(math.log(rows), logs, times))
+        return beyond * math.exp(np.interp(math.log(rows), np.log(around), times))
 
     @cached_property
-    def _grids(self) -> "dict[str, list[tuple[int, NDArray[np.float64]]]]":
-        """Products by type and rows: logarithms of their sets, rising, and their three times."""
-        grids: dict[str, list[tuple[int, NDArray[np.float64]]]] = {}
-        for kind in self.types:
-            mine = [item for item in self.products if item.weights == kind]
-            for count in sorted({item.rows for item in mine}):
+    def _grids(self) -> "dict[str, dict[int, dict[int, NDArray[np.float64]]]]":
+        """Products by type, rows and inputs, rising: logarithms of sets, rising, and both times."""
+        grids: dict[str, dict[int, dict[int, NDArray[np.float64]]]] = {}
+        for item in sorted(self.products, key=lambda item: (item.rows, item.inputs)):
+            mine = grids.setdefault(item.weights, {}).setdefault(item.rows, {})
+            if item.inputs not in mine:
                 found = sorted(
-                    (math.log(item.set_bytes), item.s_per_weight, item.s_per_input, item.call_s)
-                    for item in mine
-                    if item.rows == count
+                    (math.log(other.set_bytes), other.s_per_weight, other.call_s)
+                    for other in self.products
+                    if (other.weights, other.rows, other.inputs)
+                    == (item.weights, item.rows, item.inputs)
                 )
-                grids.setdefault(kind, []).append((count, np.array(found).T))
+                mine[item.inputs] = np.array(found).T
         return grids
 
     def read_bytes_per_s(self, set_bytes: float, bytes_per_weight: dict[str, float]) -> float:
@@ -176,7 +182,7 @@ class EngineRates:
         side = 1024.0
         return {
             kind: max(
-                2 * rows * side**2 / self.product_s(kind, rows, side, side, 1.0) for rows, _ in grid
+                2 * rows * side**2 / self.product_s(kind, rows, side, side, 1.0) for rows in grid
             )
             for kind, grid in self._grids.items()
         }

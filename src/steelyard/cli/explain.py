@@ -236,7 +236,8 @@ def _types_table(llm: "LLM", rates: "EngineRates", batch: int, context: int) -> 
     rows: list[list[Cell]] = []
     for kind in rates.types:
         parts = replace(own, weights=kind).parts(features)
-        seconds, bound_s = (sum(x) for x in zip(*((p.seconds, p.bound_s) for p in parts)))
+        seconds = sum(part.seconds for part in parts)
+        bound_s = sum(part.bound_s for part in parts)
         loss = WEIGHT_LOSSES[kind]
         rows.append(
             [

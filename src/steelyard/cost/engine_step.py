@@ -11,8 +11,8 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.engine_rates import EngineRates, PartRate
 from steelyard.cost.operators import operators
 from steelyard.cost.step_time import FEATURES, step_features
-from steelyard.cost.windows import windowed
 from steelyard.cost.weights import engine_bytes_per_weight, kv_element_bytes
+from steelyard.cost.windows import windowed
 
 __all__ = ["EngineStepTime", "PartTime", "PartWork", "decode_features", "part_works"]
 

@@ -1,4 +1,4 @@
-"""A step's account by operator: what each takes, moves and computes, beside what this machine can."""
+"""A step's account by operator: what each takes, moves and computes, and what this machine can."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -19,15 +19,15 @@ __all__ = ["product_times"]
 
 _KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 """`Kind` of linear.h."""
-_WIDTH, _NARROW = 1024, 128
-"""Outputs of a product that its weights bind, and of one in which its inputs and the call show."""
-_DEPTHS = (512, 1024)
-"""Inputs of the narrow products."""
+_DEPTHS = {512: 2048, 2048: 512}
+"""Inputs of the products, and their outputs: a matrix of 4 MiB in float32."""
+_NARROW = 128
+"""Outputs of a product in which its inputs and the call show."""
 _MOST_MATRICES = 256
 _SETS = (0.25, 1.0, 2.0, 4.5)
 """Sizes of the sets in last-level caches, rising."""
 _MOST_BYTES = 512e6
-_FEW = (1, 2, 4, 8, 16, 32)
+_FEW = (1, 4, 8, 16, 32)
 _MANY = (64, 128, 256, 512)
 """Rows at which memory no longer counts: timed over the smallest set alone."""
 _FILL = 0x3C
@@ -57,17 +57,20 @@ def product_times(library: ctypes.CDLL, threads: int, *, limit_s: float = 6.0) -
     sizes = [min(share * cache, most) for share in _SETS]
     memory = np.full(int(most) + 64, _FILL, dtype=np.uint8)
     bench = _Bench(library, Team(library, threads), memory)
-    shapes = [(rows, _WIDTH, _WIDTH, size) for size in sizes for rows in _FEW]
-    shapes += [(rows, _WIDTH, _WIDTH, sizes[0]) for rows in _MANY]
-    shapes += [(rows, _NARROW, k, sizes[0]) for rows in (*_FEW, *_MANY) for k in _DEPTHS]
-    cases = list(itertools.product(shapes, _KINDS))
+    small = sizes[0]
+    counts = [(rows, size) for size in sizes for rows in _FEW] + [(rows, small) for rows in _MANY]
+    wide = [(rows, n, k, size) for rows, size in counts for k, n in _DEPTHS.items()]
+    narrow = [(rows, _NARROW, k, small) for rows in (*_FEW, *_MANY) for k in _DEPTHS]
+    cases = list(itertools.product(wide + narrow, _KINDS))
     best: dict[tuple[_Shape, str], float] = {}
     with own_core():
         for case in cases * _ROUNDS:
             seconds = bench.time(*case, limit_s=limit_s / len(cases) / _ROUNDS)
             best[case] = min(seconds, best.get(case, seconds))
-    wide = [case for case in cases if case[0][1] == _WIDTH]
-    return [_solved(best, bench, *case, smallest=sizes[0]) for case in wide]
+    return [
+        _solved(best, bench, shape, kind, smallest=small)
+        for shape, kind in itertools.product(wide, _KINDS)
+    ]
 
 
 _Shape = tuple[int, int, int, float]
@@ -131,23 +134,17 @@ def _solved(
     *,
     smallest: float,
 ) -> ProductTime:
-    """Tell a product's time per weight from that per input and per call."""
-    rows = shape[0]
-    wide = best[(rows, _WIDTH, _WIDTH, smallest), kind]
-    shallow, deep = (best[(rows, _NARROW, k, smallest), kind] for k in _DEPTHS)
-    # On one set of weights: n k w + k i + c for (n, k) of both depths of the narrow product, and
-    # for the wide one.
-    weight = max(wide - deep, 0.0) / ((_WIDTH - _NARROW) * _WIDTH)
-    inputs = max((deep - shallow) / (_DEPTHS[1] - _DEPTHS[0]) - _NARROW * weight, 0.0)
-    call = max(deep - _DEPTHS[1] * (_NARROW * weight + inputs), 0.0)
-    # Of what a disturbed run says of them, no more is taken than half of this case's time.
-    half = min(0.5 * best[shape, kind] / max(call + _WIDTH * inputs, 1e-12), 1.0)
-    call, inputs = half * call, half * inputs
+    """Tell a product's time per weight from that of a call with its inputs."""
+    rows, n, k, _ = shape
+    wide, narrow = (best[(rows, outputs, k, smallest), kind] for outputs in (n, _NARROW))
+    call = max(narrow - _NARROW * max(wide - narrow, 0.0) / (n - _NARROW), 0.0)
+    # Of what a disturbed run says of it, no more is taken than half of this case's time.
+    call = min(call, 0.5 * best[shape, kind])
     return ProductTime(
         weights=kind,
         rows=rows,
-        set_bytes=float(sum(bench.bytes_of(kind, *shape[1:3])) * bench.count(kind, shape)),
-        s_per_weight=(best[shape, kind] - call - _WIDTH * inputs) / _WIDTH**2,
-        s_per_input=inputs,
+        inputs=k,
+        set_bytes=float(sum(bench.bytes_of(kind, n, k)) * bench.count(kind, shape)),
+        s_per_weight=(best[shape, kind] - call) / (n * k),
         call_s=call,
     )

@@ -13,7 +13,7 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.catalog.engine_rates import EngineRates
 from steelyard.catalog.huggingface import from_huggingface
 from steelyard.catalog.stored import load_calibration
-from steelyard.cost.engine_step import EngineStepTime, decode_features
+from steelyard.cost.engine_step import EngineStepTime, PartTime, decode_features
 from steelyard.cost.step_time import step_features
 from steelyard.cost.weights import WEIGHT_LOSSES, WEIGHT_TYPES, WeightLoss
 from steelyard.errors import CalibrationError, SteelyardError
@@ -36,7 +36,7 @@ class ServingLoad:
     Attributes:
         users: requests that decode together.
         prompt_tokens: tokens of a prompt.
-        output_tokens: tokens of an answer.
+        output_tokens: tokens of an answer; 0 for decoding alone, at the end of the prompt.
     """
 
     users: int = 4
@@ -52,13 +52,23 @@ class WeightCandidate:
         weights: name of the type.
         loss: relative increase of perplexity over the stored weights, with its provenance.
         tpot: time per output token of one request alone.
-        busy_tpot: the same among the users of the load, the prompts of others included.
+        step_tpot: the same of all users of the load together: that of one step.
+        busy_tpot: the same with the prompts that come meanwhile.
+        parts: the parts of a step of all users.
     """
 
     weights: str
     loss: WeightLoss
     tpot: Forecast
+    step_tpot: Forecast
     busy_tpot: Forecast
+    parts: tuple[PartTime, ...]
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether memory binds most of a step of all users, and not products."""
+        bounds = [(item.bound_s, item.is_memory) for item in self.parts]
+        return 2 * sum(s for s, is_memory in bounds if is_memory) >= sum(s for s, _ in bounds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,23 +152,12 @@ def choose_weights(
 def _candidate(model: EngineStepTime, load: ServingLoad, stored: str) -> WeightCandidate:
     """Forecast a type."""
     context = load.prompt_tokens + load.output_tokens / 2
-    alone_s, busy_s = (
-        float(model.predict(decode_features(users, context))) for users in (1, load.users)
-    )
-    prompt_s = float(
-        model.predict(
-            step_features(
-                sequences=1,
-                prefill_tokens=load.prompt_tokens,
-                prefill_kv=load.prompt_tokens * (load.prompt_tokens + 1) / 2,
-                decode_tokens=0,
-                decode_kv=0,
-            )
-        )
-    )
+    alone_s = float(model.predict(decode_features(1, context)))
+    parts = model.parts(decode_features(load.users, context))
+    step_s = sum(item.seconds for item in parts)
     # While an answer is decoded, as many prompts as there are other users take the machine.
-    busy_s += (load.users - 1) * prompt_s / load.output_tokens
-    tpot, busy = (
+    prompts = (load.users - 1) / load.output_tokens if load.output_tokens else 0.0
+    tpot, step, busy = (
         Forecast.about(
             "serve.tpot",
             seconds,
@@ -166,11 +165,28 @@ def _candidate(model: EngineStepTime, load: ServingLoad, stored: str) -> WeightC
             provenance="derived",
             source=model.source,
         )
-        for seconds in (alone_s, busy_s)
+        for seconds in (alone_s, step_s, step_s + prompts * _prompt_s(model, load.prompt_tokens))
     )
     return WeightCandidate(
-        weights=model.weights, loss=_loss(model.weights, stored), tpot=tpot, busy_tpot=busy
+        weights=model.weights,
+        loss=_loss(model.weights, stored),
+        tpot=tpot,
+        step_tpot=step,
+        busy_tpot=busy,
+        parts=tuple(parts),
     )
+
+
+def _prompt_s(model: EngineStepTime, tokens: int) -> float:
+    """Forecast a step with one prompt."""
+    features = step_features(
+        sequences=1,
+        prefill_tokens=tokens,
+        prefill_kv=tokens * (tokens + 1) / 2,
+        decode_tokens=0,
+        decode_kv=0,
+    )
+    return float(model.predict(features))
 
 
 def _loss(weights: str, stored: str) -> WeightLoss:
