@@ -65,7 +65,7 @@ class Everything:
     def checked(self, request, accepted, rejected):
         pass
 
-    def timed(self, rows, seconds):
+    def timed(self, rows, seconds, spent_s):
         pass
 
 

@@ -276,7 +276,7 @@ def taught(rows, acceptance, rounds=60):
     control = AdaptiveDrafting()
     request = Request(id="a", prompt=[1])
     for count, seconds in rows.items():
-        control.timed(count, seconds)
+        control.timed(count, seconds, 0.0)
     rng = np.random.default_rng(0)
     for _ in range(rounds):
         right = int(np.argmin([*(rng.random(4) < acceptance), False]))
