@@ -56,9 +56,6 @@ def greedy(model):
 class Everything:
     """Checks every guess, up to six of a request."""
 
-    def may_pay(self, num_sequences, longest):
-        return True
-
     def choose(self, requests, lengths, num_sequences, round_s):
         return [min(length, 6) for length in lengths]
 

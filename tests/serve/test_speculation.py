@@ -296,7 +296,6 @@ def test_as_many_guesses_are_checked_as_pay():
     # Rows that cost what a step costs leave nothing to gain.
     level, request = taught({1: 1.0, 17: 17.0}, 0.9)
     assert level.choose([request], [15], 1, 0.0) == [0]
-    assert not level.may_pay(1, 15)
     assert flat.choose([request], [0], 1, 0.0) == [0]
 
 
@@ -313,17 +312,15 @@ def test_without_gain_a_guess_is_checked_now_and_then():
     control, request = taught({1: 1.0, 17: 3.0}, 0.0)
     chosen = []
     for _ in range(400):
-        if control.may_pay(1, 15):
-            chosen.append(control.choose([request], [15], 1, 0.0)[0])
-        if chosen and chosen[-1]:
+        chosen.append(control.choose([request], [15], 1, 0.0)[0])
+        if chosen[-1]:
             control.checked(request, 0, 1)
     assert sum(chosen) == chosen.count(1) in range(4, 9)
     # When guesses become right, they are checked again.
     for _ in range(200):
-        if control.may_pay(1, 15):
-            count = control.choose([request], [15], 1, 0.0)[0]
-            if count:
-                control.checked(request, count, 0)
+        count = control.choose([request], [15], 1, 0.0)[0]
+        if count:
+            control.checked(request, count, 0)
     assert control.choose([request], [15], 1, 0.0)[0] > 3
 
 

@@ -28,10 +28,6 @@ _KEPT_OF_ALL = 0.98
 class DraftControl(Protocol):
     """Decides how many tokens are checked, from what came of those before."""
 
-    def may_pay(self, num_sequences: int, longest: int) -> bool:
-        """Whether a step of so many sequences might gain by drafts."""
-        ...
-
     def choose(
         self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
     ) -> list[int]:
@@ -89,20 +85,6 @@ class AdaptiveDrafting:
         overall = self._all.accepted / self._all.checked
         return (own.accepted + _PRIOR_WEIGHT * overall) / (own.checked + _PRIOR_WEIGHT)
 
-    def may_pay(self, num_sequences: int, longest: int) -> bool:
-        """Whether a step of so many sequences would gain if hardly any guess were wrong."""
-        if self._steps_off >= self._wait:
-            return True
-        # Half as many guesses as there might be: where even these gain nothing, looking for them is
-        # not worth its time.
-        most = max(longest // 2, 1) * num_sequences
-        seconds = self._costs.predict(num_sequences, most + 1)
-        rates = (num_sequences + 0.9 * np.arange(most + 1)) / seconds
-        if rates.max() >= _MARGIN * rates[0]:
-            return True
-        self._steps_off += 1
-        return False
-
     def choose(
         self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
     ) -> list[int]:
@@ -117,8 +99,9 @@ class AdaptiveDrafting:
         Returns:
             Guesses of each request, at most its length.
         """
-        if not any(lengths):
-            return list(lengths)
+        # One plain step first: without any known time all guesses would seem free.
+        if not any(lengths) or not self._costs.is_known:
+            return [0] * len(lengths)
         owners = np.repeat(np.arange(len(requests)), lengths)
         depths = np.concatenate([np.arange(1, length + 1) for length in lengths])
         rates = np.array([self.acceptance(request) for request in requests])

@@ -77,7 +77,7 @@ class Speculator:
         drafter = self.drafter
         requests = [request for request, _ in chunks]
         self.drafter.spent_s = 0.0
-        if not requests or not self.control.may_pay(len(requests), drafter.longest):
+        if not requests:
             return chunks
         # Each sequence may need a block for its next token before these are given back.
         spare = 0 if is_awaited else max(memory.pool.num_available - len(requests), 0)
