@@ -18,45 +18,6 @@ ROOMY = SchedulerConfig(num_blocks=160, block_size=4, max_model_len=64, max_num_
 TIGHT = {"num_blocks": 20, "block_size": 4, "token_budget": 16, "max_num_seqs": 6}
 
 
-class Everything:
-    """Checks every guess, up to six of a request."""
-
-    def may_pay(self, num_sequences, longest):
-        return True
-
-    def choose(self, requests, lengths, num_sequences, round_s):
-        return [min(length, 6) for length in lengths]
-
-    def checked(self, request, accepted, rejected):
-        pass
-
-    def timed(self, rows, seconds):
-        pass
-
-
-class Oracle:
-    """Knows the outputs, and is wrong at one token of `wrong`."""
-
-    longest = 6
-    round_s = spent_s = 0.0
-
-    def __init__(self, outputs, wrong=4):
-        self.outputs = outputs
-        self.wrong = wrong
-
-    def draft(self, requests, lengths):
-        found = []
-        for request, length in zip(requests, lengths, strict=True):
-            known = self.outputs[tuple(request.prompt), request.index]
-            first = len(request.output)
-            tokens = known[first : first + length]
-            tokens += [5] * (length - len(tokens))  # beyond the end: what the engine has to drop
-            found.append(
-                [(token + ((first + at) % self.wrong == 0)) % 97 for at, token in enumerate(tokens)]
-            )
-        return found
-
-
 def prompts_of(seed, count=5):
     rng = np.random.default_rng(seed)
     common = rng.integers(0, 97, 9).tolist()
@@ -68,25 +29,9 @@ def prompts_of(seed, count=5):
 
 def outputs_of(llm, prompts, params):
     return [
-        [
-            (item.tokens, item.finish_reason, item.logprobs, item.top_logprobs)
-            for item in one.outputs
-        ]
+        [(item.tokens, item.finish_reason, item.logprobs, item.top_logprobs) for item in one.outputs]
         for one in llm.generate(prompts, params)
     ]
-
-
-def with_oracle(model, config, prompts, params, expected, **options):
-    """An engine whose guesses are the expected outputs, with mistakes."""
-    llm = LLM(model, config, speculate="ngram", **options)
-    known = {
-        (tuple(prompt), index): list(output[0])
-        for prompt, outputs in zip(prompts, expected, strict=True)
-        for index, output in enumerate(outputs)
-    }
-    llm.scheduler.speculator.drafter = Oracle(known)
-    llm.scheduler.speculator.control = Everything()
-    return llm
 
 
 KINDS = {
@@ -105,11 +50,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "ranked"])
-def test_outputs_with_guesses_are_the_outputs_without(model, kind):
+def test_outputs_with_guesses_are_the_outputs_without(model, know, kind):
     prompts = prompts_of(1)
     params = KINDS[kind]
     expected = outputs_of(LLM(model, ROOMY), prompts, params)
-    llm = with_oracle(model, ROOMY, prompts, params, expected)
+    llm = LLM(model, ROOMY, speculate="ngram")
+    know(llm, prompts, expected)
     assert outputs_of(llm, prompts, params) == expected
     stats = llm.stats()
     assert stats.blocks_in_use == 0
@@ -123,14 +69,15 @@ def test_outputs_with_guesses_are_the_outputs_without(model, kind):
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_preempted_and_chunked_requests_keep_their_tokens(
-    model, allocator, preemption, temperature
+    model, know, allocator, preemption, temperature
 ):
     prompts = prompts_of(2, 8)
     params = SamplingParams(max_tokens=30, temperature=temperature, seed=5)
     limits = {**TIGHT, "max_model_len": 64, "allocator": allocator, "preemption": preemption}
     config = SchedulerConfig(**limits, host_blocks=64 if preemption == "swap" else 0)
     expected = outputs_of(LLM(model, ROOMY), prompts, params)
-    llm = with_oracle(model, config, prompts, params, expected)
+    llm = LLM(model, config, speculate="ngram")
+    know(llm, prompts, expected)
     for _ in range(2):  # the second time prefixes are found
         found = outputs_of(llm, prompts, params)
         assert [[item[:2] for item in one] for one in found] == [
@@ -144,12 +91,12 @@ def test_preempted_and_chunked_requests_keep_their_tokens(
     llm.close()
 
 
-def test_wrong_guesses_leave_no_block_and_no_prefix_behind(model):
+def test_wrong_guesses_leave_no_block_and_no_prefix_behind(model, know):
     prompt = list(range(10))
     params = SamplingParams(max_tokens=20)
     (expected,) = outputs_of(LLM(model, ROOMY), [prompt], params)
-    llm = with_oracle(model, ROOMY, [prompt], params, [expected])
-    llm.scheduler.speculator.drafter.wrong = 1  # all guesses
+    llm = LLM(model, ROOMY, speculate="ngram")
+    know(llm, [prompt], [expected], wrong=1)  # all guesses
     llm.add_request(prompt, params)
     while llm.scheduler.has_work:
         llm.step()
@@ -168,11 +115,12 @@ def test_wrong_guesses_leave_no_block_and_no_prefix_behind(model):
     assert outputs_of(llm, [again], three) == outputs_of(LLM(model, ROOMY), [again], three)
 
 
-def test_deltas_tell_each_token_once(model):
+def test_deltas_tell_each_token_once(model, know):
     prompt = [4, 8, 15]
     params = SamplingParams(max_tokens=20)
     (expected,) = outputs_of(LLM(model, ROOMY), [prompt], params)
-    llm = with_oracle(model, ROOMY, [prompt], params, [expected])
+    llm = LLM(model, ROOMY, speculate="ngram")
+    know(llm, [prompt], [expected])
     llm.add_request(prompt, params)
     told, steps = [], 0
     while llm.scheduler.has_work:
@@ -183,7 +131,7 @@ def test_deltas_tell_each_token_once(model):
     assert steps < 12
 
 
-def test_a_draw_is_distributed_as_without_guesses(model):
+def test_a_draw_is_distributed_as_without_guesses(model, check_everything):
     # A guess that does not depend on the draw is right with the model's probability of it; where it
     # is wrong the token has to be distributed as the rest.
     count, prompt = 1500, [3, 1, 4, 1, 5]
@@ -197,17 +145,21 @@ def test_a_draw_is_distributed_as_without_guesses(model):
     kept = (logits / 0.35).topk(5)
     first = int(kept.indices[0])
 
-    class Constant(Oracle):
+    class Constant:
+        longest, round_s, spent_s = 6, 0.0, 0.0
+
         def draft(self, requests, lengths):
             return [[first] * length for length in lengths]
 
     llm = LLM(model, config, speculate="ngram")
-    llm.scheduler.speculator.drafter = Constant({})
-    llm.scheduler.speculator.control = Everything()
+    check_everything(llm)
+    llm.scheduler.speculator.drafter = Constant()
     with torch.inference_mode():
         after = (model(torch.tensor([[*prompt, first]]))[0, -1] / 0.35).topk(5)
     seconds = [
-        one.tokens[1] for one in llm.generate([prompt] * count, params) if one.tokens[0] == first
+        one.tokens[1]
+        for one in llm.generate([prompt] * count, params)
+        if one.tokens[0] == first
     ]
     expected = after.values.softmax(-1).numpy() * len(seconds)
     found = np.array([seconds.count(int(token)) for token in after.indices])
@@ -232,13 +184,13 @@ def noisy_twin(model):
 
 
 @pytest.mark.parametrize("kind", ["drawn", "ranked", "penalties"])
-def test_a_draft_model_changes_no_token(model, kind):
+def test_a_draft_model_changes_no_token(model, check_everything, kind):
     prompts = prompts_of(3)
     params = KINDS[kind]
     limits = SchedulerConfig(**{**TIGHT, "num_blocks": 40}, max_model_len=64)
     expected = outputs_of(LLM(model, ROOMY), prompts, params)
     llm = LLM(model, limits, speculate=noisy_twin(model))
-    llm.scheduler.speculator.control = Everything()
+    check_everything(llm)
     found = outputs_of(llm, prompts, params)
     assert [[item[:2] for item in one] for one in found] == [
         [item[:2] for item in one] for one in expected
@@ -248,9 +200,9 @@ def test_a_draft_model_changes_no_token(model, kind):
     assert stats.blocks_in_use == 0
 
 
-def test_a_draft_model_that_is_the_model_is_always_right(model):
+def test_a_draft_model_that_is_the_model_is_always_right(model, check_everything):
     llm = LLM(model, ROOMY, speculate=model)
-    llm.scheduler.speculator.control = Everything()
+    check_everything(llm)
     llm.generate(prompts_of(4), SamplingParams(max_tokens=20, temperature=0.7, seed=1))
     stats = llm.stats()
     assert stats.accepted_tokens > 0.95 * stats.drafted_tokens > 0
@@ -324,7 +276,7 @@ def taught(rows, acceptance, rounds=60):
     control = AdaptiveDrafting()
     request = Request(id="a", prompt=[1])
     for count, seconds in rows.items():
-        control.timed(count, seconds)
+        control.timed(count, seconds, 0.0)
     rng = np.random.default_rng(0)
     for _ in range(rounds):
         right = int(np.argmin([*(rng.random(4) < acceptance), False]))
@@ -344,7 +296,6 @@ def test_as_many_guesses_are_checked_as_pay():
     # Rows that cost what a step costs leave nothing to gain.
     level, request = taught({1: 1.0, 17: 17.0}, 0.9)
     assert level.choose([request], [15], 1, 0.0) == [0]
-    assert not level.may_pay(1, 15)
     assert flat.choose([request], [0], 1, 0.0) == [0]
 
 
@@ -361,17 +312,15 @@ def test_without_gain_a_guess_is_checked_now_and_then():
     control, request = taught({1: 1.0, 17: 3.0}, 0.0)
     chosen = []
     for _ in range(400):
-        if control.may_pay(1, 15):
-            chosen.append(control.choose([request], [15], 1, 0.0)[0])
-        if chosen and chosen[-1]:
+        chosen.append(control.choose([request], [15], 1, 0.0)[0])
+        if chosen[-1]:
             control.checked(request, 0, 1)
     assert sum(chosen) == chosen.count(1) in range(4, 9)
     # When guesses become right, they are checked again.
     for _ in range(200):
-        if control.may_pay(1, 15):
-            count = control.choose([request], [15], 1, 0.0)[0]
-            if count:
-                control.checked(request, count, 0)
+        count = control.choose([request], [15], 1, 0.0)[0]
+        if count:
+            control.checked(request, count, 0)
     assert control.choose([request], [15], 1, 0.0)[0] > 3
 
 

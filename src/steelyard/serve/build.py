@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -65,7 +66,18 @@ def make_engine(
         weights=options.weights,
         swap_folder=options.swap_folder,
         make_policy=make_policy,
+        speculate=_guesser(options),
     )
+
+
+def _guesser(options: EngineOptions) -> Transformer | Literal["off", "ngram"]:
+    """Return what an engine is to guess with, a small model loaded."""
+    if options.speculate == "auto":
+        return "off" if options.asynchronous else "ngram"
+    if options.speculate == "off" or options.speculate == "ngram":
+        return options.speculate
+    plain = EngineOptions(max_model_len=options.max_model_len)
+    return load_model(Path(options.speculate), plain)
 
 
 def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False) -> Transformer:

@@ -53,6 +53,11 @@ class EngineOptions:
         native: Run steps in C++ kernels, or never; left out, where they can be compiled and proved
             faster on processors of the kind.
         asynchronous: Plan each step while the one before runs; outputs are the same.
+        speculate: What guesses tokens, so that a step checks several of a sequence; outputs are the
+            same. "ngram" takes what followed the same tokens earlier in the prompt or the output;
+            the folder of a small model of the same tokenizer lets that guess; "off" guesses
+            nothing. Guesses are only checked as long as they pay by what was measured. "auto" is
+            "ngram" where the engine can guess: with a full cache and without --asynchronous.
         cache: Which keys and values of a sequence are kept: all, or a bounded number chosen by a
             sliding window, attention sinks and a window, heavy hitters, the highest scores, or a
             trained controller.
@@ -81,6 +86,7 @@ class EngineOptions:
     max_loss: float = 0.0
     native: bool | None = None
     asynchronous: bool = False
+    speculate: str = "auto"
     cache: CacheName = "full"
     cache_tokens: int = 0
     cache_controller: Path | None = None
@@ -105,12 +111,14 @@ class EngineOptions:
             group_blocks=(self.group_blocks >= 0, "at least 0"),
             weights=(self.weights in get_args(WeightsName), ", ".join(get_args(WeightsName))),
             max_loss=(0 <= self.max_loss < 1, "in [0, 1)"),
+            speculate=(bool(self.speculate), "auto, off, ngram or a model's folder"),
             cache=(self.cache in get_args(CacheName), ", ".join(get_args(CacheName))),
             cache_tokens=(self.cache_tokens >= 0, "at least 0"),
             threads=(self.threads >= 0, "at least 0"),
         )
         swaps, bounded = self.preemption != "recompute", self.cache != "full"
         adaptive = self.cache == "adaptive"
+        guesses = self.speculate not in ("auto", "off")
         # An option that would silently do nothing is refused: its user believes that it works.
         needs = (
             ("--client-weights", bool(self.client_weights), self.policy == "vtc", "--policy vtc"),
@@ -132,6 +140,8 @@ class EngineOptions:
             ("--native", self.native, not bounded, "--cache full"),
             ("--weights", self.weights not in ("auto", "fp32"), not bounded, "--cache full"),
             ("--max-loss", self.max_loss, self.weights == "auto", "--weights auto"),
+            ("--speculate", guesses, not bounded, "--cache full"),
+            ("--speculate", guesses, not self.asynchronous, "--no-asynchronous"),
             ("--cache-controller", self.cache_controller, adaptive, "--cache adaptive"),
             ("--cache adaptive", adaptive, self.cache_controller, "--cache-controller"),
         )

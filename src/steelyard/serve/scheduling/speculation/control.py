@@ -12,10 +12,12 @@ from steelyard.serve.scheduling.states import RequestStates
 
 __all__ = ["AdaptiveDrafting", "DraftControl"]
 
-_MARGIN = 1.03
+_MARGIN = 1.05
 """Gain below which tokens are not checked: it might be noise of the times it was derived from."""
 _RETRY_STEPS = 64
-"""Steps without a checked token after which one is checked again."""
+"""Fewest steps without a checked token after which one is checked again."""
+_RETRY_SHARE = 0.01
+"""Most of the time that may be spent on guessing for such checks."""
 _PRIOR_WEIGHT = 2.0
 """Checked tokens for which the acceptance of all requests counts in that of one."""
 _KEPT_OF_ONE = 0.9
@@ -25,10 +27,6 @@ _KEPT_OF_ALL = 0.98
 
 class DraftControl(Protocol):
     """Decides how many tokens are checked, from what came of those before."""
-
-    def may_pay(self, num_sequences: int, longest: int) -> bool:
-        """Whether a step of so many sequences might gain by drafts."""
-        ...
 
     def choose(
         self,
@@ -44,8 +42,8 @@ class DraftControl(Protocol):
         """Learn how many tokens of a request were accepted, and whether one was not."""
         ...
 
-    def timed(self, rows: int, seconds: float) -> None:
-        """Learn what a step took that ran only decoding sequences."""
+    def timed(self, rows: int, seconds: float, spent_s: float) -> None:
+        """Learn what a step took that ran only decoding sequences, and what guessing took."""
         ...
 
 
@@ -83,26 +81,13 @@ class AdaptiveDrafting:
         self._tallies: RequestStates[_Tally] = RequestStates(lambda _: _Tally())
         self._steps_off = 0
         self._retries = 0
+        self._wait = _RETRY_STEPS
 
     def acceptance(self, request: Request) -> float:
         """Return the probability that a guess for a request is right when all before it are."""
         own = self._tallies.get(request)
         overall = self._all.accepted / self._all.checked
         return (own.accepted + _PRIOR_WEIGHT * overall) / (own.checked + _PRIOR_WEIGHT)
-
-    def may_pay(self, num_sequences: int, longest: int) -> bool:
-        """Whether a step of so many sequences would gain if hardly any guess were wrong."""
-        if self._steps_off >= _RETRY_STEPS:
-            return True
-        # Half as many guesses as there might be: where even these gain nothing, looking for them is
-        # not worth its time.
-        most = max(longest // 2, 1) * num_sequences
-        seconds = self._costs.predict(num_sequences, most + 1)
-        rates = (num_sequences + 0.9 * np.arange(most + 1)) / seconds
-        if rates.max() >= _MARGIN * rates[0]:
-            return True
-        self._steps_off += 1
-        return False
 
     def choose(
         self,
@@ -122,8 +107,9 @@ class AdaptiveDrafting:
         Returns:
             Guesses of each request, at most its length.
         """
-        if not any(lengths):
-            return list(lengths)
+        # One plain step first: without any known time all guesses would seem free.
+        if not any(lengths) or not self._costs.is_known:
+            return [0] * len(lengths)
         owners = np.repeat(np.arange(len(requests)), lengths)
         depths = np.concatenate([np.arange(1, length + 1) for length in lengths])
         rates = np.array([self.acceptance(request) for request in requests])
@@ -142,7 +128,7 @@ class AdaptiveDrafting:
         """Check nothing, or after a while one guess of one request, another one each time."""
         chosen = [0] * len(lengths)
         self._steps_off += 1
-        if self._steps_off > _RETRY_STEPS:
+        if self._steps_off > self._wait:
             self._steps_off = 0
             able = [at for at, length in enumerate(lengths) if length]
             chosen[able[self._retries % len(able)]] = 1
@@ -160,11 +146,15 @@ class AdaptiveDrafting:
         self._tallies.get(request).add(accepted, accepted + rejected, _KEPT_OF_ONE)
         self._all.add(accepted, accepted + rejected, _KEPT_OF_ALL)
 
-    def timed(self, rows: int, seconds: float) -> None:
+    def timed(self, rows: int, seconds: float, spent_s: float) -> None:
         """Learn what a step took that ran only decoding sequences.
 
         Args:
             rows: tokens it ran.
             seconds: what it took, without the time spent on guessing.
+            spent_s: that time.
         """
         self._costs.note(rows, seconds)
+        # A model that guesses has to read a prompt before its first guess.
+        if spent_s and seconds:
+            self._wait = max(_RETRY_STEPS, round(spent_s / seconds / _RETRY_SHARE))

@@ -75,7 +75,7 @@ class Speculator:
         drafter = self.drafter
         requests = [request for request, _ in chunks]
         self.drafter.spent_s = 0.0
-        if not requests or not self.control.may_pay(len(requests), drafter.longest):
+        if not requests:
             return chunks
         # Each sequence may need a block for its next token before these are given back.
         spare = 0 if is_awaited else max(memory.pool.num_available - len(requests), 0)
@@ -84,6 +84,8 @@ class Speculator:
         if drafter.round_s:
             lengths = self._choose(requests, lengths)
             self._reserve(requests, lengths, memory)
+        if not any(lengths):
+            return chunks
         drafts = drafter.draft(requests, lengths)
         if not drafter.round_s:
             lengths = self._choose(requests, [len(tokens) for tokens in drafts])
@@ -106,8 +108,8 @@ class Speculator:
         """Learn from the time of the step that `begin` noted."""
         timing, self._timing = self._timing, None
         if timing and timing.is_plain and timing.rows:
-            seconds = now_s - timing.begin_s - self.drafter.spent_s
-            self.control.timed(timing.rows, max(seconds, 0.0))
+            spent_s = self.drafter.spent_s
+            self.control.timed(timing.rows, max(now_s - timing.begin_s - spent_s, 0.0), spent_s)
 
     def settle(self, request: Request, start: int, before: int, memory: KVMemory) -> int:
         """Learn what came of a request's guesses, and take back what they wrote in vain.

@@ -25,6 +25,11 @@ class StepCosts:
         self._noted: dict[int, int] = {}
         self._count = 0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether any step was measured."""
+        return bool(self._medians)
+
     def note(self, rows: int, seconds: float) -> None:
         """Take in a step.
 
