@@ -1,8 +1,10 @@
 """Files that are never half-written, folders held by one process, and the user's own folder."""
 
+import ctypes
 import errno
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ __all__ = [
     "atomic_path",
     "exclusive",
     "read_json",
+    "replace_folder",
     "sha256_file",
     "user_dir",
     "writable_user_dir",
@@ -27,6 +30,8 @@ __all__ = [
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SUFFIX = ".part"
+_HERE, _EXCHANGE = -100, 2
+"""Linux's AT_FDCWD and RENAME_EXCHANGE."""
 
 
 def user_dir() -> Path:
@@ -145,6 +150,49 @@ def _disk_full(path: Path) -> CapacityError:
     return CapacityError(
         f"disk full while writing {path}", hint="free some space or choose another --out folder"
     )
+
+
+def replace_folder(made: Path, folder: Path) -> None:
+    """Put a finished folder in the place of another, or where there is none yet.
+
+    On Linux both change places in one step, so that a process that is killed leaves the old one or
+    the new one. Elsewhere the old one is renamed first; between the two steps there is none, and
+    the old one stands beside as `.NAME.old`.
+
+    Args:
+        made: the finished folder, on the same file system; it is gone afterwards.
+        folder: where it shall stand.
+
+    Raises:
+        StoreError: it cannot be renamed.
+    """
+    old = folder.with_name(f".{folder.name}.old")
+    try:
+        if not folder.exists():
+            made.rename(folder)
+        elif _exchange(made, folder):
+            made.rename(old)
+        else:
+            shutil.rmtree(old, ignore_errors=True)
+            folder.rename(old)
+            made.rename(folder)
+        _flush_folder(folder.parent)
+    except OSError as error:
+        raise StoreError(
+            f"cannot put {made} in the place of {folder}: {error.strerror}",
+            hint="move one of them by hand",
+        ) from error
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two names change places; False where the system cannot."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "renameat2"):
+        return False
+    names = (os.fsencode(path) for path in (one, other))
+    first, second = (ctypes.c_char_p(name) for name in names)
+    return library.renameat2(_HERE, first, _HERE, second, ctypes.c_uint(_EXCHANGE)) == 0
 
 
 def write_bytes(path: Path, payload: bytes) -> None:

@@ -28,6 +28,12 @@ app.command(
     help="Load an OpenAI-compatible server and measure what comes back.\n\n"
     "Example: steelyard serve bench http://127.0.0.1:8000 --concurrency 1,4,16",
 )
+app.command(
+    "steelyard.cli.quantize:quantize",
+    name="quantize",
+    help="Write a model's weights in 4 or 8 bits, and measure what that costs.\n\n"
+    "Example: steelyard serve quantize quickstart-out --weights int4 --calibrate texts",
+)
 
 
 # A type checker takes the options for what they are; the command line gets its flags.

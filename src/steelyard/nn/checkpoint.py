@@ -23,7 +23,7 @@ from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.rotary_config import read_scaling, scaling_fields
 from steelyard.nn.transformer import Transformer
 
-__all__ = ["load", "save"]
+__all__ = ["finish_folder", "load", "save", "shard_names"]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
@@ -147,15 +147,29 @@ def save(
         stale.unlink(missing_ok=True)
     for name, shard in shards.items():
         write_tensors(directory / name, shard, {"format": "pt"})
-    if len(shards) > 1:
-        total = sum(tensor.nbytes for tensor in tensors.values())
-        places = {part: name for name, shard in shards.items() for part in shard}
-        write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+    places = {part: name for name, shard in shards.items() for part in shard}
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    finish_folder(directory, config, places, total)
+
+
+def finish_folder(
+    directory: Path, config: dict[str, Any], places: dict[str, str], total_bytes: int
+) -> None:
+    """Write what stands beside the weights of a folder: configuration, index, and hashes last.
+
+    Args:
+        directory: the folder, with its weight files.
+        config: content of `config.json`.
+        places: file of each tensor.
+        total_bytes: bytes of all tensors.
+    """
+    files = sorted(set(places.values()))
+    if len(files) > 1:
+        index = {"metadata": {"total_size": total_bytes}, "weight_map": places}
+        write_json(directory / INDEX, index)
     write_json(directory / "config.json", config)
-    write_json(
-        directory / HASHES,
-        {"sha256": {name: sha256_file(directory / name) for name in (*shards, "config.json")}},
-    )
+    hashes = {name: sha256_file(directory / name) for name in (*files, "config.json")}
+    write_json(directory / HASHES, {"sha256": hashes})
 
 
 def _architecture(
@@ -316,9 +330,11 @@ def _shards(tensors: dict[str, Tensor], max_bytes: int) -> dict[str, dict[str, T
         if used and used + tensor.nbytes > max_bytes:
             groups.append({})
         groups[-1][name] = tensor
-    if len(groups) == 1:
-        return {WEIGHTS: groups[0]}
-    return {
-        f"model-{number:05d}-of-{len(groups):05d}.safetensors": group
-        for number, group in enumerate(groups, 1)
-    }
+    return dict(zip(shard_names(len(groups)), groups, strict=True))
+
+
+def shard_names(count: int) -> list[str]:
+    """Return the names of so many files of weights, as `load` looks for them."""
+    if count == 1:
+        return [WEIGHTS]
+    return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]

@@ -1,0 +1,153 @@
+"""How much the loss changes when one matrix alone is rounded."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from steelyard.nn.layer import DecoderLayer
+from steelyard.nn.quantizing.layer import (
+    MATRICES,
+    LayerRecipe,
+    Method,
+    StoredType,
+    group_of,
+    quantize_layer,
+)
+from steelyard.nn.quantizing.stack import Passage
+from steelyard.nn.quantizing.states import HiddenStates, wide_layer
+from steelyard.nn.transformer import Transformer
+
+__all__ = ["Sensitivity", "measure_sensitivity"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sensitivity:
+    """What rounding one matrix does.
+
+    Attributes:
+        layer: its layer.
+        matrix: its name in the layer.
+        kind: type it is rounded to; "plain" for none.
+        num_bytes: bytes that it then takes.
+        losses: change of the loss of each sequence, float64 [S], nats per token.
+    """
+
+    layer: int
+    matrix: str
+    kind: StoredType
+    num_bytes: int
+    losses: Tensor
+
+
+@torch.no_grad()
+def measure_sensitivity(
+    model: Transformer,
+    method: Method,
+    *,
+    group: int,
+    zero_points: bool,
+    tokens: Tensor,
+    calibration: slice,
+    choice: Passage,
+    advance: Callable[[int, str], None] = lambda done, words: None,
+) -> list[Sensitivity]:
+    """Round each matrix of a model alone, in each type, and measure the loss of the whole model.
+
+    Args:
+        model: on the CPU.
+        method: how int4 codes are found.
+        group: weights that share a scale in int4.
+        zero_points: whether int4 groups have zero points.
+        tokens: int64 [S, T], all sequences.
+        calibration: those that codes are fitted to.
+        choice: those that the loss is measured on.
+        advance: told the layers done, and a few words.
+
+    Returns:
+        One record for each matrix and type.
+
+    Raises:
+        ConfigError: weights or activations are not finite.
+    """
+    dtype = model.embedding.weight.dtype
+    states = HiddenStates(model, tokens)
+    whole = _losses_after(states, [_readable(model, 0)], choice)
+    found: list[Sensitivity] = []
+    for index in range(model.architecture.num_layers):
+        variants: list[tuple[str, StoredType, DecoderLayer]] = []
+        for name in MATRICES:
+            for kind in ("int4", "int8"):
+                recipe = LayerRecipe(
+                    types=dict.fromkeys(MATRICES, "plain") | {name: kind},
+                    method=method,
+                    group=group,
+                    zero_points=zero_points,
+                    dtype=dtype,
+                )
+                layer = wide_layer(model, index)
+                quantize_layer(layer, recipe, states, calibration)
+                variants.append((name, kind, layer))
+        losses = _losses_after(states, [layer for _, _, layer in variants], choice)
+        for (name, kind, layer), loss in zip(variants, losses, strict=True):
+            matrix = layer.get_submodule(name).weight
+            found.append(
+                Sensitivity(
+                    layer=index,
+                    matrix=name,
+                    kind=kind,
+                    num_bytes=_num_bytes(matrix, kind, dtype, group, zero_points),
+                    losses=loss - whole[0],
+                )
+            )
+            if kind == "int8":
+                plain = _num_bytes(matrix, "plain", dtype, group, zero_points)
+                found.append(
+                    Sensitivity(
+                        layer=index,
+                        matrix=name,
+                        kind="plain",
+                        num_bytes=plain,
+                        losses=torch.zeros_like(loss),
+                    )
+                )
+        states.advance(_readable(model, index))
+        advance(index + 1, "sensitivity")
+    return found
+
+
+def _readable(model: Transformer, index: int) -> nn.Module:
+    """Return a layer in float32, itself where it is."""
+    is_wide = model.embedding.weight.dtype == torch.float32
+    return model.layers[index] if is_wide else wide_layer(model, index)
+
+
+def _losses_after(states: HiddenStates, variants: list[nn.Module], choice: Passage) -> list[Tensor]:
+    """Return the losses of sequences that pass each variant of the next layer and then the rest."""
+    moving = []
+    for layer in variants:
+        twin = copy.copy(states)
+        twin.hidden, twin.tokens = states.hidden[choice.rows].clone(), states.tokens[choice.rows]
+        twin.advance(layer)
+        moving.append(twin)
+    for index in range(states.index + 1, states.model.architecture.num_layers):
+        # One layer for all variants: where it has to be widened, it is widened once.
+        layer = _readable(states.model, index)
+        for twin in moving:
+            twin.advance(layer)
+    return [twin.losses(choice.first) for twin in moving]
+
+
+def _num_bytes(
+    matrix: Tensor, kind: StoredType, dtype: torch.dtype, group: int, zero_points: bool
+) -> int:
+    """Return the bytes of a matrix [N, K] as it is stored."""
+    rows, width = matrix.shape
+    kept = group_of(width, group)
+    if kind == "plain":
+        return matrix.numel() * dtype.itemsize
+    if kind == "int8" or not kept:
+        return matrix.numel() + rows * dtype.itemsize
+    return matrix.numel() // 2 + rows * (width // kept) * (4 + zero_points) // 2
