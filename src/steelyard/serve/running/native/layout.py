@@ -3,10 +3,12 @@
 import ctypes
 from ctypes import POINTER, Structure, c_float, c_int64, c_void_p, pointer
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from steelyard.nn.layer import DecoderLayer
+from steelyard.nn.stored import StoredLinear, StoredTable
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.packing import (
     Arena,
@@ -14,9 +16,10 @@ from steelyard.serve.running.native.packing import (
     PackedWeight,
     arena_bytes,
 )
-from steelyard.serve.running.pages import let_go, trim
+from steelyard.serve.running.pages import trim
 from steelyard.serve.running.pool import KVPool
-from steelyard.serve.running.weights import ComputedIn, head_type
+from steelyard.serve.running.sources import LinearTypes, head_of, release, shape_of
+from steelyard.serve.running.weights import ComputedIn
 
 __all__ = ["ModelLayout", "StepLayout", "fits"]
 
@@ -98,6 +101,8 @@ class ModelLayout:
 
     Attributes:
         value: `Model` of step.cpp.
+        table: the embedding table, where its rows are read from a file step by step; None where
+            the kernels read it.
         packed_bytes: bytes of the packed copies.
     """
 
@@ -107,8 +112,8 @@ class ModelLayout:
         """Pack the weights; later changes of them do not reach the copies.
 
         Args:
-            model: one that `fits`, in float32 or bfloat16 on the CPU; pages of a mapped file that
-                were packed are let go.
+            model: one that `fits`, in float32 or bfloat16 on the CPU; pages of mapped files that
+                were packed are let go. A model of codes keeps them in its own type.
             pool: keys and values, float32 or bfloat16.
             library: the kernels.
             weights: type of the products.
@@ -120,8 +125,8 @@ class ModelLayout:
         arch = model.architecture
         self.packed_bytes = 0
         self._library = library
-        self._weights: ComputedIn = weights
-        self._arena = Arena(_arena_size(model, library, weights))
+        self._types = LinearTypes(model, weights)
+        self._arena = Arena(_arena_size(model, library, self._types))
         self._kept: list[Tensor | PackedWeight] = []  # the structures hold addresses only
         self._layers = (_Layer * arch.num_layers)(
             *[self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
@@ -136,16 +141,16 @@ class ModelLayout:
             arch.vocab_size,
         )
         counts = *sizes, pool.kv.shape[4], pool.kv.shape[2], arch.position_offset
-        table = model.embedding.weight
-        narrow = pool.kv.dtype == torch.bfloat16, table.dtype == torch.bfloat16
+        self.table = model.embedding if isinstance(model.embedding, StoredTable) else None
+        table = None if self.table else model.embedding.weight
+        is_narrow = table is not None and table.dtype == torch.bfloat16
+        narrow = pool.kv.dtype == torch.bfloat16, is_narrow
         forms = arch.mlp == "swiglu", arch.mlp == "relu", *narrow
         epsilon = arch.norm_eps
         learned = None if model.position_embedding is None else model.position_embedding.weight
         tables = (None, None) if learned is not None else (model.rotary_cosines, model.rotary_sines)
         # Tied embeddings are packed once more for the head, which reads them by columns.
-        head = self._linear(
-            table if model.output is None else model.output.weight, None, head_type(weights)
-        )
+        head = self._linear(head_of(model), is_head=True)
         learned, *tables = (None if item is None else item.float() for item in (learned, *tables))
         places = (self._keep(item) for item in (table, learned, *tables, pool.kv))
         self.value = _Model(
@@ -168,10 +173,12 @@ class ModelLayout:
         found = (getattr(norm, name, None) for name in ("weight", "bias"))
         return _Norm(*[self._keep(None if item is None else item.float()) for item in found])
 
-    def _linear(self, weight: Tensor, bias: Tensor | None, kind: ComputedIn) -> LinearMap:
-        """Pack a weight [N, K]."""
-        packed = PackedWeight(self._library, weight, bias, kind, arena=self._arena)
-        let_go(weight)
+    def _linear(self, item: nn.Module, *, is_head: bool = False) -> LinearMap:
+        """Pack a linear map, and let go of what it was read from."""
+        kind = self._types.of(item, is_head=is_head)
+        source, bias = self._types.source(item), getattr(item, "bias", None)
+        packed = PackedWeight(self._library, source, bias, kind, arena=self._arena)
+        release(item)
         self.packed_bytes += packed.num_bytes
         self._kept.append(packed)
         return packed.map
@@ -179,10 +186,23 @@ class ModelLayout:
     def _layer(self, layer: DecoderLayer) -> _Layer:
         """Describe a layer."""
         norms = [self._norm(getattr(layer, name)) for name in _NORMS]
-        maps = [getattr(layer, name) for name in _LINEARS]
-        return _Layer(
-            *norms, *[self._linear(item.weight, item.bias, self._weights) for item in maps]
-        )
+        return _Layer(*norms, *[self._linear(getattr(layer, name)) for name in _LINEARS])
+
+    def place_rows(self, token_ids: np.ndarray) -> tuple[np.ndarray, Tensor | None]:
+        """Let the kernels find the rows of a step's tokens.
+
+        Args:
+            token_ids: int64 [T].
+
+        Returns:
+            The tokens as the kernels look them up, and the rows that must live until the step has
+            run; None where the kernels read the table.
+        """
+        if self.table is None:
+            return token_ids, None
+        rows = self.table(torch.from_numpy(token_ids)).float()
+        self.value.embedding = rows.data_ptr()
+        return np.arange(len(token_ids)), rows
 
     @property
     def address(self) -> int:
@@ -190,9 +210,16 @@ class ModelLayout:
         return ctypes.addressof(pointer(self.value).contents)
 
 
-def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -> int:
+def _arena_size(model: Transformer, library: ctypes.CDLL, types: LinearTypes) -> int:
     """Return the bytes that all packed weights of a model take."""
-    maps = [getattr(layer, name).weight for layer in model.layers for name in _LINEARS]
-    vocab, width = model.embedding.weight.shape
-    head = arena_bytes(library, vocab, width, head_type(weights))
-    return head + sum(arena_bytes(library, item.shape[0], item.shape[1], weights) for item in maps)
+    maps = [(getattr(layer, name), False) for layer in model.layers for name in _LINEARS]
+    sizes = [
+        arena_bytes(library, *_widths(item), types.of(item, is_head=is_head))
+        for item, is_head in (*maps, (head_of(model), True))
+    ]
+    return sum(sizes)
+
+
+def _widths(item: nn.Module) -> tuple[int, int]:
+    """Return outputs and inputs of a linear map or a table."""
+    return shape_of(item if isinstance(item, StoredLinear) else item.weight)
