@@ -1,6 +1,7 @@
 """The C structures of a model and a step, filled from a transformer."""
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, c_float, c_int64, c_void_p, pointer
 
 import numpy as np
@@ -123,14 +124,14 @@ class ModelLayout:
             CapacityError: there is no memory for the packed weights.
         """
         arch = model.architecture
-        self.packed_bytes = 0
         self._library = library
         self._types = LinearTypes(model, weights)
         self._arena = Arena(_arena_size(model, library, self._types))
         self._kept: list[Tensor | PackedWeight] = []  # the structures hold addresses only
-        self._layers = (_Layer * arch.num_layers)(
-            *[self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
-        )
+        layers = [layer for layer in model.layers if isinstance(layer, DecoderLayer)]
+        # Packing is held up by memory that is touched first, page by page: threads share that.
+        with ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="pack") as threads:
+            self._layers = (_Layer * arch.num_layers)(*threads.map(self._layer, layers))
         sizes = (
             arch.num_layers,
             arch.hidden_size,
@@ -156,6 +157,8 @@ class ModelLayout:
         self.value = _Model(
             *counts, *forms, epsilon, epsilon, self._layers, self._norm(model.norm), head, *places
         )
+        packed = (item for item in self._kept if isinstance(item, PackedWeight))
+        self.packed_bytes = sum(item.num_bytes for item in packed)
         trim()  # what packing needed beside the weights
 
     def _keep(self, tensor: Tensor | None) -> int | None:
@@ -179,7 +182,6 @@ class ModelLayout:
         source, bias = self._types.source(item), getattr(item, "bias", None)
         packed = PackedWeight(self._library, source, bias, kind, arena=self._arena)
         release(item)
-        self.packed_bytes += packed.num_bytes
         self._kept.append(packed)
         return packed.map
 

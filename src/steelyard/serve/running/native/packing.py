@@ -1,6 +1,7 @@
 """Weights of a linear layer as the native products read them."""
 
 import ctypes
+import threading
 from ctypes import Structure, c_int64, c_void_p
 from typing import NamedTuple
 
@@ -61,12 +62,14 @@ class Arena:
                 hint="serve a smaller model, or --weights int4",
             ) from error
         self._used = 0
+        self._taking = threading.Lock()
 
     def take(self, num_bytes: int) -> Tensor:
-        """Return uint8 [num_bytes] that begin with a line of the cache."""
-        first = self._used + -(self._memory.data_ptr() + self._used) % _LINE_BYTES
-        self._used = first + num_bytes
-        return self._memory[first : self._used]
+        """Return uint8 [num_bytes] that begin with a line of the cache; threads may ask at once."""
+        with self._taking:
+            first = self._used + -(self._memory.data_ptr() + self._used) % _LINE_BYTES
+            self._used = first + num_bytes
+        return self._memory[first : first + num_bytes]
 
     def keep(self, values: Tensor) -> Tensor:
         """Return a copy of some values that lies here."""
