@@ -29,7 +29,10 @@ def prompts_of(seed, count=5):
 
 def outputs_of(llm, prompts, params):
     return [
-        [(item.tokens, item.finish_reason, item.logprobs, item.top_logprobs) for item in one.outputs]
+        [
+            (item.tokens, item.finish_reason, item.logprobs, item.top_logprobs)
+            for item in one.outputs
+        ]
         for one in llm.generate(prompts, params)
     ]
 
@@ -157,9 +160,7 @@ def test_a_draw_is_distributed_as_without_guesses(model, check_everything):
     with torch.inference_mode():
         after = (model(torch.tensor([[*prompt, first]]))[0, -1] / 0.35).topk(5)
     seconds = [
-        one.tokens[1]
-        for one in llm.generate([prompt] * count, params)
-        if one.tokens[0] == first
+        one.tokens[1] for one in llm.generate([prompt] * count, params) if one.tokens[0] == first
     ]
     expected = after.values.softmax(-1).numpy() * len(seconds)
     found = np.array([seconds.count(int(token)) for token in after.indices])

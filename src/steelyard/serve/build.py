@@ -91,7 +91,8 @@ def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False
 
     Returns:
         The model: as stored, in float32 or bfloat16, else converted to float32. What is stored is
-        mapped from the file, so that an engine can let go of what it packs.
+        mapped from the file, codes are kept, and what has to be converted is read when it is
+        packed, so that an engine holds its weights once.
 
     Raises:
         DataError: the folder holds no model.
@@ -100,15 +101,13 @@ def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False
     plain = options.weights == "fp32" or options.cache != "full"
     if options.weights == "auto" and not torch.cpu._is_avx512_bf16_supported():
         plain = True
-    model = checkpoint.load(
+    return checkpoint.load(
         folder,
         dtype=torch.float32 if plain else None,
         max_positions=options.max_model_len or None,
         is_checked=is_checked,
+        keep_stored=options.cache == "full",
     )
-    # The engine's products know no float16.
-    kept = model.embedding.weight.dtype in (torch.float32, torch.bfloat16)
-    return model if kept else model.float()
 
 
 def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig:

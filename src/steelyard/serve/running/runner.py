@@ -166,6 +166,8 @@ class TorchRunner(EngineRunner):
             helpers=helpers,
             weights=self.weights or "fp32",
         )
+        if self.compiled:
+            self.weights = steps.weights
         return ("numba" if self.compiled else "torch"), note, steps
 
     def _native_steps(self, native: bool | None) -> tuple[_Steps | None, str]:
@@ -183,7 +185,7 @@ class TorchRunner(EngineRunner):
         try:
             kernels = library.compiled_library()
             # Who asks for native kernels by name gets them, on whatever processor.
-            note = "" if native else trial.refusal(kernels, threads)
+            note = "" if native else trial.refusal(kernels, threads, self.weights)
             if note:
                 return None, note
             sampling = draws.NativeSampling()

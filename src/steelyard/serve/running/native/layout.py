@@ -1,6 +1,7 @@
 """The C structures of a model and a step, filled from a transformer."""
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, c_float, c_int64, c_void_p, pointer
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.nn.layer import DecoderLayer, UnitOffsetNorm
+from steelyard.nn.stored import StoredLinear, StoredTable
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.packing import (
     Arena,
@@ -15,9 +17,10 @@ from steelyard.serve.running.native.packing import (
     PackedWeight,
     arena_bytes,
 )
-from steelyard.serve.running.pages import let_go, trim
+from steelyard.serve.running.pages import trim
 from steelyard.serve.running.pool import KVPool
-from steelyard.serve.running.weights import ComputedIn, head_type
+from steelyard.serve.running.sources import LinearTypes, head_of, release, shape_of
+from steelyard.serve.running.weights import ComputedIn
 
 __all__ = ["KV_KINDS", "ModelLayout", "StepLayout", "fits"]
 
@@ -126,6 +129,8 @@ class ModelLayout:
 
     Attributes:
         value: `Model` of step.cpp.
+        table: the embedding table, where its rows are read from a file step by step; None where
+            the kernels read it.
         packed_bytes: bytes of the packed copies.
     """
 
@@ -135,8 +140,8 @@ class ModelLayout:
         """Pack the weights; later changes of them do not reach the copies.
 
         Args:
-            model: one that `fits`, in float32 or bfloat16 on the CPU; pages of a mapped file that
-                were packed are let go.
+            model: one that `fits`, in float32 or bfloat16 on the CPU; pages of mapped files that
+                were packed are let go. A model of codes keeps them in its own type.
             pool: keys and values, float32, bfloat16 or int8.
             library: the kernels.
             weights: type of the products.
@@ -146,15 +151,12 @@ class ModelLayout:
             CapacityError: there is no memory for the packed weights.
         """
         arch = model.architecture
-        self.packed_bytes = 0
         self._library = library
-        self._weights: ComputedIn = weights
-        self._arena = Arena(_arena_size(model, library, weights))
+        self._types = LinearTypes(model, weights)
+        self._arena = Arena(_arena_size(model, library, self._types))
         self._kept: list[Tensor | PackedWeight] = []  # the structures hold addresses only
         self._rotations = self._rotary_tables(model)
-        self._layers = (_Layer * arch.num_layers)(
-            *[self._layer(layer, arch) for layer in model.layers if isinstance(layer, DecoderLayer)]
-        )
+        self._layers = (_Layer * arch.num_layers)(*self._packed_layers(model))
         sizes = (
             arch.num_layers,
             arch.hidden_size,
@@ -169,8 +171,10 @@ class ModelLayout:
             arch.rotary_dim or arch.head_dim,
             arch.qk_norm_across_heads,
         )
-        table = model.embedding.weight
-        kinds = _FORMS[arch.mlp], KV_KINDS[pool.kv.dtype], table.dtype == torch.bfloat16
+        self.table = model.embedding if isinstance(model.embedding, StoredTable) else None
+        table = None if self.table else model.embedding.weight
+        is_narrow = table is not None and table.dtype == torch.bfloat16
+        kinds = _FORMS[arch.mlp], KV_KINDS[pool.kv.dtype], is_narrow
         factors = (
             arch.norm_eps,
             arch.attention_scale or arch.head_dim**-0.5,
@@ -182,13 +186,13 @@ class ModelLayout:
         )
         learned = None if model.position_embedding is None else model.position_embedding.weight
         # Tied embeddings are packed once more for the head, which reads them by columns.
-        head = self._linear(
-            table if model.output is None else model.output.weight, None, head_type(weights)
-        )
+        head = self._linear(head_of(model), is_head=True)
         places = (self._keep(item) for item in (table, _wide(learned), pool.kv))
         self.value = _Model(
             *sizes, *kinds, *factors, self._layers, self._norm(model.norm), head, *places
         )
+        packed = (item for item in self._kept if isinstance(item, PackedWeight))
+        self.packed_bytes = sum(item.num_bytes for item in packed)
         trim()  # what packing needed beside the weights
 
     def _keep(self, tensor: Tensor | None) -> int | None:
@@ -219,11 +223,19 @@ class ModelLayout:
             for is_near, pair in ((False, far), (True, near))
         }
 
-    def _linear(self, weight: Tensor, bias: Tensor | None, kind: ComputedIn) -> LinearMap:
-        """Pack a weight [N, K]."""
-        packed = PackedWeight(self._library, weight, bias, kind, arena=self._arena)
-        let_go(weight)
-        self.packed_bytes += packed.num_bytes
+    def _packed_layers(self, model: Transformer) -> list[_Layer]:
+        """Pack and describe all layers."""
+        layers = [layer for layer in model.layers if isinstance(layer, DecoderLayer)]
+        # Packing is held up by memory that is touched first, page by page: threads share that.
+        with ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="pack") as threads:
+            return list(threads.map(lambda layer: self._layer(layer, model.architecture), layers))
+
+    def _linear(self, item: nn.Module, *, is_head: bool = False) -> LinearMap:
+        """Pack a linear map, and let go of what it was read from."""
+        kind = self._types.of(item, is_head=is_head)
+        source, bias = self._types.source(item), getattr(item, "bias", None)
+        packed = PackedWeight(self._library, source, bias, kind, arena=self._arena)
+        release(item)
         self._kept.append(packed)
         return packed.map
 
@@ -232,9 +244,24 @@ class ModelLayout:
         window = arch.window_of(layer.index)
         turn = self._rotations[window > 0] if arch.is_turned(layer.index) else (None, None)
         norms = [self._norm(getattr(layer, name)) for name in _NORMS]
-        maps = [getattr(layer, name) for name in _LINEARS]
-        packed = [self._linear(item.weight, item.bias, self._weights) for item in maps]
+        packed = [self._linear(getattr(layer, name)) for name in _LINEARS]
         return _Layer(*norms, *packed, *turn, window)
+
+    def place_rows(self, token_ids: np.ndarray) -> tuple[np.ndarray, Tensor | None]:
+        """Let the kernels find the rows of a step's tokens.
+
+        Args:
+            token_ids: int64 [T].
+
+        Returns:
+            The tokens as the kernels look them up, and the rows that must live until the step has
+            run; None where the kernels read the table.
+        """
+        if self.table is None:
+            return token_ids, None
+        rows = self.table(torch.from_numpy(token_ids)).float()
+        self.value.embedding = rows.data_ptr()
+        return np.arange(len(token_ids)), rows
 
     @property
     def address(self) -> int:
@@ -242,12 +269,19 @@ class ModelLayout:
         return ctypes.addressof(pointer(self.value).contents)
 
 
-def _arena_size(model: Transformer, library: ctypes.CDLL, weights: ComputedIn) -> int:
+def _arena_size(model: Transformer, library: ctypes.CDLL, types: LinearTypes) -> int:
     """Return the bytes that all packed weights of a model take."""
-    maps = [getattr(layer, name).weight for layer in model.layers for name in _LINEARS]
-    vocab, width = model.embedding.weight.shape
-    head = arena_bytes(library, vocab, width, head_type(weights))
-    return head + sum(arena_bytes(library, item.shape[0], item.shape[1], weights) for item in maps)
+    maps = [(getattr(layer, name), False) for layer in model.layers for name in _LINEARS]
+    sizes = [
+        arena_bytes(library, *_widths(item), types.of(item, is_head=is_head))
+        for item, is_head in (*maps, (head_of(model), True))
+    ]
+    return sum(sizes)
+
+
+def _widths(item: nn.Module) -> tuple[int, int]:
+    """Return outputs and inputs of a linear map or a table."""
+    return shape_of(item if isinstance(item, StoredLinear) else item.weight)
 
 
 def _wide(tensor: Tensor | None) -> Tensor | None:

@@ -112,8 +112,9 @@ class NativeSteps:
             self._buffers = self._rows_of(len(token_ids))
         if len(picks) > len(self._logits):
             self._logits = torch.empty(len(picks), self._logits.shape[1])
+        tokens, _rows = self._layout.place_rows(token_ids)
         indices = (
-            token_ids,
+            tokens,
             plan.positions,
             plan.slot_mapping,
             plan.query_starts,
