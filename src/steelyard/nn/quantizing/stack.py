@@ -1,6 +1,5 @@
 """All layers of a model in fewer bits, one after another, each kept on disk as it is done."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

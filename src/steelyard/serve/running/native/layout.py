@@ -4,6 +4,7 @@ import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, Structure, c_float, c_int64, c_void_p, pointer
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
