@@ -114,23 +114,7 @@ APART void soften_stretch(float* scores, long count, const Scales& scales, float
     const long end = (count + L::LANES - 1) / L::LANES * L::LANES;
     if (CODED || scales.softcap > 0)
         settle<L>(scores, end, CODED ? scales.keys : nullptr, scales.softcap);
-    for (long t = count; t < end; t++) scores[t] = LOWEST;
-    typename L::Row top = L::all(LOWEST);
-    for (long t = 0; t < end; t += L::LANES) top = L::most(top, L::template read<0>(scores + t));
-    const float most = highest(L::fold_most(top));
-    if (most > peak) {  // most stretches do not raise the peak, and leave the totals as they are
-        const float shrink = exponential(spread(peak - most))[0];
-        for (long i = 0; i < width; i += 8) store(total + i, load(total + i) * shrink);
-        weight *= shrink;
-        peak = most;
-    }
-    typename L::Row mass = {};
-    for (long t = 0; t < end; t += L::LANES) {
-        const typename L::Row share = L::exp(L::template read<0>(scores + t) - peak);
-        store(scores + t, share);
-        mass += share;
-    }
-    weight += sum(L::fold(mass));
+    soften_row<L>(scores, 0, count, end, total, width, peak, weight);
     if (CODED) settle<L>(scores, end, scales.values, 0);
 }
 
