@@ -114,23 +114,7 @@ APART void soften_stretch(float* scores, long count, const Scales& scales, float
     const long end = (count + L::LANES - 1) / L::LANES * L::LANES;
     if (CODED || scales.softcap > 0)
         settle<L>(scores, end, CODED ? scales.keys : nullptr, scales.softcap);
-    for (long t = count; t < end; t++) scores[t] = LOWEST;
-    typename L::Row top = L::all(LOWEST);
-    for (long t = 0; t < end; t += L::LANES) top = L::most(top, L::template read<0>(scores + t));
-    const float most = highest(L::fold_most(top));
-    if (most > peak) {  // most stretches do not raise the peak, and leave the totals as they are
-        const float shrink = exponential(spread(peak - most))[0];
-        for (long i = 0; i < width; i += 8) store(total + i, load(total + i) * shrink);
-        weight *= shrink;
-        peak = most;
-    }
-    typename L::Row mass = {};
-    for (long t = 0; t < end; t += L::LANES) {
-        const typename L::Row share = L::exp(L::template read<0>(scores + t) - peak);
-        store(scores + t, share);
-        mass += share;
-    }
-    weight += sum(L::fold(mass));
+    soften_row<L>(scores, 0, count, end, total, width, peak, weight);
     if (CODED) settle<L>(scores, end, scales.values, 0);
 }
 
@@ -180,27 +164,47 @@ static void attend_stretch(const Stretch<T>& s, long members, const float* query
     });
 }
 
-// Finds the runs of one key head in [first, first + count), and of what is read after them.
+// Consecutive tokens of one block: where the first key head's numbers of the block begin, those of
+// the first token in it, and those that stand a stretch later.
+struct Span {
+    long block, token, count, later;
+};
+
+// Cuts [first, first + count) by blocks; gives the number of spans.
 template <class T>
-static void find_runs(const Paged<T>& p, const int64_t* table, long head, long first, long last,
-    Stretch<T>& s) {
-    const View& v = p.view;
-    const bool moves_on = head + 1 == v.kv_heads;
-    // Blocks lie scattered, so the processor cannot guess what comes next: it is told.
-    const long later = moves_on ? STRETCH : 0, other = moves_on ? 0 : head + 1;
-    s.num_runs = 0;
-    for (long t = 0, count; t < s.count; t += count, s.num_runs++) {
-        const long token = first + t, after = std::min(token + later, last);
-        const long here = p.place(table, head, token), next = p.place(table, other, after);
-        count = std::min(v.block_size - token % v.block_size, s.count - t);
-        s.keys[s.num_runs] = {p.keys + here, p.keys + next, count};
-        s.values[s.num_runs] = {p.values + here, p.values + next, count};
+static long find_spans(const Paged<T>& p, const int64_t* table, long first, long count, long last,
+    Span* spans) {
+    const long block_size = p.view.block_size;
+    long found = 0;
+    for (long t = 0; t < count; t += spans[found++].count) {
+        const long within = (first + t) % block_size;
+        spans[found] = {p.block(table, 0, first + t), within,
+            std::min(block_size - within, count - t),
+            p.place(table, 0, std::min(first + t + STRETCH, last))};
+    }
+    return found;
+}
+
+// Sets the runs of one key head, and what is read after them.
+template <class T>
+static void set_runs(const Paged<T>& p, const Span* spans, long head, Stretch<T>& s) {
+    const long size = p.head_numbers(), codes = p.view.block_size * p.view.width;
+    const bool last = head + 1 == p.view.kv_heads;
+    long done = 0;
+    for (long r = 0; r < s.num_runs; done += spans[r++].count) {
+        const Span& span = spans[r];
+        const long block = span.block + head * size, here = block + span.token * p.view.width;
+        // Blocks lie scattered, so the processor cannot guess what comes next: it is told.
+        const long next = last ? span.later : here + size;
+        s.keys[r] = {p.keys + here, p.keys + next, span.count};
+        s.values[r] = {p.values + here, p.values + next, span.count};
         if constexpr (is_coded<T>) {
-            const size_t size = count * sizeof(float);
-            memcpy(s.scales.keys + t, p.scale_of(p.keys, table, head, token), size);
-            memcpy(s.scales.values + t, p.scale_of(p.values, table, head, token), size);
-            fetch(p.scale_of(p.keys, table, other, after), 1);
-            fetch(p.scale_of(p.values, table, other, after), 1);
+            const size_t bytes = span.count * sizeof(float);
+            const T *keys = p.keys + block + codes, *values = p.values + block + codes;
+            memcpy(s.scales.keys + done, (const float*)keys + span.token, bytes);
+            memcpy(s.scales.values + done, (const float*)values + span.token, bytes);
+            fetch(last ? p.keys + next + codes : keys + size, 1);
+            fetch(last ? p.values + next + codes : values + size, 1);
         }
     }
 }
@@ -219,17 +223,20 @@ static void attend_piece(const Paged<T>& p, const Unit& unit, const float* query
     }
     const int64_t* table = v.tables + unit.sequence * v.table_row;
     Stretch<T> s = {};
+    Span spans[STRETCH];
     s.scales.softcap = v.softcap;
-    for (long first = unit.first; first < unit.end; first += STRETCH)
+    for (long first = unit.first; first < unit.end; first += STRETCH) {
+        s.count = std::min(STRETCH, unit.end - first);
+        s.num_runs = find_spans(p, table, first, s.count, unit.end - 1, spans);
         for (long head = 0; head < v.kv_heads; head++) {  // heads of a block lie side by side
-            s.count = std::min(STRETCH, unit.end - first);
-            find_runs(p, table, head, first, unit.end - 1, s);
+            set_runs(p, spans, head, s);
             float* total = parts + head * size;
             float *peak = total + group * width, *weight = peak + group;
             for (long g = 0; g < group; g += 8)
                 attend_stretch<L>(s, std::min(8L, group - g), query + (head * group + g) * width,
                     width, {total + g * width, peak + g, weight + g});
         }
+    }
 }
 
 // Lays numbers of every 32 columns apart into even and odd ones, or back.

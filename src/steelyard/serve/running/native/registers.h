@@ -76,8 +76,9 @@ struct Sixteen {
     INLINE f8 upper(Row x) { return (f8)_mm512_extractf32x8_ps((__m512)x, 1); }
     INLINE f8 fold(Row x) { return lower(x) + upper(x); }
     INLINE f8 fold_most(Row x) { return larger(lower(x), upper(x)); }
-    // As `exponential` of eight; e^-87 stands for all below, and infinity for what is too large.
+    // As `exponential` of eight, but infinite for what is too large.
     INLINE Row exp(Row x) {
+        const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_GE_OQ);
         x = most(x, all(-87.0f));
         const Row whole = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
         const Row rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
@@ -88,9 +89,15 @@ struct Sixteen {
         y = y * rest + 1.6666665459e-1f;
         y = y * rest + 5.0000001201e-1f;
         y = y * rest * rest + rest + 1.0f;
-        return (Row)_mm512_scalef_ps((__m512)y, (__m512)whole);
+        return (Row)_mm512_maskz_scalef_ps(counts, (__m512)y, (__m512)whole);
     }
 };
+#endif
+
+#if defined(STEELYARD_WIDE)
+typedef Sixteen Widest;
+#else
+typedef Eight Widest;
 #endif
 
 // Multiplies numbers by others, and caps them.
@@ -102,4 +109,29 @@ INLINE void settle(float* x, long end, const float* scales, float softcap) {
         if (softcap > 0) row = softcap * tangent<L>(row / softcap);
         store(x + t, row);
     }
+}
+
+// Takes a query's scores of `size` tokens (whole registers), of which it sees [first, end), into its
+// running softmax: scores become shares, and totals [width] are scaled down where the peak rises.
+template <class L>
+INLINE void soften_row(float* scores, long first, long end, long size, float* total, long width,
+    float& peak, float& weight) {
+    std::fill(scores, scores + first, LOWEST);
+    std::fill(scores + end, scores + size, LOWEST);
+    typename L::Row top = L::all(LOWEST);
+    for (long t = 0; t < size; t += L::LANES) top = L::most(top, L::template read<0>(scores + t));
+    const float most = highest(L::fold_most(top));
+    if (most > peak) {  // most tokens do not raise the peak, and leave the totals as they are
+        const float shrink = exponential(spread(peak - most))[0];
+        for (long i = 0; i < width; i += 8) store(total + i, load(total + i) * shrink);
+        weight *= shrink;
+        peak = most;
+    }
+    typename L::Row mass = {};
+    for (long t = 0; t < size; t += L::LANES) {
+        const typename L::Row share = L::exp(L::template read<0>(scores + t) - peak);
+        store(scores + t, share);
+        mass += share;
+    }
+    weight += sum(L::fold(mass));
 }
