@@ -155,7 +155,7 @@ def _compare(
             f"{name} x{count}: {off:.2f} -> {on:.2f} ms a token; {stats.drafted_tokens} checked, "
             f"{stats.accepted_tokens} right"
         )
-        gain = off / on
+        gain = float(off / on)
         least = bar if count == 1 else 0.97
         found.append(Check(f"1 {name} x{count}: TPOT without guesses over it", gain, least, "higher"))
         found.append(Check(f"2 {name} x{count}: equal outputs", same / turns, 1.0, "higher"))

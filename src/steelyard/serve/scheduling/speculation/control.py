@@ -18,6 +18,10 @@ _RETRY_STEPS = 64
 """Fewest steps without a checked token after which one is checked again."""
 _RETRY_SHARE = 0.01
 """Most of the time that may be spent on guessing for such checks."""
+_LONGEST_PAUSE = 15
+"""Most steps in which no guesses are looked for after they gained nothing."""
+_PAUSE_WITHOUT = 3
+"""The same after none were found, which may change with any token."""
 _PRIOR_WEIGHT = 2.0
 """Checked tokens for which the acceptance of all requests counts in that of one."""
 _KEPT_OF_ONE = 0.9
@@ -27,6 +31,10 @@ _KEPT_OF_ALL = 0.98
 
 class DraftControl(Protocol):
     """Decides how many tokens are checked, from what came of those before."""
+
+    def looks(self) -> bool:
+        """Whether guesses are looked for in the step about to be planned."""
+        ...
 
     def choose(
         self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
@@ -78,12 +86,23 @@ class AdaptiveDrafting:
         self._steps_off = 0
         self._retries = 0
         self._wait = _RETRY_STEPS
+        self._fruitless = self._pause = self._paused = 0
 
     def acceptance(self, request: Request) -> float:
         """Return the probability that a guess for a request is right when all before it are."""
         own = self._tallies.get(request)
         overall = self._all.accepted / self._all.checked
         return (own.accepted + _PRIOR_WEIGHT * overall) / (own.checked + _PRIOR_WEIGHT)
+
+    def looks(self) -> bool:
+        """Whether guesses are looked for in the step about to be planned.
+
+        Returns:
+            True while they gain; where they did not, at ever fewer steps, as choosing takes time.
+        """
+        self._steps_off += 1
+        self._paused += 1
+        return self._paused > self._pause
 
     def choose(
         self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
@@ -101,6 +120,7 @@ class AdaptiveDrafting:
         """
         # One plain step first: without any known time all guesses would seem free.
         if not any(lengths) or not self._costs.is_known:
+            self._rest(_PAUSE_WITHOUT)
             return [0] * len(lengths)
         owners = np.repeat(np.arange(len(requests)), lengths)
         depths = np.concatenate([np.arange(1, length + 1) for length in lengths])
@@ -112,20 +132,25 @@ class AdaptiveDrafting:
         gains = (num_sequences + np.concatenate([[0.0], np.cumsum(values[order])])) / seconds
         best = int(gains.argmax())
         if gains[best] >= _MARGIN * gains[0]:
-            self._steps_off = 0
+            self._steps_off = self._fruitless = self._pause = self._paused = 0
             return np.bincount(owners[order[:best]], minlength=len(requests)).tolist()
         return self._retry(lengths)
 
     def _retry(self, lengths: Sequence[int]) -> list[int]:
         """Check nothing, or after a while one guess of one request, another one each time."""
         chosen = [0] * len(lengths)
-        self._steps_off += 1
+        self._rest(_LONGEST_PAUSE)
         if self._steps_off > self._wait:
             self._steps_off = 0
             able = [at for at, length in enumerate(lengths) if length]
             chosen[able[self._retries % len(able)]] = 1
             self._retries += 1
         return chosen
+
+    def _rest(self, longest: int) -> None:
+        """Look for guesses at fewer steps, after some looks in vain."""
+        self._fruitless += 1
+        self._pause, self._paused = min(self._fruitless // 4, longest), 0
 
     def checked(self, request: Request, accepted: int, rejected: int) -> None:
         """Learn from a check.
