@@ -157,7 +157,9 @@ def _compare(
         )
         gain = float(off / on)
         least = bar if count == 1 else 0.97
-        found.append(Check(f"1 {name} x{count}: TPOT without guesses over it", gain, least, "higher"))
+        found.append(
+            Check(f"1 {name} x{count}: TPOT without guesses over it", gain, least, "higher")
+        )
         found.append(Check(f"2 {name} x{count}: equal outputs", same / turns, 1.0, "higher"))
     return found
 

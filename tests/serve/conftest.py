@@ -87,10 +87,7 @@ class Oracle:
             tokens = known[first : first + length]
             tokens += [5] * (length - len(tokens))  # beyond the end, which nobody knows
             found.append(
-                [
-                    (token + ((first + at) % self.wrong == 0)) % 97
-                    for at, token in enumerate(tokens)
-                ]
+                [(token + ((first + at) % self.wrong == 0)) % 97 for at, token in enumerate(tokens)]
             )
         return found
 

@@ -4,9 +4,12 @@ import torch
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import ConfigError
+from steelyard.nn import checkpoint
 from steelyard.nn.transformer import build
 from steelyard.serve import SamplingParams, Scheduler, SchedulerConfig, TraceRequest
+from steelyard.serve.build import make_engine
 from steelyard.serve.engine import LLM
+from steelyard.serve.options import EngineOptions
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.speculation.control import AdaptiveDrafting
 from steelyard.serve.scheduling.speculation.ngram import NgramDrafter
@@ -29,7 +32,10 @@ def prompts_of(seed, count=5):
 
 def outputs_of(llm, prompts, params):
     return [
-        [(item.tokens, item.finish_reason, item.logprobs, item.top_logprobs) for item in one.outputs]
+        [
+            (item.tokens, item.finish_reason, item.logprobs, item.top_logprobs)
+            for item in one.outputs
+        ]
         for one in llm.generate(prompts, params)
     ]
 
@@ -157,9 +163,7 @@ def test_a_draw_is_distributed_as_without_guesses(model, check_everything):
     with torch.inference_mode():
         after = (model(torch.tensor([[*prompt, first]]))[0, -1] / 0.35).topk(5)
     seconds = [
-        one.tokens[1]
-        for one in llm.generate([prompt] * count, params)
-        if one.tokens[0] == first
+        one.tokens[1] for one in llm.generate([prompt] * count, params) if one.tokens[0] == first
     ]
     expected = after.values.softmax(-1).numpy() * len(seconds)
     found = np.array([seconds.count(int(token)) for token in after.indices])
@@ -226,6 +230,21 @@ def test_what_cannot_guess_is_refused(model):
     )
     with pytest.raises(ConfigError, match="50 tokens"):
         LLM(model, ROOMY, speculate=other)
+
+
+def test_options_make_the_engine_that_guesses(model, tmp_path):
+    def kind(speculate, **others):
+        options = EngineOptions(pool_bytes=1 << 20, speculate=speculate, native=False, **others)
+        guesser = make_engine(model, options).scheduler.speculator
+        return guesser.drafter.kind if guesser else "off"
+
+    checkpoint.save(model, tmp_path / "small")
+    assert kind("auto") == kind("ngram") == "ngram"
+    assert kind("off") == kind("auto", asynchronous=True) == "off"
+    assert kind(str(tmp_path / "small")) == "model"
+    for others in ({"asynchronous": True}, {"cache": "window"}):
+        with pytest.raises(ConfigError, match="--speculate needs"):
+            EngineOptions(speculate="ngram", **others)
 
 
 def followed(prompt, output, length):

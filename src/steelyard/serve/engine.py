@@ -23,7 +23,6 @@ from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler
-from steelyard.serve.scheduling.speculation.drafter import Drafter
 from steelyard.serve.scheduling.speculation.speculator import Speculator
 from steelyard.serve.traces import TraceRequest, make_request
 

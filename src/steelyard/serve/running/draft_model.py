@@ -51,6 +51,7 @@ class DraftModel:
     on the token.
 
     Attributes:
+        kind: "model".
         longest: most tokens it guesses for a sequence at once.
         round_s: seconds that one more token for all sequences takes, as measured lately.
         spent_s: seconds that the latest call of `draft` took.
@@ -59,9 +60,9 @@ class DraftModel:
         2302.01318), section 3.
     """
 
-    def __init__(
-        self, model: Transformer, large: Architecture, config: SchedulerConfig
-    ) -> None:
+    kind = "model"
+
+    def __init__(self, model: Transformer, large: Architecture, config: SchedulerConfig) -> None:
         """Allocate a pool and compile what is needed.
 
         Args:
@@ -146,7 +147,9 @@ class DraftModel:
             length = min(twin.num_pending, room)
             room -= length
             if length:
-                (chunks if twin.num_pending == 1 and twin.output else prompts).append((twin, length))
+                (chunks if twin.num_pending == 1 and twin.output else prompts).append(
+                    (twin, length)
+                )
         no_copies = np.empty((0, 2), dtype=np.int64)
         plan = lay_out([*chunks, *prompts], len(chunks), self._block_size, no_copies, [])
         output = self._runner.execute(plan)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from steelyard.errors import BackendError, ConfigError
-from steelyard.serve.scheduling.states import RequestStates, common_length
 from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.states import RequestStates, common_length
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -125,7 +125,7 @@ def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
 
 def _describe(llm: LLM, stages: dict[str, float]) -> Ready:
     """Tell the gateway what the engine can hold."""
-    config = llm.config
+    config, guesser = llm.config, llm.scheduler.speculator
     return Ready(
         vocab_size=llm.model.architecture.vocab_size,
         max_model_len=config.max_model_len,
@@ -136,6 +136,7 @@ def _describe(llm: LLM, stages: dict[str, float]) -> Ready:
         kernel=llm.runner.kernel,
         kernel_note=llm.runner.kernel_note,
         weights=llm.runner.weights or "",
+        guesses=guesser.drafter.kind if guesser else "off",
     )
 
 

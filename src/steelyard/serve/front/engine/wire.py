@@ -106,6 +106,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
         kernel: name of what runs a step.
         kernel_note: why it is not a faster one; empty when there is none.
         weights: number type in which its linear layers are computed.
+        guesses: what guesses tokens, "ngram" or "model"; "off" for nothing.
     """
 
     vocab_size: int
@@ -117,6 +118,7 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     kernel: str = ""
     kernel_note: str = ""
     weights: str = ""
+    guesses: str = "off"
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

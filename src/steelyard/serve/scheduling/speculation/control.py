@@ -37,7 +37,11 @@ class DraftControl(Protocol):
         ...
 
     def choose(
-        self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
+        self,
+        requests: Sequence[Request],
+        lengths: Sequence[int],
+        num_sequences: int,
+        round_s: float,
     ) -> list[int]:
         """Return how many tokens to check of each request."""
         ...
@@ -105,7 +109,11 @@ class AdaptiveDrafting:
         return self._paused > self._pause
 
     def choose(
-        self, requests: Sequence[Request], lengths: Sequence[int], num_sequences: int, round_s: float
+        self,
+        requests: Sequence[Request],
+        lengths: Sequence[int],
+        num_sequences: int,
+        round_s: float,
     ) -> list[int]:
         """Choose the guesses to check.
 

@@ -60,9 +60,7 @@ class Speculator:
         self.num_accepted = 0
         self._timing: _Timing | None = None
 
-    def extend(
-        self, chunks: list[Chunk], memory: KVMemory, *, is_awaited: bool
-    ) -> list[Chunk]:
+    def extend(self, chunks: list[Chunk], memory: KVMemory, *, is_awaited: bool) -> list[Chunk]:
         """Add guesses to decoding sequences, with slots for them.
 
         Args:

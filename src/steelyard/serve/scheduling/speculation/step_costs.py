@@ -43,7 +43,9 @@ class StepCosts:
         self._medians[rows] = sorted(kept)[(len(kept) - 1) // 2]
         self._noted[rows] = self._count
         # Contexts grow and machines change, so an old time would be held against a new one.
-        for old in [at for at, noted in self._noted.items() if noted < self._count - _FORGOTTEN_AFTER]:
+        for old in [
+            at for at, noted in self._noted.items() if noted < self._count - _FORGOTTEN_AFTER
+        ]:
             del self._seconds[old], self._medians[old], self._noted[old]
 
     def predict(self, first: int, count: int) -> np.ndarray:
