@@ -18,6 +18,8 @@ _RETRY_STEPS = 64
 """Fewest steps without a checked token after which one is checked again."""
 _RETRY_SHARE = 0.01
 """Most of the time that may be spent on guessing for such checks."""
+_RETRY_GUESSES = 4
+"""Guesses checked then where they take time, so that this time is measured anew too."""
 _LONGEST_PAUSE = 15
 """Most steps in which no guesses are looked for after they gained nothing."""
 _PAUSE_WITHOUT = 3
@@ -74,8 +76,8 @@ class AdaptiveDrafting:
     With an acceptance a, the j-th guess of a sequence is reached and right with probability a**j. A
     step that checks the n likeliest guesses of all sequences yields their probabilities in further
     tokens and takes what steps of so many rows took lately: the n of the highest rate is chosen, or
-    none when it gains too little. Then one guess is still checked now and then, so that both
-    measurements stay alive.
+    none when it gains too little. Then a guess is still checked now and then, so that both measurements
+    stay alive.
 
     Source: Leviathan et al. 2023 (arXiv 2211.17192), equation 1 and section 3.3, with the measured
         time of a step for its constant cost; the batch as a whole as in Liu et al. 2024 (arXiv
@@ -142,16 +144,17 @@ class AdaptiveDrafting:
         if gains[best] >= _MARGIN * gains[0]:
             self._steps_off = self._fruitless = self._pause = self._paused = 0
             return np.bincount(owners[order[:best]], minlength=len(requests)).tolist()
-        return self._retry(lengths)
+        return self._retry(lengths, _RETRY_GUESSES if round_s else 1)
 
-    def _retry(self, lengths: Sequence[int]) -> list[int]:
-        """Check nothing, or after a while one guess of one request, another one each time."""
+    def _retry(self, lengths: Sequence[int], most: int) -> list[int]:
+        """Check nothing, or after a while some guesses of one request, another one each time."""
         chosen = [0] * len(lengths)
         self._rest(_LONGEST_PAUSE)
         if self._steps_off > self._wait:
             self._steps_off = 0
             able = [at for at, length in enumerate(lengths) if length]
-            chosen[able[self._retries % len(able)]] = 1
+            at = able[self._retries % len(able)]
+            chosen[at] = min(lengths[at], most)
             self._retries += 1
         return chosen
 
