@@ -42,7 +42,7 @@ class _Job:
 
 def run(quick: bool) -> list[Check]:
     """Train what is not cached, then time each case."""
-    turns = 4 if quick else 16
+    turns = 12 if quick else 40
     small, random = trained(_TRAINED), _random_model()
     found = _compare("copying", _engine(small), _copying, (1, 8), turns, bar=1.5)
     engine = _engine(random)
@@ -122,12 +122,12 @@ def _rambling(count: int, turn: int) -> _Job:
     """Let a model go on from random tokens with its likeliest ones."""
     rng = np.random.default_rng((2, turn))
     prompts = [rng.integers(0, 8192, 64).tolist() for _ in range(count)]
-    return _Job(prompts, SamplingParams(max_tokens=48, ignore_end=True))
+    return _Job(prompts, SamplingParams(max_tokens=25, ignore_end=True))
 
 
 def _drawing(count: int, turn: int) -> _Job:
     """Let a model go on from random tokens with drawn ones."""
-    params = SamplingParams(max_tokens=48, ignore_end=True, temperature=1.0, seed=turn)
+    params = SamplingParams(max_tokens=25, ignore_end=True, temperature=1.0, seed=turn)
     return _Job(_rambling(count, turn).prompts, params)
 
 

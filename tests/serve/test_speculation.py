@@ -284,10 +284,12 @@ def test_costs_lie_on_a_line_between_what_was_measured():
         costs.note(2, seconds)
     costs.note(6, 3.0)
     assert costs.predict(1, 6).tolist() == [1.0, 1.0, 1.5, 2.0, 2.5, 3.0]
-    assert 3.0 < costs.predict(8, 1)[0] < 3.5
-    for _ in range(300):
-        costs.note(2, 1.0)
-    assert costs.predict(6, 1)[0] < 1.5  # too long ago
+    assert costs.predict(8, 1).tolist() == [4.0]  # as from 2 to 6
+    costs.note(6, 3.0)
+    for _ in range(1100):
+        costs.note(2, 1.5)
+    # Six rows were too long ago, but how steeply times rise is still known.
+    assert costs.predict(4, 1)[0] == pytest.approx(1.5 * (1 + 2 / 6))
 
 
 def taught(rows, acceptance, rounds=60):

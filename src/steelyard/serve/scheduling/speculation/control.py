@@ -12,8 +12,8 @@ from steelyard.serve.scheduling.states import RequestStates
 
 __all__ = ["AdaptiveDrafting", "DraftControl"]
 
-_MARGIN = 1.05
-"""Gain below which tokens are not checked: it might be noise of the times it was derived from."""
+_MARGIN = 1.1
+"""Gain below which tokens are not checked: the best of many noisy figures promises too much."""
 _RETRY_STEPS = 64
 """Fewest steps without a checked token after which one is checked again."""
 _RETRY_SHARE = 0.01
@@ -76,8 +76,8 @@ class AdaptiveDrafting:
     With an acceptance a, the j-th guess of a sequence is reached and right with probability a**j. A
     step that checks the n likeliest guesses of all sequences yields their probabilities in further
     tokens and takes what steps of so many rows took lately: the n of the highest rate is chosen, or
-    none when it gains too little. Then a guess is still checked now and then, so that both measurements
-    stay alive.
+    none when it gains too little. Then a guess is still checked now and then, so that both
+    measurements stay alive.
 
     Source: Leviathan et al. 2023 (arXiv 2211.17192), equation 1 and section 3.3, with the measured
         time of a step for its constant cost; the batch as a whole as in Liu et al. 2024 (arXiv
