@@ -129,7 +129,7 @@ def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
 
 def _describe(llm: LLM, stages: dict[str, float], weights_note: str) -> Ready:
     """Tell the gateway what the engine can hold."""
-    config = llm.config
+    config, guesser = llm.config, llm.scheduler.speculator
     return Ready(
         vocab_size=llm.model.architecture.vocab_size,
         max_model_len=config.max_model_len,
@@ -143,6 +143,7 @@ def _describe(llm: LLM, stages: dict[str, float], weights_note: str) -> Ready:
         pool_bytes=llm.runner.kv.nbytes,
         kv_dtype=str(llm.runner.kv.dtype).removeprefix("torch."),
         weights_note=weights_note,
+        guesses=guesser.drafter.kind if guesser else "off",
     )
 
 

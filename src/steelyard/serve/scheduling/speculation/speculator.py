@@ -75,7 +75,7 @@ class Speculator:
         drafter = self.drafter
         requests = [request for request, _ in chunks]
         self.drafter.spent_s = 0.0
-        if not requests:
+        if not requests or not self.control.looks():
             return chunks
         # Each sequence may need a block for its next token before these are given back.
         spare = 0 if is_awaited else max(memory.pool.num_available - len(requests), 0)
@@ -89,6 +89,8 @@ class Speculator:
         drafts = drafter.draft(requests, lengths)
         if not drafter.round_s:
             lengths = self._choose(requests, [len(tokens) for tokens in drafts])
+            if not any(lengths):
+                return chunks
             self._reserve(requests, lengths, memory)
         for request, tokens, length in zip(requests, drafts, lengths, strict=True):
             request.drafts = tokens[:length]
