@@ -24,6 +24,8 @@ from steelyard.nn.transformer import build
 
 from .conftest import LLAMA, VARIANTS
 
+torch.set_num_threads(1)
+
 SMALL = dataclasses.replace(
     LLAMA, hidden_size=64, num_layers=2, num_heads=4, head_dim=16, intermediate_size=96
 )
