@@ -67,7 +67,9 @@ def asked(source, **more):
 def test_the_best_of_all_methods_is_written_and_loads(source, tmp_path, one_thread, capsys):
     words = ["serve", "quantize", str(source), "--calibrate", str(source.parent / "text.txt")]
     out = tmp_path / "made"
-    assert main([*words, "--out", str(out), "--json", "--threads", "1"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--out", str(out), "--json", "--threads", "1"])
+    assert ended.value.code == 0
     said = json.loads(capsys.readouterr().out)
     assert set(said["tried"]) == {"nearest", "awq", "gptq", "awq+gptq"}
     assert said["method"] == min(said["tried"], key=said["tried"].get)
@@ -92,7 +94,7 @@ def test_a_memory_budget_and_a_loss_budget_choose_types(source, tmp_path, one_th
     assert len(kinds) > 1
     (check,) = result.checks
     assert check.forecast.low <= check.forecast.value <= check.forecast.high
-    assert check.measured.value == pytest.approx(result.losses_after["text"])
+    assert check.measurement.value == pytest.approx(result.losses_after["text"])
     options = dataclasses.replace(options, memory_bytes=0, quality_loss_fraction=1e-9)
     result = quantize(source, tmp_path / "loss", options)
     assert result.checks[0].forecast.value - result.losses_before["text"] <= 1e-9
@@ -102,7 +104,7 @@ def test_a_memory_budget_and_a_loss_budget_choose_types(source, tmp_path, one_th
 
 def test_a_run_that_is_cut_leaves_the_old_folder_and_is_gone_on_with(source, tmp_path, one_thread):
     out = tmp_path / "made"
-    quantize(source, out, QuantizeOptions(weights="int8", threads=1))
+    quantize(source, out, asked(source, weights="int8"))
     old = (out / "model.safetensors").read_bytes()
     done = []
 
@@ -132,7 +134,7 @@ def test_a_run_that_is_cut_leaves_the_old_folder_and_is_gone_on_with(source, tmp
 @pytest.mark.slow
 def test_a_killed_run_leaves_the_old_folder(source, tmp_path):
     out = tmp_path / "made"
-    quantize(source, out, QuantizeOptions(weights="int8"))
+    quantize(source, out, asked(source, weights="int8"))
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     words = [sys.executable, "-m", "steelyard", "serve", "quantize", str(source)]
     words += ["--calibrate", str(source.parent / "text.txt"), "--out", str(out), "--threads", "1"]
@@ -203,7 +205,7 @@ def test_what_cannot_be_done_is_refused_before_work(source, tmp_path, monkeypatc
 def parts_on_hulls(draw):
     """Choices whose gains per byte fall, as those of a convex hull do."""
     found = []
-    for _ in range(draw(st.integers(1, 4))):
+    for _ in range(draw(st.integers(1, 3))):
         size, loss, part = draw(st.integers(1, 9)), draw(st.integers(60, 90)) / 10, {}
         rate = 4.0
         for name in ("int4", "int8", "plain"):
@@ -215,7 +217,7 @@ def parts_on_hulls(draw):
     return found
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(parts=parts_on_hulls(), share=st.floats(0, 1))
 def test_chosen_types_keep_the_budget_and_are_near_the_best(parts, share):
     low = sum(part["int4"].num_bytes for part in parts)
@@ -235,7 +237,11 @@ def test_chosen_types_keep_the_budget_and_are_near_the_best(parts, share):
     loss = total(chosen, "loss")
     again = choose_types(parts, most_loss=loss + 1e-9)
     assert total(again, "loss") <= loss + 1e-9
-    assert total(again, "num_bytes") <= total(chosen, "num_bytes")
+    fewest = min(
+        total(names, "num_bytes") for names in every if total(names, "loss") <= loss + 1e-9
+    )
+    step = max(part["plain"].num_bytes - part["int4"].num_bytes for part in parts)
+    assert fewest <= total(again, "num_bytes") <= fewest + step
 
 
 def test_a_forecast_widens_with_few_sequences():
