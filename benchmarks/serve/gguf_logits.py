@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from benchmarks import peers
 from benchmarks.common import Check
+from benchmarks.serve._gguf_files import fields_of, stored_tensors
 from torch import Tensor
 
 from steelyard.catalog.architecture import Architecture
@@ -100,19 +101,8 @@ def _ask(folder: Path, model: Transformer, tokenizer: dict[str, Any], prompt: li
     vocabulary = {index: token for token, index in tokenizer["model"]["vocab"].items()}
     # Steelyard's end of text is token 0; here it stands last, so that the program can name it.
     tokens = [vocabulary[index] for index in range(len(vocabulary))]
-    fields = {
-        "context_length": arch.max_positions,
-        "embedding_length": arch.hidden_size,
-        "block_count": arch.num_layers,
-        "feed_forward_length": arch.intermediate_size,
-        "attention.head_count": arch.num_heads,
-        "attention.head_count_kv": arch.num_kv_heads,
-        "rope.dimension_count": arch.head_dim,
-        "rope.freq_base": arch.rope_theta,
-        "attention.layer_norm_rms_epsilon": arch.norm_eps,
-    }
     asked = {
-        "fields": fields,
+        "fields": fields_of(arch),
         "splitters": _PRES,
         "tokens": tokens[1:] + tokens[:1],
         "merges": [" ".join(pair) for pair in tokenizer["model"]["merges"]],
@@ -122,41 +112,7 @@ def _ask(folder: Path, model: Transformer, tokenizer: dict[str, Any], prompt: li
         "threads": torch.get_num_threads(),
     }
     (folder / "model.json").write_text(json.dumps(asked))
-    np.savez(folder / "weights.npz", allow_pickle=False, **_stored(model))
-
-
-def _stored(model: Transformer) -> dict[str, np.ndarray]:
-    """Return the tensors by llama.cpp's names."""
-    arch, state = model.architecture, model.state_dict()
-    kept = {
-        "token_embd.weight": state["embedding.weight"],
-        "output_norm.weight": state["norm.weight"],
-        "output.weight": state["output.weight"],
-    }
-    for layer in range(arch.num_layers):
-        ours, theirs = f"layers.{layer}.", f"blk.{layer}."
-        heads, keys = arch.num_heads, arch.num_kv_heads
-        query, key, value = state[f"{ours}qkv.weight"].split(
-            [count * arch.head_dim for count in (heads, keys, keys)]
-        )
-        gate, up = state[f"{ours}up.weight"].chunk(2)
-        kept |= {
-            f"{theirs}attn_norm.weight": state[f"{ours}attention_norm.weight"],
-            f"{theirs}ffn_norm.weight": state[f"{ours}mlp_norm.weight"],
-            f"{theirs}attn_q.weight": _permuted(query, heads),
-            f"{theirs}attn_k.weight": _permuted(key, keys),
-            f"{theirs}attn_v.weight": value,
-            f"{theirs}attn_output.weight": state[f"{ours}out.weight"],
-            f"{theirs}ffn_gate.weight": gate,
-            f"{theirs}ffn_up.weight": up,
-            f"{theirs}ffn_down.weight": state[f"{ours}down.weight"],
-        }
-    return {name: tensor.numpy() for name, tensor in kept.items()}
-
-
-def _permuted(weights: Tensor, heads: int) -> Tensor:
-    """Interleave the halves of each head, as llama.cpp's converter does."""
-    return weights.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+    np.savez(folder / "weights.npz", allow_pickle=False, **stored_tensors(model))
 
 
 @torch.no_grad()

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from benchmarks.common import Check
 from benchmarks.serve._weight_products import product_checks
-from benchmarks.serve._weight_quality import quality_checks
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.eager import matrix_elements
@@ -33,11 +32,11 @@ _PROMPT = 1500
 
 
 def run(quick: bool) -> list[Check]:
-    """Time every type on models of random weights, then weigh the loss of quality."""
+    """Time every type on models of random weights; `weight_quality` weighs what they lose."""
     found = product_checks(quick)
     for name in ["8x512"] if quick else _SHAPES:
         found += _Shape(name).checks(quick)
-    return [*found, *quality_checks(quick)]
+    return found
 
 
 @dataclass(frozen=True)

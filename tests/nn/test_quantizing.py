@@ -9,13 +9,19 @@ from steelyard.errors import ConfigError
 from steelyard.files import read_json
 from steelyard.nn import checkpoint
 from steelyard.nn.layer import DecoderLayer
-from steelyard.nn.numerics.int4 import quantize_int4, round_int4
+from steelyard.nn.numerics.int4 import Int4Groups, quantize_int4, round_int4
 from steelyard.nn.numerics.int4_scales import best_scales
-from steelyard.nn.numerics.int8 import quantize_int8
+from steelyard.nn.numerics.int8 import Int8Rows, quantize_int8
 from steelyard.nn.quantizing.awq import protect
 from steelyard.nn.quantizing.folder import write_quantized
 from steelyard.nn.quantizing.gptq import gptq_int4
-from steelyard.nn.quantizing.layer import MATRICES, LayerRecipe, group_of, quantize_layer
+from steelyard.nn.quantizing.layer import (
+    MATRICES,
+    LayerRecipe,
+    StoredType,
+    group_of,
+    quantize_layer,
+)
 from steelyard.nn.quantizing.moments import input_moments
 from steelyard.nn.quantizing.sensitivity import measure_sensitivity
 from steelyard.nn.quantizing.stack import Passage, StackRecipe, quantize_stack, uniform
@@ -40,9 +46,7 @@ def drawn(*shape, seed=0, spread=0.0):
 
 
 def tokens_of(arch, seed=0):
-    return torch.randint(
-        0, arch.vocab_size, (8, 40), generator=torch.Generator().manual_seed(seed)
-    )
+    return torch.randint(0, arch.vocab_size, (8, 40), generator=torch.Generator().manual_seed(seed))
 
 
 def trained_like(arch, dtype=torch.float32):
@@ -174,6 +178,7 @@ def test_moments_are_those_of_what_enters_a_matrix():
     states = HiddenStates(model, tokens)
     layer = wide_layer(model, 0)
     moments = input_moments(layer, states, slice(0, 3), ["qkv"])["qkv"]
+    assert layer.attention_norm is not None
     inputs = layer.attention_norm(model.embedding(tokens[:3])).flatten(0, 1)
     torch.testing.assert_close(moments.hessian, inputs.T @ inputs / len(inputs))
     torch.testing.assert_close(moments.mean_size, inputs.abs().mean(0))
@@ -194,7 +199,7 @@ def test_states_pass_a_model_as_its_own_forward_does():
         torch.testing.assert_close(states.losses(10).float(), expected)
 
 
-MIXED = (
+MIXED: tuple[dict[str, StoredType], ...] = (
     {"qkv": "int4", "out": "int8", "up": "plain", "down": "int4"},
     {"qkv": "int8", "out": "plain", "up": "int4", "down": "int8"},
 )
@@ -247,8 +252,11 @@ def test_the_codes_of_a_layer_are_those_that_were_chosen():
     )
     codes = quantize_layer(layer, recipe, states, slice(0, 6))
     assert codes.keys() == {"qkv", "out", "down"}
-    assert codes["qkv"].group == 64 and codes["down"].group == 32
-    assert torch.equal(codes["out"].codes, quantize_int8(plain["out"]).codes)
+    qkv, out, down = (codes[name] for name in ("qkv", "out", "down"))
+    assert isinstance(qkv, Int4Groups) and isinstance(down, Int4Groups)
+    assert qkv.group == 64 and down.group == 32
+    assert isinstance(out, Int8Rows)
+    assert torch.equal(out.codes, quantize_int8(plain["out"]).codes)
     assert torch.equal(layer.up.weight, plain["up"])
     assert group_of(48, 128) == 0 and group_of(4096, 128) == 128 and group_of(4096, 32) == 32
 

@@ -19,6 +19,7 @@ from steelyard.cli.main import main
 from steelyard.errors import CapacityError, ConfigError, DataError, InfeasibleError, StoreError
 from steelyard.files import exclusive, read_json
 from steelyard.nn import checkpoint
+from steelyard.nn.quantizing.layer import StoredType
 from steelyard.nn.transformer import build
 from steelyard.serve.quantize import staging
 from steelyard.serve.quantize.allocation import Choice, choose_types
@@ -245,7 +246,7 @@ def test_chosen_types_keep_the_budget_and_are_near_the_best(parts, share):
 
 
 def test_a_forecast_widens_with_few_sequences():
-    types = ({"qkv": "int4"},)
+    types: tuple[dict[str, StoredType], ...] = ({"qkv": "int4"},)
     many = Mixture(types=types, rises=tuple([0.01, 0.03] * 20)).forecast(2.0, 40)
     few = Mixture(types=types, rises=(0.01, 0.03)).forecast(2.0, 4)
     assert many.value == few.value == pytest.approx(2.02)

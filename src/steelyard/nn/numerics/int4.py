@@ -95,7 +95,9 @@ def quantize_int4(weights: Tensor, *, group: int = 32, zero_points: bool = False
     groups = split_groups(wide, group)
     if not zero_points:
         # Codes 1 to 15 lie evenly around 0.
-        return round_int4(wide, rounded_up(groups.abs().amax(-1) / 7, torch.float16), None, group=group)
+        return round_int4(
+            wide, rounded_up(groups.abs().amax(-1) / 7, torch.float16), None, group=group
+        )
     low = groups.amin(-1).clamp(max=0.0)
     scales = rounded_up((groups.amax(-1).clamp(min=0.0) - low) / 15, torch.float16)
     zeros = divided(-low, scales.float()).round().clamp(0, 15)

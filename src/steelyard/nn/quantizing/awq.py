@@ -58,9 +58,12 @@ def _channel_size(layer: DecoderLayer, name: str, size: Tensor) -> Tensor:
     """Return the size of activations by channel, alike where channels must share a scale."""
     if name != "out":
         return size
-    return _by_value_head(layer, size).mean(1, keepdim=True).expand(
-        -1, layer.heads[0] // layer.heads[1], -1
-    ).flatten()
+    return (
+        _by_value_head(layer, size)
+        .mean(1, keepdim=True)
+        .expand(-1, layer.heads[0] // layer.heads[1], -1)
+        .flatten()
+    )
 
 
 def _by_value_head(layer: DecoderLayer, channels: Tensor) -> Tensor:

@@ -85,7 +85,9 @@ def gptq_int4(
     return Int4Groups(pack_nibbles(codes.T.contiguous()), scales, zeros, group, width)
 
 
-def _put(scales: Tensor, zeros: Tensor | None, found: tuple[Tensor, Tensor | None], at: int) -> None:
+def _put(
+    scales: Tensor, zeros: Tensor | None, found: tuple[Tensor, Tensor | None], at: int
+) -> None:
     """Replace the scales and zero points of one group."""
     scales[:, at] = found[0][:, 0]
     if zeros is not None and found[1] is not None:

@@ -25,9 +25,7 @@ class InputMoments:
 
     def scaled(self, scales: Tensor) -> "InputMoments":
         """Return the moments of x / scales, scales float32 [K]."""
-        return InputMoments(
-            self.hessian / scales[:, None] / scales[None], self.mean_size / scales
-        )
+        return InputMoments(self.hessian / scales[:, None] / scales[None], self.mean_size / scales)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from steelyard.nn.layer import DecoderLayer
 from steelyard.nn.names import Slot
-from steelyard.nn.numerics.int4 import Int4Groups, pack_nibbles
+from steelyard.nn.numerics.int4 import pack_nibbles
 from steelyard.nn.numerics.int8 import Int8Rows
 from steelyard.nn.quantized.compressed import read_compressed
 from steelyard.nn.quantizing.layer import Record

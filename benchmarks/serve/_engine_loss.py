@@ -1,12 +1,7 @@
-"""Perplexity that a trained model loses when its weights are computed in fewer bits."""
-
-import math
+"""The loss of a model as the engine computes it, with weights of any type."""
 
 import numpy as np
 import torch
-from benchmarks.common import Check
-from benchmarks.serve._recall_model import Recipe, trained
-from benchmarks.serve._recall_text import real_text
 from torch import Tensor
 
 from steelyard.nn.transformer import Transformer
@@ -16,10 +11,7 @@ from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
-__all__ = ["quality_checks"]
-
-_LENGTH = 256
-_BARS = {"bf16": 0.001, "int8": 0.001, "int4": 0.015}
+__all__ = ["engine_loss"]
 
 
 class _Keeper(Sampler):
@@ -36,37 +28,11 @@ class _Keeper(Sampler):
         return StepOutput(tokens=np.zeros(len(plan.sampled), dtype=np.int64))
 
 
-def quality_checks(quick: bool) -> list[Check]:
-    """Score held-out text in the engine itself with every type of weights.
-
-    Args:
-        quick: a model of fewer updates, and less text.
-
-    Returns:
-        Relative increase of the perplexity of bytes over fp32, by type.
-    """
-    steps, count = (20, 4) if quick else (200, 16)
-    recipe = Recipe(phases=((steps, count, _LENGTH, 64, 200),), max_positions=2 * _LENGTH)
-    model = trained(recipe, every=steps)
-    text = real_text()[0]
-    held_out = np.frombuffer(text[int(len(text) * 0.95) :], dtype=np.uint8).astype(np.int64)
-    rows = held_out[: len(held_out) // _LENGTH * _LENGTH].reshape(-1, _LENGTH)
-    rows = rows[: 20 if quick else 400]
-    base = _loss(model, rows, "fp32")
-    print(f"quality: {rows.size} held-out bytes, fp32 loss {base:.4f} nats")
-    found = []
-    for kind, bar in _BARS.items():
-        loss = _loss(model, rows, kind)
-        lost = math.expm1(loss - base)
-        print(f"quality: {kind} perplexity {lost:+.3%}")
-        found.append(Check(f"3 perplexity lost with {kind} weights", lost, bar, "lower"))
-    return found
-
-
-def _loss(model: Transformer, rows: np.ndarray, kind: str) -> float:
-    """Return nats per byte of rows of text, each in one step of the engine."""
+def engine_loss(model: Transformer, rows: np.ndarray, kind: str) -> float:
+    """Return nats per token of rows of tokens, each in one step of the engine."""
+    length = rows.shape[1]
     config = SchedulerConfig(
-        num_blocks=_LENGTH // 16, max_model_len=_LENGTH, token_budget=_LENGTH, max_num_seqs=1
+        num_blocks=length // 16, max_model_len=length, token_budget=length, max_num_seqs=1
     )
     keeper = _Keeper()
     runner = TorchRunner(model, config, sampler=keeper, weights=kind)
