@@ -1,5 +1,6 @@
 """The matrices of one layer in fewer bits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,7 +41,7 @@ class LayerRecipe:
         dtype: type in which plain tensors are stored.
     """
 
-    types: dict[str, StoredType]
+    types: Mapping[str, StoredType]
     method: Method
     group: int
     zero_points: bool

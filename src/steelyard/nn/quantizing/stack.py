@@ -1,6 +1,6 @@
 """All layers of a model in fewer bits, one after another, each kept on disk as it is done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class StackRecipe:
         zero_points: whether int4 groups have zero points.
     """
 
-    types: tuple[dict[str, StoredType], ...]
+    types: tuple[Mapping[str, StoredType], ...]
     group: int
     zero_points: bool = False
 
@@ -165,6 +165,6 @@ def quantize_stack(
     }
 
 
-def uniform(num_layers: int, kind: StoredType) -> tuple[dict[str, StoredType], ...]:
+def uniform(num_layers: int, kind: StoredType) -> tuple[Mapping[str, StoredType], ...]:
     """Return one type for all matrices of so many layers."""
     return tuple(dict.fromkeys(MATRICES, kind) for _ in range(num_layers))

@@ -1,7 +1,7 @@
 """Types of matrices by measured sensitivity, and the loss that they forecast."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +35,7 @@ class Mixture:
         rises: forecast rise of the loss of each sequence to choose by, nats per token.
     """
 
-    types: tuple[dict[str, StoredType], ...]
+    types: tuple[Mapping[str, StoredType], ...]
     rises: tuple[float, ...]
 
     def forecast(self, before: float, count: int) -> Forecast:
