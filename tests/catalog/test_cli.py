@@ -6,8 +6,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.made_rates import made_rates
 
-from steelyard.catalog import Calibration, MatmulPoint, load_calibration
+from steelyard.catalog import Calibration, MatmulPoint, load_calibration, store_calibration
+from steelyard.catalog.stored import calibration_path
 from steelyard.cli.calibrate import calibrate
 from steelyard.cli.catalog import list_records, show
 from steelyard.errors import CatalogError
@@ -38,6 +40,7 @@ def measured(monkeypatch):
         noise=0.31,
     )
     monkeypatch.setattr("steelyard.catalog.calibrate.calibrate", lambda **_: record)
+    monkeypatch.setattr("steelyard.serve.engine_rates.measure_engine", lambda *_, **__: None)
     return record
 
 
@@ -107,11 +110,35 @@ def test_calibrate_stores_and_says_how_noisy_it_was(measured, capsys):
     calibrate(quick=True)
     text = capsys.readouterr().out
     assert "50 GFLOP/s" in text and "31 %" in text and "busy" in text and "not measured" in text
-    assert load_calibration() == measured
+    assert _kept() == measured
     calibrate(quick=True, json=True)
     assert json.loads(capsys.readouterr().out)["description"] == "a machine"
     show("this-machine")
     assert "measured" in capsys.readouterr().out
+
+
+def _kept():
+    """Read the calibration without the share that others took while nothing was measured."""
+    return replace(load_calibration(), contention=0.0)
+
+
+def test_rates_of_the_engine_are_kept_and_shown(measured, monkeypatch, capsys):
+    rates = made_rates(duration_s=3.0)
+    monkeypatch.setattr("steelyard.serve.engine_rates.measure_engine", lambda *_, **__: rates)
+    calibrate(quick=True)
+    text = capsys.readouterr().out
+    assert "engine, int4" in text and "600 GFLOP/s" in text
+    found = load_calibration()
+    assert found.engine == rates and found.duration_s == measured.duration_s + 3.0
+
+
+def test_calibrations_of_before_there_were_rates_are_read(measured):
+    store_calibration(measured)
+    path = calibration_path()
+    old = json.loads(path.read_text())
+    del old["engine"]
+    path.write_text(json.dumps(old))
+    assert load_calibration() == measured
 
 
 def test_a_full_calibration_measures_the_idle_processes_too(measured, monkeypatch, capsys):
@@ -120,7 +147,7 @@ def test_a_full_calibration_measures_the_idle_processes_too(measured, monkeypatc
     calibrate()
     text = capsys.readouterr().out
     assert "idle engine" in text and "400 MB" in text and "300 MB" in text
-    assert load_calibration() == replace(measured, **idle)
+    assert _kept() == replace(measured, **idle)
     calibrate(quick=True)
     assert "idle" not in capsys.readouterr().out
 

@@ -14,7 +14,8 @@ from steelyard.serve.step_parts import StepParts, time_chunks, time_decoding, ty
 __all__ = ["OperatorAccount", "StepAccount", "account_steps", "step_time_of"]
 
 _KV_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int8: "int8"}
-_PROMPTS = 3
+_STEPS, _PROMPTS = 16, 3
+"""Decoding steps and prompts that are timed; medians of them are shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +136,7 @@ def account_steps(
     model = step_time_of(llm, rates)
     found = []
     for batch in batches:
-        steps = time_decoding(llm, batch=batch, context=context, steps=24)
+        steps = time_decoding(llm, batch=batch, context=context, steps=_STEPS)
         found.append(_account(model, "decode", batch, batch, context, typical_step(steps)))
     chunk = min(llm.config.token_budget, llm.config.max_model_len - 1)
     prompts = [step for _ in range(_PROMPTS) for step in time_chunks(llm, context=chunk)]

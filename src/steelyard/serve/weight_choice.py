@@ -236,7 +236,8 @@ def with_weights(
         kv={"float32": "fp32", "bfloat16": "bf16"}.get(options.kv_dtype, ""),
         disturbance=calibration.disturbance,
     )
-    return replace(options, weights=choice.weights), choice, choice.words()
+    given = replace(options, weights=choice.weights, max_loss=0.0)
+    return given, choice, choice.words()
 
 
 def _stored_type(folder: Path) -> str:
