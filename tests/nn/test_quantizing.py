@@ -25,7 +25,7 @@ from steelyard.nn.quantizing.layer import (
 from steelyard.nn.quantizing.moments import input_moments
 from steelyard.nn.quantizing.sensitivity import measure_sensitivity
 from steelyard.nn.quantizing.stack import Passage, StackRecipe, quantize_stack, uniform
-from steelyard.nn.quantizing.states import HiddenStates, wide_layer
+from steelyard.nn.quantizing.states import HiddenStates, matrix_of, wide_layer
 from steelyard.nn.transformer import build
 
 from .conftest import LLAMA, VARIANTS
@@ -246,7 +246,7 @@ def test_the_codes_of_a_layer_are_those_that_were_chosen():
     states = HiddenStates(model, tokens_of(SMALL))
     layer = wide_layer(model, 0)
     assert isinstance(layer, DecoderLayer)
-    plain = {name: layer.get_submodule(name).weight.clone() for name in MATRICES}
+    plain = {name: matrix_of(layer, name).clone() for name in MATRICES}
     recipe = LayerRecipe(
         types=MIXED[0], method="gptq", group=128, zero_points=False, dtype=torch.float32
     )
@@ -265,14 +265,12 @@ def test_the_codes_of_a_layer_are_those_that_were_chosen():
 def test_sensitivity_is_the_loss_of_the_model_with_one_matrix_rounded():
     model = trained_like(SMALL)
     tokens = tokens_of(SMALL)
+    recipe = LayerRecipe(
+        types={}, method="nearest", group=64, zero_points=False, dtype=torch.float32
+    )
+    choice = Passage(rows=slice(2, 8))
     found = measure_sensitivity(
-        model,
-        "nearest",
-        group=64,
-        zero_points=False,
-        tokens=tokens,
-        calibration=slice(0, 0),
-        choice=Passage(rows=slice(2, 8)),
+        model, recipe, tokens=tokens, calibration=slice(0, 0), choice=choice
     )
     assert len(found) == 2 * len(MATRICES) * 3
 
@@ -284,7 +282,7 @@ def test_sensitivity_is_the_loss_of_the_model_with_one_matrix_rounded():
 
     before = loss()
     for item in found:
-        matrix = model.layers[item.layer].get_submodule(item.matrix).weight
+        matrix = matrix_of(model.layers[item.layer], item.matrix)
         kept = matrix.clone()
         if item.kind == "int8":
             matrix.copy_(quantize_int8(matrix).dequantize())

@@ -136,7 +136,7 @@ def quantize_stack(
         CapacityError: the disk is full.
     """
     before = HiddenStates(model, tokens)
-    states = {method: before.copy() for method in methods}
+    states: dict[Method, HiddenStates] = {method: before.copy() for method in methods}
     dtype = model.embedding.weight.dtype
     for index in range(model.architecture.num_layers):
         places = layer_slots(model, model_type, index)
