@@ -230,6 +230,9 @@ class EngineStepTime:
 
         Args:
             kv_bytes: bytes of keys and values that the step reads.
+
+        Returns:
+            Bytes per second.
         """
         widths = {kind: engine_bytes_per_weight(kind, 1024) for kind in self.rates.types}
         return self.rates.read_bytes_per_s(self.weight_bytes + kv_bytes, widths)
