@@ -6,9 +6,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.made_rates import made_rates
+from tests.made_rates import made_calibration, made_rates
 
-from steelyard.catalog import Calibration, MatmulPoint, load_calibration, store_calibration
+from steelyard.catalog import load_calibration, store_calibration
 from steelyard.catalog.stored import calibration_path
 from steelyard.cli.calibrate import calibrate
 from steelyard.cli.catalog import list_records, show
@@ -23,22 +23,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    point = MatmulPoint(dtype="fp32", m=8, n=8, k=8, flops_per_s=5e10, spread=0.1)
-    record = Calibration(
-        description="a machine",
-        num_threads=2,
-        memory_bytes=8e9,
-        matmul=(point,),
-        stream_bytes_per_s=2e10,
-        cache_bytes_per_s=8e10,
-        gather_bytes_per_s=4e9,
-        disk_read_bytes_per_s=0.0,
-        disk_write_bytes_per_s=0.0,
-        link_latency_s=1e-5,
-        link_bytes_per_s=2e9,
-        launch_s=2e-6,
-        noise=0.31,
-    )
+    record = replace(made_calibration(), noise=0.31)
     monkeypatch.setattr("steelyard.catalog.calibrate.calibrate", lambda **_: record)
     monkeypatch.setattr("steelyard.serve.engine_rates.measure_engine", lambda *_, **__: None)
     return record

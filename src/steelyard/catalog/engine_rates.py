@@ -8,7 +8,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EngineRates", "LinearTime", "PartRate", "ProductTime"]
+__all__ = ["KERNEL_PARTS", "EngineRates", "LinearTime", "PartRate", "ProductTime"]
+
+KERNEL_PARTS = (
+    "embedding",
+    "norms",
+    "qkv",
+    "rope",
+    "attention",
+    "out",
+    "up",
+    "activation",
+    "down",
+    "head",
+)
+"""Parts of a step in the engine's kernels, in the order of its timing.h; "rope" writes keys and
+values to the pool as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -148,15 +148,18 @@ def _account(
 ) -> StepAccount:
     """Put measured times beside forecasts and bounds."""
     parts = model.parts(step.features)
-    rows = tuple(_operator(model, part, step.seconds[part.name]) for part in parts)
+    kept = next(part.num_bytes for part in parts if part.name == "attention")
+    rows = tuple(_operator(model, part, step.seconds[part.name], kept) for part in parts)
     return StepAccount(
         kind=kind, sequences=sequences, context=context, tokens=tokens, operators=rows
     )
 
 
-def _operator(model: EngineStepTime, part: PartTime, seconds: float) -> OperatorAccount:
+def _operator(
+    model: EngineStepTime, part: PartTime, seconds: float, kv_bytes: float
+) -> OperatorAccount:
     """Put one operator's measured time beside what the machine can."""
-    read = model.read_bytes_per_s()
+    read = model.read_bytes_per_s(kv_bytes)
     peak = model.rates.flops_per_s("fp32" if part.name == "attention" else model.weights)
     bound = "memory" if part.is_memory else "products"
     return OperatorAccount(
