@@ -108,9 +108,7 @@ def test_int8_keys_and_values_are_the_same_after_swaps_and_in_shared_prefixes(mo
     limits = config(preemption="recompute", host_blocks=0, num_blocks=96)
     expected = LLM(model, limits, kv_dtype=torch.int8).generate(shared, ask)
     tight = config(prefix_caching=True, keep_turns=True)
-    llm = LLM(
-        model, tight, kv_dtype=torch.int8, make_policy=lambda: RandomPriorities(seed=0)
-    )
+    llm = LLM(model, tight, kv_dtype=torch.int8, make_policy=lambda: RandomPriorities(seed=0))
     for _ in range(2):
         done = llm.generate(shared, ask)
         assert [item.tokens for item in done] == [item.tokens for item in expected]
