@@ -185,8 +185,12 @@ class LLM:
             config,
             model_key=self.model.architecture.name,
             policy=self._make_policy() if self._make_policy else None,
-            speculator=Speculator(self._drafter) if self._drafter and guesses else None,
+            speculator=self._make_speculator() if guesses else None,
         )
+
+    def _make_speculator(self) -> Speculator | None:
+        """Make what lets steps check guesses, with nothing learnt."""
+        return Speculator(self._drafter) if self._drafter else None
 
     def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> Tiers:
         """Make what carries out transfers, if there can be any."""
@@ -391,4 +395,6 @@ class LLM:
         for request in requests:
             self.check(request)
         with frozen_heap():
-            return drive_replay(self.driver, requests, between)
+            result = drive_replay(self.driver, requests, between)
+        self.scheduler.speculator = self._make_speculator()
+        return result
