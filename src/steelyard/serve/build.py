@@ -89,11 +89,9 @@ def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False
         max_positions=options.max_model_len or None,
         is_checked=is_checked,
     )
-    return (
-        model
-        if model.embedding.weight.dtype in (torch.float32, torch.bfloat16)
-        else (model.float())
-    )
+    # The engine's products know no float16.
+    kept = model.embedding.weight.dtype in (torch.float32, torch.bfloat16)
+    return model if kept else model.float()
 
 
 def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig:

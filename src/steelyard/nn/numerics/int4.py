@@ -98,6 +98,7 @@ def quantize_int4(weights: Tensor, *, group: int = 32, zero_points: bool = False
         return round_int4(
             wide, rounded_up(groups.abs().amax(-1) / 7, torch.float16), None, group=group
         )
+    # Both ends reach to 0, so that a weight of 0 stays 0.
     low = groups.amin(-1).clamp(max=0.0)
     scales = rounded_up((groups.amax(-1).clamp(min=0.0) - low) / 15, torch.float16)
     zeros = divided(-low, scales.float()).round().clamp(0, 15)
@@ -146,19 +147,6 @@ def unpack_nibbles(packed: Tensor, width: int) -> Tensor:
         uint8 [N, K].
     """
     return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)[:, :width]
-
-
-def bytes_per_weight(group: int, zero_points: bool) -> float:
-    """Return the bytes of a weight with its share of scale and zero point.
-
-    Args:
-        group: weights that share a scale.
-        zero_points: whether each group has one, of a byte.
-
-    Returns:
-        Bytes.
-    """
-    return 0.5 + (2 + zero_points) / group
 
 
 def divided(values: Tensor, scales: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Memory that is no longer read: pages of files that were mapped and copied."""
 
 import ctypes
+import mmap
 from pathlib import Path
 
 from torch import Tensor
@@ -22,7 +23,7 @@ def let_go(tensor: Tensor) -> None:
     start, size = tensor.data_ptr(), tensor.nbytes
     if not _is_mapped_file(start):
         return
-    page = 4096
+    page = mmap.PAGESIZE
     first = -(-start // page) * page
     if (start + size) // page * page <= first:
         return
@@ -35,7 +36,7 @@ def let_go(tensor: Tensor) -> None:
 
 
 def trim() -> None:
-    """Give memory that was freed back to the system, where the C library keeps it (glibc)."""
+    """Return freed memory to the system, where the C library keeps it (glibc)."""
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(ctypes.c_size_t(0))
