@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine", "versions"]
+__all__ = ["machine", "processor_class", "versions"]
 
 _PACKAGES = ("steelyard", "torch", "numpy", "scipy", "numba", "polars", "sqlalchemy", "tokenizers")
 
@@ -19,6 +19,20 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def processor_class() -> str:
+    """Name the widest instructions of products: "avx512bf16", "avx512", "avx2" or "other"."""
+    info = Path("/proc/cpuinfo")
+    flags = set(info.read_text(errors="replace").split()) if info.is_file() else set()
+    for name, needed in (
+        ("avx512bf16", {"avx512_bf16", "avx512_vnni"}),
+        ("avx512", {"avx512_vnni"}),
+        ("avx2", {"avx2"}),
+    ):
+        if needed <= flags:
+            return name
+    return "other"
 
 
 def machine() -> dict[str, Any]:

@@ -28,14 +28,16 @@ class _Keeper(Sampler):
         return StepOutput(tokens=np.zeros(len(plan.sampled), dtype=np.int64))
 
 
-def engine_loss(model: Transformer, rows: np.ndarray, kind: str) -> float:
+def engine_loss(
+    model: Transformer, rows: np.ndarray, kind: str, kv_dtype: torch.dtype | None = None
+) -> float:
     """Return nats per token of rows of tokens, each in one step of the engine."""
     length = rows.shape[1]
     config = SchedulerConfig(
         num_blocks=length // 16, max_model_len=length, token_budget=length, max_num_seqs=1
     )
     keeper = _Keeper()
-    runner = TorchRunner(model, config, sampler=keeper, weights=kind)
+    runner = TorchRunner(model, config, sampler=keeper, weights=kind, kv_dtype=kv_dtype)
     total = 0.0
     for row in rows:
         runner.execute(_prompt(row))

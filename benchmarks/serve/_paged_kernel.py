@@ -38,7 +38,7 @@ def _native_decode() -> Decode:
         )
         pointers = tables.ctypes.data, contexts.ctypes.data
         library.steelyard_decode(
-            team.address, *arrays, keys.itemsize == 2, *pointers, *sizes, out.ctypes.data
+            team.address, *arrays, keys.itemsize == 2, *pointers, *sizes, 0, 0.0, out.ctypes.data
         )
 
     return decode

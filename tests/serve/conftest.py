@@ -54,6 +54,71 @@ def greedy(model):
     return generate
 
 
+class Everything:
+    """Checks every guess, up to six of a request."""
+
+    def looks(self):
+        return True
+
+    def choose(self, requests, lengths, num_sequences, round_s):
+        return [min(length, 6) for length in lengths]
+
+    def checked(self, request, accepted, rejected):
+        pass
+
+    def timed(self, rows, seconds, spent_s):
+        pass
+
+
+class Oracle:
+    """Knows the outputs, and is wrong at one token of `wrong`."""
+
+    longest = 6
+    round_s = spent_s = 0.0
+
+    def __init__(self, outputs, wrong=4):
+        self.outputs = outputs
+        self.wrong = wrong
+
+    def draft(self, requests, lengths):
+        found = []
+        for request, length in zip(requests, lengths, strict=True):
+            known = self.outputs[tuple(request.prompt), request.index]
+            first = len(request.output)
+            tokens = known[first : first + length]
+            tokens += [5] * (length - len(tokens))  # beyond the end, which nobody knows
+            found.append(
+                [(token + ((first + at) % self.wrong == 0)) % 97 for at, token in enumerate(tokens)]
+            )
+        return found
+
+
+@pytest.fixture(scope="session")
+def check_everything():
+    """Let an engine that guesses check every guess, whether it pays or not."""
+
+    def change(llm):
+        llm.scheduler.speculator.control = Everything()
+
+    return change
+
+
+@pytest.fixture(scope="session")
+def know(check_everything):
+    """Let an engine guess the outputs it is to give, with mistakes."""
+
+    def change(llm, prompts, expected, wrong=4):
+        outputs = {
+            (tuple(prompt), index): list(output[0])
+            for prompt, outputs in zip(prompts, expected, strict=True)
+            for index, output in enumerate(outputs)
+        }
+        llm.scheduler.speculator.drafter = Oracle(outputs, wrong)
+        check_everything(llm)
+
+    return change
+
+
 @pytest.fixture(scope="session")
 def complete():
     """Greedy completions of a bounded cache, one prompt after the other, without an engine."""

@@ -1,6 +1,5 @@
 """Every family through the engine: logits and tokens are those `transformers` computed."""
 
-import dataclasses
 import shutil
 import warnings
 
@@ -8,11 +7,10 @@ import pytest
 import torch
 from tests.family_models import golden, write_folder
 
-from steelyard.errors import BackendError, ConfigError, SteelyardWarning
+from steelyard.errors import ConfigError, SteelyardWarning
 from steelyard.nn import checkpoint
 from steelyard.serve import Request, SamplingParams, Scheduler, SchedulerConfig
 from steelyard.serve.running.embed import embed
-from steelyard.serve.running.native.traits import missing_traits
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.step import StepOutput
@@ -22,7 +20,6 @@ from steelyard.serve.sparse.policies import Window
 GOLDEN = golden()
 PROMPT = GOLDEN["prompt"]
 LONGEST = 64
-NATIVE = {"llama", "llama-biases", "phi3-whole-long", "qwen2", "qwen3"}
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 KERNELS = [
     pytest.param({"compiled": False}, id="torch"),
@@ -86,14 +83,7 @@ def serve(model, prompts, count, *, config=CONFIG, **kernels):
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_the_engine_computes_what_transformers_does(family, kernels):
-    name, entry, model = family
-    if kernels.get("native") and name not in NATIVE:
-        missing = missing_traits(model.architecture, LONGEST)
-        assert missing
-        with pytest.raises(BackendError, match="native kernels do not have") as caught:
-            TorchRunner(model, CONFIG, **kernels)
-        assert all(trait in str(caught.value) for trait in missing)
-        return
+    _, entry, model = family
     prompts = [PROMPT[: place + 1] for place in GOLDEN["positions"]]
     outputs, rows = serve(model, prompts, len(entry["greedy"]), **kernels)
     assert outputs[str(len(PROMPT))] == entry["greedy"]
@@ -102,23 +92,6 @@ def test_the_engine_computes_what_transformers_does(family, kernels):
     torch.testing.assert_close(torch.stack(found), expected, rtol=0, atol=2e-5)
     last = rows[str(len(PROMPT)), len(entry["greedy"]) - 1]
     torch.testing.assert_close(last, torch.tensor(entry["last"]), rtol=0, atol=2e-5)
-
-
-def test_windows_that_hold_the_longest_sequence_are_nothing_to_the_kernels(family):
-    _, _, model = family
-    assert not any("sliding windows" in trait for trait in missing_traits(model.architecture, 7))
-
-
-@needs_compiler
-@pytest.mark.parametrize("family", ["mistral", "phi3"], indirect=True)
-@torch.inference_mode()
-def test_native_kernels_run_a_window_that_holds_the_longest_sequence(family):
-    _, _, model = family
-    config = dataclasses.replace(CONFIG, max_model_len=7)
-    _, rows = serve(model, [PROMPT[:6]], 1, config=config, native=True)
-    torch.testing.assert_close(
-        rows["6", 0], model(torch.tensor([PROMPT[:6]]))[0, -1], rtol=0, atol=2e-5
-    )
 
 
 def test_embeddings_are_of_the_models_own_attention(family):

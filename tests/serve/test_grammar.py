@@ -244,9 +244,12 @@ def talker():
     return built
 
 
-@pytest.mark.parametrize(("num_blocks", "asynchronous"), [(24, False), (200, True), (24, True)])
-def test_engines_give_the_same_outputs_under_preemption_and_ahead_of_time(
-    talker, grammars, num_blocks, asynchronous
+@pytest.mark.parametrize(
+    ("num_blocks", "kind"),
+    [(24, ""), (200, "ahead"), (24, "ahead"), (200, "guessing"), (24, "guessing")],
+)
+def test_engines_give_the_same_outputs_under_preemption_ahead_of_time_and_with_guesses(
+    talker, grammars, know, num_blocks, kind
 ):
     prompts = [list(range(1 + row, 30 + row)) for row in range(6)]
     params = [
@@ -260,19 +263,29 @@ def test_engines_give_the_same_outputs_under_preemption_and_ahead_of_time(
         SamplingParams(temperature=1.0, min_tokens=50, seed=4, max_tokens=60),
     ]
 
-    def outputs(blocks, ahead):
+    def outputs(blocks, kind):
         config = SchedulerConfig(
             num_blocks=blocks, block_size=4, token_budget=40, max_num_seqs=6, max_model_len=90
         )
-        llm = LLM(talker, config, end_tokens=(0,), sampler=Sampler(grammars), asynchronous=ahead)
+        llm = LLM(
+            talker,
+            config,
+            end_tokens=(0,),
+            sampler=Sampler(grammars),
+            asynchronous=kind == "ahead",
+            speculate="ngram" if kind == "guessing" else "off",
+        )
+        if kind == "guessing":
+            know(llm, prompts, [[[tokens]] for tokens in expected])
         results = llm.generate(prompts, params)
-        return [item.tokens for item in results], llm.stats().preemptions
+        return [item.tokens for item in results], llm.stats()
 
-    expected, none = outputs(200, False)
-    got, preempted = outputs(num_blocks, asynchronous)
+    expected, plain = outputs(200, "")
+    got, stats = outputs(num_blocks, kind)
     assert got == expected
-    assert none == 0
-    assert (preempted > 0) == (num_blocks < 100)
+    assert plain.preemptions == 0
+    assert (stats.preemptions > 0) == (num_blocks < 100)
+    assert (stats.accepted_tokens > 20) == (kind == "guessing")
     assert all(len(tokens) > 3 for tokens in expected)
 
 

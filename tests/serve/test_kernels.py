@@ -7,9 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steelyard.catalog.architecture import Architecture
 from steelyard.serve.running.attention import decode_gathered
 from steelyard.serve.running.kernels import paged_decode, split_pieces
 from steelyard.serve.running.native.library import Team, compiled_library
+from steelyard.serve.running.pool import KVPool
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -25,9 +27,21 @@ class Case:
         columns = -(-int(self.contexts.max()) // block_size)
         blocks = len(contexts) * columns + 3
         self.query = torch.randn(len(contexts), heads, width, generator=generator)
-        self.keys, self.values = torch.randn(
-            2, blocks, kv_heads, block_size, width, generator=generator
-        ).to(dtype)
+        shape = Architecture(
+            name="layer",
+            num_layers=1,
+            hidden_size=8,
+            intermediate_size=8,
+            vocab_size=2,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=width,
+        )
+        self.pool = KVPool(shape, blocks, block_size, dtype, torch.device("cpu"))
+        tokens = torch.randn(2, blocks * block_size, kv_heads, width, generator=generator)
+        slots = torch.arange(blocks * block_size)
+        self.pool.write(0, slots // block_size, slots % block_size, *tokens)
+        self.keys, self.values = self.pool.kv[0]
         self.tables = (
             np.random.default_rng(seed)
             .permutation(blocks)[: len(contexts) * columns]
@@ -35,14 +49,13 @@ class Case:
         )
 
     def bits(self):
-        kind = torch.uint32 if self.keys.dtype == torch.float32 else torch.uint16
-        return self.keys.view(kind).numpy(), self.values.view(kind).numpy()
+        if self.pool.has_scales:
+            return self.keys.numpy(), self.values.numpy()
+        return self.pool.arrays(0)
 
     def expected(self, **limits):
         tables = torch.from_numpy(self.tables)
-        keys, values = (
-            item[tables].float().transpose(1, 2).flatten(2, 3) for item in (self.keys, self.values)
-        )
+        keys, values = self.pool.gather(0, tables, torch.float32)
         contexts = torch.from_numpy(self.contexts)
         return decode_gathered(self.query, keys, values, contexts, **limits).numpy()
 
@@ -105,7 +118,9 @@ def test_windows_and_caps_by_hand():
         np.testing.assert_allclose(out[row], expected.numpy(), rtol=1e-4, atol=3e-6)
 
 
-def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
+def decode_natively(
+    query, keys, values, tables, contexts, out, *, threads=2, window=0, softcap=0.0
+):
     library = compiled_library()
     rows, heads, width = query.shape
     places = [item.ctypes.data for item in (query, keys, values)]
@@ -115,16 +130,18 @@ def decode_natively(query, keys, values, tables, contexts, out, *, threads=2):
     library.steelyard_decode(
         team.address,
         *places,
-        keys.itemsize == 2,
+        {4: 0, 2: 1, 1: 2}[keys.itemsize],
         tables.ctypes.data,
         contexts.ctypes.data,
         *sizes,
+        window,
+        softcap,
         out.ctypes.data,
     )
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_the_native_kernel_equals_the_gathered_batch(dtype):
     Case(0, [1, 8, 9, 2501, 2600], dtype=dtype).assert_equals(decode_natively)
 
@@ -135,11 +152,15 @@ def test_the_native_kernel_equals_the_gathered_batch(dtype):
     st.integers(0, 2**16),
     st.lists(st.integers(1, 70), min_size=1, max_size=5),
     st.sampled_from([(4, 4), (4, 2), (6, 1), (7, 1), (11, 1), (34, 2)]),
-    st.sampled_from([8, 24, 128]),
+    st.sampled_from([8, 24, 32, 128]),
     st.sampled_from([1, 4, 16, 64]),
-    st.sampled_from([torch.float32, torch.bfloat16]),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.int8]),
+    st.sampled_from([0, 1, 5, 33]),
+    st.sampled_from([0.0, 1.5]),
 )
-def test_the_native_kernel_takes_any_shape(seed, contexts, heads, width, block_size, dtype):
+def test_the_native_kernel_takes_any_shape(
+    seed, contexts, heads, width, block_size, dtype, window, softcap
+):
     Case(
         seed,
         contexts,
@@ -148,7 +169,7 @@ def test_the_native_kernel_takes_any_shape(seed, contexts, heads, width, block_s
         width=width,
         block_size=block_size,
         dtype=dtype,
-    ).assert_equals(decode_natively)
+    ).assert_equals(decode_natively, window=window, softcap=softcap)
 
 
 @needs_compiler

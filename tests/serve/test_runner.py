@@ -50,6 +50,8 @@ TRAITS = {
     "qwen2": LLAMA | {"qkv_bias": True, "tied_embeddings": True},
     "qwen3": LLAMA | {"qk_norm": True, "head_dim": 24},
     "wide group": LLAMA | {"num_heads": 11, "num_kv_heads": 1},
+    "windows": LLAMA
+    | {"sliding_window": 20, "full_attention_every": 2, "attention_softcap": 5.0, "mlp": "geglu"},
 }
 
 
@@ -240,6 +242,14 @@ def test_bfloat16_keys_and_values_stay_close_and_take_half_the_bytes(kernels):
     runner, requests, rows = serve(model, make_prompts(), 4, kv_dtype=torch.bfloat16, **kernels)
     assert_equals_forward(model, requests, rows, 0.1)
     assert runner.pool_bytes == 2 * 2 * 96 * 8 * 2 * 8 * 2
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_int8_keys_and_values_stay_close_and_take_a_byte_and_a_scale(kernels):
+    model = make_model(LLAMA, num_layers=2, scale=3.0)
+    runner, requests, rows = serve(model, make_prompts(), 4, kv_dtype=torch.int8, **kernels)
+    assert_equals_forward(model, requests, rows, 0.2)
+    assert runner.pool_bytes == 2 * 2 * 96 * 8 * 2 * (8 + 4)
 
 
 @needs_compiler

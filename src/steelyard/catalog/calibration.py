@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+from steelyard.catalog.engine_rates import EngineRates
 from steelyard.quantity import Measurement
 
 __all__ = ["Calibration", "MatmulPoint"]
@@ -63,6 +64,8 @@ class Calibration:
             measured.
         trainer_process_bytes: memory that a process of the trainer holds without a model, 0 when
             not measured.
+        engine: rates of the engine's own kernels by number type; None where they do not run, and in
+            calibrations that were quick or of before they were measured.
         measurements: the same figures as quantities with spread and count.
         time_s: start of the calibration, seconds since 1970 (UTC).
         duration_s: time the calibration took.
@@ -89,6 +92,7 @@ class Calibration:
     elementwise_bytes_per_s: float = 0.0
     engine_process_bytes: float = 0.0
     trainer_process_bytes: float = 0.0
+    engine: EngineRates | None = None
     measurements: tuple[Measurement, ...] = ()
     disk_direct: bool = False
     shared_latency_s: float = 0.0

@@ -7,6 +7,7 @@ import cyclopts
 
 from steelyard.cli.flags import flags
 from steelyard.cli.models import find_model, model_folder
+from steelyard.cli.output import Switch, print_report
 from steelyard.serve.front.launch import ServeOptions
 from steelyard.serve.options import EngineOptions
 
@@ -127,10 +128,17 @@ def profile(
     engine: _EngineFlags | None = None,
     seconds: float = 30.0,
     seed: int = 0,
+    step: Switch = False,
+    batch: tuple[int, ...] = (1, 8),
+    context: int = 512,
+    json: Switch = False,
 ) -> None:
     """Time the engine's steps on this machine and store the table that simulator and forecasts use.
 
     Example: steelyard serve profile quickstart-out --out step-table.json
+
+    With --step no table is stored: the operators of decoding steps and of a prompt are shown with
+    their time, bytes, operations and shares of what `steelyard calibrate` measured.
 
     Args:
         model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
@@ -138,8 +146,20 @@ def profile(
         engine: Kind of engine.
         seconds: Time to spend on timing.
         seed: Seed of prompts and lengths.
+        step: Account for the time of single steps, operator by operator.
+        batch: With --step, requests that decode together; give the option once for each.
+        context: With --step, tokens that each of them attends.
+        json: With --step, print JSON.
     """
     from steelyard.errors import ConfigError
+
+    if step:
+        from steelyard.cli.explain import step_report
+
+        folder = model_folder(model)
+        report, values = step_report(folder, engine, batches=batch, context=context)
+        print_report(report, json=json, values=values)
+        return
     from steelyard.serve.profile import write_table
 
     if not seconds > 0:
@@ -151,6 +171,32 @@ def profile(
         f"{len(table.seconds)} cases of {table.model.name} ({table.kernel}) in {out}; error on "
         f"{table.test_steps} other steps: {error}"
     )
+
+
+@app.command
+def explain(
+    model: str,
+    *,
+    engine: _EngineFlags | None = None,
+    batch: int = 1,
+    context: int = 512,
+    json: Switch = False,
+) -> None:
+    """Say how fast a model is here, how fast this processor could run it, and what lies between.
+
+    Example: steelyard serve explain quickstart-out --batch 8
+
+    Args:
+        model: Folder of a model or of a quickstart, a GGUF file, or a run's name or id.
+        engine: Kind of engine.
+        batch: Requests that decode together.
+        context: Tokens that each of them attends.
+        json: Print JSON.
+    """
+    from steelyard.cli.explain import explained
+
+    report, values = explained(model_folder(model), engine, batch=batch, context=context)
+    print_report(report, json=json, values=values)
 
 
 def _make(folder: Path, engine: EngineOptions | None) -> "LLM":

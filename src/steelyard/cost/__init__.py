@@ -6,6 +6,7 @@ FLOPs, bytes, seconds, memory, joules, dollars and grams from one operator list.
 from steelyard.cost.bill import Bill, bill
 from steelyard.cost.correction import Correction, fit_correction
 from steelyard.cost.eager import eager_training_memory
+from steelyard.cost.engine_step import EngineStepTime
 from steelyard.cost.flops import forward_flops, model_flops_per_token
 from steelyard.cost.layout import Layout
 from steelyard.cost.longcontext import KVSpec, ServePoint, serve_point
@@ -28,6 +29,7 @@ __all__ = [
     "Bill",
     "Correction",
     "Efficiencies",
+    "EngineStepTime",
     "KVSpec",
     "Layout",
     "Machine",

@@ -28,6 +28,7 @@ class PassShape(NamedTuple):
     pairs: Array
     tensor: Array
     width: float
+    kv_width: float
     fused: bool
     flash: bool
     sequence_parallel: Array
@@ -96,7 +97,7 @@ def _norm(name: str, arch: Architecture, shape: PassShape) -> Row:
 def _attention(arch: Architecture, shape: PassShape) -> Row:
     """Make the row of scores, softmax and weighted values over all local heads."""
     heads = arch.num_heads / shape.tensor
-    cache = shape.batch * shape.context * kv_bytes_per_token(arch, shape.width) / arch.num_layers
+    cache = shape.batch * shape.context * kv_bytes_per_token(arch, shape.kv_width) / arch.num_layers
     # Key/value heads are split no finer than one per accelerator; a latent cache has none to split,
     # so every member of the group reads it whole.
     local = cache / (1 if arch.kv_lora_rank else np.minimum(shape.tensor, arch.num_kv_heads))

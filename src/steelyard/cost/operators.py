@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.cost.blocks import PassShape, Row, backward, forward
+from steelyard.cost.windows import attended_keys, attended_pairs
 from steelyard.errors import ConfigError
 
 __all__ = ["OperatorTable", "Phase", "operators"]
@@ -96,6 +97,7 @@ def operators(
     context: ArrayLike | None = None,
     batch: ArrayLike = 1,
     dtype_bytes: float = 2.0,
+    kv_bytes: float | None = None,
     tensor_parallel: ArrayLike = 1,
     pipeline_parallel: ArrayLike = 1,
     sequence_parallel: ArrayLike = False,
@@ -114,6 +116,7 @@ def operators(
         context: tokens that the last new one attends, itself included; `tokens` when not given.
         batch: sequences in the micro-batch.
         dtype_bytes: bytes of one weight and one activation element.
+        kv_bytes: bytes of one element of keys and values; `dtype_bytes` when not given.
         tensor_parallel: accelerators a layer is split over.
         pipeline_parallel: stages the layers are split over; the table is of the busiest, which
             holds the head.
@@ -145,16 +148,20 @@ def operators(
     split = np.asarray(sequence_parallel, dtype=bool)
     layouts = np.broadcast_shapes(*(item.shape for item in arrays), split.shape)
     length, keys, sequences, tensor, stages = arrays
-    # The last new token attends `keys` tokens, each one before it one fewer.
-    masked = length * (length - 1) / 2 if causal and arch.kind != "encoder" else 0.0
+    # The last new token attends `keys` tokens, each one before it one fewer, none more than its
+    # layer's window has.
+    is_causal = causal and arch.kind != "encoder"
+    pairs = attended_pairs(arch, length, keys) if is_causal else length * keys
+    keys = attended_keys(arch, length, keys) if is_causal else keys
     shape = PassShape(
         rows=sequences * length,
         batch=sequences,
         tokens=length,
         context=keys,
-        pairs=length * keys - masked,
+        pairs=pairs,
         tensor=tensor,
         width=dtype_bytes,
+        kv_width=dtype_bytes if kv_bytes is None else kv_bytes,
         fused=fused,
         flash=flash_attention,
         sequence_parallel=split,

@@ -14,6 +14,7 @@ from steelyard.cost.memory import (
     parameter_count,
     plain_floats,
 )
+from steelyard.cost.weights import engine_bytes_per_weight
 
 __all__ = ["BLOCK_TOKENS", "STEP_TOKENS", "resident_serving_memory", "resident_training_memory"]
 
@@ -25,6 +26,7 @@ _KEPT_BYTES = 64 * 2**20
 """Freed memory that the C library keeps for the trainer: `train.memory` sets its limit so."""
 
 DType = Literal["fp32", "bf16"]
+StoredIn = Literal["fp32", "bf16", "int8", "int4"]
 
 
 def resident_training_memory(
@@ -67,7 +69,7 @@ def resident_serving_memory(
     *,
     sequences: int,
     context: int,
-    dtype: DType = "fp32",
+    dtype: StoredIn = "fp32",
     process_bytes: float,
 ) -> MemoryBreakdown:
     """Forecast the most memory that a process of the engine comes to hold.
@@ -80,7 +82,8 @@ def resident_serving_memory(
         arch: dense decoder.
         sequences: sequences that are served together.
         context: tokens of each, prompt and output.
-        dtype: number format of the weights and of keys and values.
+        dtype: number format in which the layers are computed. Keys and values have that of the
+            model as it is loaded: bf16 where the layers have fewer bits.
         process_bytes: what interpreter, libraries and an idle engine hold without a model.
 
     Returns:
@@ -95,13 +98,24 @@ def resident_serving_memory(
     logits = sequences * arch.vocab_size * 4.0  # one row is sampled per sequence
     parts = {
         "weights": size * _kept_elements(arch) + angles,
-        "packed": size * matrix_elements(arch),
+        "packed": _packed_bytes(arch, dtype),
         "kv_cache": slots * kv_bytes_per_token(arch, size),
         "activations": _buffers(arch, rows),
         "workspace": logits,
         "process": process_bytes,
     }
     return MemoryBreakdown(gradients=0.0, optimizer=0.0, total=sum(parts.values()), **parts)
+
+
+def _packed_bytes(arch: Architecture, dtype: StoredIn) -> float:
+    """Return the bytes of the kernels' copy; the head keeps eight bits where layers have four."""
+    head = float(arch.vocab_size * arch.hidden_size)
+    layers = matrix_elements(arch) - head
+    each, whole = (
+        engine_bytes_per_weight(kind, arch.hidden_size)
+        for kind in (dtype, "int8" if dtype == "int4" else dtype)
+    )
+    return layers * each + head * whole
 
 
 def _buffers(arch: Architecture, rows: int) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.catalog.calibration import Calibration
+from steelyard.catalog.engine_rates import EngineRates
 from steelyard.catalog.hardware import Accelerator, Cluster
 from steelyard.cost.operators import OperatorTable
 from steelyard.errors import CatalogError
@@ -34,15 +35,8 @@ efficiencies lie within it."""
 _CALIBRATED_RELATIVE = 0.2
 """The same on a machine that was calibrated while nothing else ran."""
 
-DTYPE_BYTES = {
-    "fp64": 8.0,
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-}
+_WIDE = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0}
+DTYPE_BYTES = _WIDE | {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +145,7 @@ class Machine:
         engine_process_bytes: what a process of this package's engine holds without a model; 0 where
             something else than this package runs, as on published machines.
         trainer_process_bytes: what a process of its trainer holds without a model, likewise.
+        engine: rates of this package's engine, None where they were not measured.
         provenance: measured for a calibrated machine, else assumed.
         source: record and efficiencies it was made from.
     """
@@ -173,6 +168,7 @@ class Machine:
     disturbance: float = 0.0
     engine_process_bytes: float = 0.0
     trainer_process_bytes: float = 0.0
+    engine: EngineRates | None = None
     provenance: Provenance = "assumed"
     source: str = ""
 
@@ -281,6 +277,7 @@ class Machine:
             * (calibration.engine_process_bytes or ENGINE_PROCESS_BYTES),
             trainer_process_bytes=is_cpu
             * (calibration.trainer_process_bytes or TRAINER_PROCESS_BYTES),
+            engine=calibration.engine,
             provenance="measured",
             source=f"calibration of {calibration.machine} ({calibration.description})",
         )

@@ -12,10 +12,11 @@ from steelyard.catalog.architecture import Architecture
 from steelyard.config import convert
 from steelyard.cost.operators import operators
 from steelyard.cost.roofline import Machine, roofline_time_s
+from steelyard.cost.windows import windowed
 from steelyard.errors import FitError
 from steelyard.files import read_json, write_json
 
-__all__ = ["FEATURES", "FIRST_TOKENS", "ServeStepTime", "step_features"]
+__all__ = ["FEATURES", "FIRST_TOKENS", "ServeStepTime", "relative_nnls", "step_features"]
 
 FEATURES = (
     "steps",
@@ -112,12 +113,12 @@ class ServeStepTime:
             raise FitError(
                 "step times must be positive and finite", hint="drop steps that were not timed"
             )
-        coefficients = _relative_nnls(matrix, times)
+        coefficients = relative_nnls(matrix, times)
         residual = np.abs(matrix @ coefficients / times - 1)
         # The floor of 2 % keeps a nearly exact fit from calling its own rounding interference.
         kept = residual <= 3 * max(float(np.median(residual)), 0.02)
         if kept.sum() >= width:
-            coefficients = _relative_nnls(matrix[kept], times[kept])
+            coefficients = relative_nnls(matrix[kept], times[kept])
         return cls._fitted(coefficients, matrix[kept], times[kept], len(times), source)
 
     @classmethod
@@ -147,7 +148,7 @@ class ServeStepTime:
         times = np.array([_mixed_step_s(arch, machine, row, width) for row in rows])
         matrix = np.array(rows)
         source = f"roofline of {arch.name} on {machine.name}"
-        return cls._fitted(_relative_nnls(matrix, times), matrix, times, len(rows), source)
+        return cls._fitted(relative_nnls(matrix, times), matrix, times, len(rows), source)
 
     @classmethod
     def _fitted(
@@ -225,6 +226,7 @@ def _features(sequences: int, context: int, prompt: int) -> Array:
 def _mixed_step_s(arch: Architecture, machine: Machine, row: Array, dtype_bytes: float) -> float:
     """Time a step: its tokens share the products, attention adds up, the head runs per sequence."""
     _, sequences, prompt, pairs, decoding, keys, _ = row.tolist()
+    pairs, keys = windowed(arch, prompt, pairs), windowed(arch, decoding, keys)
     tokens = prompt + decoding
     attention_rate = machine.peak_flops_per_s * machine.efficiencies.attention
     shape: dict[str, Any] = {
@@ -248,8 +250,16 @@ def _mixed_step_s(arch: Architecture, machine: Machine, row: Array, dtype_bytes:
     return max(times_s, 0.0) + score_s + cache / float(machine.bandwidth(cache))
 
 
-def _relative_nnls(matrix: Array, seconds: Array) -> Array:
-    """Minimize the sum of squared relative errors with coefficients of at least 0."""
+def relative_nnls(matrix: Array, seconds: Array) -> Array:
+    """Minimize the sum of squared relative errors with coefficients of at least 0.
+
+    Args:
+        matrix: what each sample holds, [n, terms].
+        seconds: measured, positive, [n].
+
+    Returns:
+        Coefficients [terms].
+    """
     from scipy.optimize import nnls
 
     scaled = matrix / seconds[:, None]

@@ -15,12 +15,14 @@ from steelyard.catalog.huggingface import read_architecture, text_values
 from steelyard.errors import ConfigError, DataError, SteelyardWarning
 from steelyard.files import read_json, sha256_file, write_json
 from steelyard.nn.gguf.model import load_gguf
-from steelyard.nn.hashes import HASHES, check_hashes
+from steelyard.nn.hashes import HASHES, check_hashes, identity_of
 from steelyard.nn.mapped import DTYPES, Weights, write_tensors
 from steelyard.nn.names import Slot, slots
 from steelyard.nn.quantized.folder import replace_packed
 from steelyard.nn.rotary import RotaryScaling
 from steelyard.nn.rotary_config import read_scaling, scaling_fields
+from steelyard.nn.stored import StoredMatrix
+from steelyard.nn.stored import keep_stored as place_stored
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["finish_folder", "load", "save", "shard_names"]
@@ -56,6 +58,7 @@ def load(
     device: torch.device | str = "cpu",
     max_positions: int | None = None,
     is_checked: bool = False,
+    keep_stored: bool = False,
 ) -> Transformer:
     """Load a model from a Hugging Face folder or a GGUF file.
 
@@ -75,6 +78,10 @@ def load(
             long factors, for short sequences too; otherwise, and by default, it takes the short
             ones and ends at that length.
         is_checked: whether the caller has compared the hashes already.
+        keep_stored: for a model that is packed once, on the CPU: matrices that are no views of
+            their files stay there as `nn.stored` modules, with the codes they have, and what was
+            packed may be kept under the files' identity: change no weight. `dtype` None is then
+            float32 but where most bytes are bfloat16.
 
     Returns:
         The model, in evaluation mode.
@@ -87,7 +94,7 @@ def load(
     """
     directory = Path(directory)
     if directory.is_file():
-        return load_gguf(directory, dtype=dtype, device=device)
+        return load_gguf(directory, dtype=dtype, device=device, keep_stored=keep_stored)
     if not directory.is_dir():
         raise DataError(
             f"no such folder: {directory}",
@@ -104,11 +111,19 @@ def load(
     is_multimodal = config["model_type"] == "gemma3"
     _refuse_mismatch(found, weights, arch, directory, is_multimodal=is_multimodal)
     kept = dtype or _main_dtype(found, weights)
+    if keep_stored and dtype is None and kept != torch.bfloat16:
+        kept = torch.float32
     model = Transformer(arch, scaling)
+    state: dict[str, Tensor] = {}
     with torch.no_grad():
-        model.load_state_dict(
-            {slot.name: _parameter(slot, weights, kept) for slot in found}, assign=True
-        )
+        for slot in found:
+            view = _view(slot, weights, kept)
+            if view is None and keep_stored and slot.is_matrix:
+                place_stored(model, slot.name, _matrices(slot, weights), kept)
+            else:
+                state[slot.name] = _copied(slot, weights, kept) if view is None else view
+        model.load_state_dict(state, assign=True)
+    model.identity = identity_of(directory) if keep_stored else ""
     return model.to(device=device).eval()
 
 
@@ -291,14 +306,14 @@ def _main_dtype(found: list[Slot], weights: Weights) -> torch.dtype:
     return DTYPES[sizes.most_common(1)[0][0]]
 
 
-def _parameter(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
-    """Return one parameter of ours: a view of the map where possible, else a copy."""
-    if not slot.transposed and all(
-        DTYPES[weights.entry(part).dtype] == dtype for part in slot.parts
-    ):
-        view = weights.view(slot.parts)
-        if view is not None:
-            return view
+def _view(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor | None:
+    """Return one parameter of ours as a view of the map, None where that is not possible."""
+    same = all(DTYPES[weights.entry(part).dtype] == dtype for part in slot.parts)
+    return weights.view(slot.parts) if same and not slot.transposed else None
+
+
+def _copied(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
+    """Return one parameter of ours, copied from its parts."""
     made = torch.empty((sum(slot.rows), slot.width) if slot.width else sum(slot.rows), dtype=dtype)
     for part, target in zip(slot.parts, made.split(slot.rows), strict=True):
         file = weights.files[part]
@@ -307,6 +322,13 @@ def _parameter(slot: Slot, weights: Weights, dtype: torch.dtype) -> Tensor:
         # Without this, memory would hold the file's pages and the copies of all parts at once.
         file.release(part)
     return made
+
+
+def _matrices(slot: Slot, weights: Weights) -> tuple[StoredMatrix, ...]:
+    """Return the parts of a parameter, to be read later."""
+    return tuple(
+        weights.files[part].matrix(part, transposed=slot.transposed) for part in slot.parts
+    )
 
 
 def _stored_shape(slot: Slot, rows: int) -> tuple[int, ...]:

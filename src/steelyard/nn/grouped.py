@@ -30,6 +30,19 @@ class GroupedCodes:
         """Columns that share a scale."""
         return self.codes.shape[1] // self.scales.shape[1]
 
+    def rows(self, first: int, stop: int) -> "GroupedCodes":
+        """Return some rows, sharing memory.
+
+        Args:
+            first: number of the first.
+            stop: number after the last, or beyond the end.
+
+        Returns:
+            The rows.
+        """
+        minimums = None if self.minimums is None else self.minimums[first:stop]
+        return GroupedCodes(self.codes[first:stop], self.scales[first:stop], minimums)
+
     def dequantize(self) -> Tensor:
         """Return the weights, float32 [rows, columns], rounded as the product and difference are.
 

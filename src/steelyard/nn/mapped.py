@@ -19,6 +19,7 @@ from torch import Tensor
 
 from steelyard.errors import DataError
 from steelyard.files import atomic_path, read_json
+from steelyard.nn.stored import ROWS, StoredMatrix
 
 __all__ = ["Entry", "MappedFile", "Weights", "write_tensors"]
 
@@ -139,6 +140,30 @@ class MappedFile:
         entry = self.entries[name]
         raw = bytearray(self._map[entry.start : entry.stop])
         return torch.frombuffer(raw, dtype=DTYPES[entry.dtype]).view(entry.shape)
+
+    def matrix(self, name: str, *, transposed: bool = False) -> StoredMatrix:
+        """Return a tensor of two axes, to be read later.
+
+        Args:
+            name: its name.
+            transposed: whether its rows are columns here.
+
+        Returns:
+            Plain numbers of the stored type.
+        """
+        rows, columns = self.entries[name].shape
+
+        def read() -> Tensor:
+            found = self.read(name)
+            return found.T if transposed else found
+
+        return StoredMatrix(
+            shape=(columns, rows) if transposed else (rows, columns),
+            kind="",
+            numbers=lambda: iter(read().split(ROWS)),
+            release=lambda: self.release(name),
+            rows=lambda index: read()[index],
+        )
 
     def raw(self, name: str) -> Tensor:
         """Return the bytes of one tensor as they stand in the file, uint8 [bytes], a view."""

@@ -25,6 +25,11 @@ class Slot:
     width: int = 0
     transposed: bool = False
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is a linear map's, or the table of tokens."""
+        return self.width > 0 and not self.name.startswith("position_embedding")
+
 
 def slots(arch: Architecture, model_type: str) -> list[Slot]:
     """List where each parameter of a decoder is stored.

@@ -29,8 +29,8 @@ from steelyard.cost.weights import (
     stored_serving_memory,
 )
 from steelyard.errors import CatalogError
-from steelyard.plan.own import has_engine, own_memory
-from steelyard.plan.rates import Load, Use, decode_rate, training_rate
+from steelyard.plan.own import has_engine, own_memory, placed_rate
+from steelyard.plan.rates import Load, Use
 from steelyard.quantity import Forecast
 
 __all__ = [
@@ -328,12 +328,7 @@ def _placement(
     machines = product_machines(record, measured, kind, load.use)
     if chosen is None or not machines:
         return plain
-    rated = [
-        decode_rate(arch, machine, kind, load, count)
-        if load.use == "serve"
-        else training_rate(arch, machine, kind, load, layout)
-        for machine in machines
-    ]
+    rated = [placed_rate(arch, machine, kind, load, layout, count) for machine in machines]
     best = max(range(len(rated)), key=lambda index: rated[index][0])
     rate, bound = rated[best]
     hour = known_hour(record, site)

@@ -1,15 +1,100 @@
 """What the engine and the trainer of this package run, and the memory they take on this machine."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from steelyard.catalog.architecture import Architecture
+from steelyard.cost.layout import Layout
 from steelyard.cost.memory import MemoryBreakdown
-from steelyard.cost.resident import resident_serving_memory, resident_training_memory
+from steelyard.cost.resident import (
+    StoredIn,
+    resident_serving_memory,
+    resident_training_memory,
+)
 from steelyard.cost.roofline import Machine
+from steelyard.cost.weights import WeightType
 from steelyard.nn.traits import unsupported_traits
-from steelyard.plan.rates import Load, Use
+from steelyard.plan.rates import Load, Use, decode_rate, training_rate
+from steelyard.serve.running.native.traits import missing_traits
+from steelyard.serve.weight_choice import (
+    ServingLoad,
+    WeightCandidate,
+    WeightChoice,
+    choose_weights,
+)
 
-__all__ = ["has_engine", "own_memory"]
+__all__ = ["has_engine", "own_candidate", "own_choice", "own_memory", "placed_rate"]
+
+_SERVED = ("fp32", "bf16", "int8", "int4")
+_TRAINED = ("fp32", "bf16")
+
+
+def own_choice(
+    arch: Architecture, load: Load, machine: Machine, *, max_loss: float = 0.0
+) -> WeightChoice | None:
+    """Forecast this package's own engine on a calibrated machine, in every type of weights.
+
+    Args:
+        arch: model; its weights are taken to be stored in bf16.
+        load: use, context and users.
+        machine: the calibrated machine, in any number format.
+        max_loss: largest relative increase of perplexity that the chosen type may cost.
+
+    Returns:
+        What the server would choose, with the forecasts of all types; None where the package has no
+        engine for the model, or its kernels were not calibrated there.
+    """
+    if machine.engine is None or load.use != "serve" or not has_engine(arch, "fp32", "serve"):
+        return None
+    if missing_traits(arch, load.context):
+        return None
+    return choose_weights(
+        arch,
+        machine.engine,
+        ServingLoad(users=load.users, prompt_tokens=load.context, output_tokens=0),
+        stored="bf16",
+        max_loss=max_loss,
+        disturbance=machine.disturbance,
+    )
+
+
+def placed_rate(
+    arch: Architecture,
+    machine: Machine,
+    kind: WeightType,
+    load: Load,
+    layout: Layout,
+    count: int,
+) -> tuple[float, str]:
+    """Return tokens per second of a placed model, and what limits them.
+
+    Args:
+        arch: model.
+        machine: one of the accelerators.
+        kind: type of the weights.
+        load: use, context and users.
+        layout: how training is shared.
+        count: accelerators that share serving.
+
+    Returns:
+        The rate of this package's engine where it runs and was calibrated, else by the roofline;
+        and "compute", "bandwidth" or "links".
+    """
+    if load.use != "serve":
+        return training_rate(arch, machine, kind, load, layout)
+    own = own_candidate(arch, load, machine, kind.name) if count == 1 else None
+    if own is None:
+        return decode_rate(arch, machine, kind, load, count)
+    return load.users / own.step_tpot.value, "bandwidth" if own.is_memory else "compute"
+
+
+def own_candidate(
+    arch: Architecture, load: Load, machine: Machine, weights: str
+) -> WeightCandidate | None:
+    """Return the forecasts of one type from `own_choice`; None where there are none."""
+    choice = own_choice(arch, load, machine)
+    found = choice.candidates if choice else ()
+    return next((item for item in found if item.weights == weights), None)
 
 
 def has_engine(arch: Architecture, weights: str, use: Use) -> bool:
@@ -23,7 +108,8 @@ def has_engine(arch: Architecture, weights: str, use: Use) -> bool:
     Returns:
         Whether it does.
     """
-    return weights in ("fp32", "bf16") and use != "lora" and not unsupported_traits(arch)
+    has_type = weights in (_SERVED if use == "serve" else _TRAINED)
+    return has_type and use != "lora" and not unsupported_traits(arch)
 
 
 def own_memory(
@@ -46,13 +132,12 @@ def own_memory(
         return None
     if not has_engine(arch, weights, load.use):
         return None
-    dtype = "fp32" if weights == "fp32" else "bf16"
     if load.use == "serve":
         return resident_serving_memory(
             arch,
             sequences=load.users,
             context=load.context,
-            dtype=dtype,
+            dtype=cast(StoredIn, weights),
             process_bytes=machine.engine_process_bytes,
         )
     return resident_training_memory(
@@ -60,6 +145,6 @@ def own_memory(
         batch=1,
         sequence_length=load.context,
         accumulation=2,  # a step has many sequences, so gradients wait for each other
-        dtype=dtype,
+        dtype="fp32" if weights == "fp32" else "bf16",
         process_bytes=machine.trainer_process_bytes,
     )

@@ -8,6 +8,7 @@ from steelyard.cost.collectives import all_reduce_s
 from steelyard.cost.roofline import Machine, operator_times_s
 from steelyard.cost.weights import WEIGHT_TYPES, stored_bytes
 from steelyard.cost.why.chain import ChainStep
+from steelyard.cost.why.engine import engine_step
 from steelyard.cost.why.kernels import all_reduce_step, kernel_steps
 from steelyard.cost.why.memory import fit_step, serving_memory_steps, training_memory_steps
 from steelyard.cost.why.money import hour_steps, per_million_step
@@ -20,6 +21,7 @@ from steelyard.plan.fit import (
     placed_precision,
     product_machines,
 )
+from steelyard.plan.own import own_candidate
 from steelyard.plan.rates import (
     Load,
     accumulation_of,
@@ -121,7 +123,12 @@ def _decode_chain(
 ) -> list[ChainStep]:
     """Show the time of one token of each user."""
     kind = WEIGHT_TYPES[item.weights]
-    steps = kernel_steps(listed(arch, "decode", load, kind.name, item.count), machine)
+    own = own_candidate(arch, load, machine, item.weights) if item.count == 1 else None
+    steps = (
+        [engine_step(own.parts, own.step_tpot.source)]
+        if own
+        else kernel_steps(listed(arch, "decode", load, kind.name, item.count), machine)
+    )
     numbers = {"users": float(load.users), "kernel_time": steps[-1].value}
     if item.count == 1:
         said = "every user gets one token per pass"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         synthetic_rows,
         with_prompts,
     )
+    from steelyard.serve.weight_choice import choose_weights
 
 _PLACES = {
     "engine": ("LLM",),
@@ -35,6 +36,7 @@ _PLACES = {
     "scheduling.scheduler": ("Scheduler",),
     "scheduling.step": ("StepPlan",),
     "traces": ("TraceRequest", "load_trace", "make_request", "synthetic_rows", "with_prompts"),
+    "weight_choice": ("choose_weights",),
 }
 """Modules of this package, and what it offers of each."""
 
@@ -58,6 +60,7 @@ __all__ = [
     "SchedulerConfig",
     "StepPlan",
     "TraceRequest",
+    "choose_weights",
     "load_trace",
     "make_request",
     "synthetic_rows",

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -10,10 +11,12 @@ from steelyard.nn.transformer import Transformer
 from steelyard.serve.engine import LLM, default_config
 from steelyard.serve.options import EngineOptions
 from steelyard.serve.running.grammar import Grammars
+from steelyard.serve.running.pool import slot_bytes
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
 from steelyard.serve.scheduling.fairness import VTC
 from steelyard.serve.sparse.serving import bounded_engine
+from steelyard.serve.weight_choice import with_weights
 
 __all__ = ["engine_config", "load_model", "make_engine"]
 
@@ -30,6 +33,7 @@ def make_engine(
     Args:
         model: decoder, or the folder or GGUF file of one.
         options: kind of engine; threads and cores are the process's affair and not looked at.
+            "auto" weights of a folder are chosen by `weight_choice.with_weights`.
         end_tokens: token ids that end any output unless its request ignores them.
         grammars: follows grammars; without it requests with a grammar are refused.
 
@@ -42,6 +46,8 @@ def make_engine(
         BackendError: native kernels are asked for and cannot be had.
         DataError: the folder holds no model.
     """
+    if isinstance(model, Path):
+        options, _, _ = with_weights(options, model)
     decoder = load_model(model, options) if isinstance(model, Path) else model
     weights = options.client_weights
     make_policy = (lambda: VTC(weights=weights)) if weights else None
@@ -55,12 +61,23 @@ def make_engine(
         end_tokens=end_tokens,
         asynchronous=options.asynchronous,
         sampler=Sampler(grammars),
-        kv_dtype=None if options.kv_dtype == "model" else getattr(torch, options.kv_dtype),
+        kv_dtype=_kv_dtype(options),
         native=options.native,
         weights=options.weights,
         swap_folder=options.swap_folder,
         make_policy=make_policy,
+        speculate=_guesser(options),
     )
+
+
+def _guesser(options: EngineOptions) -> Transformer | Literal["off", "ngram"]:
+    """Return what an engine is to guess with, a small model loaded."""
+    if options.speculate == "auto":
+        return "off" if options.asynchronous else "ngram"
+    if options.speculate == "off" or options.speculate == "ngram":
+        return options.speculate
+    plain = EngineOptions(max_model_len=options.max_model_len)
+    return load_model(Path(options.speculate), plain)
 
 
 def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False) -> Transformer:
@@ -74,7 +91,8 @@ def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False
 
     Returns:
         The model: as stored, in float32 or bfloat16, else converted to float32. What is stored is
-        mapped from the file, so that an engine can let go of what it packs.
+        mapped from the file, codes are kept, and what has to be converted is read when it is
+        packed, so that an engine holds its weights once.
 
     Raises:
         DataError: the folder holds no model.
@@ -83,15 +101,13 @@ def load_model(folder: Path, options: EngineOptions, *, is_checked: bool = False
     plain = options.weights == "fp32" or options.cache != "full"
     if options.weights == "auto" and not torch.cpu._is_avx512_bf16_supported():
         plain = True
-    model = checkpoint.load(
+    return checkpoint.load(
         folder,
         dtype=torch.float32 if plain else None,
         max_positions=options.max_model_len or None,
         is_checked=is_checked,
+        keep_stored=options.cache == "full",
     )
-    # The engine's products know no float16.
-    kept = model.embedding.weight.dtype in (torch.float32, torch.bfloat16)
-    return model if kept else model.float()
 
 
 def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig:
@@ -107,19 +123,18 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
     Raises:
         CapacityError: the pool or the host tier cannot hold one sequence of the model length.
     """
-    weight = next(model.parameters()).dtype
-    kept = weight if options.kv_dtype == "model" else getattr(torch, options.kv_dtype)
-    # `default_config` counts bytes in the type of the weights: a narrower type of keys and values
-    # is as good as a larger pool, and a block moves in less time.
-    share = kept.itemsize / weight.itemsize
     config = default_config(
         model,
-        pool_bytes=int(options.pool_bytes / share),
+        pool_bytes=options.pool_bytes,
         max_model_len=options.max_model_len,
         token_budget=options.token_budget,
+        kv_dtype=_kv_dtype(options),
     )
     swaps = options.preemption != "recompute"
-    tier = options.host_tier_bytes / options.pool_bytes if options.host_tier_bytes else 1.0
+    kept = _kv_dtype(options) or next(model.parameters()).dtype
+    block_bytes = config.block_size * slot_bytes(model.architecture, kept)
+    given = options.host_tier_bytes
+    tier = given // block_bytes if given else config.num_blocks
     return replace(
         config,
         max_num_seqs=min(options.max_num_seqs, options.token_budget),
@@ -127,9 +142,13 @@ def engine_config(model: Transformer, options: EngineOptions) -> SchedulerConfig
         update_every=options.update_every,
         prefix_caching=options.prefix_caching,
         preemption=options.preemption,
-        host_blocks=int(config.num_blocks * tier) if swaps else 0,
+        host_blocks=tier if swaps else 0,
         keep_turns=options.keep_turns,
         allocator=options.allocator,
         group_blocks=options.group_blocks,
-        swap_s_per_block=config.swap_s_per_block * share,
     )
+
+
+def _kv_dtype(options: EngineOptions) -> torch.dtype | None:
+    """Return the type of keys and values, None for that of the weights."""
+    return None if options.kv_dtype == "model" else getattr(torch, options.kv_dtype)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -11,9 +12,12 @@ from steelyard.nn.transformer import Transformer
 from steelyard.serve.driver import Clock, Driver, WallClock
 from steelyard.serve.heap import frozen_heap
 from steelyard.serve.kv.transfer import Tiers
+from steelyard.serve.pool_size import chosen_pool_bytes
 from steelyard.serve.replay import ReplayResult, drive_replay
 from steelyard.serve.results import Completion, EngineStats, StepResult, whole_outputs
+from steelyard.serve.running.draft_model import make_drafter
 from steelyard.serve.running.launcher import EngineRunner
+from steelyard.serve.running.pool import slot_bytes
 from steelyard.serve.running.runner import TorchRunner
 from steelyard.serve.running.sampling import Sampler
 from steelyard.serve.scheduling.config import SchedulerConfig
@@ -21,6 +25,7 @@ from steelyard.serve.scheduling.fairness import OrderPolicy
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import Scheduler
+from steelyard.serve.scheduling.speculation.speculator import Speculator
 from steelyard.serve.traces import TraceRequest, make_request
 
 __all__ = ["LLM", "default_config"]
@@ -36,18 +41,20 @@ _PREFILL_FLOPS_PER_S = 50e9
 def default_config(
     model: Transformer,
     *,
-    pool_bytes: int = 256 * 2**20,
+    pool_bytes: int = 0,
     max_model_len: int = 0,
     token_budget: int = 512,
+    kv_dtype: torch.dtype | None = None,
 ) -> SchedulerConfig:
     """Derive an engine's limits from a model and the memory of its pool.
 
     Args:
         model: a decoder.
-        pool_bytes: bytes of the key/value pool.
+        pool_bytes: bytes of the key/value pool; 0 for `pool_size.chosen_pool_bytes`.
         max_model_len: longest sequence; the model's positions, or what the pool holds if that is
             less, by default.
         token_budget: most tokens a step runs.
+        kv_dtype: type of keys and values; that of the weights by default.
 
     Returns:
         A configuration with blocks of 16 tokens; what "auto" preemption compares is derived from
@@ -57,16 +64,16 @@ def default_config(
         CapacityError: the pool cannot hold `max_model_len`.
     """
     arch = model.architecture
-    weight = next(model.parameters())
-    slot_bytes = 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * weight.element_size()
-    num_blocks = pool_bytes // (slot_bytes * 16)
+    kept = kv_dtype or next(model.parameters()).dtype
+    block_bytes = slot_bytes(arch, kept) * 16
+    num_blocks = (pool_bytes or chosen_pool_bytes(model, kept, max_model_len)) // block_bytes
     longest = max_model_len or min(arch.max_positions, num_blocks * 16)
     return SchedulerConfig(
         num_blocks=num_blocks,
         max_model_len=max(longest, 2),
         token_budget=token_budget,
         max_num_seqs=min(64, token_budget),
-        swap_s_per_block=slot_bytes * 16 / _COPY_BYTES_PER_S,
+        swap_s_per_block=block_bytes / _COPY_BYTES_PER_S,
         prefill_s_per_token=2
         * sum(item.numel() for item in model.parameters())
         / _PREFILL_FLOPS_PER_S,
@@ -107,6 +114,7 @@ class LLM:
         swap_folder: Path | None = None,
         make_policy: Callable[[], OrderPolicy] | None = None,
         runner: EngineRunner | None = None,
+        speculate: Transformer | Literal["off", "ngram"] = "off",
     ) -> None:
         """Allocate the pool and compile the kernels.
 
@@ -129,17 +137,21 @@ class LLM:
             make_policy: makes the order of requests; that of the config by default.
             runner: executes the plans; one made of the model, the limits and the options above by
                 default.
+            speculate: what guesses tokens, to be checked several at a time as long as it pays:
+                "ngram" for what followed the same tokens before, or a small model of the same
+                vocabulary; outputs are the same.
 
         Raises:
             BackendError: native kernels are asked for and cannot be had.
-            ConfigError: the limits do not fit the model.
+            ConfigError: the limits do not fit the model, the model that guesses has another
+                vocabulary, or an asynchronous engine is to guess.
             CapacityError: the pool is too small, or there is no memory for it.
         """
         self.model = model
         self.end_tokens = end_tokens
         self.clock: Clock = clock or WallClock()
         self._make_policy = make_policy
-        limits = config or default_config(model)
+        limits = config or default_config(model, kv_dtype=kv_dtype)
         self.runner: EngineRunner = runner or TorchRunner(
             model,
             limits,
@@ -150,6 +162,9 @@ class LLM:
             weights=weights,
         )
         self.runner.warm_up()
+        self._drafter = make_drafter(
+            speculate, model.architecture, limits, asynchronous=asynchronous
+        )
         self._names = 0
         tiers = self._make_tiers(limits, swap_folder)
         self.driver = Driver(
@@ -160,12 +175,13 @@ class LLM:
             asynchronous=asynchronous,
         )
 
-    def _make_scheduler(self, config: SchedulerConfig) -> Scheduler:
+    def _make_scheduler(self, config: SchedulerConfig, *, guesses: bool = True) -> Scheduler:
         """Make a scheduler without requests."""
         return Scheduler(
             config,
             model_key=self.model.architecture.name,
             policy=self._make_policy() if self._make_policy else None,
+            speculator=Speculator(self._drafter) if self._drafter and guesses else None,
         )
 
     def _make_tiers(self, config: SchedulerConfig, folder: Path | None) -> Tiers:
@@ -186,11 +202,15 @@ class LLM:
         """The limits."""
         return self.scheduler.config
 
-    def reset(self) -> None:
-        """Forget all requests, cached prefixes and counters; the pool tensor stays."""
+    def reset(self, *, guesses: bool = True) -> None:
+        """Forget all requests, cached prefixes and counters; the pool tensor stays.
+
+        Args:
+            guesses: whether tokens are guessed from now on, in an engine that can.
+        """
         self.driver.settle()
         old = self.driver
-        fresh = self._make_scheduler(self.config)
+        fresh = self._make_scheduler(self.config, guesses=guesses)
         self.driver = Driver(
             fresh, self.runner, self.clock, tiers=old.tiers, asynchronous=old.asynchronous
         )
@@ -289,6 +309,7 @@ class LLM:
     def stats(self) -> EngineStats:
         """Return the counters."""
         policy = self.scheduler
+        guesser = policy.speculator
         return EngineStats(
             steps=self.driver.num_steps,
             running=len(policy.running),
@@ -301,6 +322,8 @@ class LLM:
             swaps=policy.num_swaps,
             cached_prompt_tokens=policy.num_cached_tokens,
             admitted_prompt_tokens=policy.num_prompt_tokens,
+            drafted_tokens=guesser.num_drafted if guesser else 0,
+            accepted_tokens=guesser.num_accepted if guesser else 0,
         )
 
     def generate(
@@ -345,7 +368,8 @@ class LLM:
     ) -> ReplayResult:
         """Run a trace at the times it says, output lengths forced, and time every request and step.
 
-        The engine must be idle; cached prefixes of earlier work are forgotten first.
+        The engine must be idle; cached prefixes of earlier work are forgotten first. Tokens are not
+        guessed: those of a trace's prompts are made up, so what guesses gain on them says nothing.
 
         Args:
             trace: requests by arrival.
@@ -358,7 +382,7 @@ class LLM:
             TraceError: the trace is empty.
             ConfigError: a request could never finish.
         """
-        self.reset()
+        self.reset(guesses=False)
         requests = [make_request(item, row) for row, item in enumerate(trace)]
         for request in requests:
             self.check(request)

@@ -1,10 +1,11 @@
 """Forecasts of a trace on this machine, from its engine's limits and a model of its steps."""
 
 import math
+from typing import Protocol, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from steelyard.cost.step_time import ServeStepTime
 from steelyard.quantity import Forecast
 from steelyard.serve.engine import LLM
 from steelyard.serve.scheduling.scheduler import Scheduler
@@ -12,7 +13,7 @@ from steelyard.serve.scheduling.step import StepPlan
 from steelyard.serve.simulate import SimulatedReplay, simulate
 from steelyard.serve.traces import TraceRequest
 
-__all__ = ["forecast_replay", "simulate_replay"]
+__all__ = ["StepTimes", "forecast_replay", "simulate_replay"]
 
 _DRIFT = 0.15
 """How far a machine's speed moves between two measurements some seconds apart; assumed, seen up to
@@ -21,7 +22,29 @@ _LEAST = 0.03
 """Least half-width of an interval, as a share of the value; assumed."""
 
 
-def simulate_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -> SimulatedReplay:
+class StepTimes(Protocol):
+    """Predicts the seconds of steps: `cost.ServeStepTime`, fitted, or `cost.EngineStepTime`."""
+
+    @property
+    def relative_spread(self) -> float:
+        """Relative error that is expected of a step."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """What it was made from."""
+        ...
+
+    def predict(self, features: ArrayLike) -> NDArray[np.float64]:
+        """Return the seconds [...] of steps with features [..., 7]."""
+        ...
+
+    def scaled(self, factor: float) -> Self:
+        """Return the same model with every step `factor` times as long."""
+        ...
+
+
+def simulate_replay(llm: LLM, trace: list[TraceRequest], model: StepTimes) -> SimulatedReplay:
     """Replay a trace in virtual time with a fresh scheduler of an engine's limits.
 
     Args:
@@ -46,7 +69,7 @@ def simulate_replay(llm: LLM, trace: list[TraceRequest], model: ServeStepTime) -
 
 
 def forecast_replay(
-    llm: LLM, trace: list[TraceRequest], model: ServeStepTime, *, drift: float = _DRIFT
+    llm: LLM, trace: list[TraceRequest], model: StepTimes, *, drift: float = _DRIFT
 ) -> list[Forecast]:
     """Forecast every serving quantity of a trace, each with an interval of its own.
 

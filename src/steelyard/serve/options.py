@@ -20,7 +20,9 @@ class EngineOptions:
     It is plain data and knows no tensors: `serve.build.make_engine` makes the engine.
 
     Args:
-        pool_bytes: Memory for keys and values.
+        pool_bytes: Memory for keys and values. 0 takes that of 32 sequences of 1,024 tokens (or of
+            the longest, where that is less), at most half of what is free beside the weights, and
+            256 MiB for a bounded cache.
         max_model_len: Longest prompt and output together; 0 takes what model and pool allow.
         token_budget: Most tokens per step.
         max_num_seqs: Most sequences that run at once, at most the token budget.
@@ -38,14 +40,24 @@ class EngineOptions:
         allocator: Whether blocks are handed out one by one, or in runs that move in one copy.
         group_blocks: Blocks a request first takes as one run with "block-group"; 0 chooses by the
             pool's size.
-        kv_dtype: Number type of keys and values; "model" keeps that of the weights.
-        weights: Number type in which the layers are computed. "auto" takes what the folder stores:
-            bf16 where it is and the processor multiplies it, else fp32. "int8" has a scale per
-            output and rounds activations to bytes, token by token; "int4" has a scale per 32
-            weights.
+        kv_dtype: Number type of keys and values; "model" keeps that of the weights. "int8" has a
+            scale per head and token.
+        weights: Number type in which the layers are computed. "auto" takes the one that is forecast
+            fastest within `max_loss`, from the rates that `steelyard calibrate` measured here;
+            where it did not, what the folder stores: bf16 where it is and the processor multiplies
+            it, else fp32. "int8" has a scale per output and rounds activations to bytes, token by
+            token; "int4" has a scale per 32 weights.
+        max_loss: Largest loss of quality that "auto" weights may cost, as a relative increase of
+            perplexity over the weights as stored, such as .01; with 0 they are no narrower than
+            what is stored.
         native: Run steps in C++ kernels, or never; left out, where they can be compiled and proved
             faster on processors of the kind.
         asynchronous: Plan each step while the one before runs; outputs are the same.
+        speculate: What guesses tokens, so that a step checks several of a sequence; outputs are the
+            same. "ngram" takes what followed the same tokens earlier in the prompt or the output;
+            the folder of a small model of the same tokenizer lets that guess; "off" guesses
+            nothing. Guesses are only checked as long as they pay by what was measured. "auto" is
+            "ngram" where the engine can guess: with a full cache and without --asynchronous.
         cache: Which keys and values of a sequence are kept: all, or a bounded number chosen by a
             sliding window, attention sinks and a window, heavy hitters, the highest scores, or a
             trained controller.
@@ -55,7 +67,7 @@ class EngineOptions:
         cores: Processor cores of the engine's process, all when left out.
     """
 
-    pool_bytes: int = 256 * 2**20
+    pool_bytes: int = 0
     max_model_len: int = 0
     token_budget: int = 512
     max_num_seqs: int = 64
@@ -69,10 +81,12 @@ class EngineOptions:
     keep_turns: bool = False
     allocator: Literal["paged", "block-group"] = "paged"
     group_blocks: int = 0
-    kv_dtype: Literal["model", "float32", "bfloat16"] = "model"
+    kv_dtype: Literal["model", "float32", "bfloat16", "int8"] = "model"
     weights: WeightsName = "auto"
+    max_loss: float = 0.0
     native: bool | None = None
     asynchronous: bool = False
+    speculate: str = "auto"
     cache: CacheName = "full"
     cache_tokens: int = 0
     cache_controller: Path | None = None
@@ -87,7 +101,7 @@ class EngineOptions:
         """
         require(
             self,
-            pool_bytes=(self.pool_bytes >= 1, "at least 1"),
+            pool_bytes=(self.pool_bytes >= 0, "at least 0"),
             max_model_len=(self.max_model_len >= 0, "at least 0"),
             token_budget=(self.token_budget >= 1, "at least 1"),
             max_num_seqs=(self.max_num_seqs >= 1, "at least 1"),
@@ -96,12 +110,15 @@ class EngineOptions:
             host_tier_bytes=(self.host_tier_bytes >= 0, "at least 0"),
             group_blocks=(self.group_blocks >= 0, "at least 0"),
             weights=(self.weights in get_args(WeightsName), ", ".join(get_args(WeightsName))),
+            max_loss=(0 <= self.max_loss < 1, "in [0, 1)"),
+            speculate=(bool(self.speculate), "auto, off, ngram or a model's folder"),
             cache=(self.cache in get_args(CacheName), ", ".join(get_args(CacheName))),
             cache_tokens=(self.cache_tokens >= 0, "at least 0"),
             threads=(self.threads >= 0, "at least 0"),
         )
         swaps, bounded = self.preemption != "recompute", self.cache != "full"
         adaptive = self.cache == "adaptive"
+        guesses = self.speculate not in ("auto", "off")
         # An option that would silently do nothing is refused: its user believes that it works.
         needs = (
             ("--client-weights", bool(self.client_weights), self.policy == "vtc", "--policy vtc"),
@@ -122,6 +139,9 @@ class EngineOptions:
             ("--kv-dtype", self.kv_dtype != "model", not bounded, "--cache full"),
             ("--native", self.native, not bounded, "--cache full"),
             ("--weights", self.weights not in ("auto", "fp32"), not bounded, "--cache full"),
+            ("--max-loss", self.max_loss, self.weights == "auto", "--weights auto"),
+            ("--speculate", guesses, not bounded, "--cache full"),
+            ("--speculate", guesses, not self.asynchronous, "--no-asynchronous"),
             ("--cache-controller", self.cache_controller, adaptive, "--cache adaptive"),
             ("--cache adaptive", adaptive, self.cache_controller, "--cache-controller"),
         )

@@ -11,6 +11,7 @@ from steelyard.errors import ConfigError
 from steelyard.serve.engine import LLM
 from steelyard.serve.heap import frozen_heap
 from steelyard.serve.scheduling.params import SamplingParams
+from steelyard.serve.step_parts import pass_over
 from steelyard.serve.step_table import StepSamples, StepTable
 
 __all__ = ["profile", "read_table", "write_table"]
@@ -208,7 +209,7 @@ def _run_case(
     llm: LLM, case: _Case, generator: np.random.Generator
 ) -> tuple[list[np.ndarray], list[float]]:
     """Run one case to its end; return features and seconds of each timed step."""
-    llm.reset()
+    llm.reset(guesses=False)
     features: list[np.ndarray] = []
     seconds: list[float] = []
     waiting = list(case.requests)
@@ -220,7 +221,8 @@ def _run_case(
             llm.add_request(tokens, SamplingParams(max_tokens=output, ignore_end=True))
         count += 1
         if done < case.skip or count % case.every:
-            done += _pass_over(llm)
+            plan = pass_over(llm)
+            done += plan.num_tokens if plan else 0
             continue
         begin = llm.clock.now_s()
         plan = llm.step().plan
@@ -229,13 +231,3 @@ def _run_case(
             features.append(plan.features())
             decodes += plan.num_decodes == len(plan.request_ids)
     return features, seconds
-
-
-def _pass_over(llm: LLM) -> int:
-    """Let one step happen in the books only; return its number of tokens."""
-    now_s = llm.clock.now_s()
-    plan = llm.scheduler.schedule(now_s)
-    if plan is None:
-        return 0
-    llm.scheduler.complete(plan, plan.blank_output(), now_s)
-    return plan.num_tokens

@@ -145,7 +145,8 @@ class StepResult:
 
     Attributes:
         plan: the step whose results these are; None when none came.
-        tokens: the token sampled for each sequence, by its id, end tokens among them.
+        tokens: the first token sampled for each sequence, by its id, end tokens among them; right
+            guesses gave more, which stand in `deltas`.
         deltas: new tokens and ends of outputs.
         finished: requests all of whose outputs ended.
     """
@@ -169,7 +170,7 @@ class StepResult:
                 strict=True,
             )
         ):
-            if row in step.dropped:
+            if row in step.dropped or request.id in tokens:
                 continue
             tokens[request.id] = token
             # Ranked outputs are told as a whole: until the last ends, their order is not known.
@@ -230,6 +231,8 @@ class EngineStats:
         swaps: preemptions that moved blocks to the host.
         cached_prompt_tokens: prompt tokens found in the prefix cache, over all requests.
         admitted_prompt_tokens: prompt tokens of all requests that were admitted.
+        drafted_tokens: guessed output tokens that were checked.
+        accepted_tokens: those of them that were right.
     """
 
     steps: int
@@ -243,3 +246,5 @@ class EngineStats:
     swaps: int = 0
     cached_prompt_tokens: int = 0
     admitted_prompt_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0

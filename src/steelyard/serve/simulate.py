@@ -16,7 +16,14 @@ from steelyard.serve.traces import make_request as forced_request
 from steelyard.sim.loop import EventLoop
 from steelyard.sim.timeline import Timeline
 
-__all__ = ["ModelRunner", "ModelTiers", "SimulatedReplay", "VirtualClock", "simulate"]
+__all__ = [
+    "AssumedDrafter",
+    "ModelRunner",
+    "ModelTiers",
+    "SimulatedReplay",
+    "VirtualClock",
+    "simulate",
+]
 
 
 class VirtualClock:
@@ -210,3 +217,45 @@ def simulate(
     # The replay's own step times are differences of clock readings; these lack their rounding.
     timeline = replace(replay.timeline, step_s=np.array(runner.step_s))
     return SimulatedReplay(timeline=timeline, plans=replay.plans, source=source)
+
+
+class AssumedDrafter:
+    """Guesses that are right with an assumed probability, in a simulation whose tokens are all 0.
+
+    Attributes:
+        kind: "assumed".
+        longest: most tokens it guesses for a sequence at once.
+        round_s: seconds that one more token for all sequences takes.
+        spent_s: 0, as no time passes while a step is planned.
+    """
+
+    kind = "assumed"
+    spent_s = 0.0
+
+    def __init__(
+        self,
+        acceptance: float,
+        generator: np.random.Generator,
+        *,
+        longest: int = 15,
+        round_s: float = 0.0,
+    ) -> None:
+        """Take the assumption.
+
+        Args:
+            acceptance: probability that a guess is right when all before it are.
+            generator: source of the draws.
+            longest: most tokens to guess for a sequence at once.
+            round_s: seconds that one more token for all sequences takes; they count in the choice
+                and pass with no step, so a step-time model has to add them.
+        """
+        self.longest = longest
+        self.round_s = round_s
+        self._acceptance = acceptance
+        self._generator = generator
+
+    def draft(self, requests: list[Request], lengths: list[int]) -> list[list[int]]:
+        """Guess 0 where the guess is to be right, else 1."""
+        del requests
+        draws = [self._generator.random(length) for length in lengths]
+        return [(item >= self._acceptance).astype(int).tolist() for item in draws]

@@ -63,7 +63,7 @@ def serve(
     lack = shortage(arch, device, memory.total, "serve", context=context, users=batch)
     print_costs(
         lack or f"Serving {subject.model} on {subject.machine}",
-        f"context {context:,}, batch {batch}{_beyond_window(arch, context)}",
+        f"context {context:,}, batch {batch}",
         forecasts,
         parts,
         json=subject.json,
@@ -75,16 +75,6 @@ def serve(
         follows = ("which", "--model", subject.model, "--rate", "1 request/s")
         say_next("plan", *(("fit", subject.model, "--use", "serve") if lack else follows))
     return 1 if lack else 0
-
-
-def _beyond_window(arch: "Architecture", context: int) -> str:
-    """Return what to say of a context longer than the model's sliding window."""
-    if not 0 < arch.sliding_window < context:
-        return ""
-    return (
-        f"; upper bounds: {arch.name} has windows of {arch.sliding_window:,} tokens, which are "
-        f"not counted off"
-    )
 
 
 class _Passes:

@@ -22,9 +22,11 @@ from steelyard.errors import ConfigError
 from steelyard.plan.fit import COUNTS, USES, Placement, Use, fits_on, place
 from steelyard.plan.largest import largest_served
 from steelyard.plan.machines import measured_machines
+from steelyard.plan.own import own_choice
 from steelyard.plan.placement_why import placement_chain
+from steelyard.plan.rates import Load
 from steelyard.plan.shapes import model_of
-from steelyard.runs.report import Cell, Column, Report, Section, Table, Text
+from steelyard.runs.report import Block, Cell, Column, Report, Section, Table, Text
 from steelyard.units import parse, pretty
 
 __all__ = ["fit", "old_prices", "weight_types"]
@@ -150,6 +152,14 @@ class _Question:
             site=catalog.site(WORLD_AVERAGE),
         )
 
+    @property
+    def choice(self) -> str:
+        """What the server's own choice of weights would be here, in words; empty where unknown."""
+        machines = [next(iter(found.values())) for _, found in self.records if found]
+        load = Load(use="serve", context=self.context, users=self.users)
+        found = own_choice(self.arch, load, machines[0]) if machines else None
+        return f"On {THIS_MACHINE}, `steelyard serve`: {found.words()}." if found else ""
+
     def enough(self, item: Placement) -> int:
         """Return how many accelerators of a placement's kind would do, 0 for none."""
         return fits_on(
@@ -247,7 +257,10 @@ def _print(
     subtitle = f"{asked.context:,} tokens of context, {asked.users} served together"
     sections = [Section("", [Text(f"**{asked.beyond}**.")])] if asked.beyond else []
     for use, placed in found.items():
-        sections.append(Section(USES[use].capitalize(), [_table(_shown(placed, rows, one_kind))]))
+        blocks: list[Block] = [_table(_shown(placed, rows, one_kind))]
+        if use == "serve" and asked.choice:
+            blocks.append(Text(asked.choice))
+        sections.append(Section(USES[use].capitalize(), blocks))
         if asked.why and placed:
             head = f"How the first row comes about: {placed[0].count} x {placed[0].accelerator}"
             sections.append(why_section(asked.chain(placed[0]), head))

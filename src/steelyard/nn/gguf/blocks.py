@@ -5,8 +5,9 @@ from torch import Tensor
 
 from steelyard.nn.gguf.kinds import TensorKind
 from steelyard.nn.grouped import GroupedCodes
+from steelyard.nn.numerics.int4 import Int4Groups
 
-__all__ = ["unpack"]
+__all__ = ["int4_groups", "unpack"]
 
 
 def unpack(raw: Tensor, kind: TensorKind) -> GroupedCodes:
@@ -29,6 +30,28 @@ def unpack(raw: Tensor, kind: TensorKind) -> GroupedCodes:
         scales.reshape(rows, -1),
         None if minimums is None else minimums.reshape(rows, -1),
     )
+
+
+def int4_groups(raw: Tensor) -> Int4Groups:
+    """Return rows of Q4_0 as products read them; nothing is rounded.
+
+    Args:
+        raw: uint8 [rows, bytes], whole blocks of a row one after another.
+
+    Returns:
+        Groups of 32 weights, their zero points in the middle.
+
+    Source: `dequantize_row_q4_0` of ggml (github.com/ggml-org/ggml, src/ggml-quants.c).
+    """
+    blocks = raw.unflatten(1, (-1, 18))
+    scales = blocks[..., :2].contiguous().view(torch.float16).squeeze(-1)
+    # A block's first half stands in its low nibbles: two bytes at a time give two codes that
+    # follow each other.
+    pairs = blocks[..., 2:].contiguous().view(torch.int16)
+    halves = torch.stack((pairs & 0x0F0F, (pairs >> 4) & 0x0F0F), dim=-2)
+    packed = (halves | (halves >> 4)).to(torch.uint8)
+    width = scales.shape[1] * 32
+    return Int4Groups(packed.flatten(1), scales, None, 32, width)
 
 
 Parts = tuple[Tensor, Tensor, Tensor | None]

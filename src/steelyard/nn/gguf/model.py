@@ -9,23 +9,25 @@ from torch import Tensor
 
 from steelyard.errors import DataError
 from steelyard.nn.gguf.architecture import has_turned_heads, read_architecture, stored_name
-from steelyard.nn.gguf.blocks import unpack
 from steelyard.nn.gguf.header import GgufHeader, read_header
-from steelyard.nn.gguf.kinds import TensorKind
 from steelyard.nn.gguf.scaling import FACTORS, read_scaling
+from steelyard.nn.gguf.tensor import StoredTensor
+from steelyard.nn.hashes import identity_of
 from steelyard.nn.mapped import DTYPES, Entry, MappedFile
 from steelyard.nn.names import Slot, slots
+from steelyard.nn.stored import keep_stored as place_stored
 from steelyard.nn.transformer import Transformer
 from steelyard.parallel import torch_threads
 
-__all__ = ["load_gguf", "read_rows"]
-
-_CHUNK_WEIGHTS = 2**19
-"""Weights unpacked at once: their codes and float32 values stay in a processor's cache."""
+__all__ = ["load_gguf"]
 
 
 def load_gguf(
-    path: Path, *, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu"
+    path: Path,
+    *,
+    dtype: torch.dtype | None = torch.float32,
+    device: torch.device | str = "cpu",
+    keep_stored: bool = False,
 ) -> Transformer:
     """Load the model of a GGUF file; tensors are turned into numbers one after another.
 
@@ -37,6 +39,8 @@ def load_gguf(
         dtype: type of all parameters; None for the plain type that most of the stored bytes have,
             bfloat16 where most are quantized.
         device: device of all parameters.
+        keep_stored: for a model that is packed once, on the CPU: matrices that are no views of the
+            file stay there as `nn.stored` modules, with the codes they have.
 
     Returns:
         The model, in evaluation mode.
@@ -52,31 +56,28 @@ def load_gguf(
     found = slots(arch, "llama")
     _refuse_mismatch(header, found)
     kept = dtype or _main_dtype(header)
+    if keep_stored and dtype is None and kept != torch.bfloat16:
+        kept = torch.float32
     file = _mapped(header)
     heads = (arch.num_heads, arch.num_kv_heads)
     # The steps of unpacking last microseconds: several threads would spend more time waiting for
     # each other, seconds of it on a busy machine.
     with torch.no_grad(), torch_threads(1):
         model = Transformer(arch, read_scaling(header, _divisors(header, file, arch.head_dim)))
-        model.load_state_dict(
-            {slot.name: _parameter(slot, header, file, kept, heads) for slot in found}, assign=True
-        )
+        state: dict[str, Tensor] = {}
+        for slot in found:
+            view = _view(slot, header, file, kept)
+            if view is None and keep_stored and slot.is_matrix:
+                parts = [
+                    StoredTensor(file, header, stored_name(part), heads) for part in slot.parts
+                ]
+                place_stored(model, slot.name, tuple(part.matrix() for part in parts), kept)
+            else:
+                made = _copied(slot, header, file, kept, heads) if view is None else view
+                state[slot.name] = made
+        model.load_state_dict(state, assign=True)
+    model.identity = identity_of(path) if keep_stored else ""
     return model.to(device=device).eval()
-
-
-def read_rows(raw: Tensor, kind: TensorKind) -> Tensor:
-    """Turn stored rows into numbers.
-
-    Args:
-        raw: uint8 [rows, bytes].
-        kind: type of the tensor.
-
-    Returns:
-        [rows, columns], of the stored type where it is a plain one, else float32.
-    """
-    if kind.name in DTYPES:
-        return raw.contiguous().view(DTYPES[kind.name])
-    return unpack(raw, kind).dequantize()
 
 
 def _mapped(header: GgufHeader) -> MappedFile:
@@ -137,47 +138,26 @@ def _main_dtype(header: GgufHeader) -> torch.dtype:
     return DTYPES.get(sizes.most_common(1)[0][0], torch.bfloat16)
 
 
-def _parameter(
+def _view(slot: Slot, header: GgufHeader, file: MappedFile, dtype: torch.dtype) -> Tensor | None:
+    """Return one parameter of ours as a view of the file, None where that is not possible."""
+    names = [stored_name(part) for part in slot.parts]
+    in_order = not any(has_turned_heads(header, name) for name in names)
+    same = all(DTYPES.get(header.tensors[name].kind.name) == dtype for name in names)
+    return file.view(names) if in_order and same else None
+
+
+def _copied(
     slot: Slot, header: GgufHeader, file: MappedFile, dtype: torch.dtype, heads: tuple[int, int]
 ) -> Tensor:
-    """Return one parameter of ours: a view of the file where possible, else made anew."""
-    names = [stored_name(part) for part in slot.parts]
-    kinds = {header.tensors[name].kind.name for name in names}
-    in_order = not any(has_turned_heads(header, name) for name in names)
-    if in_order and kinds <= DTYPES.keys() and all(DTYPES[kind] == dtype for kind in kinds):
-        view = file.view(names)
-        if view is not None:
-            return view
+    """Return one parameter of ours, made anew."""
     made = torch.empty((sum(slot.rows), slot.width) if slot.width else sum(slot.rows), dtype=dtype)
-    for name, target in zip(names, made.split(slot.rows), strict=True):
-        turned = heads[".attn_k." in name] if has_turned_heads(header, name) else 0
-        _fill(target, file.raw(name), header.tensors[name].kind, turned)
+    for part, target in zip(slot.parts, made.split(slot.rows), strict=True):
+        stored = StoredTensor(file, header, stored_name(part), heads)
+        rows = target.view(stored.rows, -1)
+        first = 0
+        for found in stored.numbers():
+            rows[first : first + len(found)] = found
+            first += len(found)
         # Without this, memory would hold the file's pages and what is made of them at once.
-        file.release(name)
+        stored.release()
     return made
-
-
-def _fill(target: Tensor, raw: Tensor, kind: TensorKind, heads: int) -> None:
-    """Write a tensor's numbers, some rows at a time, into their place.
-
-    Args:
-        target: [rows, columns] or [rows].
-        raw: uint8, the stored bytes.
-        kind: stored type.
-        heads: heads whose halves alternate from row to row in the file; 0 for none.
-    """
-    rows = raw.view(target.shape[0], -1) if target.ndim == 2 or heads else raw.view(1, -1)
-    out = target.view(rows.shape[0], -1)
-    order = _order(rows.shape[0], heads)
-    step = max(1, _CHUNK_WEIGHTS // out.shape[1])
-    for start in range(0, rows.shape[0], step):
-        stop = start + step
-        taken = rows[start:stop] if order is None else rows[order[start:stop]]
-        out[start:stop].copy_(read_rows(taken, kind))
-
-
-def _order(rows: int, heads: int) -> Tensor | None:
-    """Return which stored row stands at each of ours: the even rows of a head, then the odd."""
-    if not heads:
-        return None
-    return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()

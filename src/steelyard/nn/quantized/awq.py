@@ -4,8 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from steelyard.nn.grouped import GroupedCodes
-from steelyard.nn.quantized.words import Read, assemble, spread_words
+from steelyard.nn.quantized.words import Read, WholeNumbers, join_nibbles, spread_words
 
 __all__ = ["read_awq"]
 
@@ -13,7 +12,7 @@ _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word each of eight outputs stands."""
 
 
-def read_awq(read: Read, settings: dict[str, Any]) -> GroupedCodes:
+def read_awq(read: Read, settings: dict[str, Any]) -> WholeNumbers:
     """Read one module.
 
     Args:
@@ -36,7 +35,7 @@ def read_awq(read: Read, settings: dict[str, Any]) -> GroupedCodes:
     version = str(settings.get("version", "gemm")).lower()
     if settings["bits"] != 4 or version != "gemm":
         raise ValueError(f"{settings['bits']} bits, version {version!r}; read are 4 bits, 'gemm'")
-    return assemble(_ordered(words).T, scales.T, _ordered(packed).T)
+    return WholeNumbers(join_nibbles(_ordered(words).T), 4, scales.T, _ordered(packed).T)
 
 
 def _ordered(words: Tensor) -> Tensor:

@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steelyard.nn.grouped import GroupedCodes
-from steelyard.nn.quantized.words import BITS, Read, assemble, spread_words
+from steelyard.nn.quantized.words import BITS, Read, WholeNumbers, spread_words
 
 __all__ = ["read_compressed"]
 
 
-def read_compressed(read: Read, settings: dict[str, Any]) -> GroupedCodes:
+def read_compressed(read: Read, settings: dict[str, Any]) -> WholeNumbers:
     """Read one module.
 
     Args:
@@ -35,20 +34,24 @@ def read_compressed(read: Read, settings: dict[str, Any]) -> GroupedCodes:
     if scales is None:
         raise ValueError("weight_scale is missing")
     if words is None:
-        codes = read("weight")
-        if codes is None or codes.dtype != torch.int8:
+        given, bits = read("weight"), 8
+        if given is None or given.dtype != torch.int8:
             raise ValueError("neither weight_packed nor an int8 weight")
+        # Counted from 0, as packed codes are.
+        codes = given.view(torch.uint8) ^ 0x80
     else:
         rows, columns = _shape(read("weight_shape"), words)
         bits = 32 * words.shape[1] // columns
-        if bits not in BITS or words.shape[0] != rows:
+        if bits not in BITS or words.shape[0] != rows or columns * bits % 8:
             raise ValueError(f"words {list(words.shape)} of weights {[rows, columns]}")
-        codes = _signed(words, bits)[:, :columns]
+        codes = words.contiguous().view(torch.uint8)[:, : columns * bits // 8]
         if zeros is not None and zeros.dtype == torch.int32:
-            zeros = _signed(zeros.T, bits)[:, :rows].T
+            zeros = spread_words(zeros.T, bits)[:, :rows].T
+    if zeros is not None and zeros.dtype == torch.int8:
+        zeros = zeros.short() + (1 << (bits - 1))
     if scales.ndim < 2:
         scales = scales.reshape(1, 1).expand(codes.shape[0], 1)
-    return assemble(codes, scales, zeros, read("weight_g_idx"))
+    return WholeNumbers(codes, bits, scales, zeros, read("weight_g_idx"))
 
 
 def _shape(stored: Tensor | None, words: Tensor) -> tuple[int, int]:
@@ -59,8 +62,3 @@ def _shape(stored: Tensor | None, words: Tensor) -> tuple[int, int]:
     if not 1 <= columns <= words.shape[1] * 8:
         raise ValueError(f"{columns} inputs in {words.shape[1]} words")
     return rows, columns
-
-
-def _signed(words: Tensor, bits: int) -> Tensor:
-    """Return codes less the middle of their range, which is how they are packed."""
-    return (spread_words(words, bits).short() - (1 << (bits - 1))).to(torch.int8)

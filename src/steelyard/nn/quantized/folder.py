@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import ConfigError, DataError
-from steelyard.nn.grouped import GroupedCodes
 from steelyard.nn.mapped import DTYPES, Entry, MappedFile, Weights
 from steelyard.nn.quantized.awq import read_awq
 from steelyard.nn.quantized.compressed import read_compressed
 from steelyard.nn.quantized.gptq import read_gptq
-from steelyard.nn.quantized.words import BITS, Read
+from steelyard.nn.quantized.words import BITS, Read, WholeNumbers, takes_groups
+from steelyard.nn.stored import ROWS, Codes, StoredMatrix
 from steelyard.parallel import torch_threads
 
 __all__ = ["PackedModules", "replace_packed"]
 
 _WHOLE = {"I8": torch.int8, "I32": torch.int32, "I64": torch.int64}
-_METHODS: dict[str, tuple[Callable[[Read, dict[str, Any]], GroupedCodes], tuple[str, ...]]] = {
+_METHODS: dict[str, tuple[Callable[[Read, dict[str, Any]], WholeNumbers], tuple[str, ...]]] = {
     "gptq": (read_gptq, ("qweight", "qzeros", "scales", "g_idx")),
     "awq": (read_awq, ("qweight", "qzeros", "scales")),
     "compressed-tensors": (
@@ -125,28 +125,72 @@ class PackedModules:
     def read(self, name: str) -> Tensor:
         """Return one weight, float32 [outputs, inputs]."""
         # The steps are short: several threads would wait for each other.
-        with torch_threads(1):
-            return self.codes(name).dequantize()
+        with torch_threads(1), self._named(name):
+            return self._whole(name).grouped().dequantize()
 
-    def codes(self, name: str) -> GroupedCodes:
-        """Return the codes of one weight, for products that read them as they are.
+    def matrix(self, name: str, *, transposed: bool = False) -> StoredMatrix:
+        """Return one weight, to be read later as the codes that it is.
 
         Args:
             name: plain name, ending in "weight".
+            transposed: whether its rows are columns here; they never are.
 
         Returns:
-            Its rows.
+            A matrix whose functions raise DataError where the module's tensors do not fit each
+            other.
 
         Raises:
-            DataError: the module's tensors do not fit each other.
+            DataError: its groups do not fit the weight, or it is transposed.
         """
+        if transposed:
+            raise DataError(
+                f"{self.path}: {name} is quantized in a model that stores inputs as rows",
+                hint="take its plain weights",
+            )
+        rows, columns = self.entries[name].shape
+        with self._named(name):
+            is_int4 = self._is_int4(name.removesuffix("weight"), rows, columns)
+        return StoredMatrix(
+            shape=(rows, columns),
+            kind="int4" if is_int4 else "int8",
+            numbers=lambda: self._numbers(name),
+            release=lambda: self.release(name),
+            codes=lambda: self._codes(name),
+        )
+
+    def _is_int4(self, module: str, rows: int, columns: int) -> bool:
+        """Whether a weight is of nibbles in groups that products take."""
+        words = next(module + end for end in self._ends if module + end in self._files)
+        entry = self._stored(words)
+        if (entry.stop - entry.start) * 2 != rows * columns:
+            return False
+        scales = "weight_scale" if "weight_scale" in self._ends else "scales"
+        groups = self._stored(module + scales)
+        count = math.prod(groups.shape) // rows
+        order = self._tensor(module + ("g_idx" if "g_idx" in self._ends else "weight_g_idx"))
+        return takes_groups(columns, max(1, count), order)
+
+    def _numbers(self, name: str) -> Iterator[Tensor]:
+        """Return rows of a weight in order, some at a time."""
+        with self._named(name):
+            found = self._whole(name).grouped()
+        for first in range(0, len(found.codes), ROWS):
+            yield found.rows(first, first + ROWS).dequantize()
+
+    def _codes(self, name: str) -> Codes | None:
+        """Return a weight as products read it, None where they cannot."""
+        with self._named(name):
+            return self._whole(name).straight()
+
+    def _whole(self, name: str) -> WholeNumbers:
+        """Read the tensors of a weight's module."""
         module = name.removesuffix("weight")
-        with self._named(f"module {module.rstrip('.')}"):
-            return self._read(lambda end: self._tensor(module + end), self._settings)
+        return self._read(lambda end: self._tensor(module + end), self._settings)
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Turn what shapes that do not fit raise into an error that names the module."""
+        """Turn what shapes that do not fit raise into an error that names the weight's module."""
+        what = "module " + what.removesuffix(".weight") if what.endswith(".weight") else what
         try:
             yield
         except (ValueError, IndexError, RuntimeError) as error:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from steelyard.nn.grouped import GroupedCodes
-from steelyard.nn.quantized.words import Read, assemble, spread_words
+import torch
+
+from steelyard.nn.quantized.words import Read, WholeNumbers, spread_words
 
 __all__ = ["read_gptq"]
 
 
-def read_gptq(read: Read, settings: dict[str, Any]) -> GroupedCodes:
+def read_gptq(read: Read, settings: dict[str, Any]) -> WholeNumbers:
     """Read one module.
 
     Args:
@@ -30,8 +31,9 @@ def read_gptq(read: Read, settings: dict[str, Any]) -> GroupedCodes:
     if words is None or packed is None or scales is None:
         raise ValueError("qweight, qzeros or scales is missing")
     bits = settings["bits"]
-    codes = spread_words(words.T, bits)
+    # Words hold inputs that follow each other: turned, their bytes are rows of codes already.
+    codes = words.T.contiguous().view(torch.uint8)
     zeros = spread_words(packed, bits).T
     # The first version stores zero points less 1.
     offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1
-    return assemble(codes, scales.T, zeros.short() + offset, read("g_idx"))
+    return WholeNumbers(codes, bits, scales.T, zeros.short() + offset, read("g_idx"))

@@ -174,6 +174,15 @@ class BlockTable:
         if missing:
             self.extend(pool.take(missing, after=self.last))
 
+    def shrink(self, pool: BlockPool, num_tokens: int) -> None:
+        """Release the blocks behind those that hold `num_tokens`."""
+        kept = -(-num_tokens // pool.block_size)
+        # Last first: blocks that become idle are evicted in this order, and the end of a prefix is
+        # of no use without its beginning.
+        for block in self.blocks[kept:][::-1].tolist():
+            pool.release(block)
+        self.num_blocks = min(self.num_blocks, kept)
+
     def fork(self, pool: BlockPool, num_blocks: int) -> "BlockTable":
         """Share the leading `num_blocks` blocks with a new table."""
         copy = BlockTable()
@@ -206,8 +215,4 @@ class BlockTable:
 
     def free(self, pool: BlockPool) -> None:
         """Release all blocks."""
-        # Last first: blocks that become idle are evicted in this order, and the end of a prefix is
-        # of no use without its beginning.
-        for block in self.blocks[::-1].tolist():
-            pool.release(block)
-        self.num_blocks = 0
+        self.shrink(pool, 0)

@@ -51,20 +51,21 @@ def decode_gathered(
 class _Chunk:
     """Where one prompt chunk stands in the flat batch and in the pool."""
 
-    def __init__(self, start: int, stop: int, context: int, table: Tensor | None) -> None:
+    def __init__(self, start: int, stop: int, context: int, table: Tensor) -> None:
         """Build the causal mask once for all layers.
 
         Args:
             start: first row in the flat batch.
             stop: row after the last.
             context: tokens to attend for the last row.
-            table: blocks of the context, or None when the chunk is the whole context.
+            table: blocks of the context.
         """
         self.rows = slice(start, stop)
         self.table = table
         self.context = context
+        self.is_whole = context == stop - start
         self.mask: Tensor | None = None
-        if table is not None:
+        if not self.is_whole:
             rows = torch.arange(context - (stop - start), context, device=table.device)
             self.mask = torch.arange(context, device=table.device) <= rows[:, None]
 
@@ -90,7 +91,8 @@ class StepAttention:
             plan: the step.
             pool: keys and values.
             arch: says which layers have windows, and the cap of scores.
-            compiled: decode with the numba kernel (float32 on the CPU) instead of a gathered batch.
+            compiled: decode with the numba kernel (on the CPU) instead of a gathered batch; keys
+                and values in int8 are gathered in any case.
             helpers: threads that share the kernel's rows.
         """
         device = pool.kv.device
@@ -99,13 +101,13 @@ class StepAttention:
         self.arch = arch
         self.helpers = helpers
         self.threads = torch.get_num_threads()
-        self.compiled = compiled
+        self.compiled = compiled and not pool.has_scales
         self.blocks = torch.from_numpy(plan.slot_mapping // size).to(device)
         self.offsets = torch.from_numpy(plan.slot_mapping % size).to(device)
         count = self.num_decodes = plan.num_decodes
         self.tables = plan.block_tables[:count]
         self.contexts = plan.context_lengths[:count]
-        if count and not compiled:
+        if count and not self.compiled:
             # Only as many blocks as the longest decoding context has: prompts may have more.
             width = -(-int(self.contexts.max()) // size)
             self.device_tables = torch.from_numpy(np.ascontiguousarray(self.tables[:, :width])).to(
@@ -120,11 +122,9 @@ class StepAttention:
     def _chunk(self, plan: StepPlan, row: int, starts: list[int], size: int) -> _Chunk:
         """Describe one prompt chunk."""
         context = int(plan.context_lengths[row])
-        table = None
-        if context > starts[row + 1] - starts[row]:
-            table = torch.from_numpy(
-                np.ascontiguousarray(plan.block_tables[row, : -(-context // size)])
-            ).to(self.blocks.device)
+        table = torch.from_numpy(
+            np.ascontiguousarray(plan.block_tables[row, : -(-context // size)])
+        ).to(self.blocks.device)
         return _Chunk(starts[row], starts[row + 1], context, table)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -157,8 +157,9 @@ class StepAttention:
         self, layer: int, chunk: _Chunk, window: int, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values [KV, S, D] of a chunk's context, of windows from their blocks."""
-        if chunk.table is None:
-            # The whole context is in this step: no need to read it back from the pool.
+        if chunk.is_whole and key.dtype == self.pool.kv.dtype:
+            # The whole context is in this step: no need to read it back from the pool. Where the
+            # pool rounds, each chunk reads what later ones will, however the prompt was cut.
             k, v = (part[chunk.rows].transpose(0, 1) for part in (key, value))
             return k, v
         size = self.pool.kv.shape[4]

@@ -83,7 +83,7 @@ def _batches(lengths: list[int], budget: int) -> Iterator[slice]:
 
 def _pool(model: Transformer, prompts: list[Sequence[int]], pooling: str) -> Tensor:
     """Return the pooled hidden states [n, C] of prompts sorted by length."""
-    device = model.embedding.weight.device
+    device = next(model.parameters()).device
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     groups = [
         (length, sum(1 for _ in same)) for length, same in itertools.groupby(lengths.tolist())

@@ -31,7 +31,8 @@ def gpu_kernel_fits(pool: KVPool) -> bool:
     """
     width = pool.kv.shape[-1]
     powers = 16 <= width <= 256 and width & (width - 1) == 0
-    return pool.kv.is_cuda and powers and importlib.util.find_spec("triton") is not None
+    whole = pool.kv.is_cuda and not pool.has_scales
+    return whole and powers and importlib.util.find_spec("triton") is not None
 
 
 class GPUStepAttention:

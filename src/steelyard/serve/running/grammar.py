@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from steelyard.errors import BackendError, ConfigError
-from steelyard.serve.running.states import RequestStates
 from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.states import RequestStates, common_length
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -235,7 +235,7 @@ class GrammarState:
         Returns:
             Nothing, or why the output cannot be followed.
         """
-        reason = self._follow(self.request.output[:length])
+        reason = self._follow(self.request.leading(length))
         if not reason and not self._matcher.is_stopped():
             self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
             reason = self._matcher.get_error() if self._matcher.is_error() else ""
@@ -251,11 +251,7 @@ class GrammarState:
         done = len(self._taken)
         # A fork starts from another output, and preemption may cut one short.
         if output[:done] != self._taken:
-            pairs = zip(self._taken, output, strict=False)
-            done = next(
-                (at for at, (ours, theirs) in enumerate(pairs) if ours != theirs),
-                min(done, len(output)),
-            )
+            done = common_length(self._taken, output)
             self._matcher.rollback(max(self._consumed - done, 0))
             self._consumed = min(self._consumed, done)
             del self._taken[done:]
@@ -263,6 +259,7 @@ class GrammarState:
         if fresh and not self._matcher.is_stopped():
             count = self._matcher.try_consume_tokens(fresh)
             self._consumed += count
+            self._taken = output[: done + count]
             fresh = fresh[count:]
         if self._matcher.is_error() or not set(fresh) <= set(
             self._end_tokens if self._matcher.is_stopped() else ()

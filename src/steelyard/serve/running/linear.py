@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from steelyard.errors import BackendError
-from steelyard.nn.numerics.int4 import quantize_int4
-from steelyard.nn.numerics.int8 import quantize_int8
-from steelyard.serve.running.weights import INT4_GROUP, ComputedIn
+from steelyard.nn.numerics.int4 import Int4Groups
+from steelyard.nn.numerics.int8 import Int8Rows
+from steelyard.serve.running.sources import Source, as_codes, as_numbers
+from steelyard.serve.running.weights import ComputedIn
 
 __all__ = ["PackedLinear", "can_pack"]
 
@@ -20,6 +21,8 @@ _FEW = 16
 """Rows up to which PyTorch's products of bytes and nibbles are faster than widening the weights."""
 _OUTPUTS = 64
 """Columns that they take at once."""
+_INPUTS = 32
+"""Places of a row that they take at once."""
 
 Product = Callable[[Tensor], Tensor]
 
@@ -53,34 +56,37 @@ class PackedLinear(nn.Module):
         num_bytes: bytes of the copy.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, kind: ComputedIn = "fp32"):
+    def __init__(self, weight: Source, bias: Tensor | None = None, kind: ComputedIn = "fp32"):
         """Copy a weight.
 
         Args:
-            weight: float32 or bfloat16 [N, K] on the CPU; K a multiple of 8.
+            weight: [N, K] on the CPU, K a multiple of 8: numbers, or codes, whose own type counts.
             bias: [N], or None.
             kind: type of the product, one that `can_pack`.
         """
         super().__init__()
         # Kept out of the module's own parameters: they are never trained, moved or saved.
         wide = None if bias is None else bias.detach().float()
-        self._product, self.num_bytes = _product(weight.detach(), wide, kind)
+        self._product, self.num_bytes = _product(weight, wide, kind)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return [..., N] of rows [..., K], float32."""
         return self._product(rows.float())
 
 
-def _product(weight: Tensor, bias: Tensor | None, kind: ComputedIn) -> tuple[Product, int]:
+def _product(weight: Source, bias: Tensor | None, kind: ComputedIn) -> tuple[Product, int]:
     """Return a product with a weight, and the bytes that it holds."""
-    if kind in ("fp32", "bf16"):
-        return _onednn(weight, bias, torch.float32 if kind == "fp32" else torch.bfloat16)
-    return (_bytes if kind == "int8" else _nibbles)(weight, bias)
+    if not isinstance(weight, (Int4Groups, Int8Rows)) and kind in ("fp32", "bf16"):
+        dtype = torch.float32 if kind == "fp32" else torch.bfloat16
+        return _onednn(as_numbers(weight, dtype), bias)
+    record = as_codes(weight, kind)
+    return _bytes(record, bias) if isinstance(record, Int8Rows) else _nibbles(record, bias)
 
 
-def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Product, int]:
+def _onednn(weight: Tensor, bias: Tensor | None) -> tuple[Product, int]:
     """Lay a weight out for oneDNN; the operators are PyTorch's own and may go."""
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), _ROWS)
+    dtype = weight.dtype
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
     narrow = None if bias is None else bias.to(dtype)
 
     def product(rows: Tensor) -> Tensor:
@@ -90,46 +96,56 @@ def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Pr
     return product, weight.numel() * dtype.itemsize
 
 
-def _bytes(weight: Tensor, bias: Tensor | None) -> tuple[Product, int]:
+def _bytes(given: Int8Rows, bias: Tensor | None) -> tuple[Product, int]:
     """Keep a weight in bytes."""
-    record = quantize_int8(_filled_up(weight))
-    codes, scales = record.codes.contiguous(), record.scales.to(torch.bfloat16)
+    outputs, inputs = given.codes.shape
+    more = -outputs % _OUTPUTS
+    codes = F.pad(given.codes, (0, -inputs % _INPUTS, 0, more)).contiguous()
+    record = Int8Rows(codes, F.pad(given.scales, (0, more)))
+    scales = record.scales.to(torch.bfloat16)
 
     def few(rows: Tensor) -> Tensor:
         return torch.ops.aten._weight_int8pack_mm(rows, codes, scales)
 
-    return _narrow(few, record.dequantize, len(weight), bias), record.num_bytes
+    return _narrow(few, record.dequantize, (outputs, codes.shape[1]), bias), record.num_bytes
 
 
-def _nibbles(weight: Tensor, bias: Tensor | None) -> tuple[Product, int]:
+def _nibbles(given: Int4Groups, bias: Tensor | None) -> tuple[Product, int]:
     """Keep a weight in nibbles."""
-    record = quantize_int4(_filled_up(weight), group=INT4_GROUP)
+    outputs, group = len(given.packed), given.group
+    more, width = -outputs % _OUTPUTS, given.scales.shape[1] * group
+    record = Int4Groups(
+        F.pad(given.packed, (0, (width - given.width + 1) // 2, 0, more)),
+        F.pad(given.scales, (0, 0, 0, more)),
+        None if given.zeros is None else F.pad(given.zeros, (0, 0, 0, more)),
+        group,
+        width,
+    )
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(record.codes().int(), 1)
-    # Scale and what is added to a group: (code - 8) * scale + 0.
-    scales = record.scales.to(torch.bfloat16).T.contiguous()
-    pairs = torch.stack((scales, torch.zeros_like(scales)), dim=-1)
+    # Scale and what is added to a group: (code - 8) * scale + (8 - zero) * scale.
+    scales = record.scales.float().T
+    zeros = torch.full_like(scales, 8.0) if record.zeros is None else record.zeros.float().T
+    pairs = torch.stack((scales, (8.0 - zeros) * scales), dim=-1).to(torch.bfloat16).contiguous()
 
     def few(rows: Tensor) -> Tensor:
-        return torch.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, INT4_GROUP, pairs)
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, group, pairs)
 
-    product = _narrow(few, record.dequantize, len(weight), bias)
+    product = _narrow(few, record.dequantize, (outputs, width), bias)
     return product, record.num_bytes + pairs.nbytes
 
 
-def _filled_up(weight: Tensor) -> Tensor:
-    """Widen a weight with zeros to what the operators take; with other sizes they read beyond."""
-    outputs, inputs = weight.shape
-    return F.pad(weight, (0, -inputs % INT4_GROUP, 0, -outputs % _OUTPUTS))
-
-
 def _narrow(
-    few: Product, widened: Callable[[], Tensor], outputs: int, bias: Tensor | None
+    few: Product, widened: Callable[[], Tensor], shape: tuple[int, int], bias: Tensor | None
 ) -> Product:
-    """Run few rows in an operator for bfloat16 rows, and many over widened weights."""
+    """Run few rows in an operator for bfloat16 rows, and many over widened weights.
+
+    The operators read beyond sizes that they do not take, so weights and rows are filled up.
+    """
+    outputs, inputs = shape
 
     def product(rows: Tensor) -> Tensor:
         flat = rows.flatten(0, -2).to(torch.bfloat16)
-        flat = F.pad(flat, (0, -flat.shape[1] % INT4_GROUP))
+        flat = F.pad(flat, (0, inputs - flat.shape[1]))
         found = few(flat) if len(flat) <= _FEW else F.linear(flat, widened().to(torch.bfloat16))
         whole = found[:, :outputs].float().unflatten(0, rows.shape[:-1])
         return whole if bias is None else whole + bias

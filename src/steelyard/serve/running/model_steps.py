@@ -14,7 +14,7 @@ from steelyard.nn.traits import attention_traits
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.attention import StepAttention
 from steelyard.serve.running.gpu_attention import GPUStepAttention, gpu_kernel_fits
-from steelyard.serve.running.packed_model import packed_model
+from steelyard.serve.running.packed_model import packable, packed_model
 from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
@@ -27,6 +27,7 @@ class ModelSteps:
 
     Attributes:
         packed_bytes: bytes of the packed weights, 0 without.
+        weights: type of the packed products.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class ModelSteps:
         self._on_gpu = gpu_kernel_fits(pool) and not attention_traits(arch, arch.max_positions)
         self._group = arch.num_heads // arch.num_kv_heads
         self._model, self.packed_bytes = model, 0
+        self.weights: ComputedIn = packable(model, weights) if compiled else weights
         if compiled:
-            self._model, self.packed_bytes = packed_model(model, weights)
+            self._model, self.packed_bytes = packed_model(model, self.weights)
 
     def logits(self, plan: StepPlan, token_ids: np.ndarray) -> Tensor | None:
         """Run a step.

@@ -1,23 +1,28 @@
 """A transformer whose linear layers are packed, sharing everything else."""
 
 import copy
+import warnings
+from collections.abc import Callable
 from typing import cast
 
 from torch import Tensor, nn
 
+from steelyard.errors import SteelyardWarning
 from steelyard.nn.layer import DecoderLayer
+from steelyard.nn.stored import StoredLinear
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.linear import PackedLinear, can_pack, require_packing
-from steelyard.serve.running.pages import let_go
-from steelyard.serve.running.weights import ComputedIn, head_type
+from steelyard.serve.running.rounded import RoundedLinear
+from steelyard.serve.running.sources import LinearTypes, head_of, release
+from steelyard.serve.running.weights import ComputedIn, chosen_weights
 
-__all__ = ["packed_model"]
+__all__ = ["model_with", "packable", "packed_model"]
 
 
 class _PackedTransformer(Transformer):
     """A transformer whose head is packed too."""
 
-    packed_head: PackedLinear
+    packed_head: PackedLinear | RoundedLinear
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits [..., V] of hidden states [..., C]."""
@@ -27,11 +32,10 @@ class _PackedTransformer(Transformer):
 class _WideEmbedding(nn.Module):
     """Rows of a table in float32, whatever its type."""
 
-    def __init__(self, table: nn.Embedding) -> None:
+    def __init__(self, table: nn.Module) -> None:
         """Share the table."""
         super().__init__()
         self._table = table
-        self.weight = table.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return float32 [..., C] of int64 [...]."""
@@ -55,32 +59,76 @@ def packed_model(model: Transformer, weights: ComputedIn = "fp32") -> tuple[Tran
         BackendError: this PyTorch has no products of the type.
     """
     if weights == "fp32" and not can_pack("fp32"):
-        is_wide = model.embedding.weight.dtype.itemsize == 4
+        is_wide = next(model.parameters()).dtype.itemsize == 4
         return model if is_wide else copy.deepcopy(model).float(), 0
     require_packing(weights)
+    return model_with(PackedLinear, model, weights)
+
+
+def packable(model: Transformer, weights: ComputedIn) -> ComputedIn:
+    """Return the type in which PyTorch can compute a model: that of its codes, or float32.
+
+    Args:
+        model: a decoder.
+        weights: type of the products that is wanted.
+
+    Returns:
+        The same type; "fp32" for a model that has codes which this PyTorch has no products for,
+        with a warning.
+    """
+    if weights != chosen_weights(model, "auto") or weights in ("fp32", "bf16"):
+        return weights
+    if all(can_pack(kind) for kind in ("int8", weights)):
+        return weights
+    warnings.warn(
+        f"this PyTorch has no products with {weights} weights on this processor: the codes of "
+        f"{model.architecture.name} are turned into float32, several times as large",
+        SteelyardWarning,
+        stacklevel=2,
+    )
+    return "fp32"
+
+
+def model_with(
+    kind: type[PackedLinear] | type[RoundedLinear], model: Transformer, weights: ComputedIn
+) -> tuple[Transformer, int]:
+    """Return a model that shares everything with another but its linear maps.
+
+    Args:
+        kind: class of its linear maps.
+        model: in float32 or bfloat16 on the CPU.
+        weights: type of the products.
+
+    Returns:
+        The model, for inference only, and the bytes that the maps hold.
+    """
     twin = cast(_PackedTransformer, _shallow(model))
     twin.__class__ = _PackedTransformer
-    twin.layers = nn.ModuleList(_packed_layer(layer, weights) for layer in model.layers)
+    types = LinearTypes(model, weights)
+
+    def packed(item: nn.Module, *, is_head: bool = False) -> PackedLinear | RoundedLinear:
+        made = kind(
+            types.source(item), getattr(item, "bias", None), types.of(item, is_head=is_head)
+        )
+        release(item)
+        return made
+
+    twin.layers = nn.ModuleList(_packed_layer(layer, packed) for layer in model.layers)
     for name in ("embedding", "position_embedding"):
         table = getattr(model, name)
         if table is not None:
             twin._modules[name] = _WideEmbedding(table)
     twin.norm = _widened(model.norm)
-    head = model.embedding.weight if model.output is None else model.output.weight
-    twin.packed_head = PackedLinear(head, kind=head_type(weights))
-    let_go(head)
-    return twin, sum(item.num_bytes for item in twin.modules() if isinstance(item, PackedLinear))
+    twin.packed_head = packed(head_of(model), is_head=True)
+    return twin, sum(item.num_bytes for item in twin.modules() if isinstance(item, kind))
 
 
-def _packed_layer(layer: nn.Module, weights: ComputedIn) -> DecoderLayer:
+def _packed_layer(layer: nn.Module, packed: Callable[[nn.Module], nn.Module]) -> DecoderLayer:
     """Pack a layer's linear maps; norms are shared."""
     twin = cast(DecoderLayer, _shallow(layer))
     for name, part in layer.named_children():
-        if isinstance(part, nn.Linear):
-            twin._modules[name] = PackedLinear(part.weight, part.bias, weights)
-            let_go(part.weight)
-        else:
-            twin._modules[name] = _widened(part)
+        is_linear = isinstance(part, (nn.Linear, StoredLinear))
+        twin._modules[name] = packed(part) if is_linear else _widened(part)
     return twin
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import mmap
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -10,8 +11,30 @@ from torch import Tensor
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.errors import CapacityError
+from steelyard.nn.numerics.int8 import quantize_int8
 
-__all__ = ["KVPool", "lazy_zeros"]
+__all__ = ["KVPool", "lazy_zeros", "slot_bytes"]
+
+_SCALE_BYTES = 4
+"""Bytes of the float32 scale that a key or value head of a token has in eight bits."""
+
+
+def slot_bytes(arch: Architecture, dtype: torch.dtype) -> int:
+    """Return the bytes of a token's keys and values in all layers.
+
+    Args:
+        arch: architecture of the model.
+        dtype: type of keys and values; `torch.int8` counts the scale of each head.
+
+    Returns:
+        Bytes of one slot of the pool.
+    """
+    return 2 * arch.num_layers * arch.num_kv_heads * _row(arch.head_dim, dtype) * dtype.itemsize
+
+
+def _row(width: int, dtype: torch.dtype) -> int:
+    """Return the numbers that a head of a token takes."""
+    return width + (_SCALE_BYTES if dtype == torch.int8 else 0)
 
 
 class KVPool:
@@ -20,7 +43,12 @@ class KVPool:
     Attributes:
         kv: [L, 2, num_blocks, KV, B, D], B tokens per block; for each layer, and for keys (0) and
             values (1), a run of consecutive blocks is one contiguous piece. A block holds its
-            tokens head by head, so that a kernel reads B * D values in a row.
+            tokens head by head, so that a kernel reads B * D values in a row. In int8 each head of
+            a block is B * (D + 4) bytes: codes [B, D], then float32 scales [B].
+        has_scales: whether keys and values are signed bytes, with a scale per head and token.
+
+    Source: Dettmers et al. 2022 (arXiv 2208.07339), section 2 (absolute maximum by vector), of
+        keys and values.
     """
 
     def __init__(
@@ -37,13 +65,15 @@ class KVPool:
             arch: architecture of the model.
             num_blocks: number of blocks.
             block_size: tokens per block.
-            dtype: type of keys and values.
+            dtype: type of keys and values; `torch.int8` for codes with a scale per head and token.
             device: where they stand.
 
         Raises:
             CapacityError: the device has no memory for the pool.
         """
-        shape = (arch.num_layers, 2, num_blocks, arch.num_kv_heads, block_size, arch.head_dim)
+        self.has_scales = dtype == torch.int8
+        row = _row(arch.head_dim, dtype)
+        shape = (arch.num_layers, 2, num_blocks, arch.num_kv_heads, block_size, row)
         try:
             self.kv = lazy_zeros(shape, dtype, device)
         except (OSError, OverflowError, RuntimeError) as error:
@@ -67,7 +97,7 @@ class KVPool:
             layer: its index.
 
         Returns:
-            uint32 or uint16 [num_blocks, KV, B, D] of each; on the CPU only.
+            uint32 or uint16 [num_blocks, KV, B, D] of each; on the CPU only, and not of int8.
         """
         bits = (
             self.kv[layer]
@@ -88,8 +118,25 @@ class KVPool:
             key: [T, KV, D].
             value: [T, KV, D].
         """
-        self.kv[layer, 0][blocks, :, offsets] = key.to(self.kv.dtype)
-        self.kv[layer, 1][blocks, :, offsets] = value.to(self.kv.dtype)
+        for which, numbers in enumerate((key, value)):
+            if not self.has_scales:
+                self.kv[layer, which][blocks, :, offsets] = numbers.to(self.kv.dtype)
+                continue
+            rows = quantize_int8(numbers.flatten(0, 1))
+            codes, scales = (part[layer, which] for part in self._coded)
+            codes[blocks, :, offsets] = rows.codes.view(numbers.shape)
+            scales[blocks, :, offsets] = rows.scales.view(numbers.shape[:2])
+
+    @cached_property
+    def _coded(self) -> tuple[Tensor, Tensor]:
+        """Views of codes int8 [L, 2, N, KV, B, D] and scales float32 [L, 2, N, KV, B]."""
+        *head, block_size, row = self.kv.shape
+        codes = block_size * (row - _SCALE_BYTES)
+        flat = self.kv.flatten(4)
+        return (
+            flat[..., :codes].view(*head, block_size, row - _SCALE_BYTES),
+            flat[..., codes:].view(torch.float32),
+        )
 
     def gather(self, layer: int, tables: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Read whole blocks in the order of block tables.
@@ -102,7 +149,12 @@ class KVPool:
         Returns:
             Keys and values, each [..., KV, M * B, D].
         """
-        found = self.kv[layer][:, tables].to(dtype).transpose(-4, -3).flatten(-3, -2)
+        if self.has_scales:
+            codes, scales = (part[layer][:, tables] for part in self._coded)
+            found = codes.to(dtype) * scales[..., None].to(dtype)
+        else:
+            found = self.kv[layer][:, tables].to(dtype)
+        found = found.transpose(-4, -3).flatten(-3, -2)
         return found[0], found[1]
 
     def copy_blocks(self, copies: np.ndarray) -> None:

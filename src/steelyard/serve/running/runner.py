@@ -1,7 +1,7 @@
 """Runs the plan of a step: pool tensor, one flattened batch through the dense layers, sampling."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from steelyard.serve.running.weights import ComputedIn, chosen_weights
 from steelyard.serve.scheduling.request import Request
 from steelyard.serve.scheduling.scheduler import SchedulerConfig
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
+
+if TYPE_CHECKING:
+    from steelyard.serve.running.native.steps import NativeSteps
 
 __all__ = ["TorchRunner"]
 
@@ -73,7 +76,8 @@ class TorchRunner(EngineRunner):
                 reach the runner.
             sampler: chooses tokens; one without grammars by default.
             kv_dtype: type of keys and values in the pool; the model's by default. `torch.bfloat16`
-                halves the bytes that decoding reads.
+                halves the bytes that decoding reads, `torch.int8` (a scale per head and token)
+                leaves little more than a fourth.
             native: use the C++ kernels, or with False the numba ones; by default where a compiler
                 is found and the processor is of a kind on which they proved faster.
                 `STEELYARD_NATIVE=0` in the environment stands for False.
@@ -116,6 +120,11 @@ class TorchRunner(EngineRunner):
         """Bytes of the runner's packed copy of the weights, beside the model's own."""
         return self._steps.packed_bytes
 
+    @property
+    def native_steps(self) -> "NativeSteps | None":
+        """What runs steps in the native kernels; None where something else runs them."""
+        return cast("NativeSteps", self._steps) if self.kernel == "native" else None
+
     def warm_up(self) -> None:
         """Compile kernels and start thread pools, so that no timed step pays for it.
 
@@ -157,6 +166,8 @@ class TorchRunner(EngineRunner):
             helpers=helpers,
             weights=self.weights or "fp32",
         )
+        if self.compiled:
+            self.weights = steps.weights
         return ("numba" if self.compiled else "torch"), note, steps
 
     def _native_steps(self, native: bool | None) -> tuple[_Steps | None, str]:
@@ -166,18 +177,15 @@ class TorchRunner(EngineRunner):
         if native is False or (native is None and switched_off()):
             return None, "switched off"
         # Imported late: an engine without native kernels has no use for them.
-        from steelyard.serve.running.native import draws, layout, library, steps, traits, trial
+        from steelyard.serve.running.native import draws, layout, library, steps, trial
 
-        missing = traits.missing_traits(self.model.architecture, self.config.max_model_len)
-        if missing:
-            return None, f"native kernels do not have {', '.join(missing)}"
         if not layout.fits(self.model):
             return None, "native kernels take widths in multiples of 8"
         threads = torch.get_num_threads()
         try:
             kernels = library.compiled_library()
             # Who asks for native kernels by name gets them, on whatever processor.
-            note = "" if native else trial.refusal(kernels, threads)
+            note = "" if native else trial.refusal(kernels, threads, self.weights)
             if note:
                 return None, note
             sampling = draws.NativeSampling()
@@ -222,9 +230,10 @@ def _refuse(
             f"the model's own forward computes in {weight.dtype}, not in {weights}",
             hint="leave compiled out",
         )
-    if kv_dtype not in (None, torch.float32, torch.bfloat16, weight.dtype):
+    if kv_dtype not in (None, torch.float32, torch.bfloat16, torch.int8, weight.dtype):
         raise ConfigError(
-            f"kv_dtype is {kv_dtype}, but must be float32, bfloat16 or the model's {weight.dtype}",
+            f"kv_dtype is {kv_dtype}, but must be float32, bfloat16, int8 or the model's "
+            f"{weight.dtype}",
             hint="leave it out",
         )
     return weights is not None if compiled is None else compiled

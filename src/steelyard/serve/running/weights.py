@@ -5,6 +5,7 @@ from typing import Literal, cast
 import torch
 
 from steelyard.errors import ConfigError
+from steelyard.nn.stored import StoredLinear
 from steelyard.nn.transformer import Transformer
 
 __all__ = ["INT4_GROUP", "ComputedIn", "chosen_weights", "head_type"]
@@ -13,6 +14,7 @@ ComputedIn = Literal["fp32", "bf16", "int8", "int4"]
 """Names of `cost.WEIGHT_TYPES` that the engine computes in."""
 INT4_GROUP = 32
 """Weights that share a scale, as `cost.WEIGHT_TYPES` counts them."""
+_CODED: tuple[ComputedIn, ...] = ("int4", "int8")
 _STORED: dict[torch.dtype, ComputedIn] = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
@@ -21,7 +23,8 @@ def chosen_weights(model: Transformer, asked: str) -> ComputedIn | None:
 
     Args:
         model: a decoder, its weights as they were loaded.
-        asked: a type, or "auto" for the one that the model has.
+        asked: a type, or "auto" for the one that the model has: that of its codes where it has
+            some, "int4" where both have.
 
     Returns:
         The type; None where only the model's own forward can run it: not on a CPU, or neither
@@ -30,10 +33,12 @@ def chosen_weights(model: Transformer, asked: str) -> ComputedIn | None:
     Raises:
         ConfigError: a type is asked for that cannot be made of this model.
     """
-    weight = model.embedding.weight
+    weight = next(model.parameters())
     stored = _STORED.get(weight.dtype) if weight.device.type == "cpu" else None
     if asked == "auto":
-        return stored
+        kinds = {item.kind for item in model.modules() if isinstance(item, StoredLinear)}
+        coded: list[ComputedIn] = [kind for kind in _CODED if kind in kinds]
+        return coded[0] if stored and coded else stored
     if stored is None:
         raise ConfigError(
             f"weights are to be {asked}, but the model has {weight.dtype} on {weight.device}",

@@ -62,6 +62,8 @@ def take_tokens(
             continue
         request.num_unknown -= 1
         family = request.family
+        if request.drafts and not _follows(request, plan, index):
+            continue
         if index in output.errors:
             ended += _refuse(request, output.errors[index])
             continue
@@ -81,6 +83,12 @@ def take_tokens(
             continue
         ended += _advance(family, rows, output, now_s, memory)
     return ended
+
+
+def _follows(request: Request, plan: StepPlan, index: int) -> bool:
+    """Whether all guesses up to a row's were right, so that its token continues the output."""
+    guess = plan.token_ids[plan.sample_rows[index]]
+    return len(request.output) == plan.output_positions[index] and request.output[-1] == guess
 
 
 def _refuse(request: Request, error: str) -> list[Request]:

@@ -195,6 +195,10 @@ class KVMemory:
         target.num_computed = source.num_computed
         target.block_hashes = list(source.block_hashes)
 
+    def give_back(self, request: Request) -> None:
+        """Release the blocks behind the one that a decoding sequence writes next."""
+        request.table.shrink(self.pool, request.num_tokens)
+
     def drop(self, request: Request) -> None:
         """Take the blocks of a beam that died."""
         request.table.free(self.pool)

@@ -51,6 +51,7 @@ class Request:
         steps_in_flight: planned steps that write its keys and values and are not completed.
         is_synchronous: whether its next token may only be planned when all before it are known.
         num_charged: leading prompt tokens that were computed at least once.
+        drafts: guessed tokens that the step in flight checks, behind the latest of the output.
     """
 
     id: str
@@ -83,6 +84,7 @@ class Request:
     steps_in_flight: int = 0
     is_synchronous: bool = False
     num_charged: int = 0
+    drafts: list[int] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -169,6 +171,11 @@ class Request:
         if stop <= size:
             return self.prompt[start:stop]
         return self.prompt[start:size] + self.output[max(start - size, 0) : stop - size]
+
+    def leading(self, length: int) -> list[int]:
+        """Return the first `length` output tokens, guessed ones where no others are known."""
+        size = len(self.output)
+        return self.output[:length] + self.drafts[: max(length - size, 0)]
 
     def hash_blocks(self, root: bytes, block_size: int, count: int) -> list[bytes]:
         """Hash the leading full blocks, as far as not yet done.

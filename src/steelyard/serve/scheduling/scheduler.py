@@ -13,6 +13,7 @@ from steelyard.serve.scheduling.planner import Chunk, lay_out
 from steelyard.serve.scheduling.policies import make_policy, make_swapper
 from steelyard.serve.scheduling.queues import Queues
 from steelyard.serve.scheduling.request import Family, Request
+from steelyard.serve.scheduling.speculation.speculator import Speculator
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 from steelyard.serve.scheduling.usage import KVUsage, measure_usage
 
@@ -37,6 +38,7 @@ class Scheduler(Queues):
 
     Attributes:
         policy: order of requests.
+        speculator: lets steps check guessed tokens; None for no guesses.
 
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.5; token budget as in Agrawal et al. 2024
         (arXiv 2403.02310); planning ahead as in Zhu et al. 2024 (arXiv 2408.12757), section 4.2.
@@ -49,6 +51,7 @@ class Scheduler(Queues):
         model_key: str = "",
         policy: OrderPolicy | None = None,
         memory: KVMemory | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
         """Start with an empty pool and no request.
 
@@ -58,10 +61,13 @@ class Scheduler(Queues):
             policy: order of requests; that of the config by default.
             memory: an unused pool with the rules by which requests take from it; that of the config
                 by default.
+            speculator: lets steps check guessed tokens, which must be completed before the next is
+                planned; None for no guesses.
         """
         memory = memory or KVMemory(config, model_key=model_key)
         super().__init__(config, memory, make_swapper(config, memory))
         self.policy = policy or make_policy(config, memory)
+        self.speculator = speculator
         self._requests: dict[str, Request] = {}
         self._flights: deque[Flight] = deque()
         self._arrivals = 0
@@ -183,7 +189,12 @@ class Scheduler(Queues):
             self._reorder(now_s)
         chunks, is_short = self._decode(now_s)
         num_decodes = len(chunks)
-        budget = self._prefill(self.running, chunks, self.config.token_budget - num_decodes)
+        if self.speculator and not is_short:
+            # Who waits has the first claim to free blocks.
+            is_awaited = bool(self.waiting or self.swapped)
+            chunks = self.speculator.extend(chunks, self.memory, is_awaited=is_awaited)
+        budget = self.config.token_budget - sum(length for _, length in chunks)
+        budget = self._prefill(self.running, chunks, budget)
         # Blocks that were just taken from one request must not go to another in the same step: the
         # sequences that run would be short of them again in the next.
         while budget > 0 and not is_short:
@@ -200,7 +211,10 @@ class Scheduler(Queues):
         )
         if chunks:
             self._flights.append(Flight.of(plan, chunks))
-            self._charge(plan, chunks)
+            self._charge(plan, chunks[num_decodes:])
+        if self.speculator:
+            is_plain = plan.num_tokens == plan.num_decodes and not (len(plan.copies) or transfers)
+            self.speculator.begin(now_s, plan.num_decodes, is_plain=is_plain)
         return plan
 
     def complete(self, plan: StepPlan, output: StepOutput, now_s: float) -> list[Request]:
@@ -217,14 +231,22 @@ class Scheduler(Queues):
         """
         flight = self._flights.popleft()
         assert flight.plan is plan, "steps complete in the order of their plans"
+        guessed: list[tuple[Request, int, int]] = []
         for request, start, stop, generation in flight.chunks:
             request.steps_in_flight -= 1
             if request.finish_reason:
                 self._release(request)
+            elif request.drafts:
+                guessed.append((request, start, len(request.output)))
             # A request that was preempted since the plan no longer has the blocks the step wrote.
             elif generation == request.num_preemptions:
                 self.memory.remember(request, start, stop)
         ended = take_tokens(plan, output, now_s, self.memory)
+        if self.speculator:
+            self.speculator.end(now_s)
+            for request, start, before in guessed:
+                more = self.speculator.settle(request, start, before, self.memory)
+                self.policy.served(request.root, 0, more)
         for request in ended:
             if request.family is not None:
                 self._release(request)
@@ -319,7 +341,7 @@ class Scheduler(Queues):
             self.preempt(request)
             self._has_advanced = False
 
-    def _charge(self, plan: StepPlan, chunks: list[Chunk]) -> None:
+    def _charge(self, plan: StepPlan, prompts: list[Chunk]) -> None:
         """Tell the policy of service, and note whether any token is computed for the first time.
 
         Prompt tokens that are computed again are not charged again: that a request was preempted is
@@ -327,10 +349,10 @@ class Scheduler(Queues):
 
         Args:
             plan: about to run.
-            chunks: sequences of the plan and their tokens.
+            prompts: prompt chunks of the plan.
         """
         self._has_advanced |= bool(plan.sampled)
-        for request, length in chunks[plan.num_decodes :]:
+        for request, length in prompts:
             stop = min(request.num_computed, len(request.prompt))
             fresh = max(stop - max(request.num_charged, request.num_computed - length), 0)
             request.num_charged = max(request.num_charged, stop)
@@ -339,7 +361,8 @@ class Scheduler(Queues):
         # The order of arrival charges nobody, so its largest loop would do nothing.
         if self._is_fcfs:
             return
-        for request in plan.sampled:
+        # One with guesses stands there more than once; what it gets beyond is charged later.
+        for request in dict.fromkeys(plan.sampled):
             self.policy.served(request.root, 0, 1)
 
     def _release(self, request: Request) -> None:

@@ -38,9 +38,11 @@ class StepOutput:
 class StepPlan:
     """T tokens of S sequences to run as one flattened batch; decoding sequences come first.
 
+    A guessed token to check stands as a decoding sequence of its own behind the one it belongs to.
+
     Attributes:
         request_ids: [S] one per sequence.
-        num_decodes: leading sequences that run only their latest output token.
+        num_decodes: leading sequences that run only their latest output token, or a guess.
         token_ids: int64 [T].
         positions: int64 [T] position of each token in its sequence.
         slot_mapping: int64 [T] pool slot of each token's key and value.
@@ -49,7 +51,8 @@ class StepPlan:
         block_tables: int64 [S, M] pool blocks, rows padded with 0.
         sample_rows: int64 [R] rows of the flattened batch whose logits yield an output token,
             rising; a row that several new sequences share is repeated.
-        sampled: [R] request that gets each token, with its parameters and its tokens so far.
+        sampled: [R] request that gets each token, with its parameters and its tokens so far; one
+            with guesses stands once for each and once more.
         output_positions: int64 [R] output tokens each of them will have before this one; with the
             seed it fixes the draw.
         feedback: int64 [F, 2] (row of this batch, index in the previous step's output) of tokens

@@ -69,7 +69,7 @@ def bounded_engine(
         model,
         _make_policy(options),
         controller=_load_controller(options),
-        pool_bytes=options.pool_bytes,
+        pool_bytes=options.pool_bytes or 256 * 2**20,
         max_model_len=options.max_model_len,
         token_budget=options.token_budget,
         end_tokens=end_tokens,

@@ -49,16 +49,16 @@ def main(arguments: list[str]) -> int:
     connection.connect(arguments[0])
     channel = Channel(connection, MessageCodec(ToEngine))
     try:
-        llm, stages = _make(channel)
-        channel.send(_describe(llm, stages.seconds))
+        llm, stages, note = _make(channel)
+        channel.send(_describe(llm, stages.seconds, note))
         _run(llm, channel)
     except Exception as error:  # the gateway must learn the reason, whatever it is
         return _report(channel, error)
     return 0
 
 
-def _make(channel: Channel) -> tuple[LLM, StartStages]:
-    """Load the model and make its engine, while timing the parts."""
+def _make(channel: Channel) -> tuple[LLM, StartStages, str]:
+    """Load the model and make its engine, while timing the parts; say how weights were chosen."""
     stages = StartStages()
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as ahead:
         preparing = ahead.submit(_prepare, channel)
@@ -66,7 +66,7 @@ def _make(channel: Channel) -> tuple[LLM, StartStages]:
         import torch
 
         stages.end("import torch")
-        start, options = preparing.result()
+        start, options, note = preparing.result()
     stages.end("hashes")
     stages.began("interpreter", start.spawned_s)
     _pin(options)
@@ -84,10 +84,10 @@ def _make(channel: Channel) -> tuple[LLM, StartStages]:
     stages.end("tokenizer")
     llm = make_engine(model, options, end_tokens=codec.end_tokens, grammars=grammars)
     stages.end("engine")
-    return llm, stages
+    return llm, stages, note
 
 
-def _prepare(channel: Channel) -> tuple[Start, EngineOptions]:
+def _prepare(channel: Channel) -> tuple[Start, EngineOptions, str]:
     """Learn what engine to make, and do of it what needs no PyTorch; runs beside its import."""
     start = channel.receive()
     if start is None:
@@ -98,7 +98,11 @@ def _prepare(channel: Channel) -> tuple[Start, EngineOptions]:
         # Not waited for here: who loads a kernel waits for the one that compiles it.
         threading.Thread(target=compile_ahead, name="compile", daemon=True).start()
     check_hashes(Path(start.model))
-    return start, options
+    # Imported late, beside PyTorch: it needs numpy.
+    from steelyard.serve.weight_choice import with_weights
+
+    options, _, note = with_weights(options, Path(start.model))
+    return start, options, note
 
 
 def _pin(options: EngineOptions) -> None:
@@ -123,9 +127,9 @@ def _grammars(codec: TextCodec, vocab_size: int) -> Grammars | None:
         return None
 
 
-def _describe(llm: LLM, stages: dict[str, float]) -> Ready:
+def _describe(llm: LLM, stages: dict[str, float], weights_note: str) -> Ready:
     """Tell the gateway what the engine can hold."""
-    config = llm.config
+    config, guesser = llm.config, llm.scheduler.speculator
     return Ready(
         vocab_size=llm.model.architecture.vocab_size,
         max_model_len=config.max_model_len,
@@ -136,6 +140,10 @@ def _describe(llm: LLM, stages: dict[str, float]) -> Ready:
         kernel=llm.runner.kernel,
         kernel_note=llm.runner.kernel_note,
         weights=llm.runner.weights or "",
+        pool_bytes=llm.runner.kv.nbytes,
+        kv_dtype=str(llm.runner.kv.dtype).removeprefix("torch."),
+        weights_note=weights_note,
+        guesses=guesser.drafter.kind if guesser else "off",
     )
 
 

@@ -106,6 +106,10 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
         kernel: name of what runs a step.
         kernel_note: why it is not a faster one; empty when there is none.
         weights: number type in which its linear layers are computed.
+        pool_bytes: bytes of the key/value pool.
+        kv_dtype: number type of keys and values.
+        weights_note: how that type was chosen; empty where it was given.
+        guesses: what guesses tokens, "ngram" or "model"; "off" for nothing.
     """
 
     vocab_size: int
@@ -117,6 +121,10 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     kernel: str = ""
     kernel_note: str = ""
     weights: str = ""
+    pool_bytes: int = 0
+    kv_dtype: str = ""
+    weights_note: str = ""
+    guesses: str = "off"
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

@@ -157,7 +157,12 @@ class _Gateway:
         weights = f", with {ready.weights} weights" if ready.weights else ""
         # Why it is not a faster kernel, so that nobody takes the slow one for all there is.
         note = f" ({ready.kernel_note})" if ready.kernel_note else ""
-        return f"  in {ready.kernel} kernels{weights}{note}"
+        pool = (
+            f"  keys and values of {ready.slots:,} tokens in {ready.pool_bytes / 2**20:,.0f} MiB, "
+            f"{ready.kv_dtype}"
+        )
+        chosen = f"  {ready.weights_note}\n" if ready.weights_note else ""
+        return f"{chosen}  in {ready.kernel} kernels{weights}{note}\n{pool}"
 
     async def _drain(self) -> None:
         """Take nothing new and wait for what is in flight, as long as the options say."""

@@ -20,8 +20,6 @@
 #define STEELYARD_BF16 1
 #endif
 
-constexpr long PANEL = 16;  // columns of a packed panel
-
 INLINE float as_float(int32_t bits) {
     float x;
     memcpy(&x, &bits, 4);
@@ -38,15 +36,14 @@ constexpr int BYTE_OFFSET = 128;  // what `add_bytes` counts a weight's byte abo
 INLINE Words load_words(const void* p) { return *(const Words*)p; }
 INLINE Floats load_floats(const float* p) { return *(const Floats*)p; }
 INLINE void store(float* p, Floats x) { *(Floats*)p = x; }
-INLINE Floats spread_floats(float x) { return Floats{} + x; }
 INLINE Floats to_floats(Words x) { return __builtin_convertvector(x, Floats); }
 INLINE Floats halves_to_floats(const uint16_t* p) {
     return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 }
-INLINE Floats bytes_to_floats(const uint8_t* p) {
-    return to_floats((Words)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
+INLINE Words spread_words(int32_t x) { return Words{} + x; }
+INLINE Words bytes_to_words(const uint8_t* p) {
+    return (Words)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
 }
-INLINE Words less(Words x, int32_t y) { return x - y; }
 INLINE Words low_nibbles(Words x) { return x & 0x0f0f0f0f; }
 INLINE Words high_nibbles(Words x) {
     return (Words)_mm512_srli_epi32((__m512i)x, 4) & 0x0f0f0f0f;
@@ -89,17 +86,17 @@ constexpr int BYTE_OFFSET = 0;
 INLINE Words load_words(const void* p) { return {((const i8*)p)[0], ((const i8*)p)[1]}; }
 INLINE Floats load_floats(const float* p) { return {load(p), load(p + 8)}; }
 INLINE void store(float* p, Floats x) { store(p, x.left), store(p + 8, x.right); }
-INLINE Floats spread_floats(float x) { return {spread(x), spread(x)}; }
 INLINE Floats operator+(Floats a, Floats b) { return {a.left + b.left, a.right + b.right}; }
-INLINE Floats operator-(Floats a, Floats b) { return {a.left - b.left, a.right - b.right}; }
 INLINE Floats operator*(Floats a, Floats b) { return {a.left * b.left, a.right * b.right}; }
 INLINE Floats operator*(float a, Floats b) { return {a * b.left, a * b.right}; }
 INLINE Floats& operator+=(Floats& a, Floats b) { return a = a + b; }
 INLINE Floats to_floats(Words x) {
     return {__builtin_convertvector(x.left, f8), __builtin_convertvector(x.right, f8)};
 }
-INLINE Floats bytes_to_floats(const uint8_t* p) {
-    f8 found[2];
+INLINE Words operator*(Words a, Words b) { return {a.left * b.left, a.right * b.right}; }
+INLINE Words spread_words(int32_t x) { return {i8{} + x, i8{} + x}; }
+INLINE Words bytes_to_words(const uint8_t* p) {
+    i8 found[2];
     for (int i = 0; i < 16; i++) found[i / 8][i % 8] = p[i];
     return {found[0], found[1]};
 }
@@ -118,7 +115,6 @@ INLINE Floats halves_to_floats(const uint16_t* p) {
     return {found[0], found[1]};
 #endif
 }
-INLINE Words less(Words x, int32_t y) { return {x.left - y, x.right - y}; }
 INLINE Words low_nibbles(Words x) { return {x.left & 0x0f0f0f0f, x.right & 0x0f0f0f0f}; }
 INLINE Words high_nibbles(Words x) {
     return {x.left >> 4 & 0x0f0f0f0f, x.right >> 4 & 0x0f0f0f0f};

@@ -14,19 +14,28 @@ _HEADERS = tuple(
     _FOLDER / f"{name}.h"
     for name in (
         "attention",
-        "calls",
         "lanes",
         "linear",
         "norms",
         "panels",
+        "pool",
         "products",
+        "registers",
         "rows",
         "threads",
         "tiles",
+        "timing",
         "vectors",
     )
 )
-_CODE = NativeCode(name="kernels", sources=(_FOLDER / "step.cpp", *_HEADERS))
+_PRODUCTS = tuple(
+    _FOLDER / f"{name}.cpp" for name in ("integer_tiles", "float_tiles", "products", "threads")
+)
+# What takes longest comes first, so that compilers that run side by side end together.
+_ATTENTION = tuple(_FOLDER / f"{name}.cpp" for name in ("decode", "attention"))
+_CODE = NativeCode(
+    name="kernels", sources=(*_ATTENTION, _FOLDER / "step.cpp", *_PRODUCTS, *_HEADERS)
+)
 _DRAWS_CODE = NativeCode(name="draws", sources=(_FOLDER / "draws.cpp",))
 _SIZE = ctypes.c_int64
 _PLACE = ctypes.c_void_p
@@ -38,7 +47,13 @@ _SIGNATURES = {
     "steelyard_packed_bytes": (_SIZE, _SIZE, _SIZE),
     "steelyard_tile_words": (_SIZE, _SIZE),
     "steelyard_linear": (*[_PLACE] * 2, *[_SIZE] * 2, *[_PLACE] * 2, *[_SIZE] * 2, _PLACE),
-    "steelyard_decode": (*[_PLACE] * 4, _SIZE, _PLACE, _PLACE, *[_SIZE] * 6, _PLACE),
+    "steelyard_decode": (
+        *[_PLACE] * 4,
+        *(_SIZE, _PLACE, _PLACE),
+        *[_SIZE] * 7,
+        ctypes.c_float,
+        _PLACE,
+    ),
     "steelyard_run": (_PLACE, _PLACE, _PLACE),
 }
 _ROWS = (_PLACE, _SIZE, _PLACE, _SIZE, _PLACE)
@@ -126,7 +141,7 @@ def capped_products(level: int) -> ctypes.CDLL:
     """
     code = NativeCode(
         name=f"products-{level}",
-        sources=(_FOLDER / "calls.cpp", *_HEADERS),
+        sources=(*_PRODUCTS, *_HEADERS),
         flags=(*_CODE.flags, f"-DSTEELYARD_CAP={level}"),
     )
     kept = {name: _SIGNATURES[name] for name in _SIGNATURES if name not in _STEP_CALLS}

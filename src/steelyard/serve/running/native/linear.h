@@ -44,33 +44,37 @@ INLINE long line_offset(int64_t kind, long lines, long panels, long panel, long 
     return (start * panels + panel * depth + line - start) * LINE;
 }
 
-// Moves eight nibbles that follow each other: the first four to the lower halves of the bytes, the
-// others to the upper ones.
-INLINE uint32_t nibbles_apart(uint32_t word) {
-    uint32_t moved = 0;
-    for (int i = 0; i < 8; i++) moved |= (word >> 4 * i & 15) << (i % 4 * 8 + i / 4 * 4);
-    return moved;
+// Moves the four nibbles of a half word to the lower halves of four bytes.
+INLINE uint32_t nibbles_spread(uint32_t half) {
+    half = (half | half << 8) & 0x00ff00ff;
+    return (half | half << 4) & 0x0f0f0f0f;
+}
+
+// Turns a word of stored weights into one that the products take.
+INLINE uint32_t word_of(int64_t kind, uint32_t word) {
+    // Signed bytes become unsigned.
+    if (kind == INT8) return word ^ 0x80808080;
+    // Nibbles of the first four weights stand in the lower halves, of the others above.
+    if (kind == INT4) return nibbles_spread(word & 0xffff) | nibbles_spread(word >> 16) << 4;
+    return word;
 }
 
 // Lays weights [outputs, inputs] out. They are float32, bfloat16, signed bytes, or nibbles of 4
-// bits, the lower one first; places beyond them become zero.
+// bits, the lower one first; places beyond them become zero, as their word is.
 static void pack(int64_t kind, const void* weights, long outputs, long inputs, uint8_t* packed) {
     const long panels = panels_of(outputs), lines = lines_of(kind, inputs);
     const long bytes = kind == INT4 ? inputs / 2 : inputs * (4 >> kind);
+    const auto* rows = (const uint8_t*)weights;
+    // A line of the cache of each column at a time; pieces are whole numbers of such blocks.
+    constexpr long STEP = LINE / 4;
     for (long panel = 0; panel < panels; panel++)
-        for (long line = 0; line < lines; line++) {
-            uint8_t* to = packed + line_offset(kind, lines, panels, panel, line);
-            for (long i = 0; i < PANEL; i++) {
-                const long column = panel * PANEL + i, from = line * 4;
-                uint32_t word = 0;
-                if (column < outputs)
-                    memcpy(&word, (const uint8_t*)weights + column * bytes + from,
-                        std::min(4L, bytes - from));
-                // Signed bytes become unsigned, as the products take them.
-                if (kind == INT8) word ^= 0x80808080;
-                // Nibbles of the first four weights in the lower halves, of the others above.
-                if (kind == INT4) word = nibbles_apart(word);
-                memcpy(to + i * 4, &word, 4);
-            }
+        for (long line = 0; line < lines; line += STEP) {
+            uint32_t words[PANEL][STEP] = {};
+            const long first = panel * PANEL, size = std::min(LINE, bytes - line * 4);
+            for (long i = 0; i < std::min(PANEL, outputs - first); i++)
+                memcpy(words[i], rows + (first + i) * bytes + line * 4, size);
+            auto* to = (uint32_t*)(packed + line_offset(kind, lines, panels, panel, line));
+            for (long l = 0; l < std::min(STEP, lines - line); l++)
+                for (long i = 0; i < PANEL; i++) to[l * PANEL + i] = word_of(kind, words[i][l]);
         }
 }

@@ -1,31 +1,44 @@
 """Weights of a linear layer as the native products read them."""
 
 import ctypes
+import threading
 from ctypes import Structure, c_int64, c_void_p
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from steelyard.errors import CapacityError
-from steelyard.nn.numerics.bf16 import to_bf16
-from steelyard.nn.numerics.int4 import quantize_int4
-from steelyard.nn.numerics.int8 import quantize_int8
+from steelyard.nn.numerics.int4 import Int4Groups
+from steelyard.nn.numerics.int8 import Int8Rows
 from steelyard.serve.running.pool import lazy_zeros
+from steelyard.serve.running.sources import Source, as_codes, as_numbers, shape_of
 from steelyard.serve.running.weights import INT4_GROUP, ComputedIn
 
-__all__ = ["PANEL", "Arena", "LinearMap", "PackedWeight", "arena_bytes", "padded"]
+__all__ = ["PANEL", "Arena", "LinearMap", "PackedWeight", "arena_bytes", "padded", "padded_bias"]
 
 PANEL = 16
 """Columns of a packed panel, as in lanes.h; rows of buffers are padded to it."""
 _KINDS: dict[ComputedIn, int] = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 _LINE_BYTES = 64
-_ROWS = 1024
 
 
 def padded(width: int) -> int:
     """Round up to whole panels."""
     return -(-width // PANEL) * PANEL
+
+
+def padded_bias(bias: Tensor | None) -> Tensor | None:
+    """Return a bias in float32, filled up with zeros to whole panels.
+
+    Args:
+        bias: [N], or None.
+
+    Returns:
+        A new tensor, or None.
+    """
+    return None if bias is None else F.pad(bias.detach().float(), (0, -len(bias) % PANEL))
 
 
 class LinearMap(Structure):
@@ -61,12 +74,19 @@ class Arena:
                 hint="serve a smaller model, or --weights int4",
             ) from error
         self._used = 0
+        self._taking = threading.Lock()
+
+    @property
+    def used(self) -> Tensor:
+        """What was taken so far, uint8."""
+        return self._memory[: self._used]
 
     def take(self, num_bytes: int) -> Tensor:
-        """Return uint8 [num_bytes] that begin with a line of the cache."""
-        first = self._used + -(self._memory.data_ptr() + self._used) % _LINE_BYTES
-        self._used = first + num_bytes
-        return self._memory[first : self._used]
+        """Return uint8 [num_bytes] that begin with a line of the cache; threads may ask at once."""
+        with self._taking:
+            first = self._used + -(self._memory.data_ptr() + self._used) % _LINE_BYTES
+            self._used = first + num_bytes
+        return self._memory[first : first + num_bytes]
 
     def keep(self, values: Tensor) -> Tensor:
         """Return a copy of some values that lies here."""
@@ -102,7 +122,7 @@ class PackedWeight:
     def __init__(
         self,
         library: ctypes.CDLL,
-        weight: Tensor,
+        weight: Source,
         bias: Tensor | None,
         kind: ComputedIn,
         *,
@@ -110,62 +130,63 @@ class PackedWeight:
         zero_points: bool = False,
         arena: Arena | None = None,
     ) -> None:
-        """Round a weight to a type and lay it out.
+        """Round a weight to a type, unless it is of codes already, and lay it out.
 
         Args:
             library: the kernels.
-            weight: float32 or bfloat16 [N, K] on the CPU, K a multiple of 8.
+            weight: [N, K] on the CPU, K a multiple of 8: numbers, or codes, whose own type and
+                groups count.
             bias: [N], or None.
             kind: type of the product.
-            group: weights that share a scale with "int4".
-            zero_points: whether groups have zero points with "int4".
-            arena: where it is laid, with `arena_bytes` left; one of its own by default.
+            group: weights that share a scale with "int4", when numbers are rounded.
+            zero_points: whether groups have zero points with "int4", when numbers are rounded.
+            arena: where it is laid, with `arena_bytes` of `kind` left; one of its own by default,
+                and for codes of another type.
 
         Raises:
             ConfigError: a weight cannot be rounded to the type.
             CapacityError: there is no memory.
         """
-        outputs, inputs = weight.shape
-        codes, scales, zeros = _codes(weight.detach(), kind, group, zero_points)
-        arena = arena or Arena(arena_bytes(library, outputs, inputs, kind))
-        size = library.steelyard_packed_bytes(_KINDS[kind], outputs, inputs)
+        outputs, inputs = shape_of(weight)
+        laid = _laid_out(weight, kind, group, zero_points)
+        if arena is None or laid.kind != kind:
+            arena = Arena(arena_bytes(library, outputs, inputs, laid.kind))
+        number = _KINDS[laid.kind]
+        size = library.steelyard_packed_bytes(number, outputs, inputs)
         packed = arena.take(size)
-        library.steelyard_pack(_KINDS[kind], codes.data_ptr(), outputs, inputs, packed.data_ptr())
-        wide = None if bias is None else F.pad(bias.detach().float(), (0, -outputs % PANEL))
-        beside = [None if item is None else arena.keep(item) for item in (scales, zeros)]
+        library.steelyard_pack(number, laid.codes.data_ptr(), outputs, inputs, packed.data_ptr())
+        wide = padded_bias(bias)
+        beside = [None if item is None else arena.keep(item) for item in (laid.scales, laid.zeros)]
         self.num_bytes = size + sum(item.nbytes for item in beside if item is not None)
         self._kept = (*beside, wide)
         self._packed = packed  # the structure holds addresses only
         places = [None if item is None else item.data_ptr() for item in self._kept]
-        span = group if kind == "int4" else inputs
-        self.map = LinearMap(packed.data_ptr(), *places, outputs, inputs, _KINDS[kind], span)
+        span = laid.group or inputs
+        self.map = LinearMap(packed.data_ptr(), *places, outputs, inputs, number, span)
 
 
-def _codes(
-    weight: Tensor, kind: ComputedIn, group: int, zero_points: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return a weight as `steelyard_pack` takes it, with scales and zero points laid out."""
-    if kind == "fp32":
-        return weight.float().contiguous(), None, None
-    # A few rows at a time: the codecs hold several float32 copies of what they are given.
-    parts = weight.split(_ROWS)
-    if kind == "bf16":
-        is_rounded = weight.dtype == torch.bfloat16
-        rounded = weight if is_rounded else torch.cat([to_bf16(part) for part in parts])
-        return rounded.contiguous(), None, None
-    if kind == "int8":
-        rows = [quantize_int8(part) for part in parts]
-        scales = torch.cat([item.scales for item in rows])
-        return (
-            torch.cat([item.codes for item in rows]),
-            F.pad(scales, (0, -len(weight) % PANEL)),
-            None,
-        )
-    records = [quantize_int4(part, group=group, zero_points=zero_points) for part in parts]
-    found = [item.zeros for item in records if item.zeros is not None]
-    zeros = _by_panel(torch.cat(found)) if found else None
-    scales = _by_panel(torch.cat([item.scales for item in records]))
-    return torch.cat([item.packed for item in records]), scales, zeros
+class _Laid(NamedTuple):
+    """A weight as `steelyard_pack` takes it, with scales and zero points laid out."""
+
+    kind: ComputedIn
+    codes: Tensor
+    scales: Tensor | None = None
+    zeros: Tensor | None = None
+    group: int = 0
+
+
+def _laid_out(weight: Source, kind: ComputedIn, group: int, zero_points: bool) -> _Laid:
+    """Bring a weight into the form that is packed."""
+    if not isinstance(weight, (Int4Groups, Int8Rows)) and kind in ("fp32", "bf16"):
+        dtype = torch.float32 if kind == "fp32" else torch.bfloat16
+        return _Laid(kind, as_numbers(weight, dtype))
+    record = as_codes(weight, kind, group=group, zero_points=zero_points)
+    if isinstance(record, Int8Rows):
+        scales = F.pad(record.scales, (0, -len(record.scales) % PANEL))
+        return _Laid("int8", record.codes.contiguous(), scales)
+    zeros = None if record.zeros is None else _by_panel(record.zeros)
+    scales = _by_panel(record.scales)
+    return _Laid("int4", record.packed.contiguous(), scales, zeros, record.group)
 
 
 def _by_panel(values: Tensor) -> Tensor:

@@ -4,7 +4,9 @@
 // batch.
 #pragma once
 
-#include "lanes.h"
+#include "vectors.h"
+
+constexpr long PANEL = 16;  // columns of a packed panel
 
 INLINE long padded(long width) { return (width + PANEL - 1) / PANEL * PANEL; }
 

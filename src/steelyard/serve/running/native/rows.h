@@ -1,29 +1,37 @@
-// Activations as the products read them: tiles of rows, side by side, in words of 32 bits.
+// Activations as the products read them: tiles of rows, in words of 32 bits.
 //
-// A tile of R rows is [words][R], then for integer kinds the rows' scales [R] (float32) and the
-// sums of their codes [groups][R] (int32).
+// A tile of R rows is [chunks][R][CHUNK] words, so that a row is written as it is read: a line of
+// the cache at a time. For integer kinds follow the rows' scales [R] (float32) and what their sums
+// of products start from [groups][R] (int32).
 #pragma once
 
+#include "lanes.h"
 #include "linear.h"
 
-// Rows that one pass over a panel takes: their totals fill the registers that are left beside the
+constexpr long CHUNK = 16;  // words of a row that lie side by side
+
+// Rows and panels that one pass takes: their totals fill the registers that are left beside the
 // weights.
 #if defined(STEELYARD_WIDE)
-constexpr long MOST_ROWS = 24;
+constexpr long MOST_ROWS = 12, PANELS = 2;
 #else
-constexpr long MOST_ROWS = 6;
+constexpr long MOST_ROWS = 6, PANELS = 1;
 #endif
 
-// Rows of a tile's code: what is missing to it is zero. Fewer sizes compile faster.
-INLINE long tile_height(long rows) {
-    if (rows >= MOST_ROWS) return MOST_ROWS;
-    if (rows <= 4) return rows;
-    if (rows <= 8) return (rows + 1) / 2 * 2;
-    return (rows + 3) / 4 * 4;
-}
+// Rows of a kind's largest tile: sums of nibbles are kept twice, in integers for each group.
+INLINE long most_rows(int64_t kind) { return kind == INT4 ? std::min(MOST_ROWS, 8L) : MOST_ROWS; }
 
+// Rows of a tile's code: what is missing to it is computed of anything and not stored. Fewer sizes
+// compile faster.
+INLINE long tile_height(long rows) { return rows <= 4 ? rows : (rows + 1) / 2 * 2; }
+
+// Values of a row that fill a chunk.
+INLINE long chunk_values(int64_t kind) { return kind == FP32 ? 16 : (kind == BF16 ? 32 : 64); }
+
+// Words of a row with those that fill its last chunk.
 INLINE long words_of(int64_t kind, long inputs) {
-    return kind == FP32 ? inputs : (kind == BF16 ? (inputs + 1) / 2 : (inputs + 3) / 4);
+    const long values = chunk_values(kind);
+    return (inputs + values - 1) / values * CHUNK;
 }
 
 // Words that a row takes in a tile.
@@ -34,61 +42,66 @@ INLINE long row_words(const Linear& map) {
 
 INLINE float largest(const float* x, long width) {
     f8 top = {};
-    long i = 0;
-    for (; i + 8 <= width; i += 8) top = larger(top, larger(load(x + i), -load(x + i)));
-    float most = highest(top);
-    for (; i < width; i++) most = std::max(most, std::fabs(x[i]));
-    return most;
+    for (long i = 0; i < width; i += 8) top = larger(top, larger(load(x + i), -load(x + i)));
+    return highest(top);
 }
 
-// Codes of a row in [-127, 127], to the nearest, ties to even; gives the scale.
-INLINE float to_bytes(const float* x, long width, int8_t* codes) {
-    const float most = largest(x, width);
-    const float inverse = most > 0 ? 127.0f / most : 0.0f;
-    for (long i = 0; i < width; i++) codes[i] = (int8_t)(int32_t)std::rint(x[i] * inverse);
-    return most / 127.0f;
+// Codes in [-127, 127], to the nearest, ties to even.
+INLINE void to_bytes(const float* x, long count, float inverse, int8_t* codes) {
+    for (long i = 0; i < count; i++) codes[i] = (int8_t)(int32_t)std::rint(x[i] * inverse);
 }
 
-// Writes a row's words; gives its scale.
-INLINE float encode(const Linear& map, const float* x, int32_t* words) {
-    const long last = words_of(map.kind, map.inputs) - 1;
-    if (map.kind == FP32) memcpy(words, x, map.inputs * sizeof(float));
-    else words[last] = 0;  // places beyond the row's end
-    if (map.kind == BF16)
-        for (long i = 0; i < map.inputs; i++) ((uint16_t*)words)[i] = to_bf16(x[i]);
-    return map.kind <= BF16 ? 1.0f : to_bytes(x, map.inputs, (int8_t*)words);
+constexpr long HALF = 32;  // codes of half a chunk; groups are multiples of it
+
+INLINE int32_t sum_codes(const int8_t* codes) {
+    int32_t total = 0;
+    for (long i = 0; i < HALF; i++) total += codes[i];
+    return total;
 }
 
-// Scratch of a thread that turns rows into a tile.
-static int32_t* row_scratch(size_t words) {
-    static thread_local std::vector<int32_t> memory;
-    if (memory.size() < words) memory.resize(words);
-    return memory.data();
+// Calls `write(x, count, chunk)` for each chunk of a row of a tile; places beyond the row are zero.
+template <int64_t KIND, class Write>
+INLINE void each_chunk(const float* x, long inputs, int32_t* row, long step, const Write& write) {
+    const long values = chunk_values(KIND);
+    for (; inputs >= values; inputs -= values, x += values, row += step) write(x, values, row);
+    if (inputs == 0) return;
+    memset(row, 0, CHUNK * sizeof(int32_t));
+    write(x, inputs, row);
 }
 
-// Fills a tile from `rows` rows of x, and with zeros up to its height.
-static void fill_tile(const Linear& map, const float* x, long x_row, long rows, int32_t* tile) {
-    const long words = words_of(map.kind, map.inputs), height = tile_height(rows);
-    // Rows that are a power of two apart would share one set of the cache.
-    const long stride = words + 16;
-    int32_t* plain = row_scratch(height * stride);
-    float* scales = (float*)(tile + words * height);
-    int32_t* sums = tile + (words + 1) * height;
-    for (long r = 0; r < height; r++) {
-        int32_t* row = plain + r * stride;
-        float scale = 0.0f;
-        if (r < rows) scale = encode(map, x + r * x_row, row);
-        else memset(row, 0, words * sizeof(int32_t));
-        if (map.kind <= BF16) continue;
-        scales[r] = scale;
-        const int8_t* codes = (const int8_t*)row;
-        for (long first = 0; first < map.inputs; first += map.group) {
-            int32_t total = 0;
-            for (long i = first; i < std::min((long)map.inputs, first + (long)map.group); i++)
-                total += codes[i];
-            sums[first / map.group * height + r] = total;
-        }
+// Writes a row's codes, its scale, and what its sums start from: less by what the codes of the
+// weights stand above their values.
+INLINE void encode_bytes(const Linear& map, const float* x, int32_t* tile, long height, long row) {
+    const float most = largest(x, map.inputs), inverse = most > 0 ? 127.0f / most : 0.0f;
+    int32_t* first = tile + row * CHUNK;
+    each_chunk<INT8>(x, map.inputs, first, height * CHUNK,
+        [&](const float* from, long count, int32_t* to) {
+            to_bytes(from, count, inverse, (int8_t*)to);
+        });
+    int32_t* scale = tile + words_of(map.kind, map.inputs) * height + row;
+    *(float*)scale = most / 127.0f;
+    const int32_t offset = map.kind == INT8 ? BYTE_OFFSET : (map.zeros ? 1 : 8);
+    for (long g = 0; g < groups_of(map.inputs, map.group); g++) {
+        const long end = std::min(map.inputs, (g + 1) * map.group);
+        int32_t total = 0;
+        for (long i = g * map.group; i < end; i += HALF)  // beyond the row's end codes are zero
+            total += sum_codes((const int8_t*)(first + i / 64 * height * CHUNK) + i % 64);
+        scale[(g + 1) * height] = -offset * total;
     }
-    for (long i = 0; i < words; i++)
-        for (long r = 0; r < height; r++) tile[i * height + r] = plain[r * stride + i];
+}
+
+// Writes row `row` of a tile.
+INLINE void encode_row(const Linear& map, const float* x, int32_t* tile, long height, long row) {
+    int32_t* first = tile + row * CHUNK;
+    if (map.kind == FP32)
+        each_chunk<FP32>(x, map.inputs, first, height * CHUNK,
+            [](const float* from, long count, int32_t* to) {
+                memcpy(to, from, count * sizeof(float));
+            });
+    else if (map.kind == BF16)
+        each_chunk<BF16>(x, map.inputs, first, height * CHUNK,
+            [](const float* from, long count, int32_t* to) {
+                for (long i = 0; i < count; i++) ((uint16_t*)to)[i] = to_bf16(from[i]);
+            });
+    else encode_bytes(map, x, tile, height, row);
 }

@@ -1,24 +1,37 @@
 // One step of a decoder on the CPU, and what the runner calls.
 #include "attention.h"
-#include "calls.h"
+#include "norms.h"
+#include "products.h"
+#include "registers.h"
+#include "timing.h"
 
 struct Layer {
-    Norm attention_norm, query_norm, key_norm, mlp_norm;  // null gains where there is none
+    // Null gains where there is none.
+    Norm attention_norm, query_norm, key_norm, attention_post_norm, mlp_norm, mlp_post_norm;
     Linear qkv, out, up, down;
+    const float *cosines, *sines;  // null where heads are not turned
+    int64_t window;                // 0 for none
 };
+
+// Forms of the MLP.
+constexpr int64_t GELU = 0, RELU = 1, SWIGLU = 2, GEGLU = 3;
 
 struct Model {
     int64_t num_layers, hidden, heads, kv_heads, head_dim, inner, vocab, block_size, num_blocks,
         position_offset;
-    int64_t gated, rectified, narrow, narrow_table;  // keys and values, and embeddings, in bfloat16
-    float epsilon, head_epsilon;
+    int64_t turned;        // leading columns of a head that are turned
+    int64_t across_heads;  // norms of queries and of keys are over all their heads together
+    int64_t form, kv_kind, narrow_table;  // embeddings in bfloat16
+    float epsilon, query_scale, softcap, embedding_scale, residual_scale, logit_divisor,
+        logit_softcap;
     const Layer* layers;
     Norm norm;
     Linear head;
-    // positions, or cosines and sines, are null
     const void* embedding;
-    const float *positions, *cosines, *sines;
+    const float* positions;  // null where they are not learned
     void* kv;
+
+    bool gated() const { return form >= SWIGLU; }
 };
 
 struct Step {
@@ -26,12 +39,13 @@ struct Step {
     const int64_t *tokens, *positions, *slots, *starts, *contexts, *tables, *picks;
     float *hidden, *normed, *qkv, *attended, *up, *logits;  // rows padded to whole panels
     int32_t* tiles;  // `tile_words` of the rows and the widest input
+    double* seconds;  // by part, added to; null where nobody asks
 };
 
 // Where a layer's keys (0) or values (1) begin.
-template <class T>
-INLINE T* side(const Model& m, long layer, long which) {
-    return (T*)m.kv + (layer * 2 + which) * m.num_blocks * m.kv_heads * m.block_size * m.head_dim;
+INLINE uint8_t* side(const Model& m, long layer, long which) {
+    return (uint8_t*)m.kv + (layer * 2 + which) * m.num_blocks * m.kv_heads
+        * head_bytes(m.kv_kind, m.block_size, m.head_dim);
 }
 
 INLINE void rotate(float* head, const float* cosines, const float* sines, long half) {
@@ -42,26 +56,31 @@ INLINE void rotate(float* head, const float* cosines, const float* sines, long h
     }
 }
 
+// Norms `count` heads one by one, or together.
+INLINE void norm_heads(const Model& m, const Norm& norm, float* heads, long count) {
+    const long width = m.across_heads ? count * m.head_dim : m.head_dim;
+    if (norm.gain)
+        for (float* x = heads; x < heads + count * m.head_dim; x += width)
+            normalize(x, norm, width, m.epsilon, x);
+}
+
 // Norms and turns queries and keys of one row, and stores keys and values in the pool.
-template <class T>
 static void place(const Model& m, const Layer& layer, long index, const Step& s, long row,
     float* qkv) {
-    const long width = m.head_dim, half = width / 2, position = s.positions[row];
-    for (long head = 0; head < m.heads + m.kv_heads; head++) {
-        const Norm& norm = head < m.heads ? layer.query_norm : layer.key_norm;
-        if (norm.gain)
-            normalize(qkv + head * width, norm, width, m.head_epsilon, qkv + head * width);
-        if (m.cosines)
-            rotate(qkv + head * width, m.cosines + position * half, m.sines + position * half,
-                half);
-    }
+    const long width = m.head_dim, half = m.turned / 2, position = s.positions[row];
+    norm_heads(m, layer.query_norm, qkv, m.heads);
+    norm_heads(m, layer.key_norm, qkv + m.heads * width, m.kv_heads);
+    if (layer.cosines)
+        for (long head = 0; head < m.heads + m.kv_heads; head++)
+            rotate(qkv + head * width, layer.cosines + position * half,
+                layer.sines + position * half, half);
     const long block = s.slots[row] / m.block_size, offset = s.slots[row] % m.block_size;
     for (long which = 0; which < 2; which++)
         for (long head = 0; head < m.kv_heads; head++) {
             const float* from = qkv + (m.heads + which * m.kv_heads + head) * width;
-            T* to = side<T>(m, index, which)
-                + ((block * m.kv_heads + head) * m.block_size + offset) * width;
-            for (long i = 0; i < width; i++) put(to + i, from[i]);
+            uint8_t* to = side(m, index, which)
+                + (block * m.kv_heads + head) * head_bytes(m.kv_kind, m.block_size, width);
+            put_token(m.kv_kind, to, m.block_size, width, offset, from);
         }
 }
 
@@ -76,8 +95,14 @@ static void activate(Team& team, const Model& m, long rows, float* up, long up_r
         float* x = up + row * up_row;
         for (long i = 0; i < m.inner; i += 8) {
             const f8 v = load(x + i);
-            if (m.gated) store(x + i, v / (1.0f + exponential(-v)) * load(x + m.inner + i));
-            else store(x + i, m.rectified ? larger(v, f8{}) : gelu(v));
+            switch (m.form) {
+                case GELU: store(x + i, gelu(v)); break;
+                case RELU: store(x + i, larger(v, f8{})); break;
+                case SWIGLU:
+                    store(x + i, v / (1.0f + exponential(-v)) * load(x + m.inner + i));
+                    break;
+                case GEGLU: store(x + i, gelu(v) * load(x + m.inner + i)); break;
+            }
         }
     });
 }
@@ -102,30 +127,62 @@ static void keep(Team& team, const Model& m, const Step& s) {
     });
 }
 
-template <class T>
+// Adds x times a map to the residual stream, normed before where the layer has a norm there.
+static void add_product(Team& team, const Model& m, const Step& s, const float* x, long x_row,
+    long rows, const Linear& map, const Norm& norm) {
+    const long hidden = padded(m.hidden);
+    if (!norm.gain && m.residual_scale == 1.0f)
+        return product(team, x, x_row, rows, map, s.hidden, hidden, true, s.tiles);
+    product(team, x, x_row, rows, map, s.normed, hidden, false, s.tiles);
+    team.loop(rows, 8, [&](long row) {
+        float *update = s.normed + row * hidden, *to = s.hidden + row * hidden;
+        if (norm.gain) normalize(update, norm, m.hidden, m.epsilon, update);
+        for (long i = 0; i < m.hidden; i += 8)
+            store(to + i, load(to + i) + load(update + i) * m.residual_scale);
+    });
+}
+
+// The residual stream, normed where the layer has a norm there.
+static const float* normed(Team& team, const Model& m, const Step& s, long rows,
+    const Norm& norm) {
+    if (!norm.gain) return s.hidden;
+    normalize_rows(team, s.hidden, rows, norm, m.hidden, m.epsilon, s.normed);
+    return s.normed;
+}
+
 static void run_layer(Team& team, const Model& m, long index, const Step& s, const Work& work,
-    float* parts) {
+    float* parts, Laps& laps) {
     const Layer& layer = m.layers[index];
     const long width = m.head_dim, hidden = padded(m.hidden);
     const long qkv = padded((m.heads + 2 * m.kv_heads) * width);
-    const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated ? 2 : 1));
-    normalize_rows(team, s.hidden, s.rows, layer.attention_norm, m.hidden, m.epsilon, s.normed);
-    product(team, s.normed, hidden, s.rows, layer.qkv, s.qkv, qkv, false, s.tiles);
-    team.loop(s.rows, 8, [&](long row) { place<T>(m, layer, index, s, row, s.qkv + row * qkv); });
+    const long attended = padded(m.heads * width), up = padded(m.inner * (m.gated() ? 2 : 1));
+    const float* x = normed(team, m, s, s.rows, layer.attention_norm);
+    laps.end(Part::NORMS);
+    product(team, x, hidden, s.rows, layer.qkv, s.qkv, qkv, false, s.tiles);
+    laps.end(Part::QKV);
+    team.loop(s.rows, 8, [&](long row) { place(m, layer, index, s, row, s.qkv + row * qkv); });
+    laps.end(Part::PLACE);
     long rows = s.rows;
     const bool last = index + 1 == m.num_layers;
     if (last && s.picked == 0) return;  // keys and values are stored, and nobody reads the rest
-    const Paged<T> paged = {side<T>(m, index, 0), side<T>(m, index, 1), m.kv_heads,
-        m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row};
-    attend(team, paged, work, {s.starts, s.contexts}, s.qkv, qkv, s.attended, attended, parts);
+    const View view = {m.kv_kind, side(m, index, 0), side(m, index, 1), m.kv_heads,
+        m.heads / m.kv_heads, width, m.block_size, s.tables, s.table_row, m.query_scale,
+        m.softcap, layer.window};
+    attend(team, view, work, {s.starts, s.contexts}, s.qkv, qkv, s.attended, attended, parts);
     // After the last attention rows no longer depend on each other: those without a token are
     // dropped.
     if (last) keep(team, m, s), rows = s.picked;
-    product(team, s.attended, attended, rows, layer.out, s.hidden, hidden, true, s.tiles);
-    normalize_rows(team, s.hidden, rows, layer.mlp_norm, m.hidden, m.epsilon, s.normed);
-    product(team, s.normed, hidden, rows, layer.up, s.up, up, false, s.tiles);
+    laps.end(Part::ATTENTION);
+    add_product(team, m, s, s.attended, attended, rows, layer.out, layer.attention_post_norm);
+    laps.end(Part::OUT);
+    x = normed(team, m, s, rows, layer.mlp_norm);
+    laps.end(Part::NORMS);
+    product(team, x, hidden, rows, layer.up, s.up, up, false, s.tiles);
+    laps.end(Part::UP);
     activate(team, m, rows, s.up, up);
-    product(team, s.up, up, rows, layer.down, s.hidden, hidden, true, s.tiles);
+    laps.end(Part::ACTIVATION);
+    add_product(team, m, s, s.up, up, rows, layer.down, layer.mlp_post_norm);
+    laps.end(Part::DOWN);
 }
 
 // Puts a row's token, and its position where positions are learned, into the residual stream.
@@ -133,64 +190,58 @@ template <class T>
 INLINE void embed(const Model& m, const T* table, const Step& s, long row) {
     const T* token = table + s.tokens[row] * m.hidden;
     float* out = s.hidden + row * padded(m.hidden);
-    for (long i = 0; i < m.hidden; i += 8) store(out + i, load(token + i));
+    for (long i = 0; i < m.hidden; i += 8) store(out + i, load(token + i) * m.embedding_scale);
     if (!m.positions) return;
     const float* place = m.positions + (s.positions[row] + m.position_offset) * m.hidden;
     for (long i = 0; i < m.hidden; i += 8) store(out + i, load(out + i) + load(place + i));
 }
 
-template <class T>
+// Logits of the picked rows.
+static void run_head(Team& team, const Model& m, const Step& s) {
+    const long row = padded(m.vocab);
+    normalize_rows(team, s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
+    product(team, s.normed, padded(m.hidden), s.picked, m.head, s.logits, row, false, s.tiles);
+    if (m.logit_divisor == 1.0f && m.logit_softcap == 0.0f) return;
+    team.loop(s.picked, 1, [&](long index) {
+        float* logits = s.logits + index * row;
+        for (long i = 0; i < row; i += 8) store(logits + i, load(logits + i) / m.logit_divisor);
+        if (m.logit_softcap > 0) settle<Eight>(logits, row, nullptr, m.logit_softcap);
+    });
+}
+
 static void run_model(Team& team, const Model& m, const Step& s) {
-    const long hidden = padded(m.hidden), group = m.heads / m.kv_heads;
-    const Work work(s.sequences, s.decodes, m.kv_heads, group, s.starts, s.contexts);
+    const long group = m.heads / m.kv_heads;
+    long window = 0;
+    for (long index = 0; index < m.num_layers; index++)
+        window = std::max(window, (long)m.layers[index].window);
+    const auto cut = [&](long window) {
+        return Work(s.sequences, s.decodes, m.kv_heads, group, s.starts, s.contexts, window);
+    };
+    const Work far = cut(0), near = window ? cut(window) : far;
     static thread_local std::vector<float> memory;
-    const long floats = work.num_parts * m.heads * (m.head_dim + 2);
+    const long floats = far.num_parts * m.heads * (m.head_dim + 2);
     if ((long)memory.size() < floats) memory.resize(floats);
     float* parts = memory.data();
+    // Stands elsewhere in each thread: the caller's, whose parts are timed, is told by its place.
+    static thread_local char place;
+    const char* caller = &place;
     team.run([&] {
+        Laps laps(&place == caller ? s.seconds : nullptr);
         team.loop(s.rows, 8, [&](long row) {
             if (m.narrow_table) embed(m, (const bf16*)m.embedding, s, row);
             else embed(m, (const float*)m.embedding, s, row);
         });
+        laps.end(Part::EMBEDDING);
         for (long index = 0; index < m.num_layers; index++)
-            run_layer<T>(team, m, index, s, work, parts);
-        if (s.picked) {
-            normalize_rows(team, s.hidden, s.picked, m.norm, m.hidden, m.epsilon, s.normed);
-            product(team, s.normed, hidden, s.picked, m.head, s.logits, padded(m.vocab), false,
-                s.tiles);
-        }
-    });
-}
-
-template <class T>
-static void decode_pool(Team& team, const float* query, const T* keys, const T* values,
-    const int64_t* tables, const int64_t* contexts, long rows, long heads, long kv_heads,
-    long width, long block_size, long table_row, float* out) {
-    const Work work(rows, rows, kv_heads, heads / kv_heads, nullptr, contexts);
-    const Paged<T> paged = {keys, values, kv_heads, heads / kv_heads, width, block_size, tables,
-        table_row};
-    std::vector<float> parts(work.num_parts * heads * (width + 2));
-    const long row = heads * width;
-    team.run([&] {
-        attend(team, paged, work, {nullptr, contexts}, query, row, out, row, parts.data());
+            run_layer(team, m, index, s, m.layers[index].window ? near : far, parts, laps);
+        if (s.picked) run_head(team, m, s);
+        laps.end(Part::HEAD);
     });
 }
 
 extern "C" {
 
-void steelyard_decode(void* team, const float* query, const void* keys, const void* values,
-    int64_t narrow, const int64_t* tables, const int64_t* contexts, int64_t rows, int64_t heads,
-    int64_t kv_heads, int64_t width, int64_t block_size, int64_t table_row, float* out) {
-    const auto decode = [&](auto k, auto v) {
-        decode_pool(*(Team*)team, query, k, v, tables, contexts, rows, heads, kv_heads, width,
-            block_size, table_row, out);
-    };
-    if (narrow) decode((const bf16*)keys, (const bf16*)values);
-    else decode((const float*)keys, (const float*)values);
-}
-
 void steelyard_run(void* team, const Model* model, const Step* step) {
-    if (model->narrow) run_model<bf16>(*(Team*)team, *model, *step);
-    else run_model<float>(*(Team*)team, *model, *step);
+    run_model(*(Team*)team, *model, *step);
 }
 }

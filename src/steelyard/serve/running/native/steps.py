@@ -1,11 +1,13 @@
 """Runs steps in the native kernels: one call per step, into buffers that are kept."""
 
 import ctypes
+import time
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from steelyard.catalog.engine_rates import KERNEL_PARTS
 from steelyard.nn.transformer import Transformer
 from steelyard.serve.running.native.layout import ModelLayout, StepLayout
 from steelyard.serve.running.native.library import Team
@@ -14,7 +16,10 @@ from steelyard.serve.running.pool import KVPool
 from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
 
-__all__ = ["NativeSteps"]
+__all__ = ["PARTS", "NativeSteps"]
+
+PARTS = (*KERNEL_PARTS, "call")
+"""Parts of a step that are timed on demand; "call" is all of them with what Python adds."""
 
 
 class NativeSteps:
@@ -25,6 +30,7 @@ class NativeSteps:
 
     Attributes:
         packed_bytes: bytes of the packed weights.
+        part_seconds: float64 [PARTS] to which each step adds what its parts took; None by default.
     """
 
     def __init__(
@@ -51,13 +57,14 @@ class NativeSteps:
             ConfigError: a weight cannot be rounded to the type.
         """
         arch = model.architecture
+        self.part_seconds: np.ndarray | None = None
         self._library = library
         self._layout = ModelLayout(model, pool, library, weights)
         self.packed_bytes = self._layout.packed_bytes
         self._vocab = arch.vocab_size
         self._team = Team(library, threads)
         heads = arch.num_heads * arch.head_dim
-        inner = arch.intermediate_size * (2 if arch.mlp == "swiglu" else 1)
+        inner = arch.intermediate_size * (2 if arch.is_gated else 1)
         self._widths = (
             arch.hidden_size,
             arch.hidden_size,
@@ -86,14 +93,16 @@ class NativeSteps:
         Returns:
             Logits [R, V] of the sampled rows, valid until the next step; None when there are none.
         """
+        begin = time.perf_counter()
         # The kernels move picked rows to the front in place, so each is picked once, in order.
         picks, places = np.unique(plan.sample_rows, return_inverse=True)
         if len(token_ids) > len(self._buffers[0]):
             self._buffers = self._rows_of(len(token_ids))
         if len(picks) > len(self._logits):
             self._logits = torch.empty(len(picks), self._logits.shape[1])
+        tokens, _rows = self._layout.place_rows(token_ids)
         indices = (
-            token_ids,
+            tokens,
             plan.positions,
             plan.slot_mapping,
             plan.query_starts,
@@ -112,9 +121,13 @@ class NativeSteps:
         )
         buffers = [item.data_ptr() for item in (*self._buffers, self._logits, self._tiles)]
         step = StepLayout(*sizes, *[item.ctypes.data for item in kept], *buffers)
+        if self.part_seconds is not None:
+            step.seconds = self.part_seconds.ctypes.data
         self._library.steelyard_run(
             self._team.address, self._layout.address, ctypes.addressof(step)
         )
+        if self.part_seconds is not None:
+            self.part_seconds[-1] += time.perf_counter() - begin
         if not len(picks):
             return None
         found = self._logits[: len(picks), : self._vocab]

@@ -7,7 +7,7 @@ fast as the model's own forward. Other processors than those of the table have n
 the native kernels run there only for who asks for them.
 
 What a machine has to show for itself is that the results are right: one small step runs both ways,
-once per library and number of threads.
+once per library, number of threads and type of weights.
 """
 
 import ctypes
@@ -17,19 +17,24 @@ import torch
 
 from steelyard.catalog.architecture import Architecture
 from steelyard.native import verdict
-from steelyard.nn.transformer import build
+from steelyard.nn.transformer import Transformer, build
 from steelyard.serve.running.model_steps import ModelSteps
 from steelyard.serve.running.native.steps import NativeSteps
+from steelyard.serve.running.packed_model import model_with
 from steelyard.serve.running.pool import KVPool
+from steelyard.serve.running.rounded import RoundedLinear
+from steelyard.serve.running.weights import ComputedIn
 from steelyard.serve.scheduling.step import StepPlan
 
-__all__ = ["refusal"]
+__all__ = ["refusal", "step_difference"]
 
 _MEASURED = ("AVX2", "AVX512")
 """Instruction sets, as PyTorch names the processor's best one, on which the race was won."""
 
-_TOLERANCE = 1e-3
-"""Logits are of order 1, and sums of some hundred products in another order differ by 1e-5."""
+_TOLERANCES: dict[ComputedIn, float] = {"fp32": 1e-3, "bf16": 5e-2, "int8": 5e-2, "int4": 5e-2}
+"""Logits are of order 1, and sums of some hundred products in another order differ by 1e-5. Where
+rows are rounded, such a difference may turn one number of a row to the next step: a hundredth of
+it. A wrong scale, zero point or place of a weight moves logits by as much as they are."""
 
 _BLOCK = 16
 _CONTEXTS = (1, 16, 37, 40)
@@ -50,12 +55,13 @@ _ARCHITECTURE = Architecture(
 """Odd widths, so that the ends of rows and panels count."""
 
 
-def refusal(library: ctypes.CDLL, threads: int) -> str:
+def refusal(library: ctypes.CDLL, threads: int, weights: ComputedIn = "fp32") -> str:
     """Say why the native kernels are not used here, by a table and a comparison held once.
 
     Args:
         library: the kernels.
         threads: number of threads that will share a step.
+        weights: type of the products.
 
     Returns:
         The reason, empty when they are used.
@@ -65,23 +71,40 @@ def refusal(library: ctypes.CDLL, threads: int) -> str:
         return (
             f"native kernels have not been measured on processors with {best}; --native runs them"
         )
-    return verdict(library, str(threads), lambda: _difference(library, threads), _TOLERANCE)
+    return verdict(
+        library,
+        f"{threads}-{weights}",
+        lambda: step_difference(build(_ARCHITECTURE).eval(), library, threads, weights),
+        _TOLERANCES[weights],
+    )
 
 
 @torch.inference_mode()
-def _difference(library: ctypes.CDLL, threads: int) -> float:
-    """Run one step natively and by the model's own forward, over the same keys and values."""
-    model = build(_ARCHITECTURE).eval()
-    plan = _plan()
+def step_difference(
+    model: Transformer, library: ctypes.CDLL, threads: int, weights: ComputedIn
+) -> float:
+    """Run one step natively and in plain PyTorch, over the same keys and values.
+
+    Args:
+        model: one of at least 26 tokens and 40 positions that `layout.fits`.
+        library: the kernels.
+        threads: number of threads that share the step.
+        weights: type of the products; plain PyTorch rounds weights and rows to it as well.
+
+    Returns:
+        Largest difference of a logit, or of a key or value that the step wrote.
+    """
+    arch, plan = model.architecture, _plan()
     pools = [
-        KVPool(_ARCHITECTURE, plan.block_tables.size, _BLOCK, torch.float32, torch.device("cpu"))
+        KVPool(arch, plan.block_tables.size, _BLOCK, torch.float32, torch.device("cpu"))
         for _ in range(2)
     ]
     for pool in pools:
         pool.kv.normal_(generator=torch.Generator().manual_seed(0))
-    plain = ModelSteps(model, pools[0], compiled=False).logits(plan, plan.token_ids)
+    twin, _ = model_with(RoundedLinear, model, weights)
+    plain = ModelSteps(twin, pools[0], compiled=False).logits(plan, plan.token_ids)
     native = NativeSteps(
-        model, pools[1], library, rows=len(plan.token_ids), threads=threads
+        model, pools[1], library, rows=len(plan.token_ids), threads=threads, weights=weights
     ).logits(plan, plan.token_ids)
     assert plain is not None and native is not None
     # What the step wrote for later ones counts as much as what it answered.

@@ -4,6 +4,7 @@ import numpy as np
 
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.states import common_length
 
 __all__ = ["TokenHistory", "add_bias", "forbid_end", "has_penalty"]
 
@@ -37,8 +38,8 @@ def add_bias(logits: np.ndarray, params: SamplingParams) -> None:
 class TokenHistory:
     """Distinct tokens of one request, and how often each is in its output.
 
-    Tokens are counted once, as they come; a request whose output was replaced, as beams do, is
-    counted anew.
+    Tokens are counted once, as they come; those that were replaced, as guesses and beams are, are
+    taken off again.
 
     Attributes:
         request: whose tokens they are.
@@ -47,33 +48,29 @@ class TokenHistory:
     def __init__(self, request: Request) -> None:
         """Count the prompt, when it matters."""
         self.request = request
-        self._prompt = request.prompt if request.params.repetition_penalty != 1.0 else []
-        self._start()
-
-    def _start(self) -> None:
-        """Count nothing but the prompt."""
-        distinct = np.unique(np.array(self._prompt, dtype=np.int64))
-        self._size = len(distinct)
+        given = request.prompt if request.params.repetition_penalty != 1.0 else []
+        distinct = np.unique(np.array(given, dtype=np.int64))
+        self._size = self._num_given = len(distinct)
         self._tokens = np.concatenate([distinct, np.empty(64, dtype=np.int64)])
         self._counts = np.zeros(len(self._tokens), dtype=np.float32)
         self._places = {token: place for place, token in enumerate(distinct.tolist())}
         self._taken: list[int] = []
 
     def update(self, length: int) -> None:
-        """Count what is new among the first `length` output tokens."""
-        output = self.request.output
+        """Count what is new among the first `length` output tokens, guesses among them."""
+        output = self.request.leading(length)
         done = len(self._taken)
-        # Only beams replace tokens; comparing the outputs of all others would cost their length.
-        replaced = self.request.params.beam_width and self._taken != output[:done]
-        if replaced or done > length:
-            self._start()
-            done = 0
-        for token in output[done:length]:
+        if self._taken != output[:done]:
+            done = common_length(self._taken, output)
+            for token in self._taken[done:]:
+                self._counts[self._places[token]] -= 1
+            del self._taken[done:]
+        for token in output[done:]:
             place = self._places.setdefault(token, self._size)
             if place == self._size:
                 self._append(token)
             self._counts[place] += 1
-        self._taken += output[done:length]
+        self._taken += output[done:]
 
     def _append(self, token: int) -> None:
         """Make room for a token not seen before."""
@@ -97,7 +94,10 @@ class TokenHistory:
         values = logits[tokens]
         if params.repetition_penalty != 1.0:
             factor = np.float32(params.repetition_penalty)
-            values = np.where(values > 0, values / factor, values * factor)
+            harder = np.where(values > 0, values / factor, values * factor)
+            is_there = counts > 0
+            is_there[: self._num_given] = True
+            values = np.where(is_there, harder, values)
         values -= np.float32(params.frequency_penalty) * counts + np.float32(
             params.presence_penalty
         ) * (counts > 0)

@@ -20,9 +20,9 @@ from steelyard.serve.running.sampling.penalties import (
     has_penalty,
 )
 from steelyard.serve.running.sampling.threads import RowThreads
-from steelyard.serve.running.states import RequestStates
 from steelyard.serve.scheduling.params import SamplingParams
 from steelyard.serve.scheduling.request import Request
+from steelyard.serve.scheduling.states import RequestStates
 from steelyard.serve.scheduling.step import StepOutput, StepPlan
 
 __all__ = ["Sampler"]

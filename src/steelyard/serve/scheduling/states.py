@@ -5,11 +5,18 @@ from typing import Generic, TypeVar
 
 from steelyard.serve.scheduling.request import Request
 
-__all__ = ["RequestStates"]
+__all__ = ["RequestStates", "common_length"]
 
 _MOST_STATES = 1024
 
 _State = TypeVar("_State")
+
+
+def common_length(first: list[int], second: list[int]) -> int:
+    """Return the number of leading tokens that are equal."""
+    pairs = zip(first, second, strict=False)
+    shorter = min(len(first), len(second))
+    return next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), shorter)
 
 
 class RequestStates(Generic[_State]):

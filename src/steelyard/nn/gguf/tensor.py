@@ -1,0 +1,103 @@
+"""One tensor of a GGUF file: its rows in our order, as numbers or as codes."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from steelyard.nn.gguf.architecture import has_turned_heads
+from steelyard.nn.gguf.blocks import int4_groups, unpack
+from steelyard.nn.gguf.header import GgufHeader
+from steelyard.nn.gguf.kinds import TensorKind
+from steelyard.nn.mapped import DTYPES, MappedFile
+from steelyard.nn.stored import StoredMatrix
+
+__all__ = ["StoredTensor", "read_rows"]
+
+_CHUNK_WEIGHTS = 2**19
+"""Weights unpacked at once: their codes and float32 values stay in a processor's cache."""
+
+
+def read_rows(raw: Tensor, kind: TensorKind) -> Tensor:
+    """Turn stored rows into numbers.
+
+    Args:
+        raw: uint8 [rows, bytes].
+        kind: type of the tensor.
+
+    Returns:
+        [rows, columns], of the stored type where it is a plain one, else float32.
+    """
+    if kind.name in DTYPES:
+        return raw.contiguous().view(DTYPES[kind.name])
+    return unpack(raw, kind).dequantize()
+
+
+class StoredTensor:
+    """A tensor of one or two axes.
+
+    Attributes:
+        rows: rows; a vector is one row, or one number each where its order is another than ours.
+    """
+
+    def __init__(
+        self, file: MappedFile, header: GgufHeader, name: str, heads: tuple[int, int]
+    ) -> None:
+        """Find it.
+
+        Args:
+            file: the mapped file.
+            header: its header, which has the tensor.
+            name: name of the tensor.
+            heads: query heads and key heads of the model.
+        """
+        self._file, self._name = file, name
+        self._tensor = header.tensors[name]
+        turned = has_turned_heads(header, name)
+        shape = self._tensor.shape
+        self.rows = shape[0] if len(shape) == 2 or turned else 1
+        self._order = _order(self.rows, heads[".attn_k." in name]) if turned else None
+
+    def matrix(self) -> StoredMatrix:
+        """Return the tensor, to be read later.
+
+        Returns:
+            Plain numbers; nibbles of Q4_0, which products take as they are; of other types numbers
+            to be rounded to bytes.
+        """
+        rows, columns = self._tensor.shape
+        is_int4, is_plain = self._tensor.kind.name == "Q4_0", self._tensor.kind.name in DTYPES
+        return StoredMatrix(
+            shape=(rows, columns),
+            kind="" if is_plain else ("int4" if is_int4 else "int8"),
+            numbers=self.numbers,
+            release=self.release,
+            codes=(lambda: int4_groups(self._taken())) if is_int4 else None,
+            rows=self.some,
+        )
+
+    def numbers(self) -> Iterator[Tensor]:
+        """Return the rows in our order, some at a time, as numbers [n, columns]."""
+        step = max(1, _CHUNK_WEIGHTS * self.rows // math.prod(self._tensor.shape))
+        for first in range(0, self.rows, step):
+            yield read_rows(self._taken(slice(first, first + step)), self._tensor.kind)
+
+    def some(self, index: Tensor) -> Tensor:
+        """Return rows by their numbers, float32 [..., columns] of int64 [...]."""
+        found = read_rows(self._taken(index.flatten()), self._tensor.kind)
+        return found.float().unflatten(0, index.shape)
+
+    def release(self) -> None:
+        """Let go of the memory behind the tensor; a later read fetches it again."""
+        self._file.release(self._name)
+
+    def _taken(self, which: slice | Tensor = slice(None)) -> Tensor:
+        """Return the bytes of some rows, uint8 [n, bytes]."""
+        raw = self._file.raw(self._name).view(self.rows, -1)
+        return raw[which] if self._order is None else raw[self._order[which]]
+
+
+def _order(rows: int, heads: int) -> Tensor:
+    """Return which stored row stands at each of ours: the even rows of a head, then the odd."""
+    return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()

@@ -1,0 +1,1 @@
+"""Speculative decoding: who guesses tokens, how many are worth checking, what came of them."""
