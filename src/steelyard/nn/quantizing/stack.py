@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from steelyard.nn.mapped import write_tensors
@@ -153,7 +152,7 @@ def quantize_stack(
                 )
                 codes = quantize_layer(layer, each, standing, calibration)
                 write_tensors(path, layer_tensors(layer, codes, places, dtype))
-            fill_layer(layer, places, load_file(path))
+            fill_layer(layer, places, path)
             standing.advance(layer)
             advance(index, method)
         before.advance(wide_layer(model, index))
