@@ -35,10 +35,10 @@ def test_every_part_of_a_decoding_step_is_timed(llm):
     assert steps[1].features[5] == steps[0].features[5] + 3
 
 
-def test_chunks_of_a_prompt_are_timed_and_only_the_last_samples(llm):
+def test_chunks_of_a_prompt_are_timed_at_its_end(llm):
     steps = time_chunks(llm, context=80)
     assert [step.features[2] for step in steps] == [32, 32, 16]
-    assert steps[-1].seconds["head"] > 0 == steps[0].seconds["head"]
+    assert steps[-1].seconds["head"] > 0
 
 
 def test_timing_leaves_the_engine_as_it_was(llm):
