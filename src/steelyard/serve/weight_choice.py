@@ -219,7 +219,7 @@ def with_weights(
     try:
         calibration = load_calibration()
     except CalibrationError as error:
-        return options, None, f"weights as stored: {error}"
+        return options, None, f"weights as stored: {error}; {error.hint}"
     if calibration is None or calibration.engine is None:
         note = "weights as stored: `steelyard calibrate` measures which type is faster here"
         return options, None, note
