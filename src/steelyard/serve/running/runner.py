@@ -76,8 +76,8 @@ class TorchRunner(EngineRunner):
                 reach the runner.
             sampler: chooses tokens; one without grammars by default.
             kv_dtype: type of keys and values in the pool; `weights.kv_type` by default.
-                `torch.bfloat16` halves the bytes that decoding reads, `torch.int8` (a scale per head and token)
-                leaves little more than a fourth.
+                `torch.bfloat16` halves the bytes that decoding reads; `torch.int8`, with a scale
+                per head and token, leaves little more than a fourth.
             native: use the C++ kernels, or with False the numba ones; by default where a compiler
                 is found and the processor is of a kind on which they proved faster.
                 `STEELYARD_NATIVE=0` in the environment stands for False.
